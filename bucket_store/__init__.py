@@ -1,0 +1,1 @@
+"""Buckets of seen keys, committed window by window."""

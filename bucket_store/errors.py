@@ -1,0 +1,64 @@
+"""Everything bucket_store raises. Each class ends with what the operator does."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Root of all errors of this package."""
+
+
+class CorruptionError(StoreError):
+    """Bytes that are not what was written: a wrong magic, checksum, length or order.
+
+    The operator: stop, keep the file, run `deduper verify`; the piece can be rebuilt from the source or the outputs.
+    """
+
+    def __init__(self, what: str, *, file: str, offset: int, expected: object, found: object) -> None:
+        super().__init__(f"{file}: at byte {offset}: {what}: expected {expected}, found {found}")
+        self.what = what
+        self.file = file
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _corruption, (self.what, self.file, self.offset, self.expected, self.found)
+
+
+def _corruption(what: str, file: str, offset: int, expected: object, found: object) -> CorruptionError:
+    return CorruptionError(what, file=file, offset=offset, expected=expected, found=found)
+
+
+class UnknownFormatError(StoreError):
+    """A version this release does not read. The operator: run the release that wrote it, or a later one."""
+
+
+class StoreMissingError(StoreError):
+    """No store where one was asked for. The operator: check `store.url`, or start the job once to make it."""
+
+
+class SettingsChangedError(StoreError):
+    """A setting that is fixed for the life of a store differs. The operator: put it back, or use a new store."""
+
+
+class FencedError(StoreError):
+    """A newer owner has claimed the store: this process must stop and publish nothing (exit code 5).
+
+    The operator: nothing, when the newer owner is meant; otherwise find out who started it.
+    """
+
+
+class NotCommittedError(StoreError):
+    """The record was certainly not placed; nothing of this window is visible. The operator: start the job again."""
+
+
+class MaybeCommittedError(StoreError):
+    """The record may have been placed; only a fresh reading of the log can tell. The operator: start the job again."""
+
+
+class StaleViewError(StoreError):
+    """A task holds a view older than the tables it found: a zombie of an earlier batch. The operator: nothing."""
+
+
+class SpaceError(StoreError):
+    """No room to write. The operator: free or add disk; nothing that was committed is harmed."""
