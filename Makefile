@@ -1,0 +1,28 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart check test format bench clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+setup: ## .venv with the project and the tools of the tests; a Java for Spark
+	@scripts/setup.sh test
+
+quickstart: ## a million lines of a web log through the real job, in ./demo
+	@scripts/quickstart.sh
+
+check: ## lint, format, types, layers, and the fast tests
+	@scripts/test.sh --fast
+
+test: ## the same with all tests: Spark, services, crashes
+	@scripts/test.sh
+
+format: setup ## put the code into its form
+	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
+
+bench: setup ## the benchmarks
+	@.venv/bin/python -m pytest -m bench
+
+clean: ## remove caches and the demo; .venv stays
+	@rm -rf demo build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache *.egg-info
+	@find bucket_store deduper tests -name __pycache__ -type d -prune -exec rm -rf {} +
