@@ -1,0 +1,382 @@
+"""One shard's part of a window, judged as a whole: columns in, verdicts and the new keys out.
+
+Equal keys of a window may come from several source partitions and reach a shard in any order, and the first *in source
+order* is the unique one. So the admitted rows are sorted by (bucket, key, source order); each run of equal ones is a
+group, looked up once among the committed windows and then walked in source order.
+
+Nothing here knows how the look-up works, and nothing is changed by it: judging the same rows again gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store.piece import Entries
+from deduper import kernels
+from deduper.clock import POSITION_BITS, domain_ends, writable
+from deduper.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
+from deduper.verdict import DUPLICATE_REASONS, INT64_MAX, INT64_MIN, ExpiryBy, Fate, Verdict
+
+_ONE_BUCKET = 0
+_VERDICT_OF_FATE = np.full(256, Verdict.ERROR, np.uint8)
+for _fate in Fate:
+    _VERDICT_OF_FATE[_fate] = Verdict.UNIQUE if _fate.verdict is None else _fate.verdict
+
+
+class Matches(Protocol):
+    """What a look-up of m digests gives: `found` bool[m], and per found digest what the store keeps beside it."""
+
+    @property
+    def found(self) -> Bools: ...
+    @property
+    def expiry(self) -> Expiries | None: ...
+    @property
+    def origin(self) -> Int64s | None: ...
+    @property
+    def window(self) -> NDArray[np.uint32] | None: ...
+
+
+Find = Callable[[int, UInt64s], Matches]
+"""(bucket key, digests uint64[m, 2] strictly ascending) -> Matches, among the windows committed before this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRules:
+    """The rules of a look-up, the same for every shard of a window.
+
+    lookup_all_live: a key is looked for in the whole live period (always so for processing_time), not in its bucket.
+    float_domain, period, span: of the expiry keys; unused by `never` and `category`.
+    buckets: how many buckets `never` spreads its keys over.
+    keep_first_seen: remember and give each duplicate's first copy.
+    latest: the clock for all rows where they carry none of their own (`clock: batch`: the committed latest point;
+        processing_time: the intent's wall clock); None while unset.
+    """
+
+    by: ExpiryBy
+    lookup_all_live: bool
+    float_domain: bool
+    period: int | float
+    span: int | float
+    buckets: int
+    keep_first_seen: bool
+    latest: int | float | None
+
+    @property
+    def has_expiry_key(self) -> bool:
+        """Tuples have an expiry key that is a number."""
+        return self.by not in ("never", "category")
+
+    @property
+    def keeps_expiry(self) -> bool:
+        """Entries carry their expiry key."""
+        return self.has_expiry_key and (self.lookup_all_live or self.keep_first_seen)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """n rows of one shard, in any order.
+
+    digests uint64[n, 2], never (0, 0); read for ADMITTED rows only, like `expiry` and `category`.
+    order int64[n]: the source order. fate uint8[n]: as the parser and the clock left it.
+    expiry: None for `never` and `category`, and allowed to be for processing_time (it is `rules.latest`).
+    latest_before, has_latest: the row's clock, from `PartitionClock.run`; None means `rules.latest` for all.
+    category int[n]: the place of the row's value, from `PlaceIntervals.places`; None unless by category.
+    """
+
+    digests: UInt64s
+    order: Int64s
+    fate: UInt8s
+    expiry: Expiries | None
+    latest_before: Expiries | None
+    has_latest: Bools | None
+    category: NDArray[np.integer[Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOutcome:
+    """What became of the rows, in their order, and what the window adds to the shard.
+
+    verdict, fate uint8[n]; same_window bool[n]: a duplicate whose first copy is in this window.
+    first_window, first_origin int64[n], first_expiry [n]: the first copy of a duplicate, where first_window >= 0: for
+        every duplicate with `keep_first_seen`, for none without. first_expiry is 0 where tuples have no expiry key.
+    entries: the new keys; None when there are none.
+    counts int64[4], by verdict. fates: rows per fate other than ADMITTED.
+    max_admitted: greatest expiry key of the unique and duplicate rows, what the clock moves to. max_remembered: of the
+        entries. Both None when there is none.
+    rows_by_partition: rows per ordinal of the source partition. buckets: keys of the buckets with entries, ascending.
+    """
+
+    verdict: UInt8s
+    fate: UInt8s
+    same_window: Bools
+    first_window: Int64s
+    first_origin: Int64s
+    first_expiry: Expiries
+    entries: Entries | None
+    counts: Int64s
+    fates: dict[int, int]
+    max_admitted: int | float | None
+    max_remembered: int | float | None
+    rows_by_partition: dict[int, int]
+    buckets: list[int]
+
+    def reasons(self) -> dict[str, int]:
+        """Rows per reason, for everything that is not unique."""
+        counts = {Fate(fate).reason: count for fate, count in self.fates.items()}
+        same = int(np.count_nonzero(self.same_window))
+        earlier = int(self.counts[Verdict.DUPLICATE]) - same
+        return counts | {
+            reason: count for reason, count in zip(DUPLICATE_REASONS, (earlier, same), strict=True) if count
+        }
+
+
+def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find) -> ShardOutcome:
+    """The verdicts of `rows` in `window`, given what `find` knows of the windows before it.
+
+    Rows whose fate is not ADMITTED keep it, and it settles their verdict. `find` is called once for every bucket with
+    admitted rows, in ascending order of buckets; for all live buckets at once, as bucket 0, with `lookup_all_live`.
+    """
+    fate = rows.fate.astype(np.uint8)
+    admitted = np.flatnonzero(fate == Fate.ADMITTED)
+    digests = writable(rows.digests, np.uint64)
+    order = writable(rows.order, np.int64)
+    expiry = _expiry_keys(rows, rules)
+
+    by_key = kernels.sort_by_key(digests, order, admitted)
+    buckets = _bucket_keys(rows, rules, expiry, digests)
+    if rules.lookup_all_live:
+        sought_in = np.full(fate.size, _ONE_BUCKET, np.int64)
+        sorted_rows = by_key
+    else:
+        sought_in = buckets
+        sorted_rows = _sorted_by_bucket(buckets, by_key)
+    starts = kernels.find_groups(sought_in, digests, sorted_rows)
+    matches = _look_up(find, sought_in, digests, sorted_rows[starts[:-1]], rules)
+
+    verdict = _VERDICT_OF_FATE[fate]
+    same_window = np.zeros(fate.size, np.bool_)
+    first_row = np.full(fate.size, -1, np.int64)
+    first_match = np.full(fate.size, -1, np.int64)
+    remembered = np.empty(starts.size - 1, np.int64)
+    if rules.lookup_all_live:
+        latest_before, has_latest = _clock_before(rows, rules)
+        lowest, _ = domain_ends(float_domain=rules.float_domain)
+        count = kernels.judge_groups_by_age(
+            starts,
+            sorted_rows,
+            matches.found,
+            matches.expiry,
+            expiry,
+            latest_before,
+            has_latest,
+            _dtype(rules)(rules.period),
+            lowest,
+            verdict,
+            same_window,
+            first_row,
+            first_match,
+            remembered,
+        )
+        remembered = _sorted_by_bucket(buckets, remembered[:count])
+    else:
+        count = kernels.judge_groups(
+            starts, sorted_rows, matches.found, verdict, same_window, first_row, first_match, remembered
+        )
+        remembered = remembered[:count]
+
+    first_window, first_origin, first_expiry = _first_copies(
+        rules, window, matches, first_row, first_match, order, expiry
+    )
+    entries = _entries(rules, remembered, buckets, digests, order, expiry)
+    has_key = rules.has_expiry_key
+    return ShardOutcome(
+        verdict=verdict,
+        fate=fate,
+        same_window=same_window,
+        first_window=first_window,
+        first_origin=first_origin,
+        first_expiry=first_expiry,
+        entries=entries,
+        counts=np.bincount(verdict, minlength=len(Verdict)).astype(np.int64),
+        fates=_counted(fate[fate != Fate.ADMITTED]),
+        max_admitted=expiry[admitted].max().item() if has_key and admitted.size else None,
+        max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
+        rows_by_partition=_counted(order >> POSITION_BITS),
+        buckets=[] if entries is None else entries.bucket_keys.tolist(),
+    )
+
+
+def warm() -> None:
+    """Compiles, or loads from the cache, every kernel of this module for both domains."""
+    for float_domain in (False, True):
+        for all_live in (False, True):
+            _judge_two_rows(JudgeRules("ordered", all_live, float_domain, 1, 1, 1, True, None))
+
+
+def _judge_two_rows(rules: JudgeRules) -> None:
+    rows = ShardRows(
+        digests=np.ones((2, 2), np.uint64),
+        order=np.arange(2, dtype=np.int64),
+        fate=np.zeros(2, np.uint8),
+        expiry=np.zeros(2, _dtype(rules)),
+        latest_before=None,
+        has_latest=None,
+        category=None,
+    )
+    judge_shard(rows, rules, 0, lambda _, digests: _no_matches(len(digests), rules))
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupMatches:
+    """`Matches` of all groups, every column present."""
+
+    found: Bools
+    expiry: Expiries
+    origin: Int64s
+    window: NDArray[np.uint32]
+
+
+def _no_matches(count: int, rules: JudgeRules) -> _GroupMatches:
+    return _GroupMatches(
+        found=np.zeros(count, np.bool_),
+        expiry=np.zeros(count, _dtype(rules)),
+        origin=np.zeros(count, np.int64),
+        window=np.zeros(count, np.uint32),
+    )
+
+
+def _dtype(rules: JudgeRules) -> type[np.int64] | type[np.float64]:
+    return np.float64 if rules.float_domain else np.int64
+
+
+def _expiry_keys(rows: ShardRows, rules: JudgeRules) -> Expiries:
+    if rows.expiry is not None and rules.has_expiry_key:
+        return writable(rows.expiry, _dtype(rules))
+    return np.full(rows.order.size, 0 if rules.latest is None else rules.latest, _dtype(rules))
+
+
+def _bucket_keys(rows: ShardRows, rules: JudgeRules, expiry: Expiries, digests: UInt64s) -> Int64s:
+    """The bucket of every row; see `verdict.bucket_key`."""
+    if rules.by == "never":
+        in_bucket: Int64s = (digests[:, 0] % np.uint64(rules.buckets)).astype(np.int64)
+        return in_bucket
+    if rules.by == "category":
+        if rows.category is None:
+            raise ValueError("expiry by category needs the rows' places")
+        return rows.category.astype(np.int64)
+    if not rules.float_domain:
+        bucket: Int64s = expiry // np.int64(rules.span)
+        return bucket
+    # Rows that were not admitted may hold anything.
+    with np.errstate(all="ignore"):
+        quotient = np.floor(expiry / rules.span)
+        inside = (quotient > float(INT64_MIN)) & (quotient < -float(INT64_MIN))
+        return np.where(inside, quotient, 0).astype(np.int64) + np.where(
+            inside, np.int64(0), np.where(quotient > 0, np.int64(INT64_MAX), np.int64(INT64_MIN))
+        )
+
+
+def _sorted_by_bucket(buckets: Int64s, rows: Int64s) -> Int64s:
+    """`rows` stably sorted by bucket: counted where the buckets lie close together, numbered first where not."""
+    if not rows.size:
+        return rows
+    used = buckets[rows]
+    lowest, highest = int(used.min()), int(used.max())
+    if highest - lowest < 2 * rows.size + 1024:
+        return kernels.group_by_bucket(buckets, lowest, highest - lowest + 1, rows)
+    return rows[np.argsort(used, kind="stable")]
+
+
+def _look_up(find: Find, sought_in: Int64s, digests: UInt64s, heads: Int64s, rules: JudgeRules) -> _GroupMatches:
+    """What `find` says of every group, `heads` being one row of each."""
+    count = heads.size
+    result = _no_matches(count, rules)
+    head_buckets = sought_in[heads]
+    head_digests = digests[heads]
+    edges = [*(np.flatnonzero(head_buckets[1:] != head_buckets[:-1]) + 1).tolist(), count]
+    begin = 0
+    for end in edges if count else []:
+        part = slice(begin, end)
+        matches = find(int(head_buckets[begin]), head_digests[part])
+        result.found[part] = matches.found
+        for column, values in (
+            (result.expiry, matches.expiry),
+            (result.origin, matches.origin),
+            (result.window, matches.window),
+        ):
+            if values is not None:
+                column[part] = values
+        begin = end
+    return result
+
+
+def _clock_before(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
+    count = rows.order.size
+    if rows.latest_before is not None and rows.has_latest is not None:
+        return writable(rows.latest_before, _dtype(rules)), writable(rows.has_latest, np.bool_)
+    latest = 0 if rules.latest is None else rules.latest
+    return np.full(count, latest, _dtype(rules)), np.full(count, rules.latest is not None, np.bool_)
+
+
+def _first_copies(
+    rules: JudgeRules,
+    window: int,
+    matches: _GroupMatches,
+    first_row: Int64s,
+    first_match: Int64s,
+    order: Int64s,
+    expiry: Expiries,
+) -> tuple[Int64s, Int64s, Expiries]:
+    """Window, source order and expiry key of every duplicate's first copy."""
+    first_window = np.full(order.size, -1, np.int64)
+    first_origin = np.zeros(order.size, np.int64)
+    first_expiry: Expiries = np.zeros(order.size, _dtype(rules))
+    if not rules.keep_first_seen:
+        return first_window, first_origin, first_expiry
+    here = np.flatnonzero(first_row >= 0)
+    first = first_row[here]
+    first_window[here] = window
+    first_origin[here] = order[first]
+    earlier = np.flatnonzero(first_match >= 0)
+    match = first_match[earlier]
+    first_window[earlier] = matches.window[match]
+    first_origin[earlier] = matches.origin[match]
+    if rules.has_expiry_key:
+        first_expiry[here] = expiry[first]
+        first_expiry[earlier] = matches.expiry[match]
+    return first_window, first_origin, first_expiry
+
+
+def _entries(
+    rules: JudgeRules, remembered: Int64s, buckets: Int64s, digests: UInt64s, order: Int64s, expiry: Expiries
+) -> Entries | None:
+    """The new keys; `remembered` is sorted by (bucket, key)."""
+    if not remembered.size:
+        return None
+    used = buckets[remembered]
+    starts = np.concatenate(([0], np.flatnonzero(used[1:] != used[:-1]) + 1))
+    return Entries(
+        bucket_keys=used[starts],
+        bucket_starts=np.append(starts, used.size).astype(np.int64),
+        digests=digests[remembered],
+        expiry=expiry[remembered] if rules.keeps_expiry else None,
+        origin=order[remembered] if rules.keep_first_seen else None,
+    )
+
+
+def _counted(values: NDArray[np.integer[Any]]) -> dict[int, int]:
+    """How often each value occurs."""
+    if not values.size:
+        return {}
+    lowest = int(values.min())
+    if int(values.max()) - lowest > 2 * values.size + 1024:
+        found, counts = np.unique(values, return_counts=True)
+        return dict(zip(found.tolist(), counts.tolist(), strict=True))
+    counts = np.bincount(values.astype(np.int64) - lowest)
+    found = np.flatnonzero(counts)
+    return dict(zip((found + lowest).tolist(), counts[found].tolist(), strict=True))

@@ -1,0 +1,380 @@
+"""The compiled loops of judging: the clock, the sort by key, the walk over equal keys.
+
+They stand in one file because numba's cache looks at the time of the file a kernel is in, and not at the files of the
+kernels it calls: a rule in another module could change without its callers being compiled again.
+
+Every kernel serves both domains of expiry keys, which are told apart by their ends: `lowest`, `highest` are the ends
+of int64 or the infinities. All release the GIL and keep no state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from deduper.verdict import Fate, Verdict
+
+UInt64s = NDArray[np.uint64]
+Int64s = NDArray[np.int64]
+UInt8s = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
+Expiries = NDArray[Any]
+"""Expiry keys: int64 or float64, one domain throughout a store."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def compiled(function: _F) -> _F:
+    """`function` as a numba kernel: cached on disk, run without the GIL."""
+    return cast("_F", njit(cache=True, nogil=True)(function))
+
+
+# Enum members are no constants to numba.
+_ADMITTED: Final = int(Fate.ADMITTED)
+_OLDER_THAN_PERIOD: Final = int(Fate.OLDER_THAN_PERIOD)
+_CATEGORY_DROPPED: Final = int(Fate.CATEGORY_DROPPED)
+_BAD_EXPIRY: Final = int(Fate.BAD_EXPIRY)
+_AHEAD_OF_NOW: Final = int(Fate.AHEAD_OF_NOW)
+_JUMP_TOO_FAR: Final = int(Fate.JUMP_TOO_FAR)
+_UNIQUE: Final = int(Verdict.UNIQUE)
+_DUPLICATE: Final = int(Verdict.DUPLICATE)
+
+_SHORT_RUN: Final = 24
+
+
+@compiled
+def is_expired(expiry: Any, latest: Any, period: Any, lowest: Any) -> bool:
+    """expiry <= latest - period: a tuple (or a remembered entry) exactly one period old is expired.
+
+    This is the only place that says so. The first half keeps the subtraction inside int64: where latest - period
+    would lie below the domain nothing is expired. For floats it is always true.
+    """
+    return bool(latest >= lowest + period and expiry <= latest - period)
+
+
+@compiled
+def is_beyond(expiry: Any, latest: Any, jump: Any, highest: Any) -> bool:
+    """expiry > latest + jump, without leaving the domain."""
+    return bool(latest <= highest - jump and expiry > latest + jump)
+
+
+@compiled
+def run_clock(
+    order: Int64s,
+    expiry: Expiries,
+    fate: UInt8s,
+    latest_before: Expiries,
+    has_latest: Bools,
+    latest: Any,
+    is_set: bool,
+    moved: bool,
+    last_order: int,
+    period: Any,
+    has_limit: bool,
+    limit: Any,
+    has_jump: bool,
+    jump: Any,
+    first_jump: Any,
+    lowest: Any,
+    highest: Any,
+) -> tuple[Any, bool, bool, int, int]:
+    """One source partition's rows through its clock; `fate`, `latest_before`, `has_latest` are written.
+
+    `first_jump` is the jump allowed until the clock has moved in this batch, `jump` thereafter.
+    Returns (latest, is_set, moved, last order, rows done): fewer rows done than given = the order went back there.
+    """
+    for row in range(order.size):
+        if order[row] <= last_order:
+            return latest, is_set, moved, last_order, row
+        last_order = order[row]
+        latest_before[row] = latest
+        has_latest[row] = is_set
+        if fate[row] != _ADMITTED:
+            continue
+        value = expiry[row]
+        if not math.isfinite(value):
+            fate[row] = _BAD_EXPIRY
+        elif has_limit and value > limit:
+            fate[row] = _AHEAD_OF_NOW
+        elif not is_set:
+            latest = value
+            is_set = True
+            moved = True
+        elif has_jump and is_beyond(value, latest, jump if moved else first_jump, highest):
+            fate[row] = _JUMP_TOO_FAR
+        elif is_expired(value, latest, period, lowest):
+            fate[row] = _OLDER_THAN_PERIOD
+        elif value > latest:
+            latest = value
+            moved = True
+    return latest, is_set, moved, last_order, order.size
+
+
+@compiled
+def hold_clock(
+    expiry: Expiries,
+    fate: UInt8s,
+    latest: Any,
+    is_set: bool,
+    period: Any,
+    has_limit: bool,
+    limit: Any,
+    has_jump: bool,
+    jump: Any,
+    lowest: Any,
+    highest: Any,
+) -> None:
+    """All rows against one latest point; `fate` is written."""
+    for row in range(expiry.size):
+        if fate[row] != _ADMITTED:
+            continue
+        value = expiry[row]
+        if not math.isfinite(value):
+            fate[row] = _BAD_EXPIRY
+        elif has_limit and value > limit:
+            fate[row] = _AHEAD_OF_NOW
+        elif is_set:
+            if has_jump and is_beyond(value, latest, jump, highest):
+                fate[row] = _JUMP_TOO_FAR
+            elif is_expired(value, latest, period, lowest):
+                fate[row] = _OLDER_THAN_PERIOD
+
+
+@compiled
+def place_rows(
+    starts: Int64s, begin: Int64s, end: Int64s, place: Int64s, ids: NDArray[np.int32], order: Int64s, fate: UInt8s
+) -> Int64s:
+    """Place of every row's category when the row arrived; -1 and CATEGORY_DROPPED written to `fate` where it had none.
+
+    Category c holds place[i] for orders begin[i] <= order < end[i], i in starts[c]:starts[c + 1], ascending.
+    """
+    places = np.full(ids.size, -1, dtype=np.int64)
+    for row in range(ids.size):
+        if fate[row] != _ADMITTED:
+            continue
+        low = starts[ids[row]]
+        first = low
+        high = starts[ids[row] + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if begin[middle] <= order[row]:
+                low = middle + 1
+            else:
+                high = middle
+        if low > first and order[row] < end[low - 1]:
+            places[row] = place[low - 1]
+        else:
+            fate[row] = _CATEGORY_DROPPED
+    return places
+
+
+@compiled
+def _comes_before(digests: UInt64s, order: Int64s, left: int, right: int) -> bool:
+    """Row `left` sorts before row `right` by (hi, lo, order)."""
+    if digests[left, 0] != digests[right, 0]:
+        return bool(digests[left, 0] < digests[right, 0])
+    if digests[left, 1] != digests[right, 1]:
+        return bool(digests[left, 1] < digests[right, 1])
+    return bool(order[left] < order[right])
+
+
+@compiled
+def _merge_sort(rows: Int64s, digests: UInt64s, order: Int64s) -> None:
+    """Sorts `rows` in place by (hi, lo, order), n log n whatever they hold."""
+    count = rows.size
+    source = rows.copy()
+    target = np.empty_like(rows)
+    width = 1
+    while width < count:
+        for low in range(0, count, 2 * width):
+            middle = min(low + width, count)
+            high = min(low + 2 * width, count)
+            left = low
+            right = middle
+            for slot in range(low, high):
+                take_left = left < middle
+                if take_left and right < high:
+                    take_left = not _comes_before(digests, order, source[right], source[left])
+                if take_left:
+                    target[slot] = source[left]
+                    left += 1
+                else:
+                    target[slot] = source[right]
+                    right += 1
+        source, target = target, source
+        width *= 2
+    rows[:] = source
+
+
+@compiled
+def sort_by_key(digests: UInt64s, order: Int64s, rows: Int64s) -> Int64s:
+    """`rows` sorted by (hi, lo, order) of the rows they name.
+
+    One scatter by the leading bits of hi leaves about one row a slot, because digests are uniform. A slot that holds
+    more (a hot key, equal hi) is put in order by insertion while it is short, by merging when it is long: one key
+    repeated a million times costs n log n, and n when its rows came in order.
+    """
+    count = rows.size
+    bits = 1
+    while (1 << bits) < count and bits < 20:
+        bits += 1
+    shift = np.uint64(64 - bits)
+    starts = np.zeros((1 << bits) + 1, dtype=np.int64)
+    for index in range(count):
+        starts[np.int64(digests[rows[index], 0] >> shift) + 1] += 1
+    for slot in range(1 << bits):
+        starts[slot + 1] += starts[slot]
+    result = np.empty(count, dtype=np.int64)
+    fill = starts[:-1].copy()
+    for index in range(count):
+        row = rows[index]
+        prefix = np.int64(digests[row, 0] >> shift)
+        result[fill[prefix]] = row
+        fill[prefix] += 1
+    for slot in range(1 << bits):
+        low = starts[slot]
+        high = starts[slot + 1]
+        if high - low < 2:
+            continue
+        if high - low <= _SHORT_RUN:
+            for index in range(low + 1, high):
+                row = result[index]
+                hole = index
+                while hole > low and _comes_before(digests, order, row, result[hole - 1]):
+                    result[hole] = result[hole - 1]
+                    hole -= 1
+                result[hole] = row
+            continue
+        for index in range(low + 1, high):
+            if _comes_before(digests, order, result[index], result[index - 1]):
+                _merge_sort(result[low:high], digests, order)
+                break
+    return result
+
+
+@compiled
+def group_by_bucket(buckets: Int64s, lowest: int, width: int, rows: Int64s) -> Int64s:
+    """`rows` stably sorted by the bucket of the rows they name, all in [lowest, lowest + width): a counting sort."""
+    starts = np.zeros(width + 1, dtype=np.int64)
+    for index in range(rows.size):
+        starts[buckets[rows[index]] - lowest + 1] += 1
+    for slot in range(width):
+        starts[slot + 1] += starts[slot]
+    result = np.empty(rows.size, dtype=np.int64)
+    for index in range(rows.size):
+        bucket = buckets[rows[index]] - lowest
+        result[starts[bucket]] = rows[index]
+        starts[bucket] += 1
+    return result
+
+
+@compiled
+def find_groups(buckets: Int64s, digests: UInt64s, rows: Int64s) -> Int64s:
+    """Start of every run of equal (bucket, hi, lo) in sorted `rows`, and the end of the last: int64[groups + 1]."""
+    starts = np.empty(rows.size + 1, dtype=np.int64)
+    groups = 0
+    for index in range(rows.size):
+        row = rows[index]
+        before = rows[max(index - 1, 0)]
+        if (
+            index == 0
+            or digests[row, 0] != digests[before, 0]
+            or digests[row, 1] != digests[before, 1]
+            or buckets[row] != buckets[before]
+        ):
+            starts[groups] = index
+            groups += 1
+    starts[groups] = rows.size
+    return starts[: groups + 1]
+
+
+@compiled
+def judge_groups(
+    starts: Int64s,
+    rows: Int64s,
+    found: Bools,
+    verdict: UInt8s,
+    same_window: Bools,
+    first_row: Int64s,
+    first_match: Int64s,
+    remembered: Int64s,
+) -> int:
+    """The first row of a group is unique unless its key was found; all others are duplicates.
+
+    Written: `verdict`, `same_window` of the rows; `first_row` or `first_match`, the row or the found group that holds
+    a duplicate's first copy; `remembered`, the unique rows in the order of the groups. Returns how many those are.
+    """
+    count = 0
+    for group in range(starts.size - 1):
+        begin = starts[group]
+        head = rows[begin]
+        if found[group]:
+            verdict[head] = _DUPLICATE
+            first_match[head] = group
+        else:
+            verdict[head] = _UNIQUE
+            remembered[count] = head
+            count += 1
+        for index in range(begin + 1, starts[group + 1]):
+            row = rows[index]
+            verdict[row] = _DUPLICATE
+            if found[group]:
+                first_match[row] = group
+            else:
+                first_row[row] = head
+                same_window[row] = True
+    return count
+
+
+@compiled
+def judge_groups_by_age(
+    starts: Int64s,
+    rows: Int64s,
+    found: Bools,
+    found_expiry: Expiries,
+    expiry: Expiries,
+    latest_before: Expiries,
+    has_latest: Bools,
+    period: Any,
+    lowest: Any,
+    verdict: UInt8s,
+    same_window: Bools,
+    first_row: Int64s,
+    first_match: Int64s,
+    remembered: Int64s,
+) -> int:
+    """As `judge_groups`, but what is remembered of a key counts only until a tuple's clock has passed it.
+
+    A tuple that finds only a dead entry is unique and takes its place, so `remembered` holds a key's last unique row.
+    Entries only ever grow: a replaced one is at or before the expiry point, the tuple that replaces it beyond.
+    """
+    count = 0
+    for group in range(starts.size - 1):
+        has_entry = found[group]
+        entry = found_expiry[group]
+        entry_row = -1
+        for index in range(starts[group], starts[group + 1]):
+            row = rows[index]
+            if has_entry and has_latest[row] and is_expired(entry, latest_before[row], period, lowest):
+                has_entry = False
+            if not has_entry:
+                verdict[row] = _UNIQUE
+                has_entry = True
+                entry = expiry[row]
+                entry_row = row
+                continue
+            verdict[row] = _DUPLICATE
+            if entry_row < 0:
+                first_match[row] = group
+            else:
+                first_row[row] = entry_row
+                same_window[row] = True
+        if entry_row >= 0:
+            remembered[count] = entry_row
+            count += 1
+    return count
