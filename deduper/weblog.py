@@ -114,6 +114,7 @@ _AGENTS: Final = (
 )
 _PAGES: Final = ("/", "/search", "/cart", "/checkout", "/login", *(f"/item/{n}" for n in range(1, 996)))
 
+_NOT_TEXT: Final = 1  # of the five ways a line is spoilt
 _GOOD, _MALFORMED, _NULL_KEY, _POISONED = range(4)
 
 Ints = npt.NDArray[np.int64]
@@ -157,6 +158,8 @@ class WeblogSummary:
     """Repeats that arrive more than 24 h after their time."""
     malformed: int
     """Lines that are no record: cut off, not text, a word where a number belongs, or empty."""
+    invalid_utf8: int
+    """Those of the malformed lines that are not text."""
     null_keys: int
     poisoned: int
     unique: int
@@ -178,6 +181,15 @@ class WeblogSummary:
     def counts(self) -> dict[str, int]:
         """The rows each port must get."""
         return {name: getattr(self, name) for name in ("unique", "duplicate", "expired", "error")}
+
+    def error_reasons(self) -> dict[str, int]:
+        """The reasons the rows of the error port must have."""
+        return {
+            "malformed": self.malformed - self.invalid_utf8,
+            "invalid_utf8": self.invalid_utf8,
+            "null_key": self.null_keys,
+            "ahead_of_now": self.poisoned,
+        }
 
 
 def write_weblog(
@@ -413,8 +425,9 @@ def _spoil(line: bytes, kind: int, source: int, rng: np.random.Generator) -> byt
         return re.sub(rb'"id":\d+,', b"" if way == 1 else b'"id":null,', line)
     way = source % 5
     if way == 0:
-        return line[: 1 + int(rng.integers(len(line) - 3))] + b"\n"
-    if way == 1:  # 0xFF never occurs in UTF-8; no line feeds inside
+        cut = line[: 1 + int(rng.integers(len(line) - 3))]
+        return cut.decode(errors="ignore").encode() + b"\n"
+    if way == _NOT_TEXT:  # 0xFF never occurs in UTF-8; no line feeds inside
         return b"\xff" + bytes(rng.integers(128, 256, size=int(rng.integers(1, 80)), dtype=np.uint8)) + b"\n"
     if way == 2:
         return re.sub(rb'"id":\d+', b'"id":"n/a"', line)
@@ -481,6 +494,7 @@ def _summary(log: _Log, days: int, seed: int, start_ms: int, files: tuple[Weblog
         too_late=int(np.count_nonzero(first & (delay > PERIOD_MS))),
         stale_repeats=int(np.count_nonzero(log.is_repeat & (delay > PERIOD_MS))),
         malformed=int(kinds[_MALFORMED]),
+        invalid_utf8=int(np.count_nonzero((log.kind == _MALFORMED) & (log.source % 5 == _NOT_TEXT))),
         null_keys=int(kinds[_NULL_KEY]),
         poisoned=int(kinds[_POISONED]),
         unique=unique,
