@@ -1,0 +1,258 @@
+"""Pieces in plain files: many pieces appended to one segment file per shard and epoch.
+
+Root layout: `pieces/<shard, 4 digits>/<epoch, 6 digits>-<serial, 4 digits>[-<8 random hex>].segment`. A segment has
+one writer at a time, under an exclusive flock taken without waiting; who does not get it starts a segment with a random
+suffix. A segment over 128 MiB is followed by the next serial, so that a long epoch gives its space back.
+
+A segment is a sequence of frames, each directly followed by its piece. Integers little endian:
+
+     0  magic        8 bytes  "BSFRAME1"
+     8  state        8 bytes  "  live  " or "--dead--"; the only bytes of a segment that ever change
+    16  shard        u32
+    20  epoch        u32
+    24  piece length u64
+    32  name length  u32
+    36  zero         u32
+    40  name         UTF-8
+        checksum     u64      xxh3_64 of magic and of everything from byte 16 to here
+
+A record names a piece by its own offset, so frames serve only to list a segment. A writer that dies leaves a torn tail;
+listing then searches the next frame whose checksum holds. A segment goes when all its frames are dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from bucket_store.backend import Located, PieceLocation, PieceStore, StoredPiece, open_backend, sync_names, write_error
+from bucket_store.errors import CorruptionError
+
+SEGMENT_BYTES = 128 << 20
+
+_MAGIC = b"BSFRAME1"
+_LIVE, _DEAD = b"  live  ", b"--dead--"
+_FRAME = struct.Struct("<8s8sIIQII")
+_CHECKSUM = struct.Struct("<Q")
+_SEARCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    at: int
+    is_live: bool
+    shard: int
+    epoch: int
+    name: str
+    piece_at: int
+    piece_length: int
+
+    @property
+    def end(self) -> int:
+        return self.piece_at + self.piece_length
+
+
+class FilePieces:
+    """The `file:` backend. Holds nothing open between calls."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(root)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open_backend, (self.url,)
+
+    @property
+    def url(self) -> str:
+        return f"file:{self._root}"
+
+    def append(self, *, shard: int, epoch: int, name: str, data: bytes | memoryview) -> PieceLocation:
+        frame = _encode_frame(shard, epoch, name, len(data))
+        try:
+            path, fd = self._open_segment(shard, epoch)
+            try:
+                # Taken after the lock: the file may have grown until then.
+                at = os.fstat(fd).st_size
+                _write_at(fd, at, frame + bytes(data))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise write_error(error, f"{self._root}: piece {name}") from error
+        return PieceLocation(self._relative(path), name, at + len(frame), len(data))
+
+    def read(self, piece: Located, start: int = 0, length: int | None = None) -> bytes:
+        wanted = piece.length - start if length is None else length
+        at = piece.offset + start
+        try:
+            with (self._root / piece.file).open("rb", buffering=0) as file:
+                data = os.pread(file.fileno(), wanted, at)
+        except FileNotFoundError as error:
+            raise CorruptionError(
+                f"piece {piece.name}", file=piece.file, offset=at, expected=f"{wanted} bytes", found="no file"
+            ) from error
+        if len(data) != wanted or start + wanted > piece.length:
+            raise CorruptionError(
+                f"truncated piece {piece.name}", file=piece.file, offset=at, expected=wanted, found=len(data)
+            )
+        return data
+
+    def delete(self, pieces: Iterable[Located]) -> None:
+        by_file: defaultdict[str, set[int]] = defaultdict(set)
+        for piece in pieces:
+            by_file[piece.file].add(piece.offset)
+        for file, offsets in by_file.items():
+            self._delete_in_segment(self._root / file, offsets)
+
+    def pieces(self) -> Iterator[StoredPiece]:
+        for path in sorted((self._root / "pieces").glob("*/*.segment")):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue  # deleted since the listing
+            try:
+                for frame in _frames(fd):
+                    if frame.is_live:
+                        file = self._relative(path)
+                        yield StoredPiece(
+                            file, frame.name, frame.shard, frame.epoch, frame.piece_at, frame.piece_length
+                        )
+            finally:
+                os.close(fd)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
+
+    def _open_segment(self, shard: int, epoch: int) -> tuple[Path, int]:
+        """A segment open for writing, locked, certainly in the directory, which is synced."""
+        directory = self._root / "pieces" / f"{shard:04d}"
+        directory.mkdir(parents=True, exist_ok=True)
+        serial = max((_serial(path.name) for path in directory.glob(f"{epoch:06d}-*.segment")), default=0)
+        suffix = ""
+        while True:
+            path = directory / f"{epoch:06d}-{serial:04d}{suffix}.segment"
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if not _try_lock(fd):
+                suffix = f"-{secrets.token_hex(4)}"
+            elif os.fstat(fd).st_size >= SEGMENT_BYTES:
+                serial, suffix = serial + 1, ""
+            elif os.fstat(fd).st_nlink > 0:  # not deleted between opening and locking
+                if os.fstat(fd).st_size == 0:
+                    sync_names(self._root, directory)
+                return path, fd
+            os.close(fd)
+
+    def _delete_in_segment(self, path: Path, offsets: set[int]) -> None:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            if not _try_lock(fd):
+                return
+            some_live = False
+            for frame in _frames(fd):
+                if frame.piece_at in offsets:
+                    os.pwrite(fd, _DEAD, frame.at + len(_MAGIC))
+                elif frame.is_live:
+                    some_live = True
+            if not some_live:
+                # Under the lock no writer is at work, so a torn tail is nobody's.
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _serial(segment: str) -> int:
+    return int(segment.split(".")[0].split("-")[1])
+
+
+def _write_at(fd: int, at: int, data: bytes) -> None:
+    """Writes all of data; on failure cuts the file back, so that a full disk leaves no torn tail behind."""
+    view, written = memoryview(data), 0
+    try:
+        while written < len(view):
+            written += os.pwrite(fd, view[written:], at + written)
+    except OSError:
+        os.ftruncate(fd, at)
+        raise
+
+
+def _encode_frame(shard: int, epoch: int, name: str, length: int) -> bytes:
+    encoded = name.encode()
+    frame = _FRAME.pack(_MAGIC, _LIVE, shard, epoch, length, len(encoded), 0) + encoded
+    return frame + _CHECKSUM.pack(_frame_checksum(frame))
+
+
+def _frame_checksum(frame: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(frame[: len(_MAGIC)] + frame[len(_MAGIC) + len(_LIVE) :])
+
+
+def _frame_at(fd: int, at: int) -> _Frame | None:
+    head = os.pread(fd, _FRAME.size, at)
+    if len(head) < _FRAME.size or not head.startswith(_MAGIC):
+        return None
+    _, state, shard, epoch, length, name_length, _ = _FRAME.unpack(head)
+    rest = os.pread(fd, name_length + _CHECKSUM.size, at + _FRAME.size)
+    if len(rest) < name_length + _CHECKSUM.size:
+        return None
+    name = rest[:name_length]
+    if _CHECKSUM.unpack(rest[name_length:])[0] != _frame_checksum(head + name):
+        return None
+    return _Frame(at, state != _DEAD, shard, epoch, name.decode(), at + len(head) + len(rest), length)
+
+
+def _frames(fd: int) -> Iterator[_Frame]:
+    """Every frame of a segment. After a torn piece goes on at the next bytes that are a frame."""
+    size = os.fstat(fd).st_size
+    at = 0
+    while at < size:
+        frame = _frame_at(fd, at)
+        if frame is None:
+            following = _search(fd, at, size)
+            if following is None:
+                return
+            at = following
+            continue
+        yield frame
+        # A writer that died inside this piece was followed by one that wrote from there on.
+        whole = frame.end == size or (frame.end < size and _frame_at(fd, frame.end) is not None)
+        at = frame.end if whole else frame.piece_at
+
+
+def _search(fd: int, start: int, size: int) -> int | None:
+    """Where the next frame begins after a torn piece, None when there is none."""
+    at = start
+    while at < size:
+        window = os.pread(fd, _SEARCH_BYTES, at)
+        found = window.find(_MAGIC)
+        while found >= 0:
+            if _frame_at(fd, at + found) is not None:
+                return at + found
+            found = window.find(_MAGIC, found + 1)
+        if len(window) < _SEARCH_BYTES:
+            return None
+        at += len(window) - len(_MAGIC) + 1
+    return None
+
+
+def _keeps_the_protocol(pieces: FilePieces) -> PieceStore:
+    return pieces  # checked by mypy
