@@ -1,0 +1,284 @@
+"""Rules between settings: each looks at the sections it needs and says what does not fit. PURE.
+
+The rules take whatever sections are sound, so that a mistake in one section hides none between the others.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deduper.config import (
+    CategoryExpiry,
+    EventTimeExpiry,
+    ExpiryConfig,
+    FileSink,
+    FilesSource,
+    OrderedExpiry,
+    ProcessingTimeExpiry,
+    SinksConfig,
+    StoreConfig,
+)
+from deduper.ddl import Column
+from deduper.points import PointScale
+from deduper.units import MAX_I64
+
+_EPOCH_TYPES = ("int", "bigint")
+_ORDERED_TYPES = ("int", "bigint", "decimal", "double")
+_CATEGORY_TYPES = ("string", "date", "boolean", "tinyint", "smallint", "int", "bigint")
+_LONGEST_LONG_DECIMAL = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with the setting at `path`; `at_key` puts the caret under its name instead of its value."""
+
+    path: tuple[str, ...]
+    what: str
+    write: str
+    at_key: bool = False
+    offset: int | None = None
+
+
+def disagreements(sections: Mapping[str, Any]) -> list[Finding]:
+    """Everything that does not fit between the sections given by name; a section that is absent is not judged."""
+    found: list[Finding] = []
+    for needs, rule in _RULES:
+        if all(sections.get(name) is not None for name in needs):
+            found.extend(rule(*(sections[name] for name in needs)))
+    return found
+
+
+def _csv_settings(source: FilesSource) -> Iterator[Finding]:
+    if source.file_format != "csv":
+        for name in sorted(source.model_fields_set & {"header", "delimiter"}):
+            yield Finding(
+                ("source", name),
+                f"means nothing for {source.file_format} files",
+                "remove it, or write `file_format: csv`",
+                at_key=True,
+            )
+        return
+    for column in source.parsed_columns:
+        if not column.type.is_scalar:
+            yield Finding(
+                ("source", "schema"),
+                f"a CSV field cannot hold column `{column.name}` of type {column.type.text}",
+                "declare it as string, or read JSON or Parquet",
+            )
+
+
+def _key_columns(source: FilesSource, key: tuple[str, ...]) -> Iterator[Finding]:
+    for position, name in enumerate(key):
+        path = ("key", str(position))
+        column = source.column(name)
+        if name in key[:position]:
+            yield Finding(path, f"column `{name}` stands twice", "name every column once")
+        elif column is None:
+            yield _no_column(path, name, source)
+        elif not column.type.is_scalar:
+            yield Finding(
+                path,
+                f"column `{name}` is {column.type.text}, and only plain values can be compared as keys",
+                "name columns such as string, bigint, date or timestamp",
+            )
+
+
+def _expiry_column(source: FilesSource, expiry: ExpiryConfig) -> Iterator[Finding]:
+    if not isinstance(expiry, EventTimeExpiry | OrderedExpiry | CategoryExpiry):
+        return
+    path = ("expiry", "field")
+    column = source.column(expiry.field)
+    if column is None:
+        yield _no_column(path, expiry.field, source)
+    elif isinstance(expiry, EventTimeExpiry):
+        yield from _event_time_column(expiry, column)
+    elif isinstance(expiry, OrderedExpiry):
+        yield from _ordered_column(expiry, column)
+    elif column.type.name not in _CATEGORY_TYPES:
+        yield Finding(
+            path,
+            f"column `{column.name}` is {column.type.text}, which makes no categories",
+            f"name a column of type {_either(_CATEGORY_TYPES)}",
+        )
+
+
+def _event_time_column(expiry: EventTimeExpiry, column: Column) -> Iterator[Finding]:
+    if column.type.name == "timestamp":
+        if expiry.unit is not None:
+            yield Finding(
+                ("expiry", "unit"),
+                f"column `{column.name}` is a timestamp, which has its own unit",
+                "remove `unit`",
+                at_key=True,
+            )
+    elif column.type.name in _EPOCH_TYPES:
+        if expiry.unit is None:
+            yield Finding(
+                ("expiry", "unit"),
+                f"is missing: column `{column.name}` is {column.type.text}, and nothing tells what it counts",
+                "write `unit: s`, `unit: ms` or `unit: us`",
+            )
+    else:
+        yield Finding(
+            ("expiry", "field"),
+            f"column `{column.name}` is {column.type.text}, which is no point in time",
+            "declare the column as timestamp, or as bigint and write its `unit`",
+        )
+
+
+def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
+    kind = column.type
+    if kind.name not in _ORDERED_TYPES or (kind.precision or 0) > _LONGEST_LONG_DECIMAL:
+        advice = (
+            "write `by: event_time` for times"
+            if kind.name.startswith("timestamp")
+            else "declare it as int, bigint, double, or a decimal of at most 18 digits"
+        )
+        yield Finding(("expiry", "field"), f"column `{column.name}` is {kind.text}, which `ordered` cannot use", advice)
+        return
+    scale = PointScale.of("ordered", kind)
+    for name in ("period", "span", "max_jump"):
+        number = getattr(expiry, name)
+        if number is None:
+            continue
+        try:
+            steps = scale.steps(number)
+        except ValueError:
+            smallest = "whole numbers" if not kind.scale else f"{kind.scale} digits after the point"
+            yield Finding(
+                ("expiry", name),
+                f"{number} lies between two values of column `{column.name}`, which is {kind.text}",
+                f"write it with {smallest}" if not kind.scale else f"write it with at most {smallest}",
+            )
+            continue
+        if not scale.is_float and steps > MAX_I64:
+            yield Finding(("expiry", name), f"{number} is too large for {kind.text}", "write a smaller number")
+
+
+def _no_column(path: tuple[str, ...], name: str, source: FilesSource) -> Finding:
+    names = [column.name for column in source.parsed_columns]
+    return Finding(path, f"source.schema has no column `{name}`", suggestion(name, names, "columns are"))
+
+
+def _span(expiry: ExpiryConfig) -> Iterator[Finding]:
+    if (
+        isinstance(expiry, EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry)
+        and expiry.span is not None
+        and expiry.span > expiry.period
+    ):
+        yield Finding(("expiry", "span"), "is longer than the period", "write at most the period")
+
+
+def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
+    earlier: list[tuple[str, Path]] = []
+    for port, sink in sinks.items():
+        if not isinstance(sink, FileSink):
+            continue
+        for other, path in earlier:
+            if sink.path == path:
+                yield Finding(
+                    ("sinks", port, "path"), f"is the path of port `{other}` too", "give every port its own directory"
+                )
+            elif _overlap(sink.path, path):
+                yield Finding(
+                    ("sinks", port, "path"),
+                    f"and the path of port `{other}` lie one inside the other",
+                    "give every port its own directory",
+                )
+        earlier.append((port, sink.path))
+
+
+def _sinks_apart_from_source(source: FilesSource, sinks: SinksConfig) -> Iterator[Finding]:
+    folder = source.folder
+    for port, sink in sinks.items():
+        if isinstance(sink, FileSink) and _overlap(sink.path, folder):
+            yield Finding(
+                ("sinks", port, "path"),
+                f"and source.path ({folder}) lie one inside the other, so the job would read its own output",
+                "keep input and output in separate directories",
+            )
+
+
+def _store_apart_from_source(source: FilesSource, store: StoreConfig) -> Iterator[Finding]:
+    if _overlap(store.path, source.folder):
+        yield Finding(
+            ("store", "url"),
+            f"and source.path ({source.folder}) lie one inside the other",
+            "keep the store outside the input",
+        )
+
+
+def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[Finding]:
+    for port, sink in sinks.items():
+        if isinstance(sink, FileSink) and _overlap(sink.path, store.path):
+            yield Finding(
+                ("sinks", port, "path"),
+                f"and the store ({store.path}) lie one inside the other",
+                "keep the store and the outputs in separate directories",
+            )
+
+
+def _csv_sinks_are_flat(source: FilesSource, sinks: SinksConfig) -> Iterator[Finding]:
+    nested = [column for column in source.parsed_columns if not column.type.is_scalar or column.type.name == "binary"]
+    for port, sink in sinks.items():
+        if nested and isinstance(sink, FileSink) and sink.format == "csv":
+            yield Finding(
+                ("sinks", port, "format"),
+                f"CSV cannot hold column `{nested[0].name}` of type {nested[0].type.text}",
+                "write `format: parquet` or `format: json`",
+            )
+
+
+def _checkpoint_apart_from_source(source: FilesSource, checkpoint: Path) -> Iterator[Finding]:
+    if _overlap(checkpoint, source.folder):
+        yield Finding(
+            ("checkpoint",),
+            f"and source.path ({source.folder}) lie one inside the other",
+            "keep the checkpoint outside the input",
+        )
+
+
+def _one_machine(store: StoreConfig, spark: Mapping[str, object]) -> Iterator[Finding]:
+    master = str(spark.get("spark.master", "local[*]"))
+    if not master.startswith("local") and not store.shared:
+        yield Finding(
+            ("spark", "spark.master"),
+            f"`{master}` runs on several machines, and {store.path} is a path of one",
+            "write `spark.master: local[*]`, or `store.shared: true` if every machine sees the same files there",
+        )
+
+
+# Each rule with the sections it needs.
+_RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
+    (("source",), _csv_settings),
+    (("source", "key"), _key_columns),
+    (("source", "expiry"), _expiry_column),
+    (("expiry",), _span),
+    (("sinks",), _sink_paths),
+    (("source", "sinks"), _sinks_apart_from_source),
+    (("source", "store"), _store_apart_from_source),
+    (("store", "sinks"), _sinks_apart_from_store),
+    (("source", "sinks"), _csv_sinks_are_flat),
+    (("source", "checkpoint"), _checkpoint_apart_from_source),
+    (("store", "spark"), _one_machine),
+)
+
+
+def suggestion(wrong: str, known: list[str], listing: str) -> str:
+    """`did you mean …?` when one known name is close, otherwise the list of them."""
+    close = difflib.get_close_matches(wrong.lower(), [name.lower() for name in known], n=1)
+    if close:
+        return f"did you mean `{next(name for name in known if name.lower() == close[0])}`?"
+    return f"{listing} {', '.join(known)}"
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one == other or one in other.parents or other in one.parents
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,102 @@
+"""What a running job tells about itself: one `BatchProgress` a window, one `RunSummary` at the end.
+
+Both have one line for people and one JSON object for programs, and both are plain values: nothing here prints.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from deduper.units import format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One committed window.
+
+    `batch_id` is Spark's, `window` the store's. `latest_point` is ready to print (`PointScale.shown`): ISO 8601 text
+    for times. `phases` names seconds of the numbered steps of a batch, in their order.
+    """
+
+    window: int
+    batch_id: int
+    rows: int
+    unique: int
+    duplicate: int
+    expired: int
+    error: int
+    seconds: float
+    rows_per_second: float
+    latest_point: str | int | float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `--json`, among others of its kind told apart by `event`."""
+        return {"event": "window", **_rounded(asdict(self))}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run from start to stop. `windows` counts those it committed.
+
+    `stopped_by` is `drained`, `max_batches`, `signal` or `available_now`; a run that fails raises instead.
+    """
+
+    windows: int
+    unique: int
+    duplicate: int
+    expired: int
+    error: int
+    seconds: float
+    stopped_by: str
+
+    @property
+    def rows(self) -> int:
+        """All rows judged."""
+        return self.unique + self.duplicate + self.expired + self.error
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `--json`."""
+        return {"event": "summary", "rows": self.rows, **_rounded(asdict(self))}
+
+
+def progress_line(progress: BatchProgress) -> str:
+    """One window on one line, its columns aligned while the numbers are of ordinary size."""
+    point = "" if progress.latest_point is None else f"  latest {progress.latest_point}"
+    return (
+        f"window {progress.window:>6}  {progress.rows:>10,} rows  "
+        f"unique {progress.unique:>9,}  duplicate {progress.duplicate:>9,}  "
+        f"expired {progress.expired:>7,}  error {progress.error:>5,}  "
+        f"{progress.seconds:>6.1f} s  {progress.rows_per_second:>9,.0f} rows/s{point}"
+    )
+
+
+def phases_line(progress: BatchProgress) -> str:
+    """Where the time of a window went, in the order of the steps."""
+    return "  ".join(f"{name} {seconds:.2f}s" for name, seconds in progress.phases.items())
+
+
+def summary_line(summary: RunSummary) -> str:
+    """A run on one line."""
+    took = format_duration(round(summary.seconds * 10) * 100_000)
+    windows = "1 window" if summary.windows == 1 else f"{summary.windows:,} windows"
+    return (
+        f"{windows}, {summary.rows:,} rows in {took}: {summary.unique:,} unique, {summary.duplicate:,} duplicate, "
+        f"{summary.expired:,} expired, {summary.error:,} error; stopped by {summary.stopped_by.replace('_', ' ')}"
+    )
+
+
+def json_line(value: dict[str, Any]) -> str:
+    """One JSON object on one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    for name in ("seconds", "rows_per_second"):
+        if name in values:
+            values[name] = round(values[name], 3)
+    if "phases" in values:
+        values["phases"] = {name: round(seconds, 4) for name, seconds in values["phases"].items()}
+    return values
