@@ -1,8 +1,8 @@
 """The configuration of a job, as frozen values.
 
 The classes mirror the YAML, name for name: a setting is called the same in the file, in the environment, in a flag and
-here, so units stand in the types (`Duration` is int µs, `Size` is int bytes). Reading files, variables and flags is the
-business of `config_file`; rules between sections are in `config_checks` and hold for every `Config`, however it is made.
+here, so units stand in the types (`Duration` is int µs, `Size` is int bytes). Reading files, variables and flags is
+the business of `config_file`; rules between sections are in `config_checks` and hold for every `Config`, however made.
 """
 
 from __future__ import annotations
@@ -419,7 +419,7 @@ class Config(Section):
 
     @property
     def period_steps(self) -> int | float | None:
-        """The period in steps of the stored expiry key (µs, unscaled decimals, numbers); None without a latest point."""
+        """The period in steps of the stored expiry key (µs, unscaled decimals, numbers); None if it has none."""
         return self._steps("period")
 
     @property

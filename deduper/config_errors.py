@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -83,7 +83,7 @@ def findings(data: Mapping[str, Any], *, base_dir: Path) -> tuple[Config | None,
         return Config.model_validate(data, context={"base_dir": base_dir}), []
     except ValidationError as error:
         details = [detail for detail in error.errors(include_url=False) if detail["loc"]]
-    found = _without_echoes([_finding(detail, data) for detail in details])
+    found = _without_echoes([_finding(detail) for detail in details])
     known: Any = data
     for detail in details:
         if detail["type"] == "extra_forbidden":
@@ -125,7 +125,7 @@ def _location(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
     return tuple(path), kind
 
 
-def _finding(detail: ErrorDetails, data: Mapping[str, Any]) -> Finding:
+def _finding(detail: ErrorDetails) -> Finding:
     path, kind = _location(detail)
     error_type, value, context = detail["type"], detail.get("input"), detail.get("ctx", {})
     if error_type == "extra_forbidden":
@@ -275,6 +275,6 @@ def _how_to_write(path: tuple[str, ...], kind: str) -> str:
 def default_text(field: FieldInfo) -> str:
     """The default of a setting as it would be written in the file."""
     default = field.get_default(call_default_factory=True, validated_data={})
-    serializer: TypeAdapter[Any] = TypeAdapter(Annotated[field.annotation, *field.metadata])
+    serializer: TypeAdapter[Any] = TypeAdapter(cast(Any, Annotated[field.annotation, *field.metadata]))
     text = serializer.dump_python(default, mode="json")
     return json.dumps(text) if not isinstance(text, str) or text in ("", ",") else text

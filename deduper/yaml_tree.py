@@ -29,7 +29,7 @@ _SECRET_LINE = re.compile(r"(?P<name>[\w.\- ]+)(?P<colon>[\"']?\s*[:=]\s*)(?P<va
 
 @dataclass(slots=True)
 class Document:
-    """What one text says. `keys` and `values` hold the places of every setting; `raw` the text of scalars as written."""
+    """What one text says. `keys` and `values` hold the places of settings, `raw` the text of scalars as written."""
 
     data: Any = None
     keys: dict[SettingPath, Place] = field(default_factory=dict)
@@ -86,6 +86,7 @@ class _Walker:
                 return self._mapping(node, path)
             if isinstance(node, SequenceNode):
                 return [self._item(item, (*path, str(position))) for position, item in enumerate(node.value)]
+            assert isinstance(node, ScalarNode)  # there is no fourth kind
             return self._scalar(node, path)
         finally:
             self._open.pop()
@@ -128,7 +129,7 @@ class _Walker:
             return None
         if node.style is not None:
             return filled
-        return plain_value(filled) if filled != text else _by_tag(node.tag, text)
+        return plain_value(filled) if filled != text else _by_tag(str(node.tag), text)
 
     def place(self, node: Node) -> Place:
         """Where a node is; the caret covers a scalar on one line, and the first character of anything else."""
@@ -145,7 +146,7 @@ class _Walker:
         start, end = node.start_mark, node.end_mark
         if not self._in_file or start.line != end.line:
             return False
-        written = self._lines[start.line][start.column : end.column]
+        written: str = self._lines[start.line][start.column : end.column]
         return written == text if node.style is None else written[1:-1] == text
 
     def _shifted(self, place: Place, node: ScalarNode, offset: int, width: int) -> Place:
