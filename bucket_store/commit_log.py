@@ -1,0 +1,365 @@
+"""The commit log on disk, the only truth of a store: one numbered sequence of records, each name taken exactly once.
+
+A record is placed in these steps:
+
+    a  a writer creates only the record after the last it has read (where that number is a multiple of
+       `snapshot_every`, it first places the snapshot that has to stand there)
+    b  the whole record goes to a temporary name beside it, synced
+    c  link(2) to its number: of all racers one gets the name; after any error the record in the slot is read back, and
+       its nonce tells whose it is
+    d  the directory is synced
+    e  the log is listed: a snapshot above the number means that the number had been folded and deleted, and was free
+       only for that reason; records above it are read, and a higher claim among them means that somebody took over
+
+Readers start at the greatest number that is a multiple of `snapshot_every`, so what stands below a snapshot never
+counts. Folded records are deleted in ascending order and after a grace, for readers that listed before the snapshot.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bucket_store.durable import LOCAL, FileSystem, discard, is_temporary, make_directories, place_new, stage
+from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
+from bucket_store.log_record import decode_record, encode_record, record_name, record_number
+from bucket_store.log_state import fold, fold_all
+from bucket_store.log_values import (
+    Body,
+    ClaimRecord,
+    CollationRecord,
+    CommitRecord,
+    DeletionRecord,
+    LogRecord,
+    LogState,
+    Snapshot,
+)
+from bucket_store.manifest import Manifest, new_manifest, place_manifest, read_manifest
+
+DIRECTORY = "log"
+DEFAULT_SNAPSHOT_EVERY = 1000
+DEFAULT_GRACE_US = 3_600_000_000
+
+_LISTINGS = 5
+"""How often a listing may be overtaken by deletions before the missing record counts as lost."""
+
+
+class CommitLog:
+    """One process's hold on the log of a store: reads it, and after `claim_epoch` places records.
+
+    Not thread-safe; the `state` it hands out is a value and may go anywhere.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, fs: FileSystem) -> None:
+        """Used by `create` and `open`: a log of which nothing has been read."""
+        self.root = root
+        self.manifest = manifest
+        self._fs = fs
+        self._directory = root / DIRECTORY
+        self._every = manifest.snapshot_every
+        self._state = LogState()
+        self._epoch: int | None = None
+        self._published_through = -1
+        self._purged_through = -1
+
+    @classmethod
+    def create(
+        cls,
+        root: Path,
+        settings: dict[str, Any],
+        *,
+        wall_us: int,
+        snapshot_every: int = DEFAULT_SNAPSHOT_EVERY,
+        fs: FileSystem = LOCAL,
+    ) -> CommitLog:
+        """Make a store: the directories, record 0 (the snapshot of the empty state), the manifest last.
+
+        A creation that was broken off leaves no store, and is simply done again.
+
+        Raises:
+            StoreError: there is a store, or another process made one at the same moment.
+            ValueError: as `new_manifest`.
+        """
+        log = cls(root, new_manifest(settings, snapshot_every=snapshot_every, created_us=wall_us), fs)
+        make_directories(fs, log._directory)
+        if log._numbers() not in ([], [0]):
+            raise StoreError(f"{root}: a log lies here already; a store that lost its manifest is not begun anew")
+        birth = LogRecord(0, 0, secrets.token_bytes(16), -1, -1, Snapshot(LogState(last_wall_us=wall_us)))
+        try:
+            place_new(fs, log._path(0), encode_record(birth))
+        except FileExistsError:
+            # Of an earlier, broken creation or of a racer: a birth as good as ours, whose name may not be durable yet.
+            fs.fsync_dir(log._directory)
+        place_manifest(fs, root, log.manifest)
+        log._catch_up()
+        return log
+
+    @classmethod
+    def open(cls, root: Path, *, fs: FileSystem = LOCAL) -> CommitLog:
+        """The log of the store at `root`, read to its end.
+
+        Raises:
+            StoreMissingError: no store there.
+            CorruptionError, UnknownFormatError: a manifest or record that cannot be read, or one that is missing.
+        """
+        log = cls(root, read_manifest(fs, root), fs)
+        log._catch_up()
+        return log
+
+    @property
+    def state(self) -> LogState:
+        """What the log said when it was last read or written here."""
+        return self._state
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch claimed through this object; None before."""
+        return self._epoch
+
+    def refresh(self) -> LogState:
+        """Read what others have placed since. Two look-ups of names when there is nothing, no listing and no reading.
+
+        Raises:
+            CorruptionError, UnknownFormatError: as `open`.
+        """
+        number = self._state.next_number
+        # In this order: deletion ascends, so when the record before is still there, an absent one was never placed.
+        if self._exists(number) or not self._exists(number - 1):
+            self._catch_up()
+        return self._state
+
+    def claim_epoch(self, owner: str, wall_us: int) -> int:
+        """Take the store over: the new epoch, above every earlier one. Safe to call while an old owner runs.
+
+        Raises:
+            FencedError: another process claimed at the same moment and was first.
+            NotCommittedError, MaybeCommittedError: as `place`; the claim may be made again.
+        """
+        self._epoch = None
+        self._catch_up()
+        epoch = self._state.epoch + 1
+        while True:
+            self._place_due_snapshot()
+            record = self._envelope(epoch, ClaimRecord(epoch, owner, wall_us))
+            after = fold(self._state, record)
+            if self._write(record).nonce == record.nonce:
+                break
+            # The old owner was faster into this slot. A claim takes the very slot it commits in, so this cannot last.
+            self._catch_up()
+            if self._state.epoch >= epoch:
+                raise FencedError(f"{self.root}: another process claimed epoch {self._state.epoch} at the same moment")
+        self._epoch = epoch
+        self._settle(record.number, after)
+        return epoch
+
+    def place(self, body: CommitRecord | DeletionRecord | CollationRecord) -> LogState:
+        """Add a record to the log, after the snapshot if one is due: the state after it. Durable on return.
+
+        Raises:
+            FencedError: a higher epoch has claimed the store. If the record is in the log all the same, the new owner
+                sees it; this process publishes nothing.
+            NotCommittedError: the record is certainly not in the log: it does not follow the state, could not be
+                written, or its slot holds another record.
+            MaybeCommittedError: only a fresh reading can tell.
+            ValueError: no epoch was claimed through this object, or the commit is of another one.
+        """
+        epoch = self._own_epoch()
+        if isinstance(body, CommitRecord) and body.epoch != epoch:
+            raise ValueError(f"a commit of epoch {body.epoch} through a log that claimed epoch {epoch}")
+        self._demand_ownership()
+        try:
+            self._place_due_snapshot()
+        except MaybeCommittedError as exc:
+            raise NotCommittedError(f"{self.root}: the snapshot before the record: {exc}") from exc
+        path = self._path(self._state.next_number)
+        # Decoded again, so that the writer's state is the readers': msgpack turns tuples in `extra` into lists.
+        record = self._decode(self._state.next_number, encode_record(self._envelope(epoch, body)))
+        try:
+            after = fold(self._state, record)
+        except CorruptionError as exc:
+            raise NotCommittedError(f"the record does not follow the log: {exc}") from exc
+        if self._write(record).nonce != record.nonce:
+            try:
+                self._catch_up()
+            except OSError as exc:
+                raise NotCommittedError(f"{path} holds another record: {exc}") from exc
+            self._demand_ownership()
+            raise NotCommittedError(f"{path} holds another record of epoch {epoch}")
+        self._settle(record.number, after)
+        return self._state
+
+    def check_owner(self) -> None:
+        """Look at the claims again, as before everything that others can see.
+
+        Raises:
+            FencedError: a higher epoch has claimed the store.
+            ValueError: no epoch was claimed through this object.
+        """
+        self._own_epoch()
+        self._catch_up()
+        self._demand_ownership()
+
+    def forget_outputs(self, through_window: int) -> None:
+        """Every window up to this one is published: the next record says so, and the state drops their outputs."""
+        self._published_through = max(self._published_through, through_window)
+
+    def forget_retired(self, through_number: int) -> None:
+        """The bytes of every piece that left the store in a record up to this one are gone: the next record says so."""
+        self._purged_through = max(self._purged_through, through_number)
+
+    def records(self, from_number: int = 0) -> Iterator[LogRecord]:
+        """The records that still lie in the log from this number on, ascending; those below a snapshot may be gone."""
+        for number in self._numbers():
+            if number >= from_number:
+                yield self._read(number)
+
+    def delete_folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> int:
+        """Delete the records and snapshots below the newest snapshot that is at least `grace_us` old: how many.
+
+        Never the newest snapshot nor anything above it. Temporary files as old as that go too. For the owner; safe to
+        repeat.
+        """
+        numbers = self._numbers()
+        aged = [
+            number
+            for number in numbers
+            if number % self._every == 0 and self._fs.modified_us(self._path(number)) + grace_us <= now_us
+        ]
+        folded = [number for number in numbers if aged and number < aged[-1]]
+        for number in folded:
+            self._fs.remove(self._path(number))
+        for name in self._fs.listdir(self._directory):
+            path = self._directory / name
+            if is_temporary(name) and self._fs.modified_us(path) + grace_us <= now_us:
+                self._fs.remove(path)
+        return len(folded)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / record_name(number)
+
+    def _exists(self, number: int) -> bool:
+        return self._fs.exists(self._path(number))
+
+    def _numbers(self) -> list[int]:
+        """The numbers in the log's directory, ascending."""
+        numbers = (record_number(name) for name in self._fs.listdir(self._directory))
+        return sorted(number for number in numbers if number is not None)
+
+    def _read(self, number: int) -> LogRecord:
+        return self._decode(number, self._fs.read(self._path(number)))
+
+    def _decode(self, number: int, data: bytes) -> LogRecord:
+        file = str(self._path(number))
+        record = decode_record(data, number=number, file=file)
+        due = number % self._every == 0
+        if isinstance(record.body, Snapshot) != due:
+            raise CorruptionError(
+                "kind",
+                file=file,
+                offset=0,
+                expected="a snapshot" if due else "no snapshot",
+                found=type(record.body).__name__,
+            )
+        return record
+
+    def _catch_up(self) -> None:
+        """List the log and fold what is beyond the state: from the newest snapshot on, where there is a newer one."""
+        missing: FileNotFoundError | None = None
+        for _ in range(_LISTINGS):
+            newest = max(self._numbers(), default=0)
+            first = max(self._state.next_number, newest - newest % self._every)
+            try:
+                self._state = fold_all(self._state, map(self._read, range(first, newest + 1)))
+                return
+            except FileNotFoundError as exc:
+                missing = exc  # Deleted since the listing, after a newer snapshot: the next listing shows that one.
+        raise CorruptionError(
+            "missing record", file=str(self._directory), offset=0, expected="every number", found=str(missing)
+        ) from missing
+
+    def _own_epoch(self) -> int:
+        if self._epoch is None:
+            raise ValueError(f"{self.root}: no epoch was claimed here")
+        return self._epoch
+
+    def _demand_ownership(self) -> None:
+        if self._state.epoch != self._own_epoch():
+            raise FencedError(f"{self.root}: epoch {self._state.epoch} has taken over from epoch {self._epoch}")
+
+    def _envelope(self, epoch: int, body: Body) -> LogRecord:
+        return LogRecord(
+            number=self._state.next_number,
+            epoch=epoch,
+            nonce=secrets.token_bytes(16),
+            published_through=max(self._published_through, self._state.published_through),
+            purged_through=max(self._purged_through, self._state.purged_through),
+            body=body,
+        )
+
+    def _place_due_snapshot(self) -> None:
+        if self._state.next_number % self._every != 0:
+            return
+        record = self._envelope(self._state.epoch, Snapshot(self._state))
+        # Another's snapshot is as good: it says what the same records say. Whose epoch it was, the next record shows.
+        self._settle(record.number, fold(self._state, self._write(record)))
+
+    def _write(self, record: LogRecord) -> LogRecord:
+        """The record that stands in the slot afterwards: this one, durable, or another writer's.
+
+        Raises:
+            NotCommittedError: the slot is empty, this record will never be in it.
+            MaybeCommittedError: cannot be told.
+        """
+        path = self._path(record.number)
+        try:
+            temporary = stage(self._fs, self._directory, path.name, encode_record(record))
+        except OSError as exc:
+            raise NotCommittedError(f"{path} could not be written: {exc}") from exc
+        try:
+            try:
+                self._fs.link(temporary, path)
+                occupant = record
+            except OSError as exc:
+                occupant = self._read_back(record, exc)
+            if occupant.nonce == record.nonce:
+                self._fs.fsync_dir(self._directory)
+            return occupant
+        except OSError as exc:
+            raise MaybeCommittedError(f"{path} was placed, but may not be durable: {exc}") from exc
+        finally:
+            discard(self._fs, temporary)
+
+    def _read_back(self, record: LogRecord, cause: OSError) -> LogRecord:
+        path = self._path(record.number)
+        try:
+            return self._read(record.number)
+        except FileNotFoundError as exc:
+            if isinstance(cause, FileExistsError):
+                raise FencedError(f"{path} was there and is gone: the log is beyond it") from exc
+            raise NotCommittedError(f"{path} could not be placed: {cause}") from cause
+        except (OSError, StoreError) as exc:
+            raise MaybeCommittedError(f"{path}: placing it gave {cause}, reading it back {exc}") from exc
+
+    def _settle(self, number: int, after: LogState) -> None:
+        """With record `number` in its slot, go on to the state `after` it, if it is part of the log and ours to go on.
+
+        Raises:
+            FencedError: a snapshot stands above it, or a higher claim.
+            MaybeCommittedError: the log could not be listed or read.
+        """
+        try:
+            newest = max(self._numbers())
+            if newest - newest % self._every > number:
+                self._catch_up()
+                raise FencedError(
+                    f"{self._path(number)}: the log is beyond it (epoch {self._state.epoch}, number {newest})"
+                )
+            self._state = after
+            if newest > number:
+                self._catch_up()
+        except OSError as exc:
+            raise MaybeCommittedError(f"{self._path(number)} is placed, but the log cannot be read: {exc}") from exc
+        if self._epoch is not None:
+            self._demand_ownership()

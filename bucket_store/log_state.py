@@ -1,0 +1,189 @@
+"""PURE. What the records say together: the fold from one state of the log to the next.
+
+The state is a function of the records alone, so every reader has the same one, and a snapshot of it may stand for all
+records below it. That is why what is forgotten (published outputs, purged pieces) is told in the records' envelopes.
+
+A record that cannot follow the state (a number, a window or an epoch out of turn, a piece that leaves without being
+there) is a CorruptionError: no writer of ours places one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from bucket_store.errors import CorruptionError
+from bucket_store.log_record import record_name
+from bucket_store.log_values import (
+    ClaimRecord,
+    CollationRecord,
+    CommitRecord,
+    DeletionRecord,
+    LogRecord,
+    LogState,
+    OutputFile,
+    RetiredPiece,
+    Snapshot,
+    SourcesRef,
+    WindowInfo,
+)
+from bucket_store.piece import PieceRef
+
+__all__ = ["LogState", "RetiredPiece", "WindowInfo", "deletable", "fold", "fold_all"]
+
+
+def fold(state: LogState, record: LogRecord) -> LogState:
+    """The state after one more record. `state` is unchanged. See `fold_all`."""
+    return fold_all(state, (record,))
+
+
+def fold_all(state: LogState, records: Iterable[LogRecord]) -> LogState:
+    """The state after these records, each the next after the one before; a snapshot may follow anything below it.
+
+    Copies the state once, not once a record. Raises CorruptionError for a record out of turn.
+    """
+    folding = _Folding(state)
+    for record in records:
+        folding.add(record)
+    return folding.result()
+
+
+def deletable(state: LogState, *, oldest_view: int, now_us: int, grace_us: int) -> tuple[RetiredPiece, ...]:
+    """The retired pieces whose bytes may be deleted now, oldest first.
+
+    Those that left the store in a record below `oldest_view`, the log position of the oldest batch that still runs, and
+    at least `grace_us` before `now_us`.
+    """
+    return tuple(
+        piece for piece in state.retired if piece.at_number < oldest_view and piece.wall_us + grace_us <= now_us
+    )
+
+
+class _Folding:
+    """A state that is being changed: the dicts are its own."""
+
+    def __init__(self, state: LogState) -> None:
+        self._start(state)
+
+    def _start(self, state: LogState) -> None:
+        self._plain = state
+        self._totals = Counter(state.totals)
+        self._reasons = Counter(state.reason_totals)
+        self._pieces: dict[int, list[PieceRef]] = {shard: list(refs) for shard, refs in state.pieces.items()}
+        self._windows: dict[int, WindowInfo] = dict(state.windows)
+        self._outputs: dict[int, tuple[OutputFile, ...]] = dict(state.outputs)
+        self._sources: dict[int, SourcesRef] = dict(state.sources)
+        self._retired: list[RetiredPiece] = list(state.retired)
+
+    def result(self) -> LogState:
+        return replace(
+            self._plain,
+            totals=dict(self._totals),
+            reason_totals=dict(self._reasons),
+            pieces={shard: tuple(refs) for shard, refs in self._pieces.items()},
+            windows=self._windows,
+            outputs=self._outputs,
+            sources=self._sources,
+            retired=tuple(self._retired),
+        )
+
+    def add(self, record: LogRecord) -> None:
+        body = record.body
+        if isinstance(body, Snapshot):
+            _demand(record, "number of the snapshot's state", record.number, body.state.next_number)
+            if record.number < self._plain.next_number:
+                raise _out_of_turn(record, "number", f"{self._plain.next_number} or above", record.number)
+            self._start(body.state)
+        _demand(record, "number", self._plain.next_number, record.number)
+        match body:
+            case ClaimRecord():
+                self._add_claim(record, body)
+            case CommitRecord():
+                self._add_commit(record, body)
+            case DeletionRecord():
+                self._retire(record, body.pieces, body.wall_us)
+            case CollationRecord():
+                self._retire(record, body.merged, body.wall_us)
+                self._add_pieces(body.added)
+        self._plain = replace(self._plain, next_number=record.number + 1)
+        self._forget(record)
+
+    def _add_claim(self, record: LogRecord, claim: ClaimRecord) -> None:
+        if claim.epoch <= self._plain.epoch:
+            raise _out_of_turn(record, "epoch of the claim", f"above {self._plain.epoch}", claim.epoch)
+        self._plain = replace(self._plain, epoch=claim.epoch, last_wall_us=max(self._plain.last_wall_us, claim.wall_us))
+
+    def _add_commit(self, record: LogRecord, commit: CommitRecord) -> None:
+        _demand(record, "epoch of the commit", self._plain.epoch, commit.epoch)
+        _demand(record, "window of the commit", self._plain.next_window, commit.window)
+        self._plain = replace(
+            self._plain,
+            next_window=commit.window + 1,
+            latest_point=commit.latest_point,
+            latest_moved_us=commit.latest_moved_us,
+            last_wall_us=max(self._plain.last_wall_us, commit.wall_us),
+            extra=commit.extra,
+        )
+        # Not Counter +=, which drops the names whose count is zero.
+        self._totals.update(commit.counts)
+        self._reasons.update(commit.reasons)
+        self._add_pieces(commit.pieces)
+        if commit.pieces:
+            self._windows[commit.window] = WindowInfo(commit.buckets, commit.timestamp, commit.counts, commit.wall_us)
+        if commit.outputs:
+            self._outputs[commit.window] = commit.outputs
+        if commit.sources is not None:
+            self._sources[commit.window] = commit.sources
+
+    def _add_pieces(self, added: tuple[PieceRef, ...]) -> None:
+        for ref in added:
+            refs = self._pieces.setdefault(ref.shard, [])
+            refs.append(ref)
+            if len(refs) > 1 and _span(refs[-2]) > _span(ref):
+                refs.sort(key=_span)
+
+    def _retire(self, record: LogRecord, leaving: tuple[PieceRef, ...], wall_us: int) -> None:
+        gone = set(leaving)
+        found = 0
+        for shard in {ref.shard for ref in leaving}:
+            before = self._pieces.get(shard, [])
+            after = [ref for ref in before if ref not in gone]
+            found += len(before) - len(after)
+            if after:
+                self._pieces[shard] = after
+            else:
+                self._pieces.pop(shard, None)
+        _demand(record, "live pieces that leave", len(leaving), found)
+        self._retired.extend(RetiredPiece(ref, record.number, wall_us) for ref in leaving)
+        live_alone = {
+            ref.first_window for refs in self._pieces.values() for ref in refs if ref.first_window == ref.last_window
+        }
+        for window in {ref.first_window for ref in leaving} - live_alone:
+            self._windows.pop(window, None)
+        self._plain = replace(self._plain, last_wall_us=max(self._plain.last_wall_us, wall_us))
+
+    def _forget(self, record: LogRecord) -> None:
+        published = max(self._plain.published_through, record.published_through)
+        purged = max(self._plain.purged_through, record.purged_through)
+        if published > self._plain.published_through:
+            for window in [window for window in self._outputs if window <= published]:
+                del self._outputs[window]
+        if purged > self._plain.purged_through:
+            self._retired = [piece for piece in self._retired if piece.at_number > purged]
+        self._plain = replace(self._plain, published_through=published, purged_through=purged)
+
+
+def _span(ref: PieceRef) -> tuple[int, int]:
+    return ref.first_window, ref.last_window
+
+
+def _demand(record: LogRecord, what: str, expected: int, found: int) -> None:
+    if expected != found:
+        raise _out_of_turn(record, what, expected, found)
+
+
+def _out_of_turn(record: LogRecord, what: str, expected: object, found: object) -> CorruptionError:
+    return CorruptionError(
+        f"{what} out of turn", file=f"log/{record_name(record.number)}", offset=0, expected=expected, found=found
+    )
