@@ -17,6 +17,7 @@ counts. Folded records are deleted in ascending order and after a grace, for rea
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,7 +214,8 @@ class CommitLog:
         """The records that still lie in the log from this number on, ascending; those below a snapshot may be gone."""
         for number in self._numbers():
             if number >= from_number:
-                yield self._read(number)
+                with contextlib.suppress(FileNotFoundError):  # Folded, and deleted since the listing.
+                    yield self._read(number)
 
     def delete_folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> int:
         """Delete the records and snapshots below the newest snapshot that is at least `grace_us` old: how many.

@@ -1,0 +1,132 @@
+"""Intent and published mark: small files that are replaced whole, never synced, and may be lost without harm.
+
+Both are sealed, version 1, the body one msgpack array. One with a bad magic, length, checksum or field counts as
+absent: without its intent a batch is judged as a new one, without the mark windows are published once more, which
+changes nothing. Of a later release they are refused.
+
+- `intents/<epoch as 6 digits>` (magic `BSINTENT`): the fields of `Intent` in order; partitions are bin of 16 bytes.
+- `published` in the store, `_published` in a port's directory (magic `BSPUBLSH`): the greatest window of which every
+  port is out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # ships no type information
+
+from bucket_store.durable import LOCAL, FileSystem, make_directories, replace_whole
+from bucket_store.errors import CorruptionError
+from bucket_store.log_values import ExpiryKey
+from bucket_store.sealed import seal, unseal
+
+INTENT_MAGIC = b"BSINTENT"
+PUBLISHED_MAGIC = b"BSPUBLSH"
+VERSION = 1
+
+INTENTS_DIRECTORY = "intents"
+PUBLISHED_NAME = "published"
+_EPOCH_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What an owner is about to judge. A new start that finds equal partitions and settings takes over its wall clock.
+
+    `partitions` are the 16-byte digests of the batch's source partitions, in source order. `latest_point` and
+    `log_position` (the log's next number) are those before the batch.
+    """
+
+    window: int
+    epoch: int
+    query_id: str
+    batch_id: int
+    partitions: tuple[bytes, ...]
+    wall_us: int
+    latest_point: ExpiryKey | None
+    log_position: int
+    settings_hash: str
+
+
+def encode_intent(intent: Intent) -> bytes:
+    """The bytes of an intent's file."""
+    return _encode(INTENT_MAGIC, astuple(intent))
+
+
+def decode_intent(data: bytes, *, file: str) -> Intent | None:
+    """The intent in these bytes; None when they are not what was written. Raises UnknownFormatError."""
+    fields = _decode(INTENT_MAGIC, data, file)
+    try:
+        intent = Intent(*(fields or ()))
+        return replace(intent, partitions=tuple(intent.partitions))
+    except TypeError:
+        return None
+
+
+def write_intent(root: Path, intent: Intent, *, fs: FileSystem = LOCAL) -> None:
+    """Replace the intent of the intent's epoch."""
+    directory = root / INTENTS_DIRECTORY
+    make_directories(fs, directory)
+    replace_whole(fs, directory / f"{intent.epoch:0{_EPOCH_DIGITS}d}", encode_intent(intent))
+
+
+def read_intents(root: Path, *, fs: FileSystem = LOCAL) -> list[Intent]:
+    """The intents that can be read, one an epoch, ascending by epoch. Raises UnknownFormatError."""
+    directory = root / INTENTS_DIRECTORY
+    intents = []
+    for epoch in _epochs(fs, directory):
+        path = directory / f"{epoch:0{_EPOCH_DIGITS}d}"
+        try:
+            data = fs.read(path)
+        except FileNotFoundError:
+            continue
+        intent = decode_intent(data, file=str(path))
+        if intent is not None and intent.epoch == epoch:
+            intents.append(intent)
+    return intents
+
+
+def remove_intents(root: Path, *, below_epoch: int, fs: FileSystem = LOCAL) -> None:
+    """Remove the intents of lower epochs, when what they say has been taken over. Safe to repeat."""
+    directory = root / INTENTS_DIRECTORY
+    for epoch in _epochs(fs, directory):
+        if epoch < below_epoch:
+            fs.remove(directory / f"{epoch:0{_EPOCH_DIGITS}d}")
+
+
+def write_published(path: Path, window: int, *, fs: FileSystem = LOCAL) -> None:
+    """Replace the mark at `path`: every port of every window up to this one is out."""
+    replace_whole(fs, path, _encode(PUBLISHED_MAGIC, (window,)))
+
+
+def read_published(path: Path, *, fs: FileSystem = LOCAL) -> int | None:
+    """The window in the mark at `path`; None when there is no mark that can be read. Raises UnknownFormatError."""
+    try:
+        data = fs.read(path)
+    except FileNotFoundError:
+        return None
+    fields = _decode(PUBLISHED_MAGIC, data, str(path))
+    return fields[0] if fields is not None and len(fields) == 1 and isinstance(fields[0], int) else None
+
+
+def _epochs(fs: FileSystem, directory: Path) -> list[int]:
+    try:
+        names = fs.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def _encode(magic: bytes, fields: tuple[Any, ...]) -> bytes:
+    return seal(magic, VERSION, msgpack.packb(fields, use_bin_type=True))
+
+
+def _decode(magic: bytes, data: bytes, file: str) -> list[Any] | None:
+    try:
+        body = unseal(data, magic=magic, version=VERSION, file=file)
+        fields = msgpack.unpackb(body, raw=False)
+    except (CorruptionError, ValueError, msgpack.UnpackException):
+        return None
+    return fields if isinstance(fields, list) else None

@@ -1,0 +1,200 @@
+"""A window's sources file: the source partitions it read. A batch that comes again is known by it, an origin named.
+
+Layout of `sources/<window, 12 digits>-<epoch, 6>-<attempt, 3>` (sealed, magic `BSSOURCE`, version 1). Integers are
+little endian:
+
+    0  magic     8 bytes
+    8  version   u16
+   10  window    u64
+   18  count     u32   number of source partitions
+   22  digests   count x 16 bytes, in the order of the ordinals in an origin
+       fields    msgpack: one array a partition: [name, version, start, end, rows]
+   -8  checksum  u64   xxh3_64 of all bytes before it
+
+It is placed durably before the commit record that names it by name, count, checksum and length; one that no record
+names belongs to an abandoned try. The digests are kept for as long as the source can give the same partition again. A
+damaged file is a CorruptionError.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgpack  # type: ignore[import-untyped]  # ships no type information
+
+from bucket_store.durable import LOCAL, FileSystem, make_directories, place_new
+from bucket_store.errors import CorruptionError
+from bucket_store.log_values import SourcesRef
+from bucket_store.sealed import BODY_OFFSET, seal, unseal
+
+MAGIC = b"BSSOURCE"
+VERSION = 1
+DIRECTORY = "sources"
+DIGEST_BYTES = 16
+
+_HEAD = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<Q")
+
+# Also the temporary names, which begin with a dot.
+_TRY = re.compile(r"\.?\d{12,}-(?P<epoch>\d{6,})-\d{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePartition:
+    """One source partition of one window: a Kafka partition's [start, end) offsets, or a file's [start, end) bytes.
+
+    `version` tells a source that was made anew from the old one of that name: a file's modification time in µs, a
+    topic's id. `rows` is what it gave. `digest` is 16 bytes, equal when and only when the source partition is the same.
+    """
+
+    name: str
+    version: str | int
+    start: int
+    end: int
+    rows: int
+    digest: bytes
+
+
+def encode_sources(window: int, partitions: Sequence[SourcePartition]) -> bytes:
+    """The bytes of the window's sources file, partitions in the order of their ordinals.
+
+    Raises:
+        ValueError: a digest that has not 16 bytes.
+    """
+    if any(len(partition.digest) != DIGEST_BYTES for partition in partitions):
+        raise ValueError(f"a source partition's digest has {DIGEST_BYTES} bytes")
+    digests = b"".join(partition.digest for partition in partitions)
+    fields = [[p.name, p.version, p.start, p.end, p.rows] for p in partitions]
+    return seal(
+        MAGIC, VERSION, _HEAD.pack(window, len(partitions)) + digests + msgpack.packb(fields, use_bin_type=True)
+    )
+
+
+def decode_sources(data: bytes, *, window: int, file: str) -> tuple[SourcePartition, ...]:
+    """The source partitions of `window`, in the order of their ordinals.
+
+    Raises:
+        CorruptionError: not what was written, or another window's.
+        UnknownFormatError: of a later release.
+    """
+    digests, packed = _split(data, window=window, file=file)
+    offset = BODY_OFFSET + _HEAD.size + DIGEST_BYTES * len(digests)
+    try:
+        fields = msgpack.unpackb(packed, raw=False)
+        return tuple(
+            SourcePartition(name, version, start, end, rows, digest)
+            for (name, version, start, end, rows), digest in zip(fields, digests, strict=True)
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as exc:
+        raise CorruptionError(
+            "fields", file=file, offset=offset, expected=f"{len(digests)} source partitions", found=str(exc)
+        ) from exc
+
+
+def write_sources(
+    root: Path,
+    *,
+    window: int,
+    epoch: int,
+    attempt: int,
+    partitions: Sequence[SourcePartition],
+    fs: FileSystem = LOCAL,
+) -> SourcesRef:
+    """Place the file of this try, durable on return: how the commit record names it.
+
+    Raises:
+        FileExistsError: this try has written its sources.
+        OSError: it may or may not be in place.
+    """
+    data = encode_sources(window, partitions)
+    path = root / DIRECTORY / f"{window:012d}-{epoch:06d}-{attempt:03d}"
+    make_directories(fs, path.parent)
+    place_new(fs, path, data)
+    return SourcesRef(path.name, len(partitions), _checksum(data), len(data))
+
+
+def read_sources(root: Path, window: int, ref: SourcesRef, *, fs: FileSystem = LOCAL) -> tuple[SourcePartition, ...]:
+    """The source partitions of a committed window, checked against what its record says.
+
+    Raises:
+        CorruptionError: the file is missing, damaged, or not the one that the record names.
+        UnknownFormatError: of a later release.
+    """
+    data, file = _read_named(fs, root, ref)
+    return decode_sources(data, window=window, file=file)
+
+
+def known_digests(root: Path, sources: dict[int, SourcesRef], *, fs: FileSystem = LOCAL) -> set[bytes]:
+    """The digests of all source partitions of these committed windows. Raises as `read_sources`."""
+    digests: set[bytes] = set()
+    for window, ref in sources.items():
+        data, file = _read_named(fs, root, ref)
+        digests.update(_split(data, window=window, file=file)[0])
+    return digests
+
+
+def remove_unnamed(root: Path, *, named: Iterable[SourcesRef], below_epoch: int, fs: FileSystem = LOCAL) -> list[str]:
+    """Remove the files of lower epochs that no record names: their names. For the owner; safe to repeat."""
+    directory = root / DIRECTORY
+    keep = {ref.name for ref in named}
+    try:
+        names = fs.listdir(directory)
+    except FileNotFoundError:
+        return []
+    stale = []
+    for name in sorted(set(names) - keep):
+        tried = _TRY.match(name)
+        if tried is not None and int(tried["epoch"]) < below_epoch:
+            stale.append(name)
+    for name in stale:
+        fs.remove(directory / name)
+    return stale
+
+
+def _read_named(fs: FileSystem, root: Path, ref: SourcesRef) -> tuple[bytes, str]:
+    path = root / DIRECTORY / ref.name
+    try:
+        data = fs.read(path)
+    except FileNotFoundError as exc:
+        raise CorruptionError(
+            "sources file that a record names",
+            file=str(path),
+            offset=0,
+            expected=f"{ref.length} bytes",
+            found="no file",
+        ) from exc
+    found = (len(data), _checksum(data) if len(data) >= _CHECKSUM.size else None)
+    if found != (ref.length, ref.checksum):
+        raise CorruptionError(
+            "length and checksum that the record states",
+            file=str(path),
+            offset=max(0, len(data) - _CHECKSUM.size),
+            expected=(ref.length, ref.checksum),
+            found=found,
+        )
+    return data, str(path)
+
+
+def _checksum(data: bytes) -> int:
+    checksum: int = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0]
+    return checksum
+
+
+def _split(data: bytes, *, window: int, file: str) -> tuple[list[bytes], bytes]:
+    """The digests, and the packed fields, of a whole file of `window`."""
+    body = unseal(data, magic=MAGIC, version=VERSION, file=file)
+    found_window, count = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (None, 0)
+    end = _HEAD.size + count * DIGEST_BYTES
+    if found_window != window or end > len(body):
+        raise CorruptionError(
+            "head",
+            file=file,
+            offset=BODY_OFFSET,
+            expected=f"window {window} and room for {count} digests",
+            found=f"window {found_window} in {len(body)} bytes",
+        )
+    return [body[at : at + DIGEST_BYTES] for at in range(_HEAD.size, end, DIGEST_BYTES)], body[end:]
