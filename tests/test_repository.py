@@ -1,0 +1,117 @@
+"""The repository as a stranger clones it: scripts parse, README tells the truth, nothing of the machines it was made on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deduper.config_file import load_config
+from deduper.quickstart_report import PORTS
+from deduper.weblog import DEFAULT_RECORDS, write_weblog
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ["scripts/setup.sh", "scripts/quickstart.sh", "scripts/test.sh", ".ci/run"]
+
+
+def tracked_texts() -> dict[str, str]:
+    """Every text file under version control, by its path; the files of the tree where there is no git."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git clone")
+    texts = {}
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if not (ROOT / name).is_file():
+            continue
+        data = (ROOT / name).read_bytes()
+        if b"\0" not in data[:8000]:
+            texts[name] = data.decode("utf-8", errors="replace")
+    return texts
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language in the README."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_nothing_names_a_package_registry_or_a_machine() -> None:
+    """No index address and no path of somebody's home or workplace: a clone works wherever it lies."""
+    registry = re.compile(r"(index|find-links|registry|proxy)[-_]?(url)?\s*[=:]\s*[\"']?https?://", re.IGNORECASE)
+    machine = re.compile(r"(?<![\w.])/(home|Users|root|work|mnt)/[\w.-]+")
+    found = [
+        f"{name}: {match.group()}"
+        for name, text in tracked_texts().items()
+        for match in [*registry.finditer(text), *machine.finditer(text)]
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_parse_and_can_be_started(script: str) -> None:
+    """bash reads them without complaint, they stop at the first error, and they are executable."""
+    path = ROOT / script
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert "set -euo pipefail" in text
+    assert path.stat().st_mode & 0o111
+
+
+def test_every_make_target_has_a_text() -> None:
+    """`make` alone lists all targets."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[1] for line in listed.splitlines()] == phony.split()
+
+
+def test_files_named_in_the_readme_exist() -> None:
+    """Links and scripts lead somewhere."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    names = {*re.findall(r"\]\((?!https?:)([^)#]+)\)", readme), *re.findall(r"\bscripts/\w+\.sh", readme)}
+    assert names
+    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
+
+
+def test_the_config_in_the_readme_is_valid(tmp_path: Path) -> None:
+    """What a reader copies is accepted, and has all four ports."""
+    (text,) = blocks("yaml")
+    (tmp_path / "clicks.yaml").write_text(text, encoding="utf-8")
+    config = load_config(tmp_path / "clicks.yaml", environment={})
+    assert [port for port, _ in config.sinks.items()] == list(PORTS)
+
+
+def test_the_result_in_the_readme_is_the_default_quickstart(tmp_path: Path) -> None:
+    """The numbers in the picture are those of the log that `deduper quickstart` makes."""
+    log = write_weblog(tmp_path / "in", records=DEFAULT_RECORDS)
+    (picture,) = re.findall(r"```\n(  port.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    rows = {line.split()[0]: line.split()[1] for line in picture.splitlines()[1:]}
+    assert rows == {**{port: f"{n:,}" for port, n in log.counts().items()}, "all": f"{log.records:,}"}
+
+
+def test_every_command_is_in_the_readme_and_exists() -> None:
+    """The table of commands and the program's own list are the same."""
+    typer_main = pytest.importorskip("typer.main")
+    app = pytest.importorskip("deduper.cli").app
+    table = re.findall(r"^\| `deduper ([a-z ]+)` \|", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(table) == sorted(_leaves(typer_main.get_command(app)))
+
+
+def _leaves(command: object, path: str = "") -> list[str]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return [path]
+    return [
+        leaf for name, child in inner.items() if not child.hidden for leaf in _leaves(child, f"{path} {name}".strip())
+    ]
+
+
+def test_changes_are_written_down() -> None:
+    """The changelog has an Unreleased section at the top, and something in it."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    first = re.search(r"^## (.*)$", text, re.MULTILINE)
+    assert first is not None
+    assert first.group(1) == "[Unreleased]"
+    assert re.search(r"## \[Unreleased\]\n+### \w+\n+- \w", text)
