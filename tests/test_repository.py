@@ -1,4 +1,4 @@
-"""The repository as a stranger clones it: scripts parse, README tells the truth, nothing of the machines it was made on."""
+"""The repository as a stranger clones it: scripts parse, README tells the truth, nothing names a machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,11 @@ def blocks(language: str) -> list[str]:
 
 def test_nothing_names_a_package_registry_or_a_machine() -> None:
     """No index address and no path of somebody's home or workplace: a clone works wherever it lies."""
-    registry = re.compile(r"(index|find-links|registry|proxy)[-_]?(url)?\s*[=:]\s*[\"']?https?://", re.IGNORECASE)
+    registry = re.compile(
+        r"\b(pypi|pythonhosted|npmjs|anaconda|maven)\.(org|io|com|apache)\b"
+        r"|(index|find-links|registry|proxy)[-_]?(url)?\s*[=:]\s*[\"']?https?://",
+        re.IGNORECASE,
+    )
     machine = re.compile(r"(?<![\w.])/(home|Users|root|work|mnt)/[\w.-]+")
     found = [
         f"{name}: {match.group()}"
@@ -114,4 +118,4 @@ def test_changes_are_written_down() -> None:
     first = re.search(r"^## (.*)$", text, re.MULTILINE)
     assert first is not None
     assert first.group(1) == "[Unreleased]"
-    assert re.search(r"## \[Unreleased\]\n+### \w+\n+- \w", text)
+    assert re.search(r"## \[Unreleased\]\n+### \w+\n+- \S", text)
