@@ -1,0 +1,228 @@
+"""The job: Spark's stream gives batches, a `WindowRunner` makes windows of them, until something says stop.
+
+The callback holds a lock while it works, so that a stop falls between two batches. A batch that is met after the stop
+flag was raised ends in an exception, never in a return: Spark would hold it for done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+from bucket_store.manager import TableSettings
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from bucket_store import failpoints
+from bucket_store.sources_file import known_digests
+from deduper import checkpoint, judging
+from deduper.config import Config
+from deduper.file_source import file_stream, source_digest
+from deduper.owner import Ownership, owned_store
+from deduper.progress import BatchProgress, RunSummary
+from deduper.receipts import receipt_box
+from deduper.spark_session import require_java, start_session
+from deduper.window_run import Batch, WindowRunner
+
+logger = logging.getLogger(__name__)
+
+_SHARED_MEMORY = Path("/dev/shm")
+_POLL_SECONDS = 0.25  # PySpark takes fractions, its annotation does not
+
+
+def wall_clock_us() -> int:
+    """The machine's wall clock, µs since the epoch."""
+    return time.time_ns() // 1000
+
+
+def run(
+    config: Config,
+    *,
+    once: bool,
+    max_batches: int | None,
+    take_over: bool,
+    on_progress: Callable[[BatchProgress], None],
+    session: SparkSession | None = None,
+) -> RunSummary:
+    """Run the job until the source is drained (`once`, or the trigger says so), `max_batches` windows, or a signal.
+
+    Called from the main thread: SIGTERM and SIGINT finish the running window and stop. A `session` that is given is
+    used as it is and left running; without one, the job starts its own with the settings of `spark_session`.
+
+    Raises:
+        DeduperError, StoreError: see `deduper.errors.exit_code_of`.
+    """
+    require_java()
+    started = time.perf_counter()
+    with owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us) as owned:
+        spark = start_session(config) if session is None else session
+        try:
+            job = _Job(spark, config, owned, max_batches, on_progress)
+            stopped_by = job.run(drain=once or config.trigger == "available_now")
+        finally:
+            if session is None:
+                spark.stop()
+    return RunSummary(
+        windows=job.windows,
+        **job.totals,
+        seconds=time.perf_counter() - started,
+        stopped_by=stopped_by,
+    )
+
+
+class _StopRequested(Exception):
+    """Ends a batch that came after the stop: nothing of it was begun, and Spark must not count it as done."""
+
+
+class _Job:
+    """One run of the stream. The callback runs on a thread of Spark's, the rest on the main thread."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        config: Config,
+        owned: Ownership,
+        max_batches: int | None,
+        on_progress: Callable[[BatchProgress], None],
+    ) -> None:
+        self._session = session
+        self._config = config
+        self._log = owned.log
+        self._max_batches = max_batches
+        self._on_progress = on_progress
+        self._runner = WindowRunner(
+            session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session), wall_clock_us
+        )
+        self._known = known_digests(owned.log.root, owned.log.state.sources)
+        self._stop = threading.Event()
+        self._stopped_by = "drained"
+        self._working = threading.Lock()
+        self._failure: BaseException | None = None
+        self.windows = 0
+        self.totals = dict.fromkeys(("unique", "duplicate", "expired", "error"), 0)
+
+    def run(self, *, drain: bool) -> str:
+        """Run to the end; says what ended it."""
+        writer = self._writer(drain=drain)
+        with self._signals():
+            query = writer.start()
+            while not self._ended(query):
+                # Between two batches only: a query that is stopped in the middle of a write may return before it ends.
+                if self._stop.is_set() and self._working.acquire(blocking=False):
+                    self._working.release()
+                    query.stop()
+                    break
+        if self._failure is not None:
+            raise self._failure
+        return self._stopped_by
+
+    def _writer(self, *, drain: bool) -> DataStreamWriter:
+        writer = (
+            file_stream(self._session, self._config.source)
+            .writeStream.foreachBatch(self._on_batch)
+            .queryName(self._config.name)
+            .option("checkpointLocation", str(self._config.checkpoint_path))
+        )
+        if drain:
+            return writer.trigger(availableNow=True)
+        assert isinstance(self._config.trigger, int)
+        return writer.trigger(processingTime=f"{self._config.trigger // 1000} milliseconds")
+
+    def _ended(self, query: StreamingQuery) -> bool:
+        try:
+            return bool(query.awaitTermination(_POLL_SECONDS))  # type: ignore[arg-type]
+        except StreamingQueryException:
+            if self._failure is None and not self._stop.is_set():
+                raise
+            return True
+
+    def _on_batch(self, _: DataFrame, batch_id: int) -> None:
+        """Spark's callback. The frame is not read: see `file_source`."""
+        with self._working:
+            if self._stop.is_set():
+                raise _StopRequested(f"batch {batch_id} came after the stop")
+            try:
+                self._run_batch(batch_id)
+            except BaseException as exc:
+                # Kept whole: through Spark it would come back as a text.
+                self._failure = exc
+                raise
+
+    def _run_batch(self, batch_id: int) -> None:
+        listed = checkpoint.files_of_batch(self._config.checkpoint_path, batch_id)
+        fresh = tuple(file for file in listed if source_digest(file.path, file.modified_ms) not in self._known)
+        if len(fresh) < len(listed):
+            logger.warning(
+                "batch %d: %d of its %d files were judged before and are skipped",
+                batch_id,
+                len(listed) - len(fresh),
+                len(listed),
+            )
+        if not fresh:
+            return
+        progress = self._runner.run(Batch(self._query_id(), batch_id, fresh))
+        self._known |= {source_digest(file.path, file.modified_ms) for file in fresh}
+        self.windows += 1
+        for port in self.totals:
+            self.totals[port] += getattr(progress, port)
+        self._on_progress(progress)
+        failpoints.hit("window.7.checkpoint")
+        if self._max_batches is not None and self.windows >= self._max_batches:
+            self._request_stop("max_batches")
+
+    def _query_id(self) -> str:
+        active = self._session.streams.active
+        return str(active[0].id) if active else ""
+
+    def _request_stop(self, reason: str) -> None:
+        if not self._stop.is_set():
+            self._stopped_by = reason
+            self._stop.set()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT ask for a stop; a second one ends the process at once, which is as safe as a power cut.
+
+        Installed after the session exists, because PySpark installs its own.
+        """
+
+        def on_signal(number: int, _: FrameType | None) -> None:
+            if self._stop.is_set():
+                os._exit(130 if number == signal.SIGINT else 143)
+            logger.warning("%s: finishing the window at hand, then stopping", signal.Signals(number).name)
+            self._request_stop("signal")
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def table_settings(config: Config) -> TableSettings:
+    """Where the resident tables lie: in shared memory up to `store.memory`, and on the local disk beyond it."""
+    disk = Path(tempfile.gettempdir(), "deduper-tables") if config.store.tables == "auto" else Path(config.store.tables)
+    memory = _SHARED_MEMORY / "deduper-tables" if _SHARED_MEMORY.is_dir() else disk
+    memory_bytes = config.store.memory
+    if _SHARED_MEMORY.is_dir():
+        # A container's /dev/shm is often 64 MB: tables beyond its size go to the disk.
+        memory_bytes = min(memory_bytes, shutil.disk_usage(_SHARED_MEMORY).total)
+    return TableSettings(
+        memory_dir=str(memory),
+        disk_dir=str(disk),
+        memory_bytes=memory_bytes,
+        disk_bytes=config.store.table_disk,
+        layout=judging.table_layout(config),
+    )

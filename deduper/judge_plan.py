@@ -1,0 +1,265 @@
+"""The plan of one window: records of some files in, rows with their verdict out, as one DataFrame.
+
+    read -> parse -> keys, digest -> clock -> exchange by shard -> verdict -> port
+
+Catalyst does all of it but the clock and the verdict. The judge is nondeterministic to Spark, so no filter moves below
+it and nothing is judged twice, as long as the frame is consumed whole by one write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from deduper.categories import CategoryState, PlaceIntervals, arrange
+from deduper.clock import POSITION_BITS, ClockRules
+from deduper.config import CategoryExpiry, Config
+from deduper.digest_columns import fast_digest, secure_digest, shard_of
+from deduper.file_source import SourceFile, read_files, with_order
+from deduper.parse import CATEGORY, CHANGED, EXPIRY, FATE, ORDER, RAW, REC, parsed, record_column, with_keys
+from deduper.receipts import ReceiptBox
+from deduper.shard_task import ArrowColumns, BatchTask, clock_function, judge_function, verdict_type
+from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict
+
+HI, LO, LATEST, SHARD, JUDGED, DEDUP, PORT = "_hi", "_lo", "_latest", "_shard", "_judged", "_dedup", "_port"
+_CLOCKED, _CATEGORY_ID = "_clocked", "_category_id"
+_PORTS = [verdict.port for verdict in Verdict]
+_FIRST_ERROR = int(Fate.MALFORMED)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Tuples of a window before the clock: REC, RAW, FATE, ORDER, HI, LO and EXPIRY or CATEGORY."""
+
+    frame: DataFrame
+    rows_in: Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Categories:
+    """The live categories after the window, their places in it, and the id that stands for each value in the plan."""
+
+    after: CategoryState
+    places: PlaceIntervals
+    ids: dict[str, int]
+
+
+def prepare(session: SparkSession, config: Config, salt: bytes, files: Sequence[SourceFile]) -> Prepared:
+    """Read, parse and digest the files; one row a record, plus one for each file that is an error itself.
+
+    `rows_in` counts the rows in the same pass, as `rows`.
+    """
+    source = config.source
+    readable = [file for file in files if file.fate is Fate.ADMITTED]
+    frame = _file_errors(session, config, files)
+    if readable:
+        rows = with_order(session, read_files(session, source, files), files, ORDER, CHANGED)
+        tuples = parsed(rows, source)
+        frame = tuples.unionByName(frame) if len(readable) < len(files) else tuples
+    counted = Observation()
+    frame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+    keyed = with_keys(frame, config)
+    columns = [(record_column(column), column.type.text) for column in config.key_columns]
+    hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(columns, salt)
+    return Prepared(keyed.withColumn(HI, hi).withColumn(LO, lo), counted)
+
+
+def arrange_categories(prepared: DataFrame, expiry: CategoryExpiry, state: CategoryState) -> Categories:
+    """Which values are live at every point of the window.
+
+    One more pass over the window's tuples, because a shard sees only a slice of them and cannot know.
+    """
+    admitted = prepared.filter(F.col(FATE) == int(Fate.ADMITTED))
+    firsts = admitted.groupBy(CATEGORY).agg(F.min(ORDER).alias(ORDER)).collect()
+    first_arrivals = {row[CATEGORY]: int(row[ORDER]) for row in firsts}
+
+    def next_arrival(value: str, from_order: int) -> int | None:
+        later = admitted.filter((F.col(CATEGORY) == F.lit(value)) & (F.col(ORDER) >= from_order))
+        first = later.agg(F.min(ORDER)).collect()[0][0]
+        return None if first is None else int(first)
+
+    after, intervals = arrange(state, first_arrivals, next_arrival, expiry.live_categories, expiry.remember_dropped)
+    values = sorted(first_arrivals)
+    return Categories(
+        after, PlaceIntervals.of(values, intervals), {value: number for number, value in enumerate(values)}
+    )
+
+
+def judged(
+    session: SparkSession,
+    config: Config,
+    prepared: DataFrame,
+    clock: ClockRules | None,
+    category_ids: dict[str, int] | None,
+    task: BatchTask,
+    receipts: ReceiptBox,
+) -> DataFrame:
+    """The source's columns, DEDUP and PORT of every row whose port is written somewhere."""
+    frame = _with_clock(prepared, config, clock)
+    if category_ids is not None:
+        frame = _with_category_ids(session, frame, category_ids)
+    frame = _exchanged(frame, config.store.shards, with_latest=LATEST in frame.columns)
+    inputs = [HI, LO, ORDER, FATE, _CATEGORY_ID if category_ids is not None else EXPIRY]
+    if LATEST in frame.columns:
+        inputs.append(LATEST)
+    floats = task.rules.float_domain
+    judge = _arrow_udf(
+        judge_function(task, receipts), verdict_type(float_domain=floats, keep_first_seen=config.store.first_seen)
+    )
+    verdicts = frame.withColumn(JUDGED, judge(*inputs))
+    kept = [verdict for verdict in Verdict if getattr(config.sinks, verdict.port).format != "none"]
+    if kept and len(kept) < len(_PORTS):
+        verdicts = verdicts.filter(F.col(f"{JUDGED}.verdict").isin([int(verdict) for verdict in kept]))
+    port = F.element_at(_strings(_PORTS), F.col(f"{JUDGED}.verdict").cast("int") + 1)
+    dedup = _dedup_column(config, task)
+    columns = [record_column(column).alias(column.name) for column in config.source.parsed_columns]
+    return verdicts.select(*columns, dedup.alias(DEDUP), port.alias(PORT))
+
+
+def dedup_type(config: Config) -> str:
+    """The DDL of the struct DEDUP."""
+    first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {_expiry_ddl(config)}>"
+    return (
+        "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"
+        f"{first if config.store.first_seen else ''}>"
+    )
+
+
+def _file_errors(session: SparkSession, config: Config, files: Sequence[SourceFile]) -> DataFrame:
+    rows = [
+        (None, f"{file.problem}", int(file.fate), ordinal << POSITION_BITS)
+        for ordinal, file in enumerate(files)
+        if file.fate is not Fate.ADMITTED
+    ]
+    schema = f"{REC} struct<{config.source.columns}>, {RAW} string, {FATE} tinyint, {ORDER} bigint"
+    return session.createDataFrame(rows, schema)
+
+
+def _with_clock(frame: DataFrame, config: Config, rules: ClockRules | None) -> DataFrame:
+    """FATE after the guards and the expiry rule, and LATEST where the look-up depends on it."""
+    if rules is None:
+        return frame
+    if config.clock == "batch":
+        return frame.withColumn(FATE, _batch_fate(rules).cast("tinyint"))
+    with_latest = config.lookup == "all_live"
+    domain = "double" if rules.float_domain else "bigint"
+    returns = f"struct<fate: tinyint, latest: {domain}>" if with_latest else "tinyint"
+    run = _arrow_udf(clock_function(rules, with_latest=with_latest), returns)
+    clocked = frame.withColumn(_CLOCKED, run(ORDER, EXPIRY, FATE))
+    if not with_latest:
+        return clocked.withColumn(FATE, F.col(_CLOCKED)).drop(_CLOCKED)
+    return (
+        clocked.withColumn(FATE, F.col(f"{_CLOCKED}.fate"))
+        .withColumn(LATEST, F.col(f"{_CLOCKED}.latest"))
+        .drop(_CLOCKED)
+    )
+
+
+def _batch_fate(rules: ClockRules) -> Column:
+    """`clock: batch`: every tuple against the latest point at the window's start; the twin of `clock.batch_clock`."""
+    fate = F.when(F.col(FATE) != int(Fate.ADMITTED), F.col(FATE))
+    if rules.max_ahead_of_now_us is not None:
+        fate = fate.when(_above(rules.now_us + rules.max_ahead_of_now_us, rules), int(Fate.AHEAD_OF_NOW))
+    if rules.latest is not None:
+        if rules.max_jump is not None:
+            fate = fate.when(_above(rules.latest + rules.max_jump + rules.quiet_us, rules), int(Fate.JUMP_TOO_FAR))
+        fate = fate.when(~_above(rules.latest - rules.period, rules), int(Fate.OLDER_THAN_PERIOD))
+    return fate.otherwise(int(Fate.ADMITTED))
+
+
+def _above(bound: int | float, rules: ClockRules) -> Column:
+    """Whether EXPIRY is greater than a bound that may lie beyond what a bigint can hold."""
+    if rules.float_domain:
+        return F.col(EXPIRY) > F.lit(float(bound))
+    if not INT64_MIN <= bound <= INT64_MAX:
+        return F.lit(bound < INT64_MIN)
+    return F.col(EXPIRY) > F.lit(int(bound)).cast("bigint")
+
+
+def _with_category_ids(session: SparkSession, frame: DataFrame, ids: dict[str, int]) -> DataFrame:
+    table = session.createDataFrame(list(ids.items()) or [("", 0)], f"_value string, {_CATEGORY_ID} bigint")
+    return frame.join(F.broadcast(table), F.col(CATEGORY) == F.col("_value"), "left").drop("_value")
+
+
+def _exchanged(frame: DataFrame, shards: int, *, with_latest: bool) -> DataFrame:
+    """Row i of shard s in task s. Errors have no key: they are dealt out by their place, so that no shard drowns."""
+    is_error = F.col(FATE) >= _FIRST_ERROR
+    shard = F.when(is_error, F.pmod(F.col(ORDER), F.lit(shards)).cast("int")).otherwise(shard_of(F.col(LO), shards))
+    keys = [CATEGORY, _CATEGORY_ID] if _CATEGORY_ID in frame.columns else [EXPIRY]
+    kept = [
+        REC,
+        F.when(is_error, F.col(RAW)).alias(RAW),
+        FATE,
+        ORDER,
+        HI,
+        LO,
+        *[key for key in keys if key != CATEGORY],
+    ]
+    if with_latest:
+        kept.append(LATEST)
+    return frame.select(*kept, shard.alias(SHARD)).repartitionById(shards, F.col(SHARD))
+
+
+def _dedup_column(config: Config, task: BatchTask) -> Column:
+    fields = [
+        F.element_at(_strings(_PORTS), F.col(f"{JUDGED}.verdict").cast("int") + 1).alias("verdict"),
+        F.col(f"{JUDGED}.reason").alias("reason"),
+        F.lit(task.window).cast("bigint").alias("window"),
+        F.element_at(_strings(task.source_names), F.shiftright(ORDER, POSITION_BITS).cast("int") + 1).alias("source"),
+        F.col(ORDER).bitwiseAND((1 << POSITION_BITS) - 1).alias("position"),
+        F.col(RAW).alias("raw"),
+    ]
+    if config.store.first_seen:
+        first = F.col(f"{JUDGED}.first_seen")
+        seen = F.struct(
+            first["window"].alias("window"),
+            first["source"].alias("source"),
+            first["position"].alias("position"),
+            _expiry_value(config, first["expiry"]).alias("expiry"),
+        )
+        fields.append(F.when(first.isNotNull(), seen).alias("first_seen"))
+    return F.struct(*fields)
+
+
+def _expiry_ddl(config: Config) -> str:
+    scale = config.point_scale
+    if scale.is_time:
+        return "timestamp"
+    if scale.is_float:
+        return "double"
+    return f"decimal(18,{scale.scale})" if scale.scale else "bigint"
+
+
+def _expiry_value(config: Config, stored: Column) -> Column:
+    """A stored expiry key as a value of the user's world."""
+    scale = config.point_scale
+    if config.expiry.by in ("never", "category"):
+        return F.lit(None).cast("bigint")
+    if scale.is_time:
+        return F.timestamp_micros(stored)
+    if scale.scale:
+        return (stored.cast("decimal(18,0)") / F.lit(10**scale.scale)).cast(_expiry_ddl(config))
+    return stored
+
+
+def _strings(values: Sequence[str]) -> Column:
+    """An array of strings as one literal, which Spark folds once: a column apiece would cost a call for each."""
+    return F.from_json(F.lit(json.dumps(list(values))), "array<string>")
+
+
+def _arrow_udf(function: Callable[[Iterator[ArrowColumns]], Iterator[pa.Array]], returns: str) -> Callable[..., Column]:
+    """An iterator Arrow UDF. Nondeterministic, or Spark might push a filter below it and run it twice."""
+
+    def iterate(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        return function(batches)
+
+    # PySpark exports arrow_udf, its type information does not.
+    udf: Any = F.arrow_udf(returns)(iterate)  # type: ignore[attr-defined]
+    nondeterministic: Callable[..., Column] = udf.asNondeterministic()
+    return nondeterministic

@@ -1,0 +1,148 @@
+"""What the configuration and the committed state say about judging a window: rules, clock, views, fixed settings.
+
+Everything here is a function of (configuration, committed state, intent's wall clock): a replay gets the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from bucket_store.manager import TableLayout
+
+from bucket_store.log_state import LogState
+from bucket_store.manifest import Manifest
+from bucket_store.piece import PieceRef
+from bucket_store.view import ShardView
+from deduper.batch import JudgeRules
+from deduper.categories import CategoryState
+from deduper.clock import ClockRules
+from deduper.config import Config, EventTimeExpiry, NeverExpiry, OrderedExpiry
+from deduper.verdict import expiry_point, first_live_bucket
+
+CATEGORIES = "categories"
+
+
+def fixed_settings(config: Config) -> dict[str, Any]:
+    """The settings that a store keeps for life: with others, its bytes would mean something else."""
+    columns = [f"{column.name} {column.type.text}" for column in config.key_columns]
+    fixed: dict[str, Any] = {
+        "key": columns,
+        "null_keys": config.null_keys,
+        "digest": config.digest,
+        "shards": config.store.shards,
+        "first_seen": config.store.first_seen,
+        "expiry.by": config.expiry.by,
+        "expiry.lookup": config.lookup,
+    }
+    if config.expiry_column is not None:
+        fixed["expiry.field"] = f"{config.expiry_column.name} {config.expiry_column.type.text}"
+    if isinstance(config.expiry, EventTimeExpiry) and config.expiry.unit:
+        fixed["expiry.unit"] = config.expiry.unit
+    if config.span_steps is not None:
+        fixed["expiry.span"] = config.span_steps
+    if isinstance(config.expiry, NeverExpiry):
+        fixed["expiry.buckets"] = config.expiry.buckets
+    return fixed
+
+
+def settings_hash(config: Config) -> str:
+    """Names everything that a verdict depends on; an intent is repeated only under the same."""
+    judged_by = {
+        **fixed_settings(config),
+        "expiry": config.expiry.model_dump(mode="json"),
+        "schema": config.source.columns,
+        "format": [config.source.file_format, config.source.header, config.source.delimiter],
+    }
+    text = json.dumps(judged_by, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
+    """The rules of the window after `state`."""
+    return JudgeRules(
+        by=config.expiry.by,
+        lookup_all_live=config.lookup == "all_live",
+        float_domain=config.point_scale.is_float,
+        period=config.period_steps or 0,
+        span=config.span_steps or 1,
+        buckets=config.expiry.buckets if isinstance(config.expiry, NeverExpiry) else 1,
+        keep_first_seen=config.store.first_seen,
+        latest=wall_us if config.expiry.by == "processing_time" else state.latest_point,
+    )
+
+
+def clock_rules(config: Config, state: LogState, wall_us: int) -> ClockRules | None:
+    """The clock of the window after `state`; None for the expiries whose tuples move none."""
+    if not isinstance(config.expiry, EventTimeExpiry | OrderedExpiry):
+        return None
+    is_time = isinstance(config.expiry, EventTimeExpiry)
+    quiet_us = wall_us - state.latest_moved_us if is_time and state.latest_moved_us is not None else 0
+    return ClockRules(
+        float_domain=config.point_scale.is_float,
+        period=config.period_steps or 0,
+        max_ahead_of_now_us=config.expiry.max_ahead_of_now if isinstance(config.expiry, EventTimeExpiry) else None,
+        max_jump=config.max_jump_steps,
+        now_us=wall_us,
+        latest=state.latest_point,
+        quiet_us=max(0, quiet_us),
+    )
+
+
+def table_layout(config: Config) -> TableLayout:
+    """Which columns the resident tables carry."""
+    all_live = config.lookup == "all_live"
+    return TableLayout(
+        has_expiry=all_live or config.store.first_seen,
+        float_expiry=config.point_scale.is_float,
+        has_origin=config.store.first_seen,
+        one_table=all_live,
+    )
+
+
+def category_state(state: LogState) -> CategoryState:
+    """The live categories as the last commit left them."""
+    wire = state.extra.get(CATEGORIES)
+    return CategoryState() if wire is None else CategoryState.from_wire(wire)
+
+
+def live_from_bucket(config: Config, state: LogState) -> int | None:
+    """The least bucket key that is not dead; None when nothing is."""
+    if config.expiry.by == "category":
+        return category_state(state).first_live_place
+    if config.period_steps is None or config.span_steps is None:
+        return None
+    return first_live_bucket(state.latest_point, config.period_steps, config.span_steps)
+
+
+def dead_pieces(config: Config, state: LogState) -> tuple[PieceRef, ...]:
+    """Live pieces in which every entry is dead. O(pieces), never a look at a key."""
+    live_from = live_from_bucket(config, state)
+    point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
+
+    def is_dead(piece: PieceRef) -> bool:
+        if config.lookup == "all_live":
+            return point is not None and piece.max_expiry is not None and piece.max_expiry <= point
+        return live_from is not None and piece.max_bucket < live_from
+
+    return tuple(piece for pieces in state.pieces.values() for piece in pieces if is_dead(piece))
+
+
+def shard_views(config: Config, manifest: Manifest, state: LogState) -> tuple[ShardView, ...]:
+    """What the tasks of the next window may know of the store, one view a shard."""
+    live_from = live_from_bucket(config, state)
+    point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
+    dead = set(dead_pieces(config, state))
+    return tuple(
+        ShardView(
+            store_id=manifest.store_id,
+            incarnation=manifest.incarnation,
+            shard=shard,
+            next_window=state.next_window,
+            pieces=tuple(piece for piece in state.pieces.get(shard, ()) if piece not in dead),
+            live_from_bucket=live_from,
+            expiry_point=point,
+        )
+        for shard in range(config.store.shards)
+    )

@@ -1,0 +1,142 @@
+"""Becoming the owner of a store, and leaving behind no half-done window: what happens at every start, in this order.
+
+a  open the store, or make it; a setting that is fixed for its life must be the one it was made with
+b  refuse while another owner's heart beats, unless it is to be taken over
+c  claim the next epoch in the log: from here on the old owner can commit nothing
+d  publish committed windows that have no mark yet (steps 5 and 6 of a window)
+e  discard staged files and pieces of lower epochs that no record names
+f  move a checkpoint aside that cannot be trusted, or that is ahead of the store
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bucket_store import failpoints
+from bucket_store.backend import PieceStore, StoredPiece, open_backend
+from bucket_store.commit_log import CommitLog
+from bucket_store.errors import SettingsChangedError, StoreMissingError
+from bucket_store.heartbeat import INTERVAL_S, HeartBeat, moves, read_beat
+from bucket_store.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
+from bucket_store.sources_file import known_digests, remove_unnamed
+from deduper import checkpoint, staging
+from deduper.config import Config
+from deduper.errors import OwnerAliveError
+from deduper.file_source import source_digest
+from deduper.judging import fixed_settings
+from deduper.window_run import publish_window
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """A store whose owner this process is, recovered."""
+
+    log: CommitLog
+    pieces: PieceStore
+
+
+@contextlib.contextmanager
+def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], int]) -> Iterator[Ownership]:
+    """Own the store from start (steps a to f) to stop, with a beating heart in between.
+
+    Raises:
+        OwnerAliveError: another owner is alive and `take_over` is not set.
+        SettingsChangedError: a setting that is fixed for the store's life was changed.
+    """
+    log = open_or_create(config, wall_clock_us())
+    owner = f"{platform.node()}:{os.getpid()}"
+    if not take_over and _owner_lives(log.root):
+        raise OwnerAliveError(
+            f"{log.root}: another process owns this store and is alive; stop it first, or take over with --take-over"
+        )
+    wall_us = max(wall_clock_us(), log.state.last_wall_us)
+    epoch = log.claim_epoch(owner, wall_us)
+    logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
+    failpoints.hit("start.claimed")
+    with HeartBeat(log.root, owner), contextlib.closing(open_backend(config.store.url)) as pieces:
+        recover(config, log, pieces)
+        yield Ownership(log, pieces)
+
+
+def _owner_lives(root: Path) -> bool:
+    """Whether the last owner is at work. One of this machine whose process is gone need not be waited for."""
+    beat = read_beat(root)
+    if beat is not None:
+        node, _, pid = beat.owner.rpartition(":")
+        if node == platform.node() and pid.isdecimal() and not Path("/proc", pid).exists():
+            return False
+    return moves(root, 2.5 * INTERVAL_S)
+
+
+def open_or_create(config: Config, wall_us: int) -> CommitLog:
+    """The store of a configuration (step a).
+
+    Raises:
+        SettingsChangedError: it was made with other settings; the message names each, and what to do.
+    """
+    settings = fixed_settings(config)
+    try:
+        log = CommitLog.open(config.store.path)
+    except StoreMissingError:
+        log = CommitLog.create(config.store.path, settings, wall_us=wall_us)
+    stored = log.manifest.settings
+    differing = sorted(name for name in stored.keys() | settings.keys() if stored.get(name) != settings.get(name))
+    if differing:
+        changes = "; ".join(
+            f"{name}: the store has {stored.get(name)!r}, not {settings.get(name)!r}" for name in differing
+        )
+        raise SettingsChangedError(
+            f"{log.root}: settings that are fixed for the life of a store differ: {changes}. Put them back, or point "
+            "`store.url`, the sinks and the checkpoint at new places and read the source again from its beginning"
+        )
+    return log
+
+
+def recover(config: Config, log: CommitLog, pieces: PieceStore) -> None:
+    """Steps d to f. Safe to repeat, and to die in."""
+    published = read_published(log.root / PUBLISHED_NAME)
+    for window in sorted(log.state.outputs):
+        if published is None or window > published:
+            logger.warning("window %d was committed and perhaps not published: publishing it", window)
+            publish_window(config, log, window, log.state.outputs[window])
+    failpoints.hit("start.published")
+    discarded = staging.discard_staged(config)
+    remove_unnamed(log.root, named=log.state.sources.values(), below_epoch=log.state.epoch)
+    remove_intents(log.root, below_epoch=max((intent.epoch for intent in read_intents(log.root)), default=0))
+    orphans = _orphan_pieces(log, pieces)
+    pieces.delete(orphans)
+    if discarded or orphans:
+        logger.warning("discarded what no record names: %d staged attempts, %d pieces", discarded, len(orphans))
+    failpoints.hit("start.discarded")
+    _check_checkpoint(config, log)
+
+
+def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:
+    named = {(ref.file, ref.name) for refs in log.state.pieces.values() for ref in refs}
+    named |= {(retired.ref.file, retired.ref.name) for retired in log.state.retired}
+    epoch = log.state.epoch
+    return [piece for piece in pieces.pieces() if piece.epoch < epoch and (piece.file, piece.name) not in named]
+
+
+def _check_checkpoint(config: Config, log: CommitLog) -> None:
+    """Step f. The store is the truth; the checkpoint only saves reading the whole source again."""
+    path = config.checkpoint_path
+    why = None
+    if not checkpoint.is_sound(path):
+        why = "it is torn"
+    else:
+        known = known_digests(log.root, log.state.sources)
+        ahead = sum(source_digest(file.path, file.modified_ms) not in known for file in checkpoint.finished_files(path))
+        if ahead:
+            why = f"it holds {ahead} files for done that the store has never judged"
+    if why is not None:
+        aside = checkpoint.set_aside(path)
+        logger.warning("checkpoint %s set aside as %s: %s; files that were judged are skipped", path, aside, why)

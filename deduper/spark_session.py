@@ -1,0 +1,85 @@
+"""The Spark session of the job: its settings, each with its reason, and what must be there before it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from deduper.config import Config
+from deduper.errors import DeduperError
+from deduper.file_source import SPARK_SETTINGS
+
+_JAVA_VERSIONS = (17, 21)
+
+_SETTINGS = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "4g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # The plan of a window is fixed: shard i is task i, and no shuffle may be coalesced or split.
+    "spark.sql.adaptive.enabled": "false",
+    # More than the number of ports: one pass writes all of them without sorting by port first.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+    # A task's files move when it commits, and staging is private to an attempt: no second rename by the driver.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.python.daemon.module": "deduper.daemon",
+    "spark.python.worker.reuse": "true",
+    # Windows are numbered and watched by us; Spark's own records of a query would only grow.
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    "spark.log.level": "ERROR",
+    **SPARK_SETTINGS,
+}
+
+
+def start_session(config: Config) -> SparkSession:
+    """A session with our settings and, over them, the user's `spark:` section.
+
+    Raises:
+        DeduperError: no Java 17 or 21.
+    """
+    require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    _let_workers_import_us()
+    builder = SparkSession.builder.appName(f"deduper {config.name}")
+    settings = _SETTINGS | {"spark.sql.shuffle.partitions": str(config.store.shards)}
+    for name, value in {**settings, **config.spark}.items():
+        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", _SETTINGS["spark.log.level"])))
+    return session
+
+
+def require_java() -> None:
+    """Fails before Spark does, which would say `Java gateway process exited`.
+
+    Raises:
+        DeduperError: no java, or one that Spark 4.2 does not run on; with the command that installs one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    advice = "install one with `apt-get install openjdk-17-jre-headless`, or set JAVA_HOME to a Java 17 or 21"
+    if not java or not Path(java).exists():
+        raise DeduperError(f"Spark needs Java and none was found; {advice}")
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', shown)
+    if version is None or int(version[1]) not in _JAVA_VERSIONS:
+        first_line = shown.strip().split("\n", 1)[0]
+        raise DeduperError(f"Spark 4.2 runs on Java 17 or 21, and {java} is {first_line or 'no Java'}; {advice}")
+
+
+def _let_workers_import_us() -> None:
+    """Workers are started by Spark's daemon with the environment of this process and must find this very package."""
+    root = str(Path(__file__).resolve().parent.parent)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])

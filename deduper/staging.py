@@ -1,0 +1,241 @@
+"""The rows of a window's ports as files nobody sees yet, and the names they will be published under.
+
+One judged frame is written once, into `<directory>/_staging/<window>-<epoch>-<attempt>/_port=<port>/`, in the format
+the ports share, or as Parquet when they differ. Ports of another format, or on another file system, are made from the
+staged rows, in their own `_staging`; nothing is judged twice.
+
+Readers of Spark, Arrow and most others skip names that begin with an underscore, so a port's directory can be read
+while windows are staged below it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+from pyarrow import parquet
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bucket_store import durable, failpoints
+from bucket_store.log_record import OutputFile
+from deduper.config import Config, FileSink
+from deduper.errors import IntegrityError
+from deduper.judge_plan import DEDUP, PORT, dedup_type
+
+STAGING = "_staging"
+PUBLISHED = "_published"
+"""The name of the mark beside a file port's files; the store's own is called `published`."""
+_READ_BYTES = 1 << 20
+_SYNC_THREADS = 8
+_EXTENSIONS = {"parquet": ".parquet", "json": ".json", "csv": ".csv"}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which judging of which window, as it stands in the names of staged files and pieces."""
+
+    window: int
+    epoch: int
+    attempt: int
+
+    @property
+    def folder(self) -> str:
+        """The name of the attempt's folder in any `_staging`."""
+        return f"{self.window:012d}-{self.epoch:06d}-{self.attempt:03d}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One staged file: its port, where it lies, and how many rows its format says it has."""
+
+    port: str
+    path: Path
+    rows: int
+
+
+def file_sinks(config: Config) -> dict[str, FileSink]:
+    """The ports that are written to files."""
+    return {port: sink for port, sink in config.sinks.items() if isinstance(sink, FileSink)}
+
+
+def staging_format(sinks: Mapping[str, FileSink]) -> str:
+    """The format of the one staged write: JSON when every port is JSON, otherwise Parquet.
+
+    CSV is always made from staged Parquet: its rows cannot be counted without parsing them, and it holds no struct.
+    """
+    return "json" if sinks and all(sink.format == "json" for sink in sinks.values()) else "parquet"
+
+
+def staging_home(config: Config) -> Path:
+    """The directory whose `_staging` takes the one write: the first file port's, or the store's when there is none."""
+    sinks = file_sinks(config)
+    return next((sink.path for sink in sinks.values()), config.store.path)
+
+
+def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list[StagedFile]]:
+    """Run the window's plan: judge every row and write it into the staging folder of its port.
+
+    Without any file port the rows are judged and dropped. Gives the staged files of each port, in its own format.
+    """
+    sinks = file_sinks(config)
+    if not sinks:
+        judged.write.format("noop").mode("overwrite").save()
+        return {}
+    target = staging_home(config) / STAGING / attempt.folder
+    staged_format = staging_format(sinks)
+    judged.write.partitionBy(PORT).format(staged_format).option("timestampFormat", _JSON_TIME).save(str(target))
+    failpoints.hit("stage.written")
+    staged: dict[str, list[StagedFile]] = {}
+    for port, sink in sinks.items():
+        source = target / f"{PORT}={port}"
+        if not source.is_dir():
+            continue
+        if sink.format == staged_format and _same_file_system(source, sink.path):
+            staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in _data_files(source)]
+        else:
+            staged[port] = _restage(judged.sparkSession, config, port, sink, source, staged_format, attempt)
+    return staged
+
+
+# Spark's default drops the microseconds.
+_JSON_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+
+
+def _restage(
+    session: SparkSession, config: Config, port: str, sink: FileSink, source: Path, staged_format: str, attempt: Attempt
+) -> list[StagedFile]:
+    """A port's rows in its own format, made from the staged ones."""
+    schema = f"{config.source.columns}, {DEDUP} {dedup_type(config)}"
+    rows = session.read.schema(schema).format(staged_format).load(str(source))
+    if sink.format == "csv":
+        rows = rows.withColumn(DEDUP, F.to_json(DEDUP, {"timestampFormat": _JSON_TIME}))
+    target = sink.path / STAGING / attempt.folder / f"{PORT}={port}"
+    counts = {file: _rows(file, staged_format) for file in _data_files(source)}
+    # Quotes are doubled inside quoted fields (RFC 4180): Spark's own default, a backslash, is read wrongly elsewhere.
+    writer = rows.write.format(sink.format).options(timestampFormat=_JSON_TIME, header="true", escape='"')
+    writer.save(str(target))
+    files = _data_files(target)
+    if sink.format == "csv":
+        # Quoted fields hold line ends, so only a parser can count CSV rows; the frame was read from counted Parquet.
+        written = session.read.options(header="true", multiLine="true", escape='"').csv(str(target)).count()
+        if written != sum(counts.values()):
+            raise IntegrityError(f"port {port}: {sum(counts.values())} rows staged, {written} rows written as CSV")
+        return [StagedFile(port, file, written if number == 0 else 0) for number, file in enumerate(files)]
+    return [StagedFile(port, file, _rows(file, sink.format)) for file in files]
+
+
+def final_name(store_id: str, attempt: Attempt, number: int, sink_format: str) -> str:
+    """The name a staged file is published under: unique to the store and the window, and in their order."""
+    return f"{store_id[:8]}-{attempt.window:012d}-{number:04d}{_EXTENSIONS[sink_format]}"
+
+
+def make_durable(
+    config: Config, store_id: str, attempt: Attempt, staged: Mapping[str, Sequence[StagedFile]]
+) -> tuple[OutputFile, ...]:
+    """Sync every staged file and its directories, each once, and describe them for the commit record."""
+    sinks = file_sinks(config)
+    named = [
+        (file, sinks[port].path / final_name(store_id, attempt, number, sinks[port].format))
+        for port, files in staged.items()
+        for number, file in enumerate(sorted(files, key=lambda file: file.path.name))
+    ]
+    directories = sorted({parent for file, _ in named for parent in _up_to_staging(file.path)})
+    with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync") as pool:
+        outputs = tuple(pool.map(lambda pair: _synced_output(*pair), named))
+        for synced in pool.map(durable.LOCAL.fsync_dir, directories):
+            assert synced is None
+    return outputs
+
+
+def publish(outputs: Sequence[OutputFile]) -> list[OutputFile]:
+    """Rename every staged file to its final name and sync the directories. Safe to repeat.
+
+    A staged file that is gone was published before: it and its directory were synced before the record that names it.
+    Gives those whose published file is gone too, which only a consumer can have taken.
+
+    Raises:
+        IntegrityError: a final name is taken while its staged file is still there.
+    """
+    touched: set[Path] = set()
+    taken: list[OutputFile] = []
+    for output in outputs:
+        staged, final = Path(output.staged), Path(output.final)
+        if not staged.exists():
+            if not final.exists():
+                taken.append(output)
+            continue
+        if final.exists():
+            # Never over a file: os.rename would replace it without a word.
+            raise IntegrityError(f"{final}: the name of a committed output is taken by another file; move that away")
+        staged.rename(final)
+        failpoints.hit("publish.renamed")
+        touched |= {staged.parent, final.parent}
+    for directory in sorted(touched):
+        durable.LOCAL.fsync_dir(directory)
+    return taken
+
+
+def discard_staged(config: Config, keep: frozenset[Path] = frozenset()) -> int:
+    """Remove staged files that no record names, `keep` excepted; gives how many attempts were discarded."""
+    homes = {sink.path for sink in file_sinks(config).values()} | {config.store.path}
+    discarded = 0
+    for home in homes:
+        staging = home / STAGING
+        if not staging.is_dir():
+            continue
+        for folder in staging.iterdir():
+            if not any(path.is_relative_to(folder) for path in keep):
+                shutil.rmtree(folder)
+                discarded += 1
+    return discarded
+
+
+def _synced_output(file: StagedFile, final: Path) -> OutputFile:
+    """Read a file through its checksum and sync it."""
+    digest = xxhash.xxh3_64()
+    size_bytes = 0
+    with file.path.open("rb") as stream:
+        while block := stream.read(_READ_BYTES):
+            digest.update(block)
+            size_bytes += len(block)
+        os.fsync(stream.fileno())
+    return OutputFile(
+        port=file.port,
+        staged=str(file.path),
+        final=str(final),
+        size_bytes=size_bytes,
+        checksum=digest.intdigest(),
+        rows=file.rows,
+    )
+
+
+def _up_to_staging(path: Path) -> Iterator[Path]:
+    """The directories that hold a staged file, up to the port's own."""
+    for parent in path.parents:
+        yield parent
+        if parent.name == STAGING:
+            yield parent.parent
+            return
+
+
+def _data_files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith((".", "_")))
+
+
+def _rows(file: Path, file_format: str) -> int:
+    """Rows of a staged file: a Parquet footer's count, or the lines of a JSON file, which are its rows."""
+    if file_format == "parquet":
+        return int(parquet.read_metadata(file).num_rows)
+    with file.open("rb") as stream:
+        return sum(block.count(b"\n") for block in iter(lambda: stream.read(_READ_BYTES), b""))
+
+
+def _same_file_system(one: Path, other: Path) -> bool:
+    other.mkdir(parents=True, exist_ok=True)
+    return one.stat().st_dev == other.stat().st_dev

@@ -1,0 +1,405 @@
+"""One window, from the files of a batch to the published outputs, in the seven numbered steps of FORMAT.md.
+
+    1 intent          what is about to be judged, and the wall clock it is judged by
+    2 judge           pieces, receipts, staged rows
+    3 durable         everything the record will name is synced
+    4 commit record   the window exists from here on, and not a moment before
+    5 publish         staged files get their final names
+    6 published mark  readers of whole windows may go this far
+    7 Spark's checkpoint, after this returns
+
+Whatever dies between two steps, the next start repeats or discards what is needed: see `recovery`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from bucket_store.manager import TableSettings
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from bucket_store import failpoints
+from bucket_store.backend import PieceStore
+from bucket_store.commit_log import CommitLog
+from bucket_store.log_state import deletable
+from bucket_store.log_values import CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
+from bucket_store.marks import PUBLISHED_NAME, Intent, read_intents, write_intent, write_published
+from bucket_store.sources_file import SourcePartition, write_sources
+from deduper import judging, staging
+from deduper.checkpoint import ListedFile
+from deduper.config import CategoryExpiry, Config
+from deduper.errors import IntegrityError
+from deduper.file_source import SourceFile, stat_files
+from deduper.judge_plan import Categories, arrange_categories, judged, prepare
+from deduper.progress import BatchProgress
+from deduper.receipts import Receipt, ReceiptBox, take_receipts
+from deduper.shard_task import BatchTask
+from deduper.staging import Attempt, StagedFile
+from deduper.verdict import Fate, Verdict
+
+logger = logging.getLogger(__name__)
+
+_PORTS = [verdict.port for verdict in Verdict]
+_DELETION_BATCH = 8
+"""A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What Spark asked for: the files of one of its batches that the store does not know yet."""
+
+    query_id: str
+    batch_id: int
+    files: tuple[ListedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A window that was judged and staged, and whose counts agree."""
+
+    attempt: Attempt
+    files: tuple[SourceFile, ...]
+    receipts: dict[int, Receipt]
+    staged: dict[str, list[StagedFile]]
+    categories: Categories | None
+    rows: int
+
+
+class WindowRunner:
+    """Runs windows one after another for the owner of a store. Not for several threads."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        config: Config,
+        log: CommitLog,
+        pieces: PieceStore,
+        tables: TableSettings,
+        receipts: ReceiptBox,
+        wall_clock_us: Callable[[], int],
+    ) -> None:
+        self._session = session
+        self._config = config
+        self._log = log
+        self._pieces = pieces
+        self._tables = tables
+        self._receipts = receipts
+        self._wall_clock_us = wall_clock_us
+        self._attempts = 0
+        self._last_intent = max(read_intents(log.root), key=lambda intent: intent.epoch, default=None)
+        self._snapshots_seen = -1
+
+    def run(self, batch: Batch) -> BatchProgress:
+        """Judge, commit and publish one window.
+
+        Raises:
+            IntegrityError: counts that do not agree, twice.
+            FencedError: another owner has taken the store.
+        """
+        phases = _Phases()
+        self._log.check_owner()
+        state = self._log.state
+        window, epoch = state.next_window, state.epoch
+        files = tuple(stat_files(batch.files))
+        with phases.of("intent"):
+            intent = self._intend(batch, files, state)
+        failpoints.hit("window.1.intent")
+        with phases.of("judge"):
+            judgement = self._judge(batch, files, state, intent.wall_us)
+        failpoints.hit("window.2.judged")
+        with phases.of("durable"):
+            store_id = self._log.manifest.store_id
+            outputs = staging.make_durable(self._config, store_id, judgement.attempt, judgement.staged)
+            sources = write_sources(
+                self._log.root,
+                window=window,
+                epoch=epoch,
+                attempt=judgement.attempt.attempt,
+                partitions=_partitions(judgement),
+            )
+        failpoints.hit("window.3.durable")
+        with phases.of("commit"):
+            record = self._record(batch, judgement, state, intent.wall_us, outputs, sources)
+            state = self._log.place(record)
+        failpoints.hit("window.4.committed")
+        with phases.of("publish"):
+            publish_window(self._config, self._log, window, outputs)
+        failpoints.hit("window.6.marked")
+        with phases.of("expire"):
+            self._expire(state)
+        for receipt in judgement.receipts.values():
+            for name, seconds in receipt.seconds.items():
+                phases.add(f"task.{name}", seconds)
+        logger.info("window %d (epoch %d, batch %d): %s", window, epoch, batch.batch_id, record.counts)
+        return BatchProgress(
+            window=window,
+            batch_id=batch.batch_id,
+            rows=judgement.rows,
+            **record.counts,
+            seconds=(seconds := phases.seconds),
+            rows_per_second=judgement.rows / seconds,
+            latest_point=self._config.point_scale.shown(record.latest_point),
+            phases=phases.as_dict(),
+        )
+
+    def _intend(self, batch: Batch, files: Sequence[SourceFile], state: LogState) -> Intent:
+        """Step 1. The wall clock never goes back; a repeated intent keeps its own."""
+        wall_us = max(self._wall_clock_us(), state.last_wall_us)
+        intent = Intent(
+            window=state.next_window,
+            epoch=state.epoch,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            partitions=tuple(file.digest for file in files),
+            wall_us=wall_us,
+            latest_point=state.latest_point,
+            log_position=state.next_number,
+            settings_hash=judging.settings_hash(self._config),
+        )
+        last, self._last_intent = self._last_intent, None
+        same = last is not None and (last.window, last.partitions, last.settings_hash) == (
+            intent.window,
+            intent.partitions,
+            intent.settings_hash,
+        )
+        if last is not None and same:
+            intent = replace(intent, wall_us=max(last.wall_us, state.last_wall_us))
+        write_intent(self._log.root, intent)
+        return intent
+
+    def _judge(self, batch: Batch, files: tuple[SourceFile, ...], state: LogState, wall_us: int) -> Judgement:
+        """Step 2, again with a file as an error tuple when it cannot be read, and once more when counts disagree."""
+        suspects: Counter[str] = Counter()
+        disagreements = 0
+        while True:
+            attempt = Attempt(state.next_window, state.epoch, self._attempts)
+            self._attempts += 1
+            try:
+                judgement = self._judge_once(attempt, files, state, wall_us)
+            except PySparkException as exc:
+                files = _without_unreadable(files, exc, suspects)
+                logger.warning("window %d: judged again: %s", attempt.window, _first_line(exc))
+                continue
+            problem = _disagreement(self._config, judgement)
+            if problem is None:
+                return judgement
+            disagreements += 1
+            if disagreements == _MOST_DISAGREEMENTS:
+                raise IntegrityError(f"window {attempt.window}, batch {batch.batch_id}: not committed: {problem}")
+            logger.error("window %d: judged once more: %s", attempt.window, problem)
+
+    def _judge_once(self, attempt: Attempt, files: tuple[SourceFile, ...], state: LogState, wall_us: int) -> Judgement:
+        config = self._config
+        prepared = prepare(self._session, config, self._log.manifest.salt, files)
+        categories = None
+        if isinstance(config.expiry, CategoryExpiry):
+            categories = arrange_categories(prepared.frame, config.expiry, judging.category_state(state))
+        task = BatchTask(
+            store_url=config.store.url,
+            store_root=str(self._log.root),
+            store_id=self._log.manifest.store_id,
+            window=attempt.window,
+            epoch=attempt.epoch,
+            attempt=attempt.attempt,
+            rules=judging.judge_rules(config, state, wall_us),
+            tables=self._tables,
+            views=judging.shard_views(config, self._log.manifest, self._log.state),
+            source_names=tuple(file.path for file in files),
+            sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
+            places=None if categories is None else categories.places,
+        )
+        frame = judged(
+            self._session,
+            config,
+            prepared.frame,
+            judging.clock_rules(config, state, wall_us),
+            None if categories is None else categories.ids,
+            task,
+            self._receipts,
+        )
+        staged = staging.stage(frame, config, attempt)
+        receipts = take_receipts(self._receipts, attempt.window, attempt.epoch, attempt.attempt)
+        return Judgement(attempt, files, receipts, staged, categories, int(prepared.rows_in.get["rows"]))
+
+    def _record(
+        self,
+        batch: Batch,
+        judgement: Judgement,
+        state: LogState,
+        wall_us: int,
+        outputs: tuple[OutputFile, ...],
+        sources: SourcesRef,
+    ) -> CommitRecord:
+        """Step 4's record: a function of the state before, the intent and the receipts."""
+        receipts = [judgement.receipts[shard] for shard in sorted(judgement.receipts)]
+        admitted = [receipt.max_admitted for receipt in receipts if receipt.max_admitted is not None]
+        remembered = [receipt.max_remembered for receipt in receipts if receipt.max_remembered is not None]
+        latest = state.latest_point
+        if self._config.expiry.by == "processing_time":
+            latest = wall_us
+        elif admitted:
+            latest = max(admitted) if latest is None else max(latest, *admitted)
+        moved = latest != state.latest_point
+        reasons: Counter[str] = Counter()
+        for receipt in receipts:
+            reasons.update(receipt.reasons)
+        extra = {} if judgement.categories is None else {judging.CATEGORIES: judgement.categories.after.to_wire()}
+        return CommitRecord(
+            window=judgement.attempt.window,
+            epoch=judgement.attempt.epoch,
+            attempt=judgement.attempt.attempt,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            wall_us=wall_us,
+            settings_hash=judging.settings_hash(self._config),
+            latest_point=latest,
+            latest_moved_us=wall_us if moved else state.latest_moved_us,
+            counts=_counts(receipts),
+            reasons=dict(reasons),
+            pieces=tuple(receipt.piece for receipt in receipts if receipt.piece is not None),
+            outputs=outputs,
+            buckets=tuple(sorted({bucket for receipt in receipts for bucket in receipt.buckets})),
+            timestamp=max(remembered, default=None),
+            sources=sources,
+            extra=extra,
+        )
+
+    def _expire(self, state: LogState) -> None:
+        """Let go of pieces in which everything is dead: first a record that no longer names them, later their bytes."""
+        now_us = max(self._wall_clock_us(), state.last_wall_us)
+        dead = judging.dead_pieces(self._config, state)
+        if len(dead) >= _DELETION_BATCH * self._config.store.shards:
+            through = max(piece.last_window for piece in dead)
+            state = self._log.place(DeletionRecord(pieces=dead, wall_us=now_us, through_window=through))
+        # This is the owner's only thread that judges, so no older view is in use.
+        gone = deletable(state, oldest_view=state.next_number, now_us=now_us, grace_us=_DELETION_GRACE_US)
+        if gone:
+            self._pieces.delete([retired.ref for retired in gone])
+            self._log.forget_retired(gone[-1].at_number)
+        snapshots = state.next_number // self._log.manifest.snapshot_every
+        if snapshots != self._snapshots_seen:
+            self._snapshots_seen = snapshots
+            self._log.delete_folded(now_us=now_us)
+
+
+_DELETION_GRACE_US = 600_000_000
+"""How long a piece that left the log keeps its bytes: for people who look at the store meanwhile."""
+_MOST_DISAGREEMENTS = 2
+
+
+def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile]) -> None:
+    """Steps 5 and 6. Safe to repeat.
+
+    Every file port has the mark of the greatest published window beside its files, put there after all ports.
+    """
+    log.check_owner()
+    for output in staging.publish(outputs):
+        logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
+    failpoints.hit("window.5.published")
+    write_published(log.root / PUBLISHED_NAME, window)
+    for sink in staging.file_sinks(config).values():
+        write_published(sink.path / staging.PUBLISHED, window)
+    log.forget_outputs(window)
+
+
+def _partitions(judgement: Judgement) -> list[SourcePartition]:
+    rows: Counter[int] = Counter()
+    for receipt in judgement.receipts.values():
+        rows.update(receipt.rows_by_partition)
+    return [
+        SourcePartition(
+            name=file.path,
+            version=file.modified_ms,
+            start=0,
+            end=file.size_bytes,
+            rows=rows[ordinal],
+            digest=file.digest,
+        )
+        for ordinal, file in enumerate(judgement.files)
+    ]
+
+
+def _counts(receipts: Sequence[Receipt]) -> dict[str, int]:
+    return {port: sum(receipt.counts[verdict] for receipt in receipts) for verdict, port in enumerate(_PORTS)}
+
+
+def _disagreement(config: Config, judgement: Judgement) -> str | None:
+    """Why the window must not be committed: conservation, held against three independent counts. None when it holds."""
+    missing = set(range(config.store.shards)) - judgement.receipts.keys()
+    if missing:
+        return f"no receipt from shards {sorted(missing)}"
+    counts = _counts(list(judgement.receipts.values()))
+    if sum(counts.values()) != judgement.rows:
+        return f"{judgement.rows} rows came in, the shards judged {sum(counts.values())}: {counts}"
+    for port in staging.file_sinks(config):
+        staged = sum(file.rows for file in judgement.staged.get(port, ()))
+        if staged != counts[port]:
+            return f"port {port}: {counts[port]} rows judged, {staged} rows staged"
+    return None
+
+
+def _without_unreadable(
+    files: tuple[SourceFile, ...], error: PySparkException, suspects: Counter[str]
+) -> tuple[SourceFile, ...]:
+    """The files with the one that made Spark fail as an error tuple, once it has failed twice or is gone.
+
+    Raises:
+        PySparkException: the failure names no file of the window: it is not about input.
+    """
+    text = str(error)
+    named = [file for file in files if file.fate is Fate.ADMITTED and _names(text, file)]
+    if not named or not any(condition in text for condition in _READ_FAILURES):
+        raise error
+    # One path may be the beginning of another.
+    culprit = max(named, key=lambda file: len(file.uri))
+    suspects[culprit.uri] += 1
+    if not culprit.is_there():
+        bad = culprit.as_error(Fate.FILE_MISSING, f"{culprit.path}: vanished before it was read")
+    elif suspects[culprit.uri] > 1:
+        bad = culprit.as_error(Fate.FILE_UNREADABLE, f"{culprit.path}: {_first_line(error)}")
+    else:
+        return files
+    return tuple(bad if file is culprit else file for file in files)
+
+
+_READ_FAILURES = ("FAILED_READ_FILE", "PATH_NOT_FOUND", "FileNotFoundException", "CANNOT_READ_FILE_FOOTER")
+
+
+def _names(text: str, file: SourceFile) -> bool:
+    return file.uri.removeprefix("file://").removeprefix("file:") in text or file.path in text
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:500]
+
+
+class _Phases:
+    """Seconds of wall time by phase, in order."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def as_dict(self) -> dict[str, float]:
+        return dict(self._seconds)
