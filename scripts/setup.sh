@@ -14,16 +14,18 @@ VENV="$REPO/.venv"
 
 say() { printf '%s\n' "$*" >&2; }
 
-# need WHAT PACKAGE...: installs the packages if that is allowed here; else says how, and ends with 2.
-need() {
+# try_install PACKAGE...: whether apt-get is allowed here and could install them all.
+try_install() {
+  [[ "$(id -u)" == 0 && "${DEDUPER_APT:-1}" == 1 ]] && command -v apt-get >/dev/null || return 1
+  say "Installing $* …"
+  apt-get update -qq >&2 &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
+}
+
+# missing WHAT PACKAGE...: says what to type, and ends with 2.
+missing() {
   local what="$1"
   shift
-  if [[ "$(id -u)" == 0 && "${DEDUPER_APT:-1}" == 1 ]] && command -v apt-get >/dev/null; then
-    say "Installing $* ($what) …"
-    if apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null; then
-      return
-    fi
-  fi
   say "Missing: $what. Install it, then run this again:"
   say "  sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
   exit 2
@@ -46,12 +48,13 @@ setup_python() {
   local extra="${1:-}" python version wanted
   if [[ "$(cat "$VENV/.made-in" 2>/dev/null)" != "$REPO" ]] || ! "$VENV/bin/python" -c '' 2>/dev/null; then
     if ! python="$(find_python)"; then
-      need "Python 3.11 or later" python3 python3-venv
-      python="$(find_python)" || { say "Missing: Python 3.11 or later; PYTHON=/path/to/python3.11 names one."; exit 2; }
+      try_install python3 python3-venv || true
+      python="$(find_python)" ||
+        missing "Python 3.11 or later (PYTHON=/path/to/python3.11 names one that is not on PATH)" python3 python3-venv
     fi
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
       version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
-      need "the venv module of Python $version" "python$version-venv"
+      try_install "python$version-venv" || missing "the venv module of Python $version" "python$version-venv"
     fi
     "$python" -m venv --clear "$VENV"
     printf '%s\n' "$REPO" >"$VENV/.made-in"
@@ -82,16 +85,14 @@ find_java() {
   return 1
 }
 
+# JAVA_HOME: a Java that Spark runs on, installed if need be. Older distributions have only 17, the newest only 21.
 setup_java() {
-  local home package=openjdk-17-jre-headless
+  local home
   if ! home="$(find_java)"; then
-    # Newer distributions have only 21.
-    if command -v apt-cache >/dev/null && ! apt-cache show "$package" >/dev/null 2>&1 &&
-      apt-cache show openjdk-21-jre-headless >/dev/null 2>&1; then
-      package=openjdk-21-jre-headless
-    fi
-    need "Java 17 or 21, which Spark runs on" "$package"
-    home="$(find_java)" || { say "Missing: Java 17 or 21; JAVA_HOME names one."; exit 2; }
+    try_install openjdk-17-jre-headless || try_install openjdk-21-jre-headless || true
+    home="$(find_java)" ||
+      missing "Java 17 or 21, which Spark runs on (JAVA_HOME=/path/to/java names one)" \
+        "openjdk-17-jre-headless  # or openjdk-21-jre-headless"
   fi
   export JAVA_HOME="$home"
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -13,6 +14,8 @@ from deduper.quickstart_report import PORTS
 from deduper.weblog import DEFAULT_RECORDS, write_weblog
 
 ROOT = Path(__file__).parent.parent
+BARE_PYTHON = 'bare() { [[ "$2" == *version_info* ]] && echo 3.11; }'
+"""A bash function that acts as a Python without its venv module."""
 SCRIPTS = ["scripts/setup.sh", "scripts/quickstart.sh", "scripts/test.sh", ".ci/run"]
 
 
@@ -61,6 +64,52 @@ def test_scripts_parse_and_can_be_started(script: str) -> None:
     assert text.startswith("#!/usr/bin/env bash\n")
     assert "set -euo pipefail" in text
     assert path.stat().st_mode & 0o111
+
+
+def in_setup(commands: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Commands run by bash after it has read the setup script."""
+    script = f". {ROOT}/scripts/setup.sh; {commands}"
+    return subprocess.run(
+        ["bash", "-c", script], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def java(directory: Path, version: str) -> Path:
+    """A home with a Java that says it is of this version."""
+    (directory / "bin").mkdir(parents=True)
+    program = directory / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-21' >&2\n")
+    program.chmod(0o755)
+    return directory
+
+
+def test_setup_takes_a_java_that_spark_runs_on(tmp_path: Path) -> None:
+    """JAVA_HOME first, if it is 17 or 21; otherwise the one on PATH."""
+    old, good, newer = (
+        java(tmp_path / "8", "1.8.0_442"),
+        java(tmp_path / "17", "17.0.14"),
+        java(tmp_path / "21", "21.0.6"),
+    )
+    path = f"{good / 'bin'}:{os.environ['PATH']}"
+    for home, found in [(newer, newer), (old, good), (tmp_path / "gone", good)]:
+        result = in_setup("setup_java; echo $JAVA_HOME", JAVA_HOME=str(home), PATH=path)
+        assert result.stdout.strip() == str(found), result.stderr
+
+
+@pytest.mark.parametrize("forbidden", ["id() { echo 1000; }", "DEDUPER_APT=0"])
+@pytest.mark.parametrize(
+    ("absent", "step", "package"),
+    [
+        ("find_java() { return 1; }", "setup_java", "openjdk-17-jre-headless"),
+        ("find_python() { return 1; }; VENV=/nonexistent", "setup_python", "python3-venv"),
+        (f"{BARE_PYTHON}; find_python() {{ echo bare; }}; VENV=/nonexistent", "setup_python", r"python3\.11-venv"),
+    ],
+)
+def test_setup_says_what_to_install(forbidden: str, absent: str, step: str, package: str) -> None:
+    """Who may not install is told the command to type; the exit code is 2."""
+    result = in_setup(f"{forbidden}; {absent}; {step}")
+    assert result.returncode == 2, result.stderr
+    assert re.search(rf"^  sudo apt-get .* install .*{package}", result.stderr, re.MULTILINE)
 
 
 def test_every_make_target_has_a_text() -> None:
