@@ -228,7 +228,8 @@ class _Reader:
         if self.skip("comment"):
             if self.at_end or self.peek()[0] not in "'\"":
                 raise DdlError("COMMENT needs a text in quotes", "write it as `COMMENT 'text'`", self.offset)
-            self._next += 1
+            while not self.at_end and self.peek()[0] in "'\"":  # Spark joins texts that stand side by side
+                self._next += 1
 
 
 _SHAPE = "write columns as `name type, name type`"

@@ -1,0 +1,376 @@
+"""The command line: what each command takes and how it answers; the work is done elsewhere.
+
+Answers go to standard output, everything else to standard error. Every command ends with an `ExitCode`. What is heavy
+(pyspark, numba, pyarrow, rocksdict, pydantic too) is imported by the command that needs it, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from deduper.errors import ConfigError, ExitCode, UsageError, exit_code_of
+
+if TYPE_CHECKING:
+    from deduper.config_file import LoadedConfig
+    from deduper.progress import BatchProgress
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    name="deduper",
+    help="Deduplicate a stream: every record leaves as unique, duplicate, expired or error, exactly once.",
+    epilog="Exit codes: " + ", ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in ExitCode),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings=_CONTEXT,
+)
+config_app = typer.Typer(help="Check a config file, show what counts, describe every setting.", no_args_is_help=True)
+inspect_app = typer.Typer(help="Look into a store: one key, one window, one bucket.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(inspect_app, name="inspect")
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The job's config file.", show_default=False)]
+StoreArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG_OR_STORE",
+        help="A config file, a store such as rocksdb:state/clicks, or the store's folder.",
+        show_default=False,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, as store.shards=8. Repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON with stable keys.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens, to standard error.")]
+
+_BASIC = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE)
+_READING = (*_BASIC, ExitCode.UNHEALTHY, ExitCode.INTEGRITY)
+
+
+def _command(group: typer.Typer, name: str, *codes: ExitCode, raw_values: bool = False) -> Callable[..., Any]:
+    """Registers a command, lists its exit codes in its help, and turns its errors into messages and exit codes.
+
+    `raw_values` lets an argument begin with a dash, as negative numbers do.
+    """
+    epilog = "Exit codes: " + "; ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in codes)
+    context = {**_CONTEXT, "ignore_unknown_options": raw_values}
+
+    def register(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        group.command(name, epilog=epilog, context_settings=context)(_with_exit_codes(function))
+        return function
+
+    return register
+
+
+def _with_exit_codes(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function, its errors told on standard error and raised as `typer.Exit` with their code."""
+
+    @functools.wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, BrokenPipeError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            code = exit_code_of(error)
+            _tell(error, code)
+            raise typer.Exit(code) from error
+
+    return guarded
+
+
+def _tell(error: Exception, code: ExitCode) -> None:
+    if code is ExitCode.BUG:
+        traceback.print_exception(error)
+        typer.secho("\nThis is a bug in deduper. Please report it with the lines above.", fg="red", err=True)
+    elif isinstance(error, ConfigError):
+        _tell_problems(error)
+    else:
+        # Spark's messages carry whole Java stack traces; the first paragraph says what happened.
+        message = str(error).strip().split("\n\nJVM stacktrace:", 1)[0] or type(error).__name__
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(message, err=True)
+
+
+def _tell_problems(error: ConfigError) -> None:
+    for problem in error.problems:
+        typer.secho(problem.headline, bold=True, err=True)
+        for number, line in enumerate(problem.picture):
+            typer.secho(line, fg="red" if number else None, err=True)
+    count = len(error.problems)
+    typer.echo(f"\n{count} problem{'' if count == 1 else 's'}; nothing was started.", err=True)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"deduper {version('deduper')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """The options of `deduper` itself; `version` is acted on by its callback."""
+
+
+@_command(app, "init", *_BASIC)
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("deduper.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Write a commented config file to start from."""
+    from deduper.starter import starter_config
+
+    name = re.sub(r"[^a-z0-9._-]+", "-", file.stem.lower()).strip("-._") or "deduper"
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(starter_config(str(file), name))
+    except FileExistsError:
+        raise UsageError(f"{file} exists; name another file, or replace it with --force") from None
+    typer.echo(f"{file} is written. Set `source`, `key` and `expiry`, then: deduper config validate {file}")
+
+
+@_command(app, "quickstart", *_BASIC, ExitCode.UNHEALTHY)
+def quickstart(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where everything is put.")] = Path("demo"),
+    records: Annotated[int, typer.Option(min=100, help="Records of the made-up log.")] = 200_000,
+    seed: Annotated[int, typer.Option(help="Seed of the made-up log.")] = 7,
+    verbose: VerboseOption = False,
+) -> None:
+    """Make a web log with known duplicates, run the real job on it, and compare the result."""
+    from deduper.logs import configure_logging
+    from deduper.quickstart import quickstart as run_quickstart
+    from deduper.terminal import answer_console
+
+    configure_logging(as_json=False, verbose=verbose)
+    run_quickstart(directory, records=records, seed=seed, console=answer_console())
+
+
+@_command(app, "run", *_BASIC, ExitCode.INTEGRITY, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED)
+def run(
+    config: ConfigArgument,
+    once: Annotated[bool, typer.Option("--once", help="Stop when the source is drained.")] = False,
+    max_batches: Annotated[
+        int | None, typer.Option("--max-batches", min=1, metavar="N", help="Stop after N windows.")
+    ] = None,
+    overrides: SetOption = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Fence off another owner of the store, even one that is alive.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for every window.")] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run the job: one line for every window. SIGTERM and Ctrl-C finish the window at hand first."""
+    from deduper.config_file import load_config
+
+    loaded = load_config(config, overrides=overrides or ())
+
+    from deduper.job import run as run_job
+    from deduper.logs import configure_logging
+    from deduper.progress import json_line, summary_line
+
+    configure_logging(as_json=as_json, verbose=verbose)
+    if not as_json:
+        typer.echo(f"{loaded.name}: {loaded.source.path} into {loaded.store.url}; Spark is starting", err=True)
+    summary = run_job(
+        loaded,
+        once=once,
+        max_batches=max_batches,
+        take_over=take_over,
+        on_progress=_progress_printer(as_json=as_json, verbose=verbose),
+    )
+    typer.echo(json_line(summary.to_json()) if as_json else summary_line(summary))
+
+
+def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgress], None]:
+    from deduper.progress import json_line, phases_line
+    from deduper.terminal import answer_console, progress_text
+
+    console = answer_console()
+
+    def print_progress(progress: BatchProgress) -> None:
+        if as_json:
+            typer.echo(json_line(progress.to_json()))
+        else:
+            console.print(progress_text(progress), soft_wrap=True)
+            if verbose and progress.phases:
+                console.print("    " + phases_line(progress), style="dim", soft_wrap=True)
+        # Whoever reads this through a pipe wants to see a window when it is done.
+        sys.stdout.flush()
+
+    return print_progress
+
+
+@_command(app, "status", *_READING)
+def status(
+    store: StoreArgument,
+    last: Annotated[int, typer.Option("--last", min=0, metavar="N", help="Show the newest N windows.")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a store holds and how far it has come; safe beside a running job."""
+    from deduper import status as status_of
+    from deduper.open_store import open_store
+    from deduper.terminal import answer_console, print_json
+
+    report = status_of.store_status(open_store(store), last=last)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        answer_console().print(*status_of.render(report), sep="\n")
+
+
+@_command(app, "verify", *_READING)
+def verify(store: StoreArgument, as_json: JsonOption = False) -> None:
+    """Read a whole store and check every byte of it against the log; safe beside a running job."""
+    from deduper import verify as verification
+    from deduper.open_store import open_store
+    from deduper.terminal import answer_console, print_json
+
+    report = verification.verify_store(open_store(store))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        answer_console().print(*verification.render(report), sep="\n")
+    if not report.is_sound:
+        raise typer.Exit(ExitCode.INTEGRITY)
+
+
+@_command(config_app, "validate", *_BASIC)
+def config_validate(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
+    """Check a config file: every mistake at once, each with its place and what to write."""
+    from deduper.terminal import print_json
+
+    if not as_json:
+        loaded = _loaded(config, overrides)
+        typer.echo(f"{config} is valid: job {loaded.config.name}, key {', '.join(loaded.config.key)}")
+        return
+    try:
+        _loaded(config, overrides)
+    except ConfigError as error:
+        print_json({"valid": False, "problems": [problem.to_json() for problem in error.problems]})
+        raise typer.Exit(error.exit_code) from error
+    print_json({"valid": True, "problems": []})
+
+
+@_command(config_app, "show", *_BASIC)
+def config_show(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
+    """Show every setting as it counts, and where it comes from; secrets are masked."""
+    from deduper.terminal import answer_console, print_json, table
+
+    settings = _loaded(config, overrides).settings
+    if as_json:
+        print_json({setting.setting: {"value": setting.value, "from": setting.source} for setting in settings})
+        return
+    rows = [(setting.setting, _setting_text(setting.value), setting.source) for setting in settings]
+    answer_console().print(table(("setting", "value", "from"), rows))
+
+
+@_command(config_app, "schema", *_BASIC)
+def config_schema() -> None:
+    """Print the JSON Schema of a config file, for editors and checkers."""
+    from deduper.config import Config
+    from deduper.terminal import print_json
+
+    print_json(Config.model_json_schema(mode="validation", by_alias=True))
+
+
+@_command(inspect_app, "key", *_READING, raw_values=True)
+def inspect_key(
+    store: StoreArgument,
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
+    ],
+    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="A value of this text is a null.")] = r"\N",
+    as_json: JsonOption = False,
+) -> None:
+    """Tell whether a key is remembered, from which record, and until when."""
+    from deduper import inspect_store
+    from deduper.key_values import parse_key
+    from deduper.open_store import open_store
+    from deduper.terminal import answer_console, print_json
+
+    opened = open_store(store)
+    try:
+        report = inspect_store.inspect_key(opened, parse_key(values, opened.key_columns, null=null))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if as_json:
+        print_json(report.to_json())
+    else:
+        answer_console().print(*inspect_store.render_key(report), sep="\n")
+
+
+@_command(inspect_app, "window", *_READING)
+def inspect_window(
+    store: StoreArgument,
+    window: Annotated[int, typer.Argument(min=0, metavar="N", help="The window's number.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Show the commit record of a window in full."""
+    from deduper import inspect_store
+    from deduper.open_store import open_store
+    from deduper.terminal import answer_console, print_json
+
+    record = inspect_store.inspect_window(open_store(store), window)
+    if as_json:
+        print_json(record)
+    else:
+        answer_console().print(*inspect_store.render_window(record), sep="\n")
+
+
+@_command(inspect_app, "bucket", *_READING, raw_values=True)
+def inspect_bucket(
+    store: StoreArgument,
+    bucket: Annotated[int, typer.Argument(metavar="B", help="The bucket key.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Show which pieces hold a bucket, in every shard."""
+    from deduper import inspect_store
+    from deduper.open_store import open_store
+    from deduper.terminal import answer_console, print_json
+
+    report = inspect_store.inspect_bucket(open_store(store), bucket)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        answer_console().print(*inspect_store.render_bucket(report), sep="\n")
+
+
+def _loaded(config: Path, overrides: list[str] | None) -> LoadedConfig:
+    from deduper.config_file import load_with_sources
+
+    return load_with_sources(config, overrides=overrides or ())
+
+
+def _setting_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def main() -> None:
+    """The `deduper` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,453 @@
+"""A look into a store: one key, one window, one bucket. Reads pieces and log beside a running job, locks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import RenderableType
+from rich.text import Text
+
+from bucket_store.log_values import CommitRecord
+from bucket_store.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket, decode_header, header_length
+from bucket_store.sources_file import SourcePartition, read_sources
+from deduper.categories import CategoryState
+from deduper.clock import POSITION_BITS
+from deduper.digests import KeyValue, key_digest
+from deduper.errors import CheckFailedError
+from deduper.judging import CATEGORIES
+from deduper.open_store import OpenStore
+from deduper.terminal import pairs, table
+from deduper.units import approximate_size, format_time
+from deduper.verdict import Verdict, first_live_bucket
+
+_HEADER_GUESS_BYTES = 4096
+_PORTS = tuple(verdict.port for verdict in Verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """One remembered copy of a key.
+
+    `expiry`, `source` and `row` are None when the store does not keep them (`first_seen: false`) or, for the source,
+    when its window's sources file is gone. `is_live` is None when the period is not known, because the store was
+    opened without a config. `until` says what has to happen for the copy to be forgotten.
+    """
+
+    window: int
+    bucket: int
+    shard: int
+    piece: str
+    expiry: str | int | float | None
+    source: str | None
+    row: int | None
+    is_live: bool | None
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReport:
+    """What the store knows of a key. `entries` may hold copies that are dead but not yet deleted."""
+
+    key: dict[str, str | None]
+    digest: str
+    shard: int
+    is_own_bucket: bool
+    entries: tuple[KeyEntry, ...]
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether a live copy is there; copies of which that cannot be said count as live."""
+        return any(entry.is_live is not False for entry in self.entries)
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `--json`."""
+        return {
+            "key": self.key,
+            "digest": self.digest,
+            "shard": self.shard,
+            "remembered": self.is_remembered,
+            "entries": [
+                {
+                    "window": entry.window,
+                    "bucket": entry.bucket,
+                    "piece": entry.piece,
+                    "expiry_key": entry.expiry,
+                    "source": entry.source,
+                    "row": entry.row,
+                    "live": entry.is_live,
+                    "until": entry.until,
+                }
+                for entry in self.entries
+            ],
+        }
+
+
+def inspect_key(store: OpenStore, values: Sequence[KeyValue]) -> KeyReport:
+    """Looks for the key in every live piece of its shard, by binary search in every bucket.
+
+    Raises:
+        CorruptionError: a piece that is not what was written.
+        ValueError: a value that is none of its column's type.
+    """
+    columns, settings = store.key_columns, store.settings
+    hi, lo = key_digest(
+        values,
+        [column.type.text for column in columns],
+        store.log.manifest.salt,
+        secure=settings["digest"] == "secure",
+    )
+    shard = lo % settings["shards"]
+    buckets = {hi % settings["expiry.buckets"]} if settings["expiry.by"] == "never" else None
+    entries = [
+        _entry(store, piece, found, row)
+        for piece in store.log.state.pieces.get(shard, ())
+        for found in _buckets_of(store, piece, buckets)
+        for row in [_row_of(found.digests, hi, lo)]
+        if row is not None
+    ]
+    key = {column.name: None if value is None else str(value) for column, value in zip(columns, values, strict=True)}
+    own_bucket = settings["expiry.lookup"] == "own_bucket" and settings["expiry.by"] != "never"
+    return KeyReport(
+        key, f"{hi:016x}{lo:016x}", shard, own_bucket, tuple(sorted(entries, key=lambda entry: entry.window))
+    )
+
+
+def _row_of(digests: NDArray[np.uint64], hi: int, lo: int) -> int | None:
+    """Row of a digest in ascending digests, by binary search; None when it is not there."""
+    first = int(np.searchsorted(digests[:, 0], np.uint64(hi), side="left"))
+    last = int(np.searchsorted(digests[:, 0], np.uint64(hi), side="right"))
+    row = first + int(np.searchsorted(digests[first:last, 1], np.uint64(lo)))
+    return row if row < last and int(digests[row, 1]) == lo else None
+
+
+def _entry(store: OpenStore, piece: PieceRef, found: BucketEntries, row: int) -> KeyEntry:
+    window = piece.first_window if found.window is None else int(found.window[row])
+    expiry = None if found.expiry is None else found.expiry[row].item()
+    source, source_row = (None, None) if found.origin is None else _origin(store, window, int(found.origin[row]))
+    is_live, until = _lifetime(store, found.bucket, expiry)
+    # never and category keep no expiry key of their own; the column only fills the record.
+    shown = store.scale.shown(expiry) if store.scale.is_time or store.settings["expiry.by"] == "ordered" else None
+    return KeyEntry(window, found.bucket, piece.shard, piece.name, shown, source, source_row, is_live, until)
+
+
+def _origin(store: OpenStore, window: int, origin: int) -> tuple[str | None, int | None]:
+    """Name of the source partition and number of the record in it, from 0 for files."""
+    partitions = _sources(store, window)
+    ordinal, position = origin >> POSITION_BITS, origin & ((1 << POSITION_BITS) - 1)
+    if partitions is None or ordinal >= len(partitions):
+        return None, position
+    return partitions[ordinal].name, position
+
+
+def _sources(store: OpenStore, window: int) -> tuple[SourcePartition, ...] | None:
+    ref = store.log.state.sources.get(window)
+    return None if ref is None else read_sources(store.root, window, ref)
+
+
+def _lifetime(store: OpenStore, bucket: int, expiry: int | float | None) -> tuple[bool | None, str]:
+    """Whether an entry is live, and until when it is remembered."""
+    by, scale, state = store.settings["expiry.by"], store.scale, store.log.state
+    if by == "never":
+        return True, "for ever"
+    if by == "category":
+        categories = CategoryState.from_wire(state.extra[CATEGORIES])
+        value = next((value for value, place in categories.live if place == bucket), None)
+        if value is None:
+            return False, "its category was dropped"
+        return True, f"category {value} is dropped"
+    what = "the wall clock" if by == "processing_time" else "the latest point"
+    if store.config is None or store.period is None:
+        return None, "unknown without a config: the period is not part of the store"
+    if store.settings["expiry.lookup"] == "all_live" and expiry is not None:
+        point = store.expiry_point
+        return point is None or expiry > point, f"{what} reaches {scale.shown(expiry + store.period)}"
+    span = store.settings["expiry.span"]
+    first_live = first_live_bucket(state.latest_point, store.period, span)
+    is_live = first_live is None or bucket >= first_live
+    return is_live, f"{what} reaches {scale.shown((bucket + 1) * span + store.period)}"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPart:
+    """A bucket's share of one piece; `expiries` is (least, greatest), ready to print, or None without the column."""
+
+    shard: int
+    piece: str
+    file: str
+    first_window: int
+    last_window: int
+    entries: int
+    size_bytes: int
+    expiries: tuple[str | int | float | None, str | int | float | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketReport:
+    """A bucket over all shards. `holds` says what falls into it."""
+
+    bucket: int
+    holds: str
+    is_live: bool | None
+    parts: tuple[BucketPart, ...]
+
+    @property
+    def entries(self) -> int:
+        """Entries over all pieces."""
+        return sum(part.entries for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `--json`."""
+        return {
+            "bucket": self.bucket,
+            "holds": self.holds,
+            "live": self.is_live,
+            "entries": self.entries,
+            "pieces": [
+                {
+                    "shard": part.shard,
+                    "piece": part.piece,
+                    "file": part.file,
+                    "first_window": part.first_window,
+                    "last_window": part.last_window,
+                    "entries": part.entries,
+                    "bytes": part.size_bytes,
+                    "least_expiry_key": None if part.expiries is None else part.expiries[0],
+                    "greatest_expiry_key": None if part.expiries is None else part.expiries[1],
+                }
+                for part in self.parts
+            ],
+        }
+
+
+def inspect_bucket(store: OpenStore, bucket: int) -> BucketReport:
+    """The pieces that hold entries of a bucket, by shard and window; headers alone are read.
+
+    Raises:
+        CorruptionError: a piece's header is not what was written.
+    """
+    parts = []
+    for shard, pieces in sorted(store.log.state.pieces.items()):
+        for piece in pieces:
+            if not piece.min_bucket <= bucket <= piece.max_bucket:
+                continue
+            header = _header(store, piece)
+            index = header.index_of(bucket)
+            if index is not None:
+                parts.append(_bucket_part(store, shard, piece, header, index))
+    is_live, _ = _lifetime(store, bucket, None)
+    return BucketReport(bucket, _holds(store, bucket), is_live, tuple(parts))
+
+
+def _bucket_part(store: OpenStore, shard: int, piece: PieceRef, header: PieceHeader, index: int) -> BucketPart:
+    expiries = None
+    if header.min_expiry is not None and header.max_expiry is not None:
+        shown = store.scale.shown
+        expiries = shown(header.min_expiry[index].item()), shown(header.max_expiry[index].item())
+    return BucketPart(
+        shard=shard,
+        piece=piece.name,
+        file=piece.file,
+        first_window=piece.first_window,
+        last_window=piece.last_window,
+        entries=int(header.counts[index]),
+        size_bytes=int(header.lengths[index]),
+        expiries=expiries,
+    )
+
+
+def _holds(store: OpenStore, bucket: int) -> str:
+    by, scale = store.settings["expiry.by"], store.scale
+    if by == "never":
+        return f"keys whose hash mod {store.settings['expiry.buckets']} is {bucket}"
+    if by == "category":
+        categories = CategoryState.from_wire(store.log.state.extra.get(CATEGORIES, [0, [], []]))
+        value = next((value for value, place in categories.live if place == bucket), None)
+        return "a category that is not live" if value is None else f"category {value}"
+    span = store.settings["expiry.span"]
+    return f"{scale.shown(bucket * span)} up to, not including, {scale.shown((bucket + 1) * span)}"
+
+
+def _header(store: OpenStore, piece: PieceRef) -> PieceHeader:
+    """The header of a piece; one ranged read, two when its directory is long."""
+    data = store.pieces.read(piece, 0, min(piece.length, _HEADER_GUESS_BYTES))
+    wanted = header_length(data, file=piece.file, offset=piece.offset)
+    if wanted > len(data):
+        data = store.pieces.read(piece, 0, wanted)
+    return decode_header(data, file=piece.file, offset=piece.offset)
+
+
+def _buckets_of(store: OpenStore, piece: PieceRef, wanted: set[int] | None) -> Iterator[BucketEntries]:
+    """The buckets of a piece, or those wanted, each read and checked as it is taken."""
+    header = _header(store, piece)
+    for index, bucket in enumerate(header.buckets.tolist()):
+        if wanted is None or bucket in wanted:
+            start, length = header.block_range(index)
+            block = store.pieces.read(piece, start, length)
+            yield decode_bucket(header, index, block, file=piece.file, offset=piece.offset)
+
+
+def inspect_window(store: OpenStore, window: int) -> dict[str, Any]:
+    """The commit record of a window in full, with stable keys; `sources` is None when its file is gone.
+
+    Raises:
+        CheckFailedError: no such window, or its record has been folded into a snapshot and deleted.
+    """
+    if not 0 <= window < store.log.state.next_window:
+        raise CheckFailedError(f"window {window} is not committed; the store has {store.log.state.next_window} windows")
+    # A window's record never stands before its own number, because every window takes one record.
+    for record in store.log.records(window):
+        body = record.body
+        if isinstance(body, CommitRecord) and body.window == window:
+            return _record_json(store, record.number, body)
+    raise CheckFailedError(f"the record of window {window} was folded into a snapshot and is gone")
+
+
+def _record_json(store: OpenStore, number: int, record: CommitRecord) -> dict[str, Any]:
+    shown = store.scale.shown
+    sources = _sources(store, record.window)
+    return {
+        "window": record.window,
+        "record": number,
+        "epoch": record.epoch,
+        "attempt": record.attempt,
+        "query_id": record.query_id,
+        "batch_id": record.batch_id,
+        "begun": format_time(record.wall_us),
+        "settings_hash": record.settings_hash,
+        "latest_point": shown(record.latest_point),
+        "latest_moved": None if record.latest_moved_us is None else format_time(record.latest_moved_us),
+        "counts": {port: record.counts.get(port, 0) for port in _PORTS},
+        "reasons": record.reasons,
+        "buckets": list(record.buckets),
+        "greatest_expiry_key": shown(record.timestamp),
+        "pieces": [
+            {
+                "shard": piece.shard,
+                "file": piece.file,
+                "name": piece.name,
+                "offset": piece.offset,
+                "bytes": piece.length,
+                "checksum": f"{piece.checksum:016x}",
+                "entries": piece.entries,
+                "least_bucket": piece.min_bucket,
+                "greatest_bucket": piece.max_bucket,
+            }
+            for piece in record.pieces
+        ],
+        "outputs": [
+            {
+                "port": output.port,
+                "staged": output.staged,
+                "final": output.final,
+                "bytes": output.size_bytes,
+                "checksum": f"{output.checksum:016x}",
+                "rows": output.rows,
+            }
+            for output in record.outputs
+        ],
+        "sources": None
+        if sources is None
+        else [
+            {
+                "name": source.name,
+                "version": source.version,
+                "start": source.start,
+                "end": source.end,
+                "rows": source.rows,
+                "digest": source.digest.hex(),
+            }
+            for source in sources
+        ],
+        "extra": record.extra,
+    }
+
+
+def render_key(report: KeyReport) -> list[RenderableType]:
+    """A key report as a person reads it."""
+    next_copy = "the next copy in the same bucket" if report.is_own_bucket else "the next copy"
+    verdict = (
+        Text(f"remembered: {next_copy} is a duplicate", style="green")
+        if report.is_remembered
+        else Text("not remembered: the next copy is unique", style="yellow")
+    )
+    key = ", ".join(f"{name} = {'null' if value is None else value}" for name, value in report.key.items())
+    parts: list[RenderableType] = [
+        pairs([("key", key), ("digest", f"{report.digest}, shard {report.shard}"), ("verdict", verdict)])
+    ]
+    for entry in report.entries:
+        where = entry.source and entry.source + ("" if entry.row is None else f", row {entry.row}")
+        state = {True: "live", False: "dead, not yet deleted", None: "not known"}[entry.is_live]
+        parts += [
+            Text(),
+            pairs(
+                [
+                    ("first seen", f"window {entry.window}"),
+                    ("source", where or "not kept"),
+                    ("expiry key", entry.expiry),
+                    ("bucket", f"{entry.bucket}, in piece {entry.piece}"),
+                    ("state", state),
+                    ("until", entry.until),
+                ]
+            ),
+        ]
+    return parts
+
+
+def render_bucket(report: BucketReport) -> list[RenderableType]:
+    """A bucket report as a person reads it."""
+    parts: list[RenderableType] = [
+        pairs(
+            [
+                ("bucket", str(report.bucket)),
+                ("holds", report.holds),
+                ("live", {True: "yes", False: "no", None: None}[report.is_live]),
+                ("entries", f"{report.entries:,} in {len(report.parts):,} pieces"),
+            ]
+        )
+    ]
+    if report.parts:
+        parts.append(
+            table(
+                ("shard", "windows", "entries", "size", "piece"),
+                [
+                    (
+                        part.shard,
+                        str(part.first_window)
+                        if part.first_window == part.last_window
+                        else f"{part.first_window} to {part.last_window}",
+                        part.entries,
+                        approximate_size(part.size_bytes),
+                        part.piece,
+                    )
+                    for part in report.parts
+                ],
+            )
+        )
+    return parts
+
+
+def render_window(record: dict[str, Any]) -> list[RenderableType]:
+    """A commit record as a person reads it; `inspect_window` gives it."""
+    scalars = [
+        (name.replace("_", " "), value)
+        for name, value in record.items()
+        if not isinstance(value, list | dict) and value is not None
+    ]
+    buckets = record["buckets"]
+    scalars.append(("buckets", f"{len(buckets):,}" + (f", from {buckets[0]} to {buckets[-1]}" if buckets else "")))
+    parts: list[RenderableType] = [pairs((name, str(value)) for name, value in scalars), Text()]
+    parts.append(table(("port", "rows"), record["counts"].items()))
+    if record["reasons"]:
+        parts.append(table(("reason", "rows"), record["reasons"].items()))
+    for name, columns in (
+        ("sources", ("name", "start", "end", "rows")),
+        ("pieces", ("shard", "entries", "bytes", "file", "name")),
+        ("outputs", ("port", "rows", "bytes", "final")),
+    ):
+        if record[name]:
+            parts.append(table(columns, ([item[column] for column in columns] for item in record[name]), title=name))
+    return parts

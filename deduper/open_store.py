@@ -1,0 +1,90 @@
+"""A store opened for reading, by the name a person has for it: a config file, a `store.url`, or the store's folder.
+
+Nothing here writes, claims or locks: it is safe beside a running job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bucket_store.backend import PieceStore, open_backend
+from bucket_store.commit_log import CommitLog
+from bucket_store.manifest import FILE_NAME as MANIFEST_NAME
+from deduper.config import Config
+from deduper.config_file import load_config
+from deduper.ddl import Column, parse_columns
+from deduper.errors import UsageError
+from deduper.points import PointScale
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """A store's log and pieces. `config` is None when the store was named without one: then no period is known."""
+
+    url: str
+    config: Config | None
+    log: CommitLog
+    pieces: PieceStore
+
+    @property
+    def root(self) -> Path:
+        """The store's folder."""
+        return self.log.root
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that are fixed for the store's life; see `judging.fixed_settings`."""
+        return self.log.manifest.settings
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        """The columns of the dedup key as the store was made for them."""
+        return tuple(column for text in self.settings["key"] for column in parse_columns(text))
+
+    @property
+    def scale(self) -> PointScale:
+        """How the store's expiry keys are to be read."""
+        field = self.settings.get("expiry.field")
+        return PointScale.of(self.settings["expiry.by"], None if field is None else parse_columns(field)[0].type)
+
+    @property
+    def period(self) -> int | float | None:
+        """The expiry period in steps of the stored key; None without one, or without a config."""
+        return None if self.config is None else self.config.period_steps
+
+    @property
+    def expiry_point(self) -> int | float | None:
+        """What lies at or before it is forgotten; None when that cannot be said."""
+        latest = self.log.state.latest_point
+        return None if latest is None or self.period is None else latest - self.period
+
+
+def open_store(target: str) -> OpenStore:
+    """The store of a config file, of a `rocksdb:PATH` or `file:PATH`, or in a folder.
+
+    Raises:
+        ConfigError: the config file is not valid.
+        UsageError: the text is none of the three.
+        StoreMissingError: there is no store there (yet).
+    """
+    scheme, colon, rest = target.partition(":")
+    if colon and scheme in ("rocksdb", "file"):
+        return _opened(f"{scheme}:{Path(rest).absolute()}", None)
+    path = Path(target)
+    if path.is_dir():
+        if not (path / MANIFEST_NAME).exists():
+            raise UsageError(f"{target}: this folder holds no store; name a config file, or the folder of a store")
+        return _opened(f"{_backend_of(path)}:{path.absolute()}", None)
+    config = load_config(path)
+    return _opened(config.store.url, config)
+
+
+def _opened(url: str, config: Config | None) -> OpenStore:
+    return OpenStore(url, config, CommitLog.open(Path(url.partition(":")[2])), open_backend(url))
+
+
+def _backend_of(root: Path) -> str:
+    """The kind of the pieces that lie in a store; `file` for one that has none, where it makes no difference."""
+    return "rocksdb" if any(root.glob("pieces/*/*.rocksdb")) else "file"
