@@ -66,7 +66,7 @@ class _Domain:
     limit: Any
     has_jump: bool
     jump: Any
-    first_jump: Any
+    jump_limit: Any
     lowest: Any
     highest: Any
 
@@ -79,16 +79,17 @@ class _Domain:
             return dtype(min(max(value, lowest), highest))
 
         jump = 0 if rules.max_jump is None else rules.max_jump
+        latest = 0 if rules.latest is None else rules.latest
         return cls(
             dtype=dtype,
-            latest=number(0 if rules.latest is None else rules.latest),
+            latest=number(latest),
             is_set=rules.latest is not None,
             period=number(rules.period),
             has_limit=rules.max_ahead_of_now_us is not None,
             limit=number(rules.now_us + (rules.max_ahead_of_now_us or 0)),
             has_jump=rules.max_jump is not None,
             jump=number(jump),
-            first_jump=number(jump + rules.quiet_us),
+            jump_limit=number(latest + jump + rules.quiet_us),
             lowest=lowest,
             highest=highest,
         )
@@ -141,7 +142,7 @@ class PartitionClock:
                 domain.limit,
                 domain.has_jump,
                 domain.jump,
-                domain.first_jump,
+                domain.jump_limit,
                 domain.lowest,
                 domain.highest,
             )
@@ -167,9 +168,8 @@ def batch_clock(rules: ClockRules, expiry: NDArray[Any], fate: UInt8s) -> UInt8s
         domain.has_limit,
         domain.limit,
         domain.has_jump,
-        domain.first_jump,
+        domain.jump_limit,
         domain.lowest,
-        domain.highest,
     )
     return fate
 

@@ -27,7 +27,8 @@ secure
       float, double               as double, Java's Double.toHexString: 0x1.8p1, 0x0.0p0, NaN, -Infinity
       string, binary              its bytes (UTF-8)
 
-Types are as declared: int 1, bigint 1, double 1.0 and "1" are four different keys.
+Values are of their declared types, which are fixed for the life of a store: to `fast`, int 1, bigint 1, double 1.0
+and "1" are four different keys.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ SEED: Final = 42
 
 KeyValue = None | bool | int | float | Decimal | str | bytes | date | datetime
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the epoch of a clock without a zone
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = _EPOCH_UTC.replace(tzinfo=None)
 _EPOCH_DAY = date(1970, 1, 1)
 _LONG_DIGITS = 18
 _WIDE = Context(prec=40)

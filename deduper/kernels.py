@@ -79,13 +79,13 @@ def run_clock(
     limit: Any,
     has_jump: bool,
     jump: Any,
-    first_jump: Any,
+    jump_limit: Any,
     lowest: Any,
     highest: Any,
 ) -> tuple[Any, bool, bool, int, int]:
     """One source partition's rows through its clock; `fate`, `latest_before`, `has_latest` are written.
 
-    `first_jump` is the jump allowed until the clock has moved in this batch, `jump` thereafter.
+    Until the clock has moved in this batch a jump may reach `jump_limit`, then `jump` beyond the latest point.
     Returns (latest, is_set, moved, last order, rows done): fewer rows done than given = the order went back there.
     """
     for row in range(order.size):
@@ -105,7 +105,7 @@ def run_clock(
             latest = value
             is_set = True
             moved = True
-        elif has_jump and is_beyond(value, latest, jump if moved else first_jump, highest):
+        elif has_jump and (is_beyond(value, latest, jump, highest) if moved else value > jump_limit):
             fate[row] = _JUMP_TOO_FAR
         elif is_expired(value, latest, period, lowest):
             fate[row] = _OLDER_THAN_PERIOD
@@ -125,9 +125,8 @@ def hold_clock(
     has_limit: bool,
     limit: Any,
     has_jump: bool,
-    jump: Any,
+    jump_limit: Any,
     lowest: Any,
-    highest: Any,
 ) -> None:
     """All rows against one latest point; `fate` is written."""
     for row in range(expiry.size):
@@ -139,7 +138,7 @@ def hold_clock(
         elif has_limit and value > limit:
             fate[row] = _AHEAD_OF_NOW
         elif is_set:
-            if has_jump and is_beyond(value, latest, jump, highest):
+            if has_jump and value > jump_limit:
                 fate[row] = _JUMP_TOO_FAR
             elif is_expired(value, latest, period, lowest):
                 fate[row] = _OLDER_THAN_PERIOD

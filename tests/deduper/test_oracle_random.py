@@ -1,0 +1,166 @@
+"""Every mode against the oracle on random streams, and what may depend on where a stream is cut.
+
+`DEDUPER_ORACLE_EXAMPLES` multiplies the number of examples; 1 is what a default run does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.deduper.engine import Engine, Memory, Shape, comparable
+from tests.deduper.streams import MODES, Stream, Window, random_shape, random_stream
+from tests.oracle import Answer, Oracle, Row, Settings
+
+SCALE = int(os.environ.get("DEDUPER_ORACLE_EXAMPLES", "1"))
+
+
+def run_engine(stream: Stream, shape: Shape, memory: Memory | None = None) -> list[list[list[Answer]]]:
+    """The engine's answers, window by window; conservation is checked on the way."""
+    engine = Engine(stream.settings, stream.types, shape, memory, floats=stream.floats)
+    answers = []
+    for window in stream.windows:
+        answers.append(engine.judge(window.partitions, window.now_us))
+        rows = sum(map(len, window.partitions))
+        assert sum(int(outcome.counts.sum()) for outcome in engine.outcomes) == rows
+        assert sum(sum(outcome.rows_by_partition.values()) for outcome in engine.outcomes) == rows
+        reasons = Counter(reason for part in answers[-1] for _, reason, _ in part if reason)
+        assert sum((Counter(outcome.reasons()) for outcome in engine.outcomes), Counter()) == reasons
+    return answers
+
+
+def check(stream: Stream, shape: Shape) -> None:
+    """Engine and oracle say the same of every row."""
+    oracle = Oracle(stream.settings)
+    answers = run_engine(stream, shape)
+    for number, (window, given_answers) in enumerate(zip(stream.windows, answers, strict=True)):
+        expected = comparable(
+            oracle.judge(window.partitions, window.now_us), stream.settings, keep_first_seen=shape.keep_first_seen
+        )
+        for rows, ours, theirs in zip(window.partitions, given_answers, expected, strict=True):
+            for position, (row, our, their) in enumerate(zip(rows, ours, theirs, strict=True)):
+                assert our == their, (stream.settings, shape, number, position, row)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_streams(mode: str) -> None:
+    """The same answers as the oracle, whatever the shards, Arrow batches and order of the exchange."""
+    for seed in range(400 * SCALE):
+        try:
+            check(random_stream(mode, seed), random_shape(seed))
+        except AssertionError as error:
+            raise AssertionError(f"{mode}, seed {seed}") from error
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_shape_does_not_matter(mode: str) -> None:
+    """One stream in two shapes: row for row the same answer, first copies and all."""
+    for seed in range(60 * SCALE):
+        stream = random_stream(mode, seed)
+        one = replace(random_shape(seed), keep_first_seen=True)
+        other = replace(random_shape(seed + 10**6), keep_first_seen=True)
+        assert run_engine(stream, one) == run_engine(stream, other), f"{mode}, seed {seed}"
+
+
+_EXPIRY = st.one_of(
+    st.integers(-15, 40),
+    st.sampled_from([None, -(2**63), -(2**63) + 1, 2**63 - 1, 2**63 - 2]),
+)
+_ROWS = st.lists(st.builds(Row, st.tuples(st.sampled_from(["a", "b", "", None])), _EXPIRY), max_size=12)
+
+
+@given(
+    lookup=st.sampled_from(["own_bucket", "all_live"]),
+    clock=st.sampled_from(["arrival", "batch"]),
+    jump=st.sampled_from([None, 0, 9, 2**63 - 1]),
+    ahead=st.sampled_from([None, 3]),
+    period_and_span=st.sampled_from([(1, 1), (10, 10), (10, 3), (2**63 - 1, 7), (2**63 - 1, 2**63 - 1)]),
+    windows=st.lists(st.tuples(st.lists(_ROWS, max_size=3), st.integers(0, 30)), max_size=4),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=400 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
+def test_small_streams(
+    lookup: str,
+    clock: str,
+    jump: int | None,
+    ahead: int | None,
+    period_and_span: tuple[int, int],
+    windows: list[tuple[list[list[Row]], int]],
+    seed: int,
+) -> None:
+    """As above for event time, with Hypothesis shrinking whatever it finds; extreme keys and periods included."""
+    period, span = period_and_span
+    rules = Settings("event_time", period, span, lookup, clock, ahead, jump)
+    now_us = 0
+    run = []
+    for partitions, step in windows:
+        now_us += step
+        run.append(Window(partitions, now_us))
+    check(Stream(rules, False, ["string"], run), random_shape(seed))
+
+
+def _flat(answers: list[list[list[Answer]]]) -> list[str]:
+    return [port for window in answers for part in window for port, _, _ in part]
+
+
+def _cut(stream: Stream, seed: int, partitions: int) -> tuple[Stream, Stream]:
+    """One sequence of rows, whole in one source partition of one window, and cut into windows with that many each."""
+    rows = [row for window in stream.windows for part in window.partitions for row in part]
+    step = 1 + seed % 7
+    pieces = [rows[at : at + step] for at in range(0, len(rows), step)]
+    groups = [pieces[at : at + partitions] for at in range(0, len(pieces), partitions)]
+    whole = replace(stream, windows=[Window([rows], 0)])
+    return whole, replace(stream, windows=[Window(group, 0) for group in groups])
+
+
+@pytest.mark.parametrize("mode", ["never", "category", "event_time", "ordered", "ordered float"])
+def test_batches_do_not_matter_to_an_arrival_clock(mode: str) -> None:
+    """One source partition, cut into windows anywhere: the same ports. (The wall clock stands still here: guards read
+    it, and a jump is allowed more time until the clock moves.)"""
+    for seed in range(80 * SCALE):
+        stream = random_stream(mode, seed)
+        rules = replace(stream.settings, clock="arrival")
+        whole, cut = _cut(replace(stream, settings=rules), seed, 1)
+        shape = random_shape(seed)
+        assert _flat(run_engine(whole, shape)) == _flat(run_engine(cut, shape)), f"{mode}, seed {seed}"
+
+
+@pytest.mark.parametrize("mode", ["never", "category"])
+def test_source_partitions_do_not_matter_without_a_clock(mode: str) -> None:
+    """Without a latest point, how the rows are dealt to source partitions changes nothing either."""
+    for seed in range(80 * SCALE):
+        whole, cut = _cut(random_stream(mode, seed), seed, 3)
+        shape = random_shape(seed)
+        assert _flat(run_engine(whole, shape)) == _flat(run_engine(cut, shape)), f"{mode}, seed {seed}"
+
+
+@pytest.mark.parametrize("mode", ["event_time", "ordered", "ordered float"])
+@pytest.mark.parametrize("cut_by", ["windows of a batch clock", "source partitions of an arrival clock"])
+def test_where_cuts_matter(mode: str, cut_by: str) -> None:
+    """Where a cut does matter, it matters one way: a coarser one knows less of the latest point, so it expires less.
+
+    A batch clock moves between windows only; a source partition does not see its neighbours' clocks. What the coarser
+    cut expires, the finer one expires too. (With guards a clock that knows more also allows more: they are off.)
+    """
+    differing = 0
+    for seed in range(80 * SCALE):
+        stream = random_stream(mode, seed)
+        is_batch = cut_by.startswith("windows")
+        rules = replace(stream.settings, clock="batch" if is_batch else "arrival", jump=None, ahead=None)
+        stream = replace(stream, settings=rules)
+        if is_batch:
+            coarse, fine = _cut(stream, seed, 1)
+        else:
+            # Three source partitions a window, against the same rows one after the other in one.
+            _, coarse = _cut(stream, seed, 3)
+            fine, _ = _cut(stream, seed, 1)
+        shape = random_shape(seed)
+        pairs = list(zip(_flat(run_engine(coarse, shape)), _flat(run_engine(fine, shape)), strict=True))
+        assert not [pair for pair in pairs if pair[0] == "expired" != pair[1]], f"{mode}, seed {seed}"
+        differing += any(one != other for one, other in pairs)
+    assert differing, "no stream of this test shows the difference"
