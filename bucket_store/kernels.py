@@ -211,6 +211,15 @@ def _copy_live(
     return copied
 
 
+@njit(types.int64(_DIGESTS, _I64_IN, types.int64), cache=True, nogil=True)
+def _count_live(slots: Any, expiry: Any, expiry_point: Any) -> Any:
+    live = np.int64(0)
+    for at in range(slots.shape[0]):
+        if (slots[at, 0] != 0 or slots[at, 1] != 0) and expiry[at] > expiry_point:
+            live += 1
+    return live
+
+
 @njit(types.void(_DIGESTS, _DIGESTS, _I64), cache=True, nogil=True)
 def _match(entries: Any, digests: Any, found: Any) -> None:
     count = entries.shape[0]
@@ -312,6 +321,11 @@ def copy_live(
     )
 
 
+def count_live(slots: NDArray[np.uint64], expiry: NDArray[np.int64], expiry_point: int) -> int:
+    """Number of keys whose expiry key is beyond `expiry_point`."""
+    return int(_count_live(slots, expiry, expiry_point))
+
+
 def ordered_expiry(expiry: ExpiryKeys) -> NDArray[np.int64]:
     """Expiry keys as int64 of the same order: ints as they are, floats by their bits (-0.0 equals 0.0; no NaN)."""
     if expiry.dtype == np.int64:
@@ -345,6 +359,7 @@ def warm() -> None:
     )
     find_sorted(slots, 4, digests)
     match_sorted(digests, digests)
+    count_live(slots, np.zeros(8, np.int64), 0)
     copy_live(
         slots,
         none_i64,

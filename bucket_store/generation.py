@@ -1,0 +1,286 @@
+"""A shard's table directory: who may touch it, and what its tables hold.
+
+    <disk dir>/<store id>/<shard, 4 digits>/<generation>/header, lock, t<bucket>.table …
+    <memory dir>/<store id>/<shard, 4 digits>/<generation>/t<bucket>.table …
+
+The lock is a flock: it goes with its holder. Only the highest generation counts. Who does not get its lock in time puts
+the next one in place by renaming a directory that it has already locked; a holder that thaws later works on in files
+that nobody reads any more. Lower generations are deleted when their locks can be had.
+
+Layout of `header`, version 1, integers in the machine's order, rewritten whole:
+
+      0  magic     8 bytes  "BSTABGEN"
+      8  version   u16      1
+     10  length    u16      of the body
+     12  body      msgpack array of the fields of `GenerationHeader`
+         checksum  u64      xxh3_64 of everything before
+         zeros              to 512 bytes
+
+A header that is damaged, dirty, of another boot, incarnation or layout makes all tables worthless; they are deleted.
+Nothing here is synced: after a power cut the boot id differs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # ships no type information
+import xxhash
+
+from bucket_store.errors import StaleViewError
+from bucket_store.matches import TableLayout
+from bucket_store.view import ShardView
+
+_MAGIC = b"BSTABGEN"
+_VERSION = 1
+_HEAD = struct.Struct("=8sHH")
+_CHECKSUM = struct.Struct("=Q")
+_HEADER_BYTES = 512
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationHeader:
+    """What the tables of a generation are; the first five fields change only when all tables are deleted.
+
+    The tables hold exactly the committed windows below `next_window`. `is_dirty`: a holder is changing tables; found
+    set by the next one, it means that the holder died. `nonce`, 16 bytes, stands in every table file too.
+    """
+
+    store_id: str
+    incarnation: str
+    boot_id: str
+    nonce: bytes
+    columns: int
+    next_window: int
+    is_dirty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardDirectories:
+    """The two places of one shard's generations."""
+
+    memory: Path
+    disk: Path
+
+    @classmethod
+    def of(cls, memory_dir: str, disk_dir: str, store_id: str, shard: int) -> ShardDirectories:
+        """Their paths; nothing is made."""
+        below = Path(store_id) / f"{shard:04d}"
+        return cls(Path(memory_dir) / below, Path(disk_dir) / below)
+
+
+class Generation:
+    """A locked generation. The lock is held until `close` or the death of the process."""
+
+    def __init__(self, directories: ShardDirectories, number: int, lock: int, header: GenerationHeader) -> None:
+        self.number = number
+        self.memory = directories.memory / str(number)
+        self.disk = directories.disk / str(number)
+        self.header = header
+        self._lock = lock
+
+    def write_header(self, *, next_window: int, is_dirty: bool) -> None:
+        """Says what the tables hold from now on."""
+        self.header = replace(self.header, next_window=next_window, is_dirty=is_dirty)
+        _write_header(self.disk, self.header)
+
+    def close(self) -> None:
+        """Lets the lock go. Safe to repeat."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def open_generation(
+    directories: ShardDirectories, view: ShardView, layout: TableLayout, *, lock_timeout_s: float
+) -> Generation:
+    """The shard's highest generation, locked, its tables sound for windows below its header's `next_window`.
+
+    That is at most `view.next_window`. Worthless tables have been deleted.
+
+    Raises:
+        StaleViewError: the tables are ahead of the view; nothing was touched.
+        OSError: the directories cannot be made or written.
+    """
+    directories.disk.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + lock_timeout_s
+    fresh = GenerationHeader(
+        view.store_id,
+        view.incarnation,
+        boot_id(),
+        secrets.token_bytes(16),
+        _column_bits(layout),
+        view.next_window,
+        False,
+    )
+    while True:
+        number = max(_numbers(directories.disk), default=0)
+        if number == 0:
+            generation = _place(directories, 1, fresh)
+        else:
+            generation = _enter(directories, number, fresh)
+            if generation is None and time.monotonic() >= deadline:
+                _refuse_if_ahead(_read_header(directories.disk / str(number)), fresh)
+                generation = _place(directories, number + 1, fresh)
+        if generation is not None:
+            _delete_lower(directories, generation.number)
+            return generation
+        time.sleep(_POLL_S)
+
+
+def try_lock(directory: Path) -> int | None:
+    """A generation's lock, taken without waiting, as a descriptor to close; None when it is held, or gone."""
+    try:
+        fd = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+@cache
+def boot_id() -> str:
+    """The kernel's id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _column_bits(layout: TableLayout) -> int:
+    flags = (layout.has_expiry, layout.float_expiry, layout.has_origin, layout.one_table)
+    return sum(int(flag) << bit for bit, flag in enumerate(flags))
+
+
+def _numbers(directory: Path) -> Iterator[int]:
+    return (int(name) for name in os.listdir(directory) if name.isdecimal())  # noqa: PTH208  # names suffice
+
+
+def _enter(directories: ShardDirectories, number: int, fresh: GenerationHeader) -> Generation | None:
+    """The generation if its lock is free and no higher one has come meanwhile."""
+    path = directories.disk / str(number)
+    lock = try_lock(path)
+    if lock is None:
+        return None
+    try:
+        if max(_numbers(directories.disk), default=0) != number:
+            os.close(lock)
+            return None
+        header = _read_header(path)
+        _refuse_if_ahead(header, fresh)
+        generation = Generation(directories, number, lock, header or fresh)
+        if header is None or header.is_dirty or not _is_same(header, fresh):
+            generation.header = replace(fresh, is_dirty=True)
+            _write_header(path, generation.header)
+            _delete_tables(generation.memory)
+            _delete_tables(generation.disk)
+            generation.write_header(next_window=fresh.next_window, is_dirty=False)
+    except BaseException:
+        os.close(lock)
+        raise
+    return generation
+
+
+def _is_same(header: GenerationHeader, fresh: GenerationHeader) -> bool:
+    return replace(header, nonce=b"", next_window=0) == replace(fresh, nonce=b"", next_window=0)
+
+
+def _refuse_if_ahead(header: GenerationHeader | None, fresh: GenerationHeader) -> None:
+    if header is None or header.is_dirty or not _is_same(header, fresh):
+        return
+    if header.next_window > fresh.next_window:
+        raise StaleViewError(
+            f"the tables hold the windows below {header.next_window}, the view only those below {fresh.next_window}"
+        )
+
+
+def _place(directories: ShardDirectories, number: int, header: GenerationHeader) -> Generation | None:
+    """A new empty generation, locked before anybody can see it; None when another process was faster."""
+    making = directories.disk / f".{number}-{secrets.token_hex(4)}"
+    making.mkdir()
+    (making / "lock").touch()
+    lock = try_lock(making)
+    if lock is None:
+        return None  # taken for a leftover, and about to be deleted
+    try:
+        _write_header(making, header)
+        # A memory directory of this number can only be left from a life in which the disk directory was another.
+        shutil.rmtree(directories.memory / str(number), ignore_errors=True)
+        making.rename(directories.disk / str(number))
+    except BaseException as error:
+        os.close(lock)
+        shutil.rmtree(making, ignore_errors=True)
+        if isinstance(error, OSError) and (directories.disk / str(number)).exists():
+            return None
+        raise
+    return Generation(directories, number, lock, header)
+
+
+def _delete_lower(directories: ShardDirectories, number: int) -> None:
+    """Deletes lower generations, and half-made ones, that nobody holds."""
+    for name in os.listdir(directories.disk):  # noqa: PTH208  # names suffice
+        plain = name.lstrip(".").split("-")[0]
+        if not plain.isdecimal() or (int(plain) >= number and not name.startswith(".")):
+            continue
+        lock = try_lock(directories.disk / name)
+        if lock is not None:
+            if name.isdecimal():
+                shutil.rmtree(directories.memory / name, ignore_errors=True)
+            shutil.rmtree(directories.disk / name, ignore_errors=True)
+            os.close(lock)
+
+
+def _delete_tables(directory: Path) -> None:
+    for path in directory.glob("t*"):
+        path.unlink(missing_ok=True)
+
+
+def _write_header(directory: Path, header: GenerationHeader) -> None:
+    fields = (
+        header.store_id,
+        header.incarnation,
+        header.boot_id,
+        header.nonce,
+        header.columns,
+        header.next_window,
+        header.is_dirty,
+    )
+    body: bytes = msgpack.packb(fields)
+    covered = _HEAD.pack(_MAGIC, _VERSION, len(body)) + body
+    data = covered + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(covered))
+    fd = os.open(directory / "header", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # One write of one size: a process that is killed leaves the old bytes or the new.
+        os.pwrite(fd, data.ljust(_HEADER_BYTES, b"\0"), 0)
+    finally:
+        os.close(fd)
+
+
+def _read_header(directory: Path) -> GenerationHeader | None:
+    """None: not there, damaged, or of another version."""
+    try:
+        data = (directory / "header").read_bytes()
+    except FileNotFoundError:
+        return None
+    if len(data) < _HEAD.size:
+        return None
+    magic, version, length = _HEAD.unpack_from(data)
+    end = _HEAD.size + length
+    if magic != _MAGIC or version != _VERSION or len(data) < end + _CHECKSUM.size:
+        return None
+    if _CHECKSUM.unpack_from(data, end)[0] != xxhash.xxh3_64_intdigest(data[:end]):
+        return None
+    fields: list[Any] = msgpack.unpackb(data[_HEAD.size : end])
+    return GenerationHeader(*fields)

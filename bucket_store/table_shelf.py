@@ -1,0 +1,206 @@
+"""The table files of one generation: finding, building, growing and dropping them within the budget.
+
+A table is made under a name of its own and renamed when it is whole, so a table file that has its name holds what the
+generation's header says. Tables go to memory first, moving others down to disk, then to disk, deleting others there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bucket_store.budget import Tier
+from bucket_store.errors import SpaceError
+from bucket_store.generation import Generation
+from bucket_store.kernels import ordered_expiry
+from bucket_store.matches import TableLayout
+from bucket_store.piece import BucketEntries
+from bucket_store.piece_reader import Part, PieceReader
+from bucket_store.table_file import (
+    LEAST_SLACK,
+    TableFile,
+    bucket_of,
+    building_name,
+    capacity_for,
+    create_table,
+    file_bytes,
+    open_table,
+    table_name,
+)
+
+
+class TableShelf:
+    """The tables of a locked generation. `build` may run in several threads; everything else in one.
+
+    `expiry_point`: entries whose expiry key (in order, see `kernels.ordered_expiry`) is at or below it are left out of
+    what is built or grown; None: none is. `evicted` counts the tables deleted for room.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        tiers: Sequence[Tier],
+        layout: TableLayout,
+        expiry_point: int | None,
+        reader: PieceReader,
+    ) -> None:
+        self._generation = generation
+        self._tiers = tiers
+        self._own = f"{generation.disk.parent.name}/{generation.number}"
+        self._directories = [tier.root / self._own for tier in tiers]
+        self._layout = layout
+        self._point = expiry_point
+        self._reader = reader
+        self._space = threading.Lock()
+        self.evicted = 0
+
+    def tidy(self) -> None:
+        """Removes what a dead holder left: half-made tables, and the copy of a table it was moving down."""
+        seen: set[int] = set()
+        for directory in self._directories:
+            for path in _files(directory):
+                bucket = bucket_of(path.name)
+                if path.suffix == ".building" or bucket in seen:
+                    path.unlink(missing_ok=True)
+                elif bucket is not None:
+                    seen.add(bucket)
+
+    def resident(self) -> Iterator[tuple[int, int]]:
+        """(bucket, bytes) of every table."""
+        for directory in self._directories:
+            for path in _files(directory):
+                bucket = bucket_of(path.name)
+                if bucket is not None:
+                    yield bucket, path.stat().st_size
+
+    def has(self, bucket: int) -> bool:
+        """Whether the bucket's table is resident."""
+        return any((directory / table_name(bucket)).exists() for directory in self._directories)
+
+    def open(self, bucket: int) -> TableFile | None:
+        """The bucket's table, from now on the most recently used; None when it is not resident."""
+        for directory in self._directories:
+            path = directory / table_name(bucket)
+            table = open_table(path, self._layout, self._generation.header.nonce, bucket)
+            if table is not None:
+                os.utime(path)
+                return table
+        return None
+
+    def drop(self, bucket: int) -> None:
+        """Deletes the bucket's table, if it is there."""
+        for directory in self._directories:
+            (directory / table_name(bucket)).unlink(missing_ok=True)
+
+    def build(self, bucket: int, parts: Sequence[Part]) -> bool:
+        """Makes the bucket's table from all its parts; False when it finds no room.
+
+        Raises:
+            CorruptionError: a part is damaged.
+        """
+        table: TableFile | None = None
+        try:
+            table = self._create(bucket, sum(part.count for part in parts), LEAST_SLACK)
+            for part, entries in self._reader.read_all(parts):
+                table = self.enter(table, entries, part.ref.first_window)
+            table.path.rename(table.path.with_name(table_name(bucket)))
+        except SpaceError:
+            if table is not None:
+                table.path.unlink(missing_ok=True)
+            return False
+        except BaseException:
+            if table is not None:
+                table.path.unlink(missing_ok=True)
+            raise
+        return True
+
+    def enter(self, table: TableFile, entries: BucketEntries, only_window: int) -> TableFile:
+        """Enters a part's entries; gives the table that holds them now, a larger one if it had to grow.
+
+        Raises:
+            SpaceError: no room to grow; the table holds some of the entries.
+        """
+        entries = self._live(entries)
+        count = len(entries.digests)
+        if not table.has_room(count):
+            table = self._grow(table, count, LEAST_SLACK)
+        start = table.apply(entries, only_window)
+        while start < count:
+            table = self._grow(table, count - start, 2 * table.slack)
+            start = table.apply(entries, only_window, start)
+        return table
+
+    def _live(self, entries: BucketEntries) -> BucketEntries:
+        if self._point is None or entries.expiry is None:
+            return entries
+        live = ordered_expiry(entries.expiry) > self._point
+        if live.all():
+            return entries
+        return replace(
+            entries,
+            digests=np.ascontiguousarray(entries.digests[live]),
+            expiry=entries.expiry[live],
+            origin=None if entries.origin is None else entries.origin[live],
+            window=None if entries.window is None else entries.window[live],
+            fingerprint=None,
+        )
+
+    def _grow(self, table: TableFile, more: int, slack: int) -> TableFile:
+        """A larger table with the live keys of `table`, in its place."""
+        keys = table.live_keys(self._point) + more
+        larger = self._create(table.bucket, keys, slack, keep=(table.path,))
+        while not table.copy_into(larger, self._point):
+            larger.path.unlink()
+            slack *= 2
+            larger = self._create(table.bucket, keys, slack, keep=(table.path,))
+        if bucket_of(table.path.name) is not None:
+            named = larger.path.with_name(table.path.name)
+            larger.path.rename(named)
+            larger.path = named
+        if table.path != larger.path:
+            table.path.unlink(missing_ok=True)
+        return larger
+
+    def _create(self, bucket: int, keys: int, slack: int, *, keep: Collection[Path] = ()) -> TableFile:
+        """An empty table with room for so many keys, in the first tier that takes it."""
+        capacity = capacity_for(keys)
+        size = file_bytes(self._layout, capacity + slack)
+        # One at a time: two threads that count the same free bytes would both take them.
+        with self._space:
+            for tier, directory in zip(self._tiers, self._directories, strict=True):
+                room = tier.make_room(size, own=self._own, keep=keep)
+                self.evicted += room.evicted
+                if not room.fits:
+                    continue
+                try:
+                    directory.mkdir(parents=True, exist_ok=True)
+                    return create_table(
+                        directory / building_name(bucket),
+                        self._layout,
+                        self._generation.header.nonce,
+                        bucket,
+                        capacity=capacity,
+                        slack=slack,
+                    )
+                except OSError as error:
+                    if not is_no_room(error):
+                        raise
+        raise SpaceError(f"no tier has room for the table of bucket {bucket}, {size} bytes")
+
+
+def is_no_room(error: OSError) -> bool:
+    """Whether a disk, a quota or a file size limit is what failed."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(directory)]
+    except FileNotFoundError:
+        return []
