@@ -295,7 +295,13 @@ class SinksConfig(Section):
 
 
 def _read_trigger(value: object) -> object:
-    return value if value == "available_now" else read_period(value)
+    if value == "available_now":
+        return value
+    try:
+        return read_period(value)
+    except PydanticCustomError as error:
+        context = error.context or {}
+        raise refusal(context["what"], f"{context['write']}; or write `available_now`") from None
 
 
 Trigger = Annotated[
@@ -336,7 +342,9 @@ class Config(Section):
         examples=["10s"],
     )
     spark: dict[str, SparkValue] = Field(
-        default_factory=dict, description="Any Spark setting, such as `spark.master: local[4]`"
+        default_factory=dict,
+        description="Any Spark setting, such as `spark.master: local[4]`",
+        examples=['{spark.master: "local[4]"}'],
     )
 
     @field_validator("key", mode="before")

@@ -186,7 +186,7 @@ def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
             elif _overlap(sink.path, path):
                 yield Finding(
                     ("sinks", port, "path"),
-                    f"and the path of port `{other}` lie one inside the other",
+                    f"overlaps the path of port `{other}`: one lies inside the other",
                     "give every port its own directory",
                 )
         earlier.append((port, sink.path))
@@ -198,7 +198,7 @@ def _sinks_apart_from_source(source: FilesSource, sinks: SinksConfig) -> Iterato
         if isinstance(sink, FileSink) and _overlap(sink.path, folder):
             yield Finding(
                 ("sinks", port, "path"),
-                f"and source.path ({folder}) lie one inside the other, so the job would read its own output",
+                f"overlaps source.path ({folder}): the job would read its own output",
                 "keep input and output in separate directories",
             )
 
@@ -207,7 +207,7 @@ def _store_apart_from_source(source: FilesSource, store: StoreConfig) -> Iterato
     if _overlap(store.path, source.folder):
         yield Finding(
             ("store", "url"),
-            f"and source.path ({source.folder}) lie one inside the other",
+            f"overlaps source.path ({source.folder}): one lies inside the other",
             "keep the store outside the input",
         )
 
@@ -217,7 +217,7 @@ def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[
         if isinstance(sink, FileSink) and _overlap(sink.path, store.path):
             yield Finding(
                 ("sinks", port, "path"),
-                f"and the store ({store.path}) lie one inside the other",
+                f"overlaps the store ({store.path}): one lies inside the other",
                 "keep the store and the outputs in separate directories",
             )
 
@@ -237,7 +237,7 @@ def _checkpoint_apart_from_source(source: FilesSource, checkpoint: Path) -> Iter
     if _overlap(checkpoint, source.folder):
         yield Finding(
             ("checkpoint",),
-            f"and source.path ({source.folder}) lie one inside the other",
+            f"overlaps source.path ({source.folder}): one lies inside the other",
             "keep the checkpoint outside the input",
         )
 

@@ -7,7 +7,7 @@ of the models, so that a new setting needs no new message.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -37,6 +37,7 @@ from deduper.masking import MASK, is_secret
 # Settings that people look for in the wrong place, and the answer. By section or (section, kind), then setting.
 _EXPLANATIONS: dict[tuple[str, ...], tuple[str, str]] = {
     ("metrics",): ("is not a setting of this release", "remove the section"),
+    ("expiry", "never", "field"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
     ("expiry", "never", "period"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
     ("expiry", "never", "span"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
     ("expiry", "never", "lookup"): ("is refused: every key has one bucket, found by its hash", "remove it"),
@@ -131,7 +132,7 @@ def _finding(detail: ErrorDetails) -> Finding:
     if error_type == "extra_forbidden":
         return _unknown(path, kind)
     if error_type == "missing":
-        return Finding(path, "is missing", _how_to_write(path, kind))
+        return _missing_kind(path[:-1]) if path == ("source", "format") else _missing(path, kind)
     if error_type == "union_tag_not_found":
         if isinstance(value, Mapping):
             return _missing_kind(path)
@@ -191,19 +192,27 @@ def _unknown(path: tuple[str, ...], kind: str) -> Finding:
     return Finding(path, "unknown setting", suggestion(name, names, "settings here are"), at_key=True)
 
 
+def _missing(path: tuple[str, ...], kind: str) -> Finding:
+    return Finding(path, "is missing", _how_to_write(path, kind))
+
+
 def _missing_kind(path: tuple[str, ...]) -> Finding:
     setting = _KIND_SETTING[path[0]]
-    return Finding((*path, setting), "is missing", f"write `{setting}:` with one of {', '.join(_KINDS[path[0]])}")
+    return Finding((*path, setting), "is missing", f"write `{setting}:` with {_one_of(_KINDS[path[0]])}")
 
 
 def _wrong_kind(path: tuple[str, ...], value: object) -> Finding:
     section = path[0]
     kinds = list(_KINDS[section])
     if value is None:
-        return Finding(path, "has no value", f"write one of {', '.join(kinds)}", at_key=True)
+        return Finding(path, "has no value", f"write {_one_of(kinds)}", at_key=True)
     if value in _LATER_KINDS.get(section, ()):
-        return Finding(path, f"`{value}` is not in this release", f"write one of {', '.join(kinds)}")
+        return Finding(path, f"`{value}` is not in this release", f"write {_one_of(kinds)}")
     return Finding(path, f"`{shown(value)}` is not known here", suggestion(str(value), kinds, "write one of"))
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"`{names[0]}`" if len(names) == 1 else f"one of {', '.join(names)}"
 
 
 def _wrong_choice(path: tuple[str, ...], kind: str, value: object) -> Finding:
@@ -252,7 +261,8 @@ def _model_at(section: tuple[str, ...], kind: str) -> type[BaseModel]:
 
 
 def _how_to_write(path: tuple[str, ...], kind: str) -> str:
-    """An example of the setting, from its field."""
+    """An example of the setting, from its field; of the whole list or mapping for something inside one."""
+    path = path[:1] if path[0] in ("key", "spark") else path
     field = next(
         (field for name, field in _model_at(path[:-1], kind).model_fields.items() if (field.alias or name) == path[-1]),
         None,
@@ -275,6 +285,6 @@ def _how_to_write(path: tuple[str, ...], kind: str) -> str:
 def default_text(field: FieldInfo) -> str:
     """The default of a setting as it would be written in the file."""
     default = field.get_default(call_default_factory=True, validated_data={})
-    serializer: TypeAdapter[Any] = TypeAdapter(cast(Any, Annotated[field.annotation, *field.metadata]))
+    serializer: TypeAdapter[Any] = TypeAdapter(cast(Any, Annotated[field.annotation, field]))
     text = serializer.dump_python(default, mode="json")
     return json.dumps(text) if not isinstance(text, str) or text in ("", ",") else text

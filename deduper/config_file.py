@@ -67,6 +67,8 @@ def load_with_sources(
     variables = os.environ if environment is None else environment
     merged = _Merged(str(file))
     merged.add(read_document(_read_text(path), str(file), variables))
+    if merged.is_unreadable:
+        raise ConfigError(merged.problems)
     for name in sorted(variables):
         if name.upper().startswith(ENV_PREFIX):
             _add_variable(merged, name, variables[name])
@@ -92,14 +94,18 @@ class _Merged:
         self.problems: list[Problem] = []
         self._file = file
         self._owners: dict[SettingPath, Document] = {}
+        self.is_unreadable = False
+        """Whether a document was no mapping at all: then what it does not say is not missing, but unknown."""
 
     def add(self, document: Document) -> None:
         self.problems += document.problems
         if document.data is None:
+            self.is_unreadable |= bool(document.problems)
             return
         if not isinstance(document.data, dict):
             place = document.values[()]
             self.problems.append(Problem(place, "", "is not a mapping", "write `name: value` lines"))
+            self.is_unreadable = True
             return
         self._merge(self.data, document.data, (), document)
 

@@ -78,7 +78,8 @@ class _Walker:
             self._problem(node, path, "contains itself", "remove the alias")
             return None
         if node.tag not in _PLAIN_TAGS:
-            self._problem(node, path, f"has the tag `{node.tag}`", "remove the tag: values are plain YAML")
+            tag = str(node.tag).replace(_TAG, "!!")
+            self._problem(node, path, f"has the tag `{tag}`", "remove the tag: values are plain YAML")
             return None
         self._open.append(node)
         try:
