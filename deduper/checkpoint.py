@@ -16,6 +16,7 @@ Spark syncs none of these files. One that is torn makes every start fail; `is_so
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +37,7 @@ class ListedFile:
     @property
     def path(self) -> str:
         """The plain local path, decoded."""
-        return (
-            unquote(self.uri.removeprefix("file:")).replace("//", "/", 1) if self.uri.startswith("file:") else self.uri
-        )
+        return unquote(re.sub("^file:(//)?", "", self.uri))
 
 
 def files_of_batch(checkpoint: Path, batch_id: int) -> list[ListedFile]:

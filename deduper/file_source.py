@@ -13,6 +13,7 @@ Every file is one partition, never split, so that a row's number in its file is 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ SPARK_SETTINGS = {
 
 LINE, PATH_HASH, MODIFIED, SIZE, ROW = "_line", "_path_hash", "_modified_ms", "_size", "_row"
 _SPARK_HASH_SEED = 42
+_GLOB_CHARACTERS = re.compile(r"[*?\[\]{}\\]")
 # Spark's seven days would never read an older file that arrives later.
 _NO_MAX_AGE = "36500d"
 
@@ -117,13 +119,15 @@ def read_files(session: SparkSession, source: FilesSource, files: Sequence[Sourc
     ROW, its number in the file from 0.
     """
     readable = [file for file in files if file.fate is Fate.ADMITTED]
-    reader = session.read.option("__globPaths__", "false")
+    reader = session.read
+    # Names are taken as they are: a `*` in one is no pattern.
+    paths = ["file://" + _GLOB_CHARACTERS.sub(r"\\\g<0>", file.path) for file in readable]
     if is_text(source):
-        frame = reader.format("text").option("lineSep", "\n").load([file.uri for file in readable])
+        frame = reader.format("text").option("lineSep", "\n").load(paths)
         record = F.col("value").alias(LINE)
         row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
     else:
-        frame = reader.schema(source.columns).format(source.file_format).load([file.uri for file in readable])
+        frame = reader.schema(source.columns).format(source.file_format).load(paths)
         record = F.struct(*[F.col(f"`{column.name}`") for column in source.parsed_columns]).alias(LINE)
         row = F.col("_metadata.row_index")
     rows = frame.select(

@@ -102,6 +102,7 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
 
 def recover(config: Config, log: CommitLog, pieces: PieceStore) -> None:
     """Steps d to f. Safe to repeat, and to die in."""
+    staging.make_port_directories(config)
     published = read_published(log.root / PUBLISHED_NAME)
     for window in sorted(log.state.outputs):
         if published is None or window > published:

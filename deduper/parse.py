@@ -48,7 +48,8 @@ def parsed(rows: DataFrame, source: FilesSource) -> DataFrame:
         .when(malformed, int(Fate.MALFORMED))
         .otherwise(int(Fate.ADMITTED))
     )
-    return read.select(REC, RAW, fate.cast("tinyint").alias(FATE), ORDER)
+    record = F.col(REC).dropFields(_CORRUPT).alias(REC)
+    return read.select(record, RAW, fate.cast("tinyint").alias(FATE), ORDER)
 
 
 def with_keys(rows: DataFrame, config: Config) -> DataFrame:

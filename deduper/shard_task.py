@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ def judge_function(task: BatchTask, receipts: ReceiptBox) -> Callable[[Iterator[
             with ShardTables.open(task.tables, store, task.views[shard]) as tables:
                 opened = time.perf_counter()
                 outcome = judge_shard(drained_rows.rows, task.rules, task.window, tables.find)
-                counters = tables.counters.as_dict()
+                counters = asdict(tables.counters)
             judged = time.perf_counter()
             yield from _slices(_verdict_column(outcome, task), drained_rows.lengths)
             failpoints.hit("judge.piece.before")

@@ -78,6 +78,12 @@ def staging_home(config: Config) -> Path:
     return next((sink.path for sink in sinks.values()), config.store.path)
 
 
+def make_port_directories(config: Config) -> None:
+    """The directories of the file ports, durable, so that a port nothing has left by can be read too."""
+    for sink in file_sinks(config).values():
+        durable.make_directories(durable.LOCAL, sink.path)
+
+
 def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list[StagedFile]]:
     """Run the window's plan: judge every row and write it into the staging folder of its port.
 

@@ -1,0 +1,34 @@
+"""One Spark session for all tests of the real job; a job of one's own for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deduper.spark_session import start_session
+from tests.spark.harness import Job
+
+
+@pytest.fixture(scope="session")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session as the job starts one, with retries: Spark in local mode has none otherwise."""
+    job = Job(tmp_path_factory.mktemp("session"), None, {"spark": {"spark.master": "local[2,4]"}})
+    started = start_session(job.config)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def new_job(tmp_path: Path, session: SparkSession) -> Callable[..., Job]:
+    """Makes jobs, each in a directory of its own below the test's."""
+
+    def make(name: str = "job", **settings: Any) -> Job:
+        directory = tmp_path / name
+        directory.mkdir()
+        return Job(directory, session, settings)
+
+    return make
