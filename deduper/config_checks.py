@@ -54,7 +54,9 @@ def disagreements(sections: Mapping[str, Any]) -> list[Finding]:
 
 def _csv_settings(source: FilesSource) -> Iterator[Finding]:
     if source.file_format != "csv":
-        for name in sorted(source.model_fields_set & {"header", "delimiter"}):
+        for name in ("delimiter", "header"):
+            if getattr(source, name) == FilesSource.model_fields[name].default:
+                continue
             yield Finding(
                 ("source", name),
                 f"means nothing for {source.file_format} files",
@@ -270,9 +272,12 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
 
 def suggestion(wrong: str, known: list[str], listing: str) -> str:
     """`did you mean …?` when one known name is close, otherwise the list of them."""
-    close = difflib.get_close_matches(wrong.lower(), [name.lower() for name in known], n=1)
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(wrong.lower(), by_lower)
     if close:
-        return f"did you mean `{next(name for name in known if name.lower() == close[0])}`?"
+        # Of equally close names the one that was only cut short: `shard` is `shards` and not `shared`.
+        best = next((name for name in close if name.startswith(wrong.lower())), close[0])
+        return f"did you mean `{by_lower[best]}`?"
     return f"{listing} {', '.join(known)}"
 
 

@@ -144,6 +144,8 @@ def _finding(detail: ErrorDetails) -> Finding:
         return _wrong_kind((*path, setting), value[setting] if isinstance(value, Mapping) else value)
     if error_type == "literal_error":
         return _wrong_choice(path, kind, value)
+    if error_type == REFUSED and is_secret(".".join(path)):
+        return Finding(path, "is not a value that this setting takes", "put it in quotes")
     if error_type == REFUSED:
         return Finding(path, context["what"], context["write"], offset=context["offset"])
     shown_value = MASK if is_secret(".".join(path)) else shown(value)

@@ -228,6 +228,8 @@ def _syntax_problem(error: MarkedYAMLError, text: str, source: str, in_file: boo
     if mark is None or not in_file:
         return Problem(Place(source), "", what, write)
     lines = text.splitlines()
+    if mark.line < len(lines) and "${" in lines[mark.line]:
+        write = "inside { } and [ ] put `${...}` in quotes"
     excerpt = _SECRET_LINE.sub(_hide, lines[mark.line]) if mark.line < len(lines) else ""
     return Problem(Place(source, mark.line + 1, mark.column + 1, 1, mask_urls(excerpt)), "", what, write)
 
