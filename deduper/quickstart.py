@@ -29,6 +29,7 @@ from bucket_store.log_values import CommitRecord, LogState
 from deduper.config import FileSink
 from deduper.config_file import load_config
 from deduper.errors import CheckFailedError, UsageError
+from deduper.progress import progress_line
 from deduper.quickstart_report import ALL, NUMBERS, Expected, Outcome, Table
 from deduper.units import approximate_size
 from deduper.weblog import DEFAULT_DAYS, MANIFEST, SCHEMA, WeblogError, WeblogSummary, write_weblog
@@ -130,6 +131,8 @@ def quickstart(directory: Path, *, records: int, seed: int, console: Console, ru
         def on_progress(batch: BatchProgress) -> None:
             judged.append(batch)
             bar.update(task, advance=batch.rows)
+            if not console.is_terminal:  # there is no bar to watch
+                console.print(progress_line(batch), highlight=False, soft_wrap=True)
 
         summary = run(config, once=True, max_batches=None, take_over=False, on_progress=on_progress)
     if summary.stopped_by == "signal":
@@ -195,14 +198,18 @@ def _expected(log_directory: Path, log: WeblogSummary, config_text: str) -> tupl
 def _done(before: LogState, after: LogState, judged: Sequence[BatchProgress], summary: RunSummary) -> str:
     windows = after.next_window - before.next_window
     if windows == 0:
-        return f"Nothing new: {after.next_window:,} windows are already committed, and nothing was added twice."
+        return f"Nothing new: {_windows(after.next_window)} already committed, and nothing was added twice."
     rows = sum(after.totals.values()) - sum(before.totals.values())
     seconds = sum(batch.seconds for batch in judged)
     rate = f", {sum(batch.rows for batch in judged) / seconds:,.0f} rows/s" if seconds > 0 else ""
-    earlier = f" ({before.next_window:,} windows were committed before)" if before.next_window else ""
+    earlier = f" ({_windows(before.next_window)} already committed before)" if before.next_window else ""
     return (
-        f"{rows:,} rows judged in {windows:,} windows{rate}; {summary.seconds:.1f} s with the start of Spark{earlier}."
+        f"{rows:,} rows judged in {_windows(windows)}{rate}; {summary.seconds:.1f} s with the start of Spark{earlier}."
     )
+
+
+def _windows(count: int) -> str:
+    return "1 window" if count == 1 else f"{count:,} windows"
 
 
 def _places(config: Config) -> list[tuple[str, str]]:

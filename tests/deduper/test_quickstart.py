@@ -132,7 +132,7 @@ def test_a_second_run_says_that_nothing_is_new(tmp_path: Path) -> None:
     run = StandIn()
     go(demo, run)
     text = go(demo, run)
-    assert "Nothing new: 2 windows are already committed, and nothing was added twice." in text
+    assert "Nothing new: 2 windows already committed, and nothing was added twice." in text
     assert _line(text, "all").split()[:2] == ["all", "2,000"]
     assert _line(text, "all").endswith("as expected")
 
