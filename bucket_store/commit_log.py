@@ -77,7 +77,7 @@ class CommitLog:
     ) -> CommitLog:
         """Make a store: the directories, record 0 (the snapshot of the empty state), the manifest last.
 
-        A creation that was broken off leaves no store, and is simply done again.
+        A creation that was broken off leaves a whole store, or none and can simply be done again.
 
         Raises:
             StoreError: there is a store, or another process made one at the same moment.
@@ -139,18 +139,23 @@ class CommitLog:
             NotCommittedError, MaybeCommittedError: as `place`; the claim may be made again.
         """
         self._epoch = None
+        try:
+            # Whoever created the store may have died before the manifest's name was durable.
+            self._fs.fsync_dir(self.root)
+        except OSError as exc:
+            raise NotCommittedError(f"{self.root} could not be synced: {exc}") from exc
         self._catch_up()
         epoch = self._state.epoch + 1
         while True:
             self._place_due_snapshot()
+            if self._state.epoch >= epoch:
+                raise FencedError(f"{self.root}: another process claimed epoch {self._state.epoch} at the same moment")
             record = self._envelope(epoch, ClaimRecord(epoch, owner, wall_us))
             after = fold(self._state, record)
             if self._write(record).nonce == record.nonce:
                 break
             # The old owner was faster into this slot. A claim takes the very slot it commits in, so this cannot last.
             self._catch_up()
-            if self._state.epoch >= epoch:
-                raise FencedError(f"{self.root}: another process claimed epoch {self._state.epoch} at the same moment")
         self._epoch = epoch
         self._settle(record.number, after)
         return epoch
@@ -301,11 +306,11 @@ class CommitLog:
         )
 
     def _place_due_snapshot(self) -> None:
-        if self._state.next_number % self._every != 0:
-            return
-        record = self._envelope(self._state.epoch, Snapshot(self._state))
-        # Another's snapshot is as good: it says what the same records say. Whose epoch it was, the next record shows.
-        self._settle(record.number, fold(self._state, self._write(record)))
+        # Again and again, since others may have gone on to the next such number meanwhile.
+        while self._state.next_number % self._every == 0:
+            record = self._envelope(self._state.epoch, Snapshot(self._state))
+            # Another's snapshot is as good: it says what the same records say. Who owns the store, the next one shows.
+            self._settle(record.number, fold(self._state, self._write(record)))
 
     def _write(self, record: LogRecord) -> LogRecord:
         """The record that stands in the slot afterwards: this one, durable, or another writer's.

@@ -103,9 +103,11 @@ class _Folding:
                 self._add_commit(record, body)
             case DeletionRecord():
                 self._retire(record, body.pieces, body.wall_us)
+                self._drop_windows(body.pieces)
             case CollationRecord():
                 self._retire(record, body.merged, body.wall_us)
                 self._add_pieces(body.added)
+                self._drop_windows(body.merged)
         self._plain = replace(self._plain, next_number=record.number + 1)
         self._forget(record)
 
@@ -156,12 +158,15 @@ class _Folding:
                 self._pieces.pop(shard, None)
         _demand(record, "live pieces that leave", len(leaving), found)
         self._retired.extend(RetiredPiece(ref, record.number, wall_us) for ref in leaving)
+        self._plain = replace(self._plain, last_wall_us=max(self._plain.last_wall_us, wall_us))
+
+    def _drop_windows(self, left: tuple[PieceRef, ...]) -> None:
+        """Of the windows that these pieces were of, those of which no piece of the window alone is live."""
         live_alone = {
             ref.first_window for refs in self._pieces.values() for ref in refs if ref.first_window == ref.last_window
         }
-        for window in {ref.first_window for ref in leaving} - live_alone:
+        for window in {ref.first_window for ref in left} - live_alone:
             self._windows.pop(window, None)
-        self._plain = replace(self._plain, last_wall_us=max(self._plain.last_wall_us, wall_us))
 
     def _forget(self, record: LogRecord) -> None:
         published = max(self._plain.published_through, record.published_through)

@@ -119,7 +119,7 @@ class LogState:
     """All that the records below `next_number` say together; the defaults are a store's birth.
 
     `pieces` holds the live ones of each shard, ascending by first window, and no empty tuples. `windows` holds the
-    windows of which a piece is live that no collation merged (a merged piece says itself what it spans). `outputs`
+    windows of which a piece of that window alone is live (a merged piece says itself what it spans). `outputs`
     holds the staged files of every window beyond `published_through`, `retired` the pieces that left in a record beyond
     `purged_through`. `totals` and `reason_totals` are sums over all windows. `extra` is the newest commit's. The dicts
     are never changed: a new state gets new ones.

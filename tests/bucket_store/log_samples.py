@@ -1,0 +1,175 @@
+"""Values of the log side for tests: one of everything, strategies for random ones, and whole random logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from bucket_store.errors import CorruptionError
+from bucket_store.log_record import ClaimRecord, CollationRecord, CommitRecord, DeletionRecord, OutputFile, SourcesRef
+from bucket_store.log_state import LogState, fold
+from bucket_store.log_values import Body, LogRecord, Snapshot
+from bucket_store.piece import PieceRef
+
+NONCE = bytes(range(16))
+
+
+def piece(window: int, shard: int = 0, *, last: int | None = None, tag: str = "") -> PieceRef:
+    """A piece of one window, or of the windows up to `last`."""
+    name = f"{window:012d}-000001-000-{shard:04d}-0000abcd{tag}"
+    return PieceRef(
+        shard=shard,
+        file=f"pieces/{name}",
+        name=name,
+        offset=0,
+        length=4096,
+        checksum=2**64 - 1 - window,
+        first_window=window,
+        last_window=window if last is None else last,
+        entries=100,
+        min_bucket=-3,
+        max_bucket=8,
+        max_expiry=1_700_000_000_000_000,
+    )
+
+
+def commit(window: int, epoch: int = 1, **changes: Any) -> CommitRecord:
+    """A commit of one window with two pieces and two outputs."""
+    fields: dict[str, Any] = {
+        "window": window,
+        "epoch": epoch,
+        "attempt": 0,
+        "query_id": "q",
+        "batch_id": window + 7,
+        "wall_us": 1_700_000_000_000_000 + window,
+        "settings_hash": "5e77",
+        "latest_point": 1000 + window,
+        "latest_moved_us": 1_700_000_000_000_000,
+        "counts": {"unique": 3, "duplicate": 2, "expired": 0, "error": 1},
+        "reasons": {"malformed": 1},
+        "pieces": (piece(window, 0), piece(window, 1)),
+        "outputs": (
+            OutputFile("unique", f"_staging/{window}-1-0/a", f"a-{window}", 10, 2**63, 3),
+            OutputFile("duplicate", f"_staging/{window}-1-0/b", f"b-{window}", 11, 5, 2),
+        ),
+        "buckets": (-3, 8),
+        "timestamp": 1000 + window,
+        "sources": SourcesRef(f"{window:012d}-000001-000", 2, 2**64 - 1, 120),
+        "extra": {"live": ["oslo", "rome"]},
+    }
+    return CommitRecord(**(fields | changes))
+
+
+def envelope(number: int, body: Body, *, published: int = -1, purged: int = -1, epoch: int = 1) -> LogRecord:
+    """A record with a fixed nonce."""
+    return LogRecord(number, epoch, NONCE, published, purged, body)
+
+
+def assert_every_damage_is_found(data: bytes, file: str, decode: Callable[[bytes], object]) -> None:
+    """Every truncation and every flipped bit of `data` must give a CorruptionError with this file and an offset."""
+    damaged = [data[:length] for length in range(len(data))] + [data + b"\0"]
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for bad in damaged:
+        with pytest.raises(CorruptionError) as caught:
+            decode(bad)
+        assert caught.value.file == file
+        assert 0 <= caught.value.offset <= len(bad)
+
+
+expiry_keys = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
+points = st.none() | expiry_keys
+u64 = st.integers(0, 2**64 - 1)
+texts = st.text("aZ0/-é☃\0", max_size=6)  # a small alphabet: building the one of all Unicode takes seconds
+counts = st.dictionaries(st.sampled_from(["unique", "duplicate", "expired", "error"]), st.integers(0, 2**40))
+outputs = st.lists(st.builds(OutputFile, texts, texts, texts, u64, u64, u64), max_size=2).map(tuple)
+sources = st.none() | st.builds(SourcesRef, texts, st.integers(0, 2**32 - 1), u64, u64)
+extras = st.dictionaries(
+    texts, st.recursive(st.none() | st.integers(-9, 9) | texts, st.lists, max_leaves=4), max_size=2
+)
+
+
+@st.composite
+def piece_refs(draw: st.DrawFn, window: int, shard: int) -> PieceRef:
+    """A random piece of one window, named so that no other piece of the log equals it."""
+    return PieceRef(
+        shard,
+        draw(texts),
+        f"{window}-{shard}",
+        draw(u64),
+        draw(u64),
+        draw(u64),
+        window,
+        window,
+        draw(st.integers(1, 2**40)),
+        draw(st.integers(-(2**63), 2**63 - 1)),
+        draw(st.integers(-(2**63), 2**63 - 1)),
+        draw(points),
+    )
+
+
+@st.composite
+def commits(draw: st.DrawFn, window: int, epoch: int) -> CommitRecord:
+    """A random commit of this window in this epoch."""
+    shards = draw(st.sets(st.integers(0, 3)))
+    return CommitRecord(
+        window=window,
+        epoch=epoch,
+        attempt=draw(st.integers(0, 3)),
+        query_id=draw(texts),
+        batch_id=draw(u64),
+        wall_us=draw(st.integers(0, 2**60)),
+        settings_hash=draw(texts),
+        latest_point=draw(points),
+        latest_moved_us=draw(st.none() | st.integers(0, 2**60)),
+        counts=draw(counts),
+        reasons=draw(st.dictionaries(texts, u64, max_size=2)),
+        pieces=tuple(draw(piece_refs(window, shard)) for shard in sorted(shards)),
+        outputs=draw(outputs),
+        buckets=tuple(draw(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3))),
+        timestamp=draw(points),
+        sources=draw(sources),
+        extra=draw(extras),
+    )
+
+
+@st.composite
+def logs(draw: st.DrawFn, max_records: int = 24) -> list[LogRecord]:
+    """A random log from record 0 on, with a snapshot at every fourth number."""
+    state = LogState()
+    records: list[LogRecord] = []
+    for number in range(draw(st.integers(1, max_records))):
+        live = [ref for refs in state.pieces.values() for ref in refs]
+        kinds = ["claim", "commit", "commit", "commit"] + (["deletion", "collation"] if live else [])
+        kind = draw(st.sampled_from(kinds))
+        body: Body
+        if number % 4 == 0:
+            body = Snapshot(state)
+        elif state.epoch == 0 or kind == "claim":
+            body = ClaimRecord(state.epoch + draw(st.integers(1, 3)), draw(texts), draw(st.integers(0, 2**60)))
+        elif kind == "commit":
+            body = draw(commits(state.next_window, state.epoch))
+        elif kind == "deletion":
+            leaving = draw(st.lists(st.sampled_from(live), unique=True, min_size=1))
+            body = DeletionRecord(tuple(leaving), draw(st.integers(0, 2**60)), max(p.last_window for p in leaving))
+        else:
+            shard = draw(st.sampled_from(sorted(state.pieces)))
+            merged = state.pieces[shard][: draw(st.integers(1, 4))]
+            added = piece(merged[0].first_window, shard, last=merged[-1].last_window, tag=f"-{number}")
+            body = CollationRecord(merged, (added,), draw(st.integers(0, 2**60)))
+        record = LogRecord(
+            number,
+            state.epoch,
+            draw(st.binary(min_size=16, max_size=16)),
+            draw(st.integers(-1, state.next_window - 1)),
+            draw(st.integers(-1, number - 1)),
+            body,
+        )
+        records.append(record)
+        state = fold(state, record)
+    return records

@@ -1,0 +1,135 @@
+"""How bytes become durable and names are taken once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_files import FaultyFiles
+
+from bucket_store.durable import LOCAL, LocalFileSystem, is_temporary, make_directories, place_new, replace_whole, stage
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_placed_file_is_synced_before_it_has_its_name_and_the_name_after(tmp_path: Path) -> None:
+    """File sync, link, directory sync, in this order; the temporary name is gone."""
+    files = FaultyFiles()
+    place_new(files, tmp_path / "a", b"one")  # type: ignore[arg-type]
+    assert [name for name, _ in files.calls] == ["write_file", "link", "fsync_dir", "remove"]
+    assert (tmp_path / "a").read_bytes() == b"one"
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_taken_name_is_never_overwritten(tmp_path: Path) -> None:
+    """The first file stays as it is, the second leaves nothing."""
+    place_new(LOCAL, tmp_path / "a", b"one")
+    with pytest.raises(FileExistsError):
+        place_new(LOCAL, tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"one"
+    assert names(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize("failing", ["write_file", "link", "fsync_dir", "replace"])
+def test_no_error_leaves_a_temporary_file(tmp_path: Path, failing: str) -> None:
+    """Nor half of the real one."""
+    files: Any = FaultyFiles(lambda index, name, path: "before" if name == failing else None)
+    with pytest.raises(OSError, match="injected"):
+        (replace_whole if failing == "replace" else place_new)(files, tmp_path / "a", b"one")
+    assert names(tmp_path) == (["a"] if failing == "fsync_dir" else [])
+
+
+def test_an_error_of_the_clean_up_hides_nothing(tmp_path: Path) -> None:
+    """The file is placed though its temporary name stays."""
+    files: Any = FaultyFiles(lambda index, name, path: "before" if name == "remove" else None)
+    place_new(files, tmp_path / "a", b"one")
+    assert [is_temporary(name) for name in names(tmp_path)] == [True, False]
+
+
+def test_replacing_shows_the_old_or_the_new_file_and_syncs_nothing(tmp_path: Path) -> None:
+    """One rename over the old name."""
+    files: Any = FaultyFiles()
+    replace_whole(files, tmp_path / "a", b"one")
+    replace_whole(files, tmp_path / "a", b"two")
+    assert (tmp_path / "a").read_bytes() == b"two"
+    assert [name for name, _ in files.calls] == ["write_file", "replace"] * 2
+    assert names(tmp_path) == ["a"]
+
+
+def test_made_directories_are_durable_in_their_parents(tmp_path: Path) -> None:
+    """Every directory that is new is synced into its parent, and one that is there costs nothing."""
+    files: Any = FaultyFiles()
+    make_directories(files, tmp_path / "a" / "b")
+    assert [call for call in files.calls if call[0] != "exists"] == [
+        ("mkdir", tmp_path / "a"),
+        ("fsync_dir", tmp_path),
+        ("mkdir", tmp_path / "a" / "b"),
+        ("fsync_dir", tmp_path / "a"),
+    ]
+    files.calls.clear()
+    make_directories(files, tmp_path / "a" / "b")
+    assert [name for name, _ in files.calls] == ["exists"]
+
+
+def test_only_our_own_temporary_names_are_temporary(tmp_path: Path) -> None:
+    """They begin with a dot, so that readers of a directory pass over them."""
+    temporary = stage(LOCAL, tmp_path, "part-0.parquet", b"")
+    assert is_temporary(temporary.name)
+    assert not any(is_temporary(name) for name in ("part-0.parquet", ".hidden", "a.tmp", "00000000000000000001"))
+
+
+def test_the_local_files_do_what_the_protocol_says(tmp_path: Path) -> None:
+    """Reading, syncing, removing twice, times in µs, absent files; and they pickle."""
+    files = pickle.loads(pickle.dumps(LOCAL))
+    assert isinstance(files, LocalFileSystem)
+    path = tmp_path / "a"
+    files.write_file(path, b"x" * 100_000, sync=True)
+    with pytest.raises(FileExistsError):
+        files.write_file(path, b"", sync=False)
+    files.fsync_file(path)
+    os.utime(path, ns=(0, 1_234_567_000))
+    assert (files.modified_us(path), len(files.read(path)), files.exists(path)) == (1_234_567, 100_000, True)
+    files.mkdir(tmp_path / "d")
+    files.mkdir(tmp_path / "d")
+    assert sorted(files.listdir(tmp_path)) == ["a", "d"]
+    files.remove(path)
+    files.remove(path)
+    assert not files.exists(path)
+    with pytest.raises(FileNotFoundError):
+        files.read(path)
+    with pytest.raises(FileNotFoundError):
+        files.listdir(path)
+
+
+def _race(directory: Path, racer: int, start: Any, results: Any) -> None:
+    start.wait()
+    won = []
+    for number in range(30):
+        try:
+            place_new(LOCAL, directory / str(number), b"%d" % racer)
+            won.append(number)
+        except FileExistsError:
+            continue
+    results.put((racer, won))
+
+
+def test_of_eight_racing_processes_one_gets_each_name(tmp_path: Path) -> None:
+    """And the file is the winner's."""
+    context = multiprocessing.get_context("fork")
+    start, results = context.Event(), context.Queue()
+    racers = [context.Process(target=_race, args=(tmp_path, racer, start, results)) for racer in range(8)]
+    for racer in racers:
+        racer.start()
+    start.set()
+    winners = {number: racer for racer, won in (results.get(timeout=60) for _ in racers) for number in won}
+    for racer in racers:
+        racer.join(timeout=60)
+    assert sorted(winners) == list(range(30))
+    assert {number: int((tmp_path / str(number)).read_bytes()) for number in range(30)} == winners
+    assert len(names(tmp_path)) == 30

@@ -1,0 +1,125 @@
+"""Intents and published marks: read whole, or absent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_files import FaultyFiles
+from hypothesis import given
+from hypothesis import strategies as st
+from log_samples import points
+
+from bucket_store.errors import UnknownFormatError
+from bucket_store.marks import (
+    INTENT_MAGIC,
+    PUBLISHED_MAGIC,
+    Intent,
+    decode_intent,
+    encode_intent,
+    read_intents,
+    read_published,
+    remove_intents,
+    write_intent,
+    write_published,
+)
+from bucket_store.sealed import seal
+
+INTENT = Intent(3, 2, "query", 9, (bytes(16), bytes(range(16))), 1_700_000_000_000_000, -5, 12, "5e77")
+
+
+@given(
+    partitions=st.lists(st.binary(min_size=16, max_size=16), max_size=3).map(tuple),
+    latest=points,
+    window=st.integers(0, 2**40),
+    query=st.text("aé"),
+)
+def test_an_intent_comes_back_equal(partitions: Any, latest: Any, window: int, query: str) -> None:
+    """Round trip by property, ints as ints and floats as floats."""
+    intent = replace(INTENT, partitions=partitions, latest_point=latest, window=window, query_id=query)
+    again = decode_intent(encode_intent(intent), file="f")
+    assert again == intent
+    assert repr(again) == repr(intent)
+
+
+def damages(data: bytes) -> list[bytes]:
+    """Every truncation and every flipped bit."""
+    flips = [
+        bytes([*data[: bit // 8], data[bit // 8] ^ 1 << bit % 8, *data[bit // 8 + 1 :]]) for bit in range(8 * len(data))
+    ]
+    return [data[:length] for length in range(len(data))] + flips
+
+
+def test_a_damaged_intent_is_absent() -> None:
+    """Every truncation and every flipped bit: never a wrong intent, never an error."""
+    assert {decode_intent(bad, file="f") for bad in damages(encode_intent(INTENT))} == {None}
+
+
+def test_a_damaged_published_mark_is_absent(tmp_path: Path) -> None:
+    """Every truncation and every flipped bit: never a wrong window, never an error."""
+    path = tmp_path / "published"
+    write_published(path, 1000)
+    for bad in damages(path.read_bytes()):
+        path.write_bytes(bad)
+        assert read_published(path) is None
+
+
+@pytest.mark.parametrize("body", [b"", b"\x05", b"\x90", b"\x92\x01\x02", b"\x91\xa1a", b"\xc1"])
+def test_whole_bytes_that_are_no_mark_are_absent(tmp_path: Path, body: bytes) -> None:
+    """A right checksum round something else."""
+    (tmp_path / "published").write_bytes(seal(PUBLISHED_MAGIC, 1, body))
+    assert read_published(tmp_path / "published") is None
+    assert decode_intent(seal(INTENT_MAGIC, 1, body), file="f") is None
+
+
+def test_marks_of_a_later_release_are_refused(tmp_path: Path) -> None:
+    """They are not damaged, so they are not absent."""
+    with pytest.raises(UnknownFormatError):
+        decode_intent(seal(INTENT_MAGIC, 2, b""), file="f")
+    (tmp_path / "published").write_bytes(seal(PUBLISHED_MAGIC, 2, b""))
+    with pytest.raises(UnknownFormatError):
+        read_published(tmp_path / "published")
+
+
+def test_the_newest_intent_of_each_epoch_is_found(tmp_path: Path) -> None:
+    """Replaced within an epoch, ascending over epochs, without damaged ones, without strays and misplaced ones."""
+    assert read_intents(tmp_path) == []
+    write_intent(tmp_path, replace(INTENT, epoch=12))
+    write_intent(tmp_path, INTENT)
+    later = replace(INTENT, window=4)
+    write_intent(tmp_path, later)
+    (tmp_path / "intents" / "000005").write_bytes(b"torn")
+    (tmp_path / "intents" / "000006").write_bytes(encode_intent(INTENT))
+    (tmp_path / "intents" / ".000007.ab.tmp").write_bytes(encode_intent(INTENT))
+    assert read_intents(tmp_path) == [later, replace(INTENT, epoch=12)]
+    remove_intents(tmp_path, below_epoch=12)
+    remove_intents(tmp_path, below_epoch=12)
+    assert read_intents(tmp_path) == [replace(INTENT, epoch=12)]
+
+
+def test_intents_that_go_away_meanwhile_are_absent(tmp_path: Path) -> None:
+    """Another start may be cleaning up."""
+    write_intent(tmp_path, INTENT)
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "read":
+            path.unlink()
+
+    files: Any = FaultyFiles(meanwhile)  # type: ignore[arg-type]
+    assert read_intents(tmp_path, fs=files) == []
+
+
+def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
+    """A small batch must not drown in syncs: after the directory is there, an intent and a mark sync nothing."""
+    path = tmp_path / "published"
+    assert read_published(path) is None
+    write_intent(tmp_path, INTENT)
+    files: Any = FaultyFiles()
+    write_intent(tmp_path, INTENT, fs=files)
+    write_published(path, 3, fs=files)
+    write_published(path, 4, fs=files)
+    assert read_published(path) == 4
+    assert {name for name, _ in files.calls} == {"exists", "write_file", "replace"}
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["intents", "published"]
