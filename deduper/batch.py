@@ -1,7 +1,7 @@
 """One shard's part of a window, judged as a whole: columns in, verdicts and the new keys out.
 
 Equal keys of a window may come from several source partitions and reach a shard in any order, and the first *in source
-order* is the unique one. So the admitted rows are sorted by (bucket, key, source order); each run of equal ones is a
+order* is the unique one. So the admitted rows are sorted by (bucket, key, source order); each run of equal keys is a
 group, looked up once among the committed windows and then walked in source order.
 
 Nothing here knows how the look-up works, and nothing is changed by it: judging the same rows again gives the same.
@@ -11,34 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bucket_store.matches import Matches
 from bucket_store.piece import Entries
 from deduper import kernels
 from deduper.clock import POSITION_BITS, domain_ends, writable
 from deduper.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
 from deduper.verdict import DUPLICATE_REASONS, INT64_MAX, INT64_MIN, ExpiryBy, Fate, Verdict
 
-_ONE_BUCKET = 0
+_NO_COPY = -1
+_NARROW = 1024
 _VERDICT_OF_FATE = np.full(256, Verdict.ERROR, np.uint8)
 for _fate in Fate:
     _VERDICT_OF_FATE[_fate] = Verdict.UNIQUE if _fate.verdict is None else _fate.verdict
-
-
-class Matches(Protocol):
-    """What a look-up of m digests gives: `found` bool[m], and per found digest what the store keeps beside it."""
-
-    @property
-    def found(self) -> Bools: ...
-    @property
-    def expiry(self) -> Expiries | None: ...
-    @property
-    def origin(self) -> Int64s | None: ...
-    @property
-    def window(self) -> NDArray[np.uint32] | None: ...
 
 
 Find = Callable[[int, UInt64s], Matches]
@@ -147,22 +136,15 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find) -> 
     order = writable(rows.order, np.int64)
     expiry = _expiry_keys(rows, rules)
 
-    by_key = kernels.sort_by_key(digests, order, admitted)
     buckets = _bucket_keys(rows, rules, expiry, digests)
-    if rules.lookup_all_live:
-        sought_in = np.full(fate.size, _ONE_BUCKET, np.int64)
-        sorted_rows = by_key
-    else:
-        sought_in = buckets
-        sorted_rows = _sorted_by_bucket(buckets, by_key)
-    starts = kernels.find_groups(sought_in, digests, sorted_rows)
-    matches = _look_up(find, sought_in, digests, sorted_rows[starts[:-1]], rules)
+    sorted_rows, starts = _grouped(digests, order, admitted, None if rules.lookup_all_live else buckets)
+    heads = sorted_rows[starts[:-1]]
+    sought_in = np.zeros(heads.size, np.int64) if rules.lookup_all_live else buckets[heads]
+    matches = _look_up(find, sought_in, np.take(digests, heads, axis=0), rules)
 
     verdict = _VERDICT_OF_FATE[fate]
-    same_window = np.zeros(fate.size, np.bool_)
-    first_row = np.full(fate.size, -1, np.int64)
-    first_match = np.full(fate.size, -1, np.int64)
-    remembered = np.empty(starts.size - 1, np.int64)
+    first_copy = np.full(fate.size, _NO_COPY, np.int64)
+    remembered = np.empty(heads.size, np.int64)
     if rules.lookup_all_live:
         latest_before, has_latest = _clock_before(rows, rules)
         lowest, _ = domain_ends(float_domain=rules.float_domain)
@@ -177,27 +159,21 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find) -> 
             _dtype(rules)(rules.period),
             lowest,
             verdict,
-            same_window,
-            first_row,
-            first_match,
+            first_copy,
             remembered,
         )
         remembered = _sorted_by_bucket(buckets, remembered[:count])
     else:
-        count = kernels.judge_groups(
-            starts, sorted_rows, matches.found, verdict, same_window, first_row, first_match, remembered
-        )
+        count = kernels.judge_groups(starts, sorted_rows, matches.found, verdict, first_copy, remembered)
         remembered = remembered[:count]
 
-    first_window, first_origin, first_expiry = _first_copies(
-        rules, window, matches, first_row, first_match, order, expiry
-    )
+    first_window, first_origin, first_expiry = _first_copies(rules, window, matches, first_copy, order, expiry)
     entries = _entries(rules, remembered, buckets, digests, order, expiry)
     has_key = rules.has_expiry_key
     return ShardOutcome(
         verdict=verdict,
         fate=fate,
-        same_window=same_window,
+        same_window=first_copy > _NO_COPY,
         first_window=first_window,
         first_origin=first_origin,
         first_expiry=first_expiry,
@@ -228,12 +204,12 @@ def _judge_two_rows(rules: JudgeRules) -> None:
         has_latest=None,
         category=None,
     )
-    judge_shard(rows, rules, 0, lambda _, digests: _no_matches(len(digests), rules))
+    judge_shard(rows, rules, 0, lambda _, digests: Matches(np.zeros(len(digests), np.bool_), None, None, None))
 
 
 @dataclass(frozen=True, slots=True)
 class _GroupMatches:
-    """`Matches` of all groups, every column present."""
+    """`Matches` of all groups, every column present: zeros where the store keeps none."""
 
     found: Bools
     expiry: Expiries
@@ -281,28 +257,53 @@ def _bucket_keys(rows: ShardRows, rules: JudgeRules, expiry: Expiries, digests: 
         )
 
 
+def _grouped(digests: UInt64s, order: Int64s, admitted: Int64s, buckets: Int64s | None) -> tuple[Int64s, Int64s]:
+    """The admitted rows sorted by (bucket, hi, lo, order) and the starts of their groups; see `unpack_groups`.
+
+    Rows are put in source order first (cheap: they come as one ascending run a source partition). Then one vectorised
+    sort of words that hold bucket, leading bits of hi and that position leaves each group together and in source
+    order, however often a key is repeated; what the words could not tell apart is sorted out afterwards.
+    """
+    in_order = order[admitted]
+    if np.any(in_order[1:] < in_order[:-1]):
+        admitted = admitted[np.argsort(in_order, kind="stable")]
+    index_bits = int(admitted.size).bit_length()
+    lowest, bucket_bits = 0, 0
+    if buckets is None:
+        buckets = in_order  # not read: it has no bits
+    elif admitted.size:
+        used = buckets[admitted]
+        lowest, width = int(used.min()), int(used.max()) - int(used.min()) + 1
+        if width > 2 * admitted.size + _NARROW:
+            # Far apart: their ranks serve as well.
+            ranks = np.empty_like(buckets)
+            ranks[admitted] = np.unique(used, return_inverse=True)[1]
+            buckets, lowest, width = ranks, 0, admitted.size
+        bucket_bits = (width - 1).bit_length()
+    packed = kernels.pack_keys(digests, buckets, admitted, lowest, bucket_bits, index_bits)
+    packed.sort()
+    return kernels.unpack_groups(packed, digests, admitted, index_bits)
+
+
 def _sorted_by_bucket(buckets: Int64s, rows: Int64s) -> Int64s:
-    """`rows` stably sorted by bucket: counted where the buckets lie close together, numbered first where not."""
+    """`rows` stably sorted by bucket: by counting where the buckets lie close together."""
     if not rows.size:
         return rows
     used = buckets[rows]
     lowest, highest = int(used.min()), int(used.max())
-    if highest - lowest < 2 * rows.size + 1024:
+    if highest - lowest < 2 * rows.size + _NARROW:
         return kernels.group_by_bucket(buckets, lowest, highest - lowest + 1, rows)
     return rows[np.argsort(used, kind="stable")]
 
 
-def _look_up(find: Find, sought_in: Int64s, digests: UInt64s, heads: Int64s, rules: JudgeRules) -> _GroupMatches:
-    """What `find` says of every group, `heads` being one row of each."""
-    count = heads.size
+def _look_up(find: Find, buckets: Int64s, digests: UInt64s, rules: JudgeRules) -> _GroupMatches:
+    """What `find` says of every group's digest, asked bucket by bucket."""
+    count = buckets.size
     result = _no_matches(count, rules)
-    head_buckets = sought_in[heads]
-    head_digests = digests[heads]
-    edges = [*(np.flatnonzero(head_buckets[1:] != head_buckets[:-1]) + 1).tolist(), count]
     begin = 0
-    for end in edges if count else []:
+    for end in [*(np.flatnonzero(buckets[1:] != buckets[:-1]) + 1).tolist(), count] if count else []:
         part = slice(begin, end)
-        matches = find(int(head_buckets[begin]), head_digests[part])
+        matches = find(int(buckets[begin]), digests[part])
         result.found[part] = matches.found
         for column, values in (
             (result.expiry, matches.expiry),
@@ -324,31 +325,27 @@ def _clock_before(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
 
 
 def _first_copies(
-    rules: JudgeRules,
-    window: int,
-    matches: _GroupMatches,
-    first_row: Int64s,
-    first_match: Int64s,
-    order: Int64s,
-    expiry: Expiries,
+    rules: JudgeRules, window: int, matches: _GroupMatches, first_copy: Int64s, order: Int64s, expiry: Expiries
 ) -> tuple[Int64s, Int64s, Expiries]:
     """Window, source order and expiry key of every duplicate's first copy."""
     first_window = np.full(order.size, -1, np.int64)
     first_origin = np.zeros(order.size, np.int64)
     first_expiry: Expiries = np.zeros(order.size, _dtype(rules))
-    if not rules.keep_first_seen:
-        return first_window, first_origin, first_expiry
-    here = np.flatnonzero(first_row >= 0)
-    first = first_row[here]
-    first_window[here] = window
-    first_origin[here] = order[first]
-    earlier = np.flatnonzero(first_match >= 0)
-    match = first_match[earlier]
-    first_window[earlier] = matches.window[match]
-    first_origin[earlier] = matches.origin[match]
-    if rules.has_expiry_key:
-        first_expiry[here] = expiry[first]
-        first_expiry[earlier] = matches.expiry[match]
+    if rules.keep_first_seen:
+        kernels.name_first_copies(
+            first_copy,
+            window,
+            order,
+            expiry,
+            matches.window,
+            matches.origin,
+            matches.expiry,
+            first_window,
+            first_origin,
+            first_expiry,
+        )
+        if not rules.has_expiry_key:
+            first_expiry[:] = 0
     return first_window, first_origin, first_expiry
 
 
@@ -363,7 +360,7 @@ def _entries(
     return Entries(
         bucket_keys=used[starts],
         bucket_starts=np.append(starts, used.size).astype(np.int64),
-        digests=digests[remembered],
+        digests=np.take(digests, remembered, axis=0),
         expiry=expiry[remembered] if rules.keeps_expiry else None,
         origin=order[remembered] if rules.keep_first_seen else None,
     )
@@ -374,7 +371,7 @@ def _counted(values: NDArray[np.integer[Any]]) -> dict[int, int]:
     if not values.size:
         return {}
     lowest = int(values.min())
-    if int(values.max()) - lowest > 2 * values.size + 1024:
+    if int(values.max()) - lowest > 2 * values.size + _NARROW:
         found, counts = np.unique(values, return_counts=True)
         return dict(zip(found.tolist(), counts.tolist(), strict=True))
     counts = np.bincount(values.astype(np.int64) - lowest)

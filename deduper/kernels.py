@@ -44,8 +44,6 @@ _JUMP_TOO_FAR: Final = int(Fate.JUMP_TOO_FAR)
 _UNIQUE: Final = int(Verdict.UNIQUE)
 _DUPLICATE: Final = int(Verdict.DUPLICATE)
 
-_SHORT_RUN: Final = 24
-
 
 @compiled
 def is_expired(expiry: Any, latest: Any, period: Any, lowest: Any) -> bool:
@@ -173,21 +171,69 @@ def place_rows(
 
 
 @compiled
-def _comes_before(digests: UInt64s, order: Int64s, left: int, right: int) -> bool:
-    """Row `left` sorts before row `right` by (hi, lo, order)."""
-    if digests[left, 0] != digests[right, 0]:
-        return bool(digests[left, 0] < digests[right, 0])
-    if digests[left, 1] != digests[right, 1]:
-        return bool(digests[left, 1] < digests[right, 1])
-    return bool(order[left] < order[right])
+def pack_keys(
+    digests: UInt64s, buckets: Int64s, rows: Int64s, lowest: int, bucket_bits: int, index_bits: int
+) -> UInt64s:
+    """One sortable word a row: its bucket - lowest, as much of hi as there is room for, its index in `rows`."""
+    packed = np.empty(rows.size, dtype=np.uint64)
+    shift = np.uint64(bucket_bits + index_bits)
+    index_shift = np.uint64(index_bits)
+    for index in range(rows.size):
+        row = rows[index]
+        word = (digests[row, 0] >> shift) << index_shift | np.uint64(index)
+        if bucket_bits:
+            word |= np.uint64(buckets[row] - lowest) << np.uint64(64 - bucket_bits)
+        packed[index] = word
+    return packed
 
 
 @compiled
-def _merge_sort(rows: Int64s, digests: UInt64s, order: Int64s) -> None:
-    """Sorts `rows` in place by (hi, lo, order), n log n whatever they hold."""
+def unpack_groups(packed: UInt64s, digests: UInt64s, rows: Int64s, index_bits: int) -> tuple[Int64s, Int64s]:
+    """Rows sorted by (bucket, hi, lo), equal ones as they stand in `rows`, and where each run of equal ones starts.
+
+    `packed` is sorted, so only rows whose words agree up to the index are left to compare: those of one key, and now
+    and then two keys with the same leading bits. Returns int64[n] rows and int64[groups + 1] starts, the last n.
+    """
+    count = packed.size
+    mask = np.uint64((1 << index_bits) - 1)
+    shift = np.uint64(index_bits)
+    result = np.empty(count, dtype=np.int64)
+    for index in range(count):
+        result[index] = rows[np.int64(packed[index] & mask)]
+    starts = np.empty(count + 1, dtype=np.int64)
+    groups = 0
+    begin = 0
+    while begin < count:
+        prefix = packed[begin] >> shift
+        end = begin + 1
+        is_one_key = True
+        while end < count and packed[end] >> shift == prefix:
+            is_one_key = is_one_key and _is_same(digests, result[end], result[begin])
+            end += 1
+        starts[groups] = begin
+        groups += 1
+        if not is_one_key:
+            _merge_sort(result[begin:end], digests)
+            for index in range(begin + 1, end):
+                if not _is_same(digests, result[index], result[index - 1]):
+                    starts[groups] = index
+                    groups += 1
+        begin = end
+    starts[groups] = count
+    return result, starts[: groups + 1].copy()
+
+
+@compiled
+def _is_same(digests: UInt64s, left: int, right: int) -> bool:
+    return bool(digests[left, 0] == digests[right, 0] and digests[left, 1] == digests[right, 1])
+
+
+@compiled
+def _merge_sort(rows: Int64s, digests: UInt64s) -> None:
+    """Sorts `rows` stably, in place, by (hi, lo): n log n whatever they hold."""
     count = rows.size
     source = rows.copy()
-    target = np.empty_like(rows)
+    target = np.empty_like(source)
     width = 1
     while width < count:
         for low in range(0, count, 2 * width):
@@ -196,10 +242,7 @@ def _merge_sort(rows: Int64s, digests: UInt64s, order: Int64s) -> None:
             left = low
             right = middle
             for slot in range(low, high):
-                take_left = left < middle
-                if take_left and right < high:
-                    take_left = not _comes_before(digests, order, source[right], source[left])
-                if take_left:
+                if left < middle and (right == high or not _comes_before(digests, source[right], source[left])):
                     target[slot] = source[left]
                     left += 1
                 else:
@@ -211,49 +254,10 @@ def _merge_sort(rows: Int64s, digests: UInt64s, order: Int64s) -> None:
 
 
 @compiled
-def sort_by_key(digests: UInt64s, order: Int64s, rows: Int64s) -> Int64s:
-    """`rows` sorted by (hi, lo, order) of the rows they name.
-
-    One scatter by the leading bits of hi leaves about one row a slot, because digests are uniform. A slot that holds
-    more (a hot key, equal hi) is put in order by insertion while it is short, by merging when it is long: one key
-    repeated a million times costs n log n, and n when its rows came in order.
-    """
-    count = rows.size
-    bits = 1
-    while (1 << bits) < count and bits < 20:
-        bits += 1
-    shift = np.uint64(64 - bits)
-    starts = np.zeros((1 << bits) + 1, dtype=np.int64)
-    for index in range(count):
-        starts[np.int64(digests[rows[index], 0] >> shift) + 1] += 1
-    for slot in range(1 << bits):
-        starts[slot + 1] += starts[slot]
-    result = np.empty(count, dtype=np.int64)
-    fill = starts[:-1].copy()
-    for index in range(count):
-        row = rows[index]
-        prefix = np.int64(digests[row, 0] >> shift)
-        result[fill[prefix]] = row
-        fill[prefix] += 1
-    for slot in range(1 << bits):
-        low = starts[slot]
-        high = starts[slot + 1]
-        if high - low < 2:
-            continue
-        if high - low <= _SHORT_RUN:
-            for index in range(low + 1, high):
-                row = result[index]
-                hole = index
-                while hole > low and _comes_before(digests, order, row, result[hole - 1]):
-                    result[hole] = result[hole - 1]
-                    hole -= 1
-                result[hole] = row
-            continue
-        for index in range(low + 1, high):
-            if _comes_before(digests, order, result[index], result[index - 1]):
-                _merge_sort(result[low:high], digests, order)
-                break
-    return result
+def _comes_before(digests: UInt64s, left: int, right: int) -> bool:
+    if digests[left, 0] != digests[right, 0]:
+        return bool(digests[left, 0] < digests[right, 0])
+    return bool(digests[left, 1] < digests[right, 1])
 
 
 @compiled
@@ -273,60 +277,27 @@ def group_by_bucket(buckets: Int64s, lowest: int, width: int, rows: Int64s) -> I
 
 
 @compiled
-def find_groups(buckets: Int64s, digests: UInt64s, rows: Int64s) -> Int64s:
-    """Start of every run of equal (bucket, hi, lo) in sorted `rows`, and the end of the last: int64[groups + 1]."""
-    starts = np.empty(rows.size + 1, dtype=np.int64)
-    groups = 0
-    for index in range(rows.size):
-        row = rows[index]
-        before = rows[max(index - 1, 0)]
-        if (
-            index == 0
-            or digests[row, 0] != digests[before, 0]
-            or digests[row, 1] != digests[before, 1]
-            or buckets[row] != buckets[before]
-        ):
-            starts[groups] = index
-            groups += 1
-    starts[groups] = rows.size
-    return starts[: groups + 1]
-
-
-@compiled
 def judge_groups(
-    starts: Int64s,
-    rows: Int64s,
-    found: Bools,
-    verdict: UInt8s,
-    same_window: Bools,
-    first_row: Int64s,
-    first_match: Int64s,
-    remembered: Int64s,
+    starts: Int64s, rows: Int64s, found: Bools, verdict: UInt8s, first_copy: Int64s, remembered: Int64s
 ) -> int:
     """The first row of a group is unique unless its key was found; all others are duplicates.
 
-    Written: `verdict`, `same_window` of the rows; `first_row` or `first_match`, the row or the found group that holds
-    a duplicate's first copy; `remembered`, the unique rows in the order of the groups. Returns how many those are.
+    Written: `verdict` of the rows; `first_copy` of the duplicates, the row that holds it, or -2 - group where it was
+    found; `remembered`, the unique rows in the order of the groups. Returns how many those are.
     """
     count = 0
     for group in range(starts.size - 1):
         begin = starts[group]
-        head = rows[begin]
-        if found[group]:
-            verdict[head] = _DUPLICATE
-            first_match[head] = group
-        else:
-            verdict[head] = _UNIQUE
-            remembered[count] = head
+        first = -2 - group
+        if not found[group]:
+            first = rows[begin]
+            verdict[first] = _UNIQUE
+            remembered[count] = first
             count += 1
-        for index in range(begin + 1, starts[group + 1]):
-            row = rows[index]
-            verdict[row] = _DUPLICATE
-            if found[group]:
-                first_match[row] = group
-            else:
-                first_row[row] = head
-                same_window[row] = True
+            begin += 1
+        for index in range(begin, starts[group + 1]):
+            verdict[rows[index]] = _DUPLICATE
+            first_copy[rows[index]] = first
     return count
 
 
@@ -342,9 +313,7 @@ def judge_groups_by_age(
     period: Any,
     lowest: Any,
     verdict: UInt8s,
-    same_window: Bools,
-    first_row: Int64s,
-    first_match: Int64s,
+    first_copy: Int64s,
     remembered: Int64s,
 ) -> int:
     """As `judge_groups`, but what is remembered of a key counts only until a tuple's clock has passed it.
@@ -356,24 +325,47 @@ def judge_groups_by_age(
     for group in range(starts.size - 1):
         has_entry = found[group]
         entry = found_expiry[group]
-        entry_row = -1
+        first = -2 - group
         for index in range(starts[group], starts[group + 1]):
             row = rows[index]
             if has_entry and has_latest[row] and is_expired(entry, latest_before[row], period, lowest):
                 has_entry = False
-            if not has_entry:
+            if has_entry:
+                verdict[row] = _DUPLICATE
+                first_copy[row] = first
+            else:
                 verdict[row] = _UNIQUE
                 has_entry = True
                 entry = expiry[row]
-                entry_row = row
-                continue
-            verdict[row] = _DUPLICATE
-            if entry_row < 0:
-                first_match[row] = group
-            else:
-                first_row[row] = entry_row
-                same_window[row] = True
-        if entry_row >= 0:
-            remembered[count] = entry_row
+                first = row
+        if first >= 0:
+            remembered[count] = first
             count += 1
     return count
+
+
+@compiled
+def name_first_copies(
+    first_copy: Int64s,
+    window: int,
+    order: Int64s,
+    expiry: Expiries,
+    match_window: NDArray[np.uint32],
+    match_origin: Int64s,
+    match_expiry: Expiries,
+    first_window: Int64s,
+    first_origin: Int64s,
+    first_expiry: Expiries,
+) -> None:
+    """Writes window, source order and expiry key of what `first_copy` points at; see `judge_groups`."""
+    for row in range(first_copy.size):
+        first = first_copy[row]
+        if first >= 0:
+            first_window[row] = window
+            first_origin[row] = order[first]
+            first_expiry[row] = expiry[first]
+        elif first < -1:
+            group = -2 - first
+            first_window[row] = match_window[group]
+            first_origin[row] = match_origin[group]
+            first_expiry[row] = match_expiry[group]

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bucket_store.matches import Matches
 from bucket_store.piece import Entries
 from deduper.batch import JudgeRules, ShardOutcome, ShardRows, judge_shard
 from deduper.categories import CategoryState, PlaceIntervals, arrange
@@ -37,16 +38,6 @@ class Shape:
     secure: bool = False
 
 
-@dataclass
-class ColumnMatches:
-    """`Matches` as plain columns."""
-
-    found: Any
-    expiry: Any
-    origin: Any
-    window: Any
-
-
 class Memory(Protocol):
     """What a window leaves behind, and what the next may ask of it."""
 
@@ -66,11 +57,11 @@ class DictMemory:
     def find(self, shard: int) -> Callable[[int, Any], Any]:
         entries = self._entries[shard] if shard < len(self._entries) else {}
 
-        def look_up(bucket: int, digests: Any) -> ColumnMatches:
+        def look_up(bucket: int, digests: Any) -> Matches:
             assert all(tuple(a) < tuple(b) for a, b in zip(digests[:-1].tolist(), digests[1:].tolist(), strict=True))
             hits = [entries.get((bucket, hi, lo)) for hi, lo in digests.tolist()]
             plain = [hit or (None, 0, 0) for hit in hits]
-            return ColumnMatches(
+            return Matches(
                 np.array([hit is not None for hit in hits], np.bool_),
                 np.array([expiry or 0 for expiry, _, _ in plain]),
                 np.array([origin for _, origin, _ in plain], np.int64),
