@@ -340,7 +340,12 @@ def inspect_window(
 @_command(inspect_app, "bucket", *_READING, raw_values=True)
 def inspect_bucket(
     store: StoreArgument,
-    bucket: Annotated[int, typer.Argument(metavar="B", help="The bucket key.", show_default=False)],
+    bucket: Annotated[
+        str,
+        typer.Argument(
+            metavar="B", help="The bucket key, or a time as 2024-12-31T23:00Z that falls into it.", show_default=False
+        ),
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Show which pieces hold a bucket, in every shard."""
@@ -348,7 +353,8 @@ def inspect_bucket(
     from deduper.open_store import open_store
     from deduper.terminal import answer_console, print_json
 
-    report = inspect_store.inspect_bucket(open_store(store), bucket)
+    opened = open_store(store)
+    report = inspect_store.inspect_bucket(opened, inspect_store.bucket_of(opened, bucket))
     if as_json:
         print_json(report.to_json())
     else:

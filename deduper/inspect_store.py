@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,12 @@ from bucket_store.sources_file import SourcePartition, read_sources
 from deduper.categories import CategoryState
 from deduper.clock import POSITION_BITS
 from deduper.digests import KeyValue, key_digest
-from deduper.errors import CheckFailedError
+from deduper.errors import CheckFailedError, UsageError
 from deduper.judging import CATEGORIES
 from deduper.open_store import OpenStore
 from deduper.terminal import pairs, table
 from deduper.units import approximate_size, format_time
-from deduper.verdict import Verdict, first_live_bucket
+from deduper.verdict import Verdict, bucket_key, first_live_bucket
 
 _HEADER_GUESS_BYTES = 4096
 _PORTS = tuple(verdict.port for verdict in Verdict)
@@ -59,9 +61,11 @@ class KeyReport:
     entries: tuple[KeyEntry, ...]
 
     @property
-    def is_remembered(self) -> bool:
-        """Whether a live copy is there; copies of which that cannot be said count as live."""
-        return any(entry.is_live is not False for entry in self.entries)
+    def is_remembered(self) -> bool | None:
+        """Whether a live copy is there; None when there are copies, and that cannot be said of any."""
+        if any(entry.is_live for entry in self.entries):
+            return True
+        return None if any(entry.is_live is None for entry in self.entries) else False
 
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`."""
@@ -242,6 +246,25 @@ def inspect_bucket(store: OpenStore, bucket: int) -> BucketReport:
     return BucketReport(bucket, _holds(store, bucket), is_live, tuple(parts))
 
 
+def bucket_of(store: OpenStore, text: str) -> int:
+    """The bucket key that a text names: itself, or the bucket of a time in ISO 8601 where buckets are of time.
+
+    Raises:
+        UsageError: neither.
+    """
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    if not store.scale.is_time:
+        raise UsageError(f"`{text}` is no bucket key; write a whole number")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"`{text}` is no bucket key; write a whole number, or a time as 2024-12-31T23:00Z") from None
+    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    time_us = (utc - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return bucket_key(time_us, store.settings["expiry.span"])
+
+
 def _bucket_part(store: OpenStore, shard: int, piece: PieceRef, header: PieceHeader, index: int) -> BucketPart:
     expiries = None
     if header.min_expiry is not None and header.max_expiry is not None:
@@ -369,11 +392,11 @@ def _record_json(store: OpenStore, number: int, record: CommitRecord) -> dict[st
 def render_key(report: KeyReport) -> list[RenderableType]:
     """A key report as a person reads it."""
     next_copy = "the next copy in the same bucket" if report.is_own_bucket else "the next copy"
-    verdict = (
-        Text(f"remembered: {next_copy} is a duplicate", style="green")
-        if report.is_remembered
-        else Text("not remembered: the next copy is unique", style="yellow")
-    )
+    verdict = {
+        True: Text(f"remembered: {next_copy} is a duplicate", style="green"),
+        False: Text("not remembered: the next copy is unique", style="yellow"),
+        None: Text("stored; whether it is still remembered only a config can tell", style="yellow"),
+    }[report.is_remembered]
     key = ", ".join(f"{name} = {'null' if value is None else value}" for name, value in report.key.items())
     parts: list[RenderableType] = [
         pairs([("key", key), ("digest", f"{report.digest}, shard {report.shard}"), ("verdict", verdict)])

@@ -73,7 +73,7 @@ def _cell(value: object) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return cell == "–" or cell.replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
+    return cell == "–" or cell.rstrip("%").replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
 
 
 def progress_text(progress: BatchProgress) -> Text:
