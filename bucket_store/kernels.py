@@ -4,7 +4,8 @@ A table is open addressing kept in order ("ordered linear probing"). `slots` is 
 empty slot. A digest's home is the slot hi * capacity / 2^64; it stands there or behind, with no empty slot between, and
 the digests of the whole table ascend. The slack behind the last home takes what is pushed beyond it; nothing wraps
 round. So a look-up stops at the first greater digest, sorted digests are found and applied in one forward sweep, and a
-table moves to another capacity by one linear copy that leaves it in order.
+table moves to another capacity by one linear copy that leaves it in order. All this is fast for digests that spread
+evenly over hi, as salted hashes do; for others it is slow and still right.
 
 Columns beside the slots are arrays of their length, or of length 0 when the table has none. Expiry keys are int64 in
 order (see `ordered_expiry` for floats). Signatures are explicit, and their inputs read-only, so that arrays over mapped

@@ -26,6 +26,7 @@ from bucket_store.budget import Tier
 from bucket_store.errors import SpaceError
 from bucket_store.generation import Generation, ShardDirectories, open_generation
 from bucket_store.kernels import ordered_expiry
+from bucket_store.mapped_tables import let_go_of_deleted
 from bucket_store.matches import Matches, TableLayout, no_matches
 from bucket_store.merge_lookup import find_in_parts
 from bucket_store.piece import PieceRef
@@ -104,6 +105,7 @@ class ShardTables:
             StaleViewError: the tables are ahead of the view; nothing was touched.
             CorruptionError: a piece that the view names is damaged.
         """
+        let_go_of_deleted()
         directories = ShardDirectories.of(settings.memory_dir, settings.disk_dir, view.store_id, view.shard)
         try:
             generation = open_generation(directories, view, settings.layout, lock_timeout_s=settings.lock_timeout_s)
@@ -131,6 +133,7 @@ class ShardTables:
     def close(self) -> None:
         """Lets go of the lock; the tables stay. Safe to repeat."""
         self._pinned = None
+        let_go_of_deleted()
         if self._generation is not None:
             self._generation.close()
 

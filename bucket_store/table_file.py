@@ -54,13 +54,16 @@ class TableFile:
     """A mapped table. Not safe for threads; whoever writes holds the generation's lock and has marked it dirty."""
 
     def __init__(
-        self, path: Path, layout: TableLayout, bucket: int, capacity: int, slots: int, mapped: mmap.mmap
+        self, path: Path, layout: TableLayout, bucket: int, *, capacity: int, slots: int, fd: int, size_bytes: int
     ) -> None:
+        """Maps an open file; use `create_table` or `open_table`. The descriptor stays the caller's."""
+        status = os.fstat(fd)
+        mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self.path = path
         self.layout = layout
         self.bucket = bucket
         self.capacity = capacity
-        self.size_bytes = len(mapped)
+        self.identity = (status.st_dev, status.st_ino)
         self._keys = np.frombuffer(mapped, np.uint64, 1, _KEYS_AT)
         at = _DATA_AT
         self.slots = np.frombuffer(mapped, np.uint64, 2 * slots, at).reshape(slots, 2)
@@ -182,7 +185,7 @@ def create_table(
         os.posix_fallocate(fd, 0, size)
         fixed = _FIXED.pack(_MAGIC, _VERSION, _column_bits(layout), nonce, bucket, capacity, slots)
         os.pwrite(fd, fixed + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fixed)), 0)
-        return TableFile(path, layout, bucket, capacity, slots, _map(fd, size))
+        return TableFile(path, layout, bucket, capacity=capacity, slots=slots, fd=fd, size_bytes=size)
     except OSError:
         path.unlink(missing_ok=True)
         raise
@@ -208,7 +211,7 @@ def open_table(path: Path, layout: TableLayout, nonce: bytes, bucket: int) -> Ta
             return None
         if checksum != xxhash.xxh3_64_intdigest(fixed[: _FIXED.size]):
             return None
-        return TableFile(path, layout, bucket, capacity, slots, _map(fd, size))
+        return TableFile(path, layout, bucket, capacity=capacity, slots=slots, fd=fd, size_bytes=size)
     finally:
         os.close(fd)
 
@@ -230,7 +233,3 @@ def building_name(bucket: int) -> str:
 
 def _column_bits(layout: TableLayout) -> int:
     return int(layout.has_expiry) | int(layout.has_origin) << 1
-
-
-def _map(fd: int, size: int) -> mmap.mmap:
-    return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)

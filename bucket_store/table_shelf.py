@@ -19,6 +19,7 @@ from bucket_store.budget import Tier
 from bucket_store.errors import SpaceError
 from bucket_store.generation import Generation
 from bucket_store.kernels import ordered_expiry
+from bucket_store.mapped_tables import keep_mapped, mapped_table
 from bucket_store.matches import TableLayout
 from bucket_store.piece import BucketEntries
 from bucket_store.piece_reader import Part, PieceReader
@@ -30,7 +31,6 @@ from bucket_store.table_file import (
     capacity_for,
     create_table,
     file_bytes,
-    open_table,
     table_name,
 )
 
@@ -87,7 +87,7 @@ class TableShelf:
         """The bucket's table, from now on the most recently used; None when it is not resident."""
         for directory in self._directories:
             path = directory / table_name(bucket)
-            table = open_table(path, self._layout, self._generation.header.nonce, bucket)
+            table = mapped_table(path, self._layout, self._generation.header.nonce, bucket)
             if table is not None:
                 os.utime(path)
                 return table
@@ -109,7 +109,7 @@ class TableShelf:
             table = self._create(bucket, sum(part.count for part in parts), LEAST_SLACK)
             for part, entries in self._reader.read_all(parts):
                 table = self.enter(table, entries, part.ref.first_window)
-            table.path.rename(table.path.with_name(table_name(bucket)))
+            self._give_name(table)
         except SpaceError:
             if table is not None:
                 table.path.unlink(missing_ok=True)
@@ -160,12 +160,16 @@ class TableShelf:
             slack *= 2
             larger = self._create(table.bucket, keys, slack, keep=(table.path,))
         if bucket_of(table.path.name) is not None:
-            named = larger.path.with_name(table.path.name)
-            larger.path.rename(named)
-            larger.path = named
+            self._give_name(larger)
         if table.path != larger.path:
             table.path.unlink(missing_ok=True)
         return larger
+
+    def _give_name(self, table: TableFile) -> None:
+        named = table.path.with_name(table_name(table.bucket))
+        table.path.rename(named)
+        table.path = named
+        keep_mapped(table)
 
     def _create(self, bucket: int, keys: int, slack: int, *, keep: Collection[Path] = ()) -> TableFile:
         """An empty table with room for so many keys, in the first tier that takes it."""
