@@ -52,7 +52,7 @@ source:
   path: in/
   file_format: json               # one JSON object a line; or csv, parquet
   schema: "{SCHEMA}"
-  max_files_per_batch: 8          # the log has a file an hour: a window takes eight hours
+  max_files_per_batch: 12         # the log has a file an hour: a window takes half a day
 
 key: [user, id]                   # equal in all of these = the same record
 
