@@ -1,0 +1,130 @@
+"""Ports, reasons, and what the expiry rule means for whole buckets: both sides of every edge, and the edge."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deduper.kernels import is_beyond, is_expired
+from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict, bucket_key, expiry_point, first_live_bucket
+
+_INT64 = st.integers(INT64_MIN, INT64_MAX)
+_POSITIVE = st.integers(1, INT64_MAX)
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def test_numbers_are_for_ever() -> None:
+    """Verdicts and fates stand in users' outputs and receipts."""
+    assert [(verdict.value, verdict.port) for verdict in Verdict] == [
+        (0, "unique"),
+        (1, "duplicate"),
+        (2, "expired"),
+        (3, "error"),
+    ]
+    assert {fate.value: fate.reason for fate in Fate} == {
+        0: "",
+        1: "older_than_period",
+        2: "category_dropped",
+        10: "malformed",
+        11: "invalid_utf8",
+        12: "null_key",
+        13: "null_expiry",
+        14: "bad_expiry",
+        15: "ahead_of_now",
+        16: "jump_too_far",
+        17: "file_changed",
+        18: "file_missing",
+        19: "file_unreadable",
+    }
+
+
+def test_fates_settle_verdicts() -> None:
+    """Old tuples and dropped categories are expired, everything from MALFORMED on is an error."""
+    assert Fate.ADMITTED.verdict is None
+    assert {fate.verdict for fate in (Fate.OLDER_THAN_PERIOD, Fate.CATEGORY_DROPPED)} == {Verdict.EXPIRED}
+    assert {fate.verdict for fate in Fate if fate >= Fate.MALFORMED} == {Verdict.ERROR}
+
+
+@pytest.mark.parametrize(("expiry", "expired"), [(89, True), (90, True), (91, False), (100, False), (101, False)])
+def test_exactly_one_period_old_is_expired(expiry: int, expired: bool) -> None:
+    """Latest point 100, period 10: 90 is expired, 91 is not."""
+    assert is_expired(expiry, 100, 10, INT64_MIN) is expired
+    assert is_expired(float(expiry), 100.0, 10.0, -math.inf) is expired
+
+
+@given(expiry=_INT64, latest=_INT64, period=_POSITIVE)
+def test_the_rule_is_exact(expiry: int, latest: int, period: int) -> None:
+    """In int64 the rule says what big integers say."""
+    assert is_expired(expiry, latest, period, INT64_MIN) == (expiry <= latest - period)
+
+
+@given(expiry=_FINITE, latest=_FINITE, period=_FINITE.filter(lambda period: period > 0))
+def test_the_rule_is_ieee(expiry: float, latest: float, period: float) -> None:
+    """In float64 the rule is the expression as written."""
+    assert is_expired(expiry, latest, period, -math.inf) == (expiry <= latest - period)
+
+
+@given(expiry=_INT64, latest=_INT64, jump=st.integers(0, INT64_MAX))
+def test_a_jump_is_exact(expiry: int, latest: int, jump: int) -> None:
+    """In int64 the guard says what big integers say."""
+    assert is_beyond(expiry, latest, jump, INT64_MAX) == (expiry > latest + jump)
+
+
+def test_nothing_is_dead_while_unset_or_below_the_domain() -> None:
+    """No expiry point: an unset clock, and one so low that the point would lie below int64."""
+    assert expiry_point(None, 10) is None
+    assert expiry_point(INT64_MIN + 9, 10) is None
+    assert expiry_point(INT64_MIN + 10, 10) == INT64_MIN
+    assert expiry_point(-1e308, 1e308) == -math.inf
+    assert first_live_bucket(None, 10, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("expiry", "span", "bucket"),
+    [
+        (-11, 10, -2),
+        (-10, 10, -1),
+        (-1, 10, -1),
+        (0, 10, 0),
+        (9, 10, 0),
+        (10, 10, 1),
+        (INT64_MIN, 1, INT64_MIN),
+        (INT64_MAX, 1, INT64_MAX),
+        (INT64_MIN, INT64_MAX, -2),
+        (-0.5, 1.0, -1),
+        (-0.0, 1.0, 0),
+        (1.0, 0.1, 10),
+        (1e300, 1.0, INT64_MAX),
+        (-1e300, 1.0, INT64_MIN),
+        (1e308, 0.01, INT64_MAX),
+        (2.0**63, 1.0, INT64_MAX),
+        (-(2.0**63), 1.0, INT64_MIN),
+    ],
+)
+def test_bucket_edges(expiry: float, span: float, bucket: int) -> None:
+    """Floor for negative keys too; floats beyond int64 lie in the last bucket."""
+    assert bucket_key(expiry, span) == bucket
+
+
+@given(expiry=_INT64, latest=_INT64, period=_POSITIVE, span=_POSITIVE)
+def test_an_unexpired_tuple_has_a_live_bucket(expiry: int, latest: int, period: int, span: int) -> None:
+    """A bucket is dead exactly when its end is at or before the point; no unexpired tuple falls into a dead one."""
+    live = first_live_bucket(latest, period, span)
+    bucket = bucket_key(expiry, span)
+    is_dead = live is not None and bucket < live
+    assert is_dead == ((bucket + 1) * span <= latest - period and latest - period >= INT64_MIN)
+    if not is_expired(expiry, latest, period, INT64_MIN):
+        assert not is_dead
+
+
+@given(expiry=_FINITE, latest=_FINITE, period=st.floats(1e-300, 1e300), share=st.floats(1e-6, 1))
+def test_an_unexpired_double_has_a_live_bucket(expiry: float, latest: float, period: float, share: float) -> None:
+    """Rounding never lets a bucket die before a tuple that belongs to it."""
+    span = period * share
+    live = first_live_bucket(latest, period, span)
+    assert live is not None
+    if not is_expired(expiry, latest, period, -math.inf):
+        assert bucket_key(expiry, span) >= live
