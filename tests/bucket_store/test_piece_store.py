@@ -1,0 +1,236 @@
+"""The contract of every backend, and what each adds."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bucket_store import file_backend
+from bucket_store.backend import PieceStore, open_backend
+from bucket_store.errors import CorruptionError, SpaceError, StoreError
+from bucket_store.rocksdb_backend import CHUNK_BYTES, RocksPieces
+
+
+@pytest.fixture(params=["file", "rocksdb"])
+def pieces(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PieceStore]:
+    store = open_backend(f"{request.param}:{tmp_path / 'store'}")
+    yield store
+    store.close()
+
+
+def listed(pieces: PieceStore) -> list[str]:
+    return sorted(piece.name for piece in pieces.pieces())
+
+
+def test_bytes_come_back_whole_and_by_range(pieces: PieceStore) -> None:
+    """Any range, over chunk borders too."""
+    data = os.urandom(2 * CHUNK_BYTES + 1000)
+    location = pieces.append(shard=1, epoch=2, name="a", data=memoryview(data))
+    assert (location.name, location.length) == ("a", len(data))
+    assert pieces.read(location) == data
+    for start, length in (
+        (0, 1),
+        (10, 0),
+        (CHUNK_BYTES - 1, 2),
+        (CHUNK_BYTES, 1),
+        (5, 2 * CHUNK_BYTES),
+        (len(data), 0),
+    ):
+        assert pieces.read(location, start, length) == data[start : start + length]
+    assert pieces.read(location, CHUNK_BYTES + 3) == data[CHUNK_BYTES + 3 :]
+
+
+def test_pieces_of_many_windows_share_a_file(pieces: PieceStore) -> None:
+    """Of one shard and epoch; another epoch or shard has its own."""
+    first, second = (pieces.append(shard=0, epoch=1, name=name, data=name.encode() * 99) for name in ("a", "b"))
+    other_epoch = pieces.append(shard=0, epoch=2, name="c", data=b"c")
+    other_shard = pieces.append(shard=1, epoch=1, name="d", data=b"d")
+    assert first.file == second.file
+    assert len({first.file, other_epoch.file, other_shard.file}) == 3
+    assert pieces.read(first) == b"a" * 99
+    assert pieces.read(second) == b"b" * 99
+
+
+def test_listing_shows_everything_that_lies_there(pieces: PieceStore) -> None:
+    """With shard, epoch, place and size, so that gc and verify need nothing else."""
+    assert list(pieces.pieces()) == []
+    for shard, epoch, name in ((0, 1, "a"), (0, 1, "b"), (3, 2, "c")):
+        location = pieces.append(shard=shard, epoch=epoch, name=name, data=b"xyz" * 50)
+        (stored,) = [piece for piece in pieces.pieces() if piece.name == name]
+        assert (stored.shard, stored.epoch, stored.length) == (shard, epoch, 150)
+        assert (stored.file, stored.offset) == (location.file, location.offset)
+        assert pieces.read(stored) == b"xyz" * 50
+    assert listed(pieces) == ["a", "b", "c"]
+
+
+def test_deleting_is_by_piece_and_can_be_repeated(pieces: PieceStore, tmp_path: Path) -> None:
+    """The others stay; the file goes with its last piece."""
+    a, b, c = (pieces.append(shard=0, epoch=1, name=name, data=name.encode() * 1000) for name in "abc")
+    pieces.delete([a, b])
+    pieces.delete([a])
+    assert listed(pieces) == ["c"]
+    assert pieces.read(c) == b"c" * 1000
+    pieces.delete(list(pieces.pieces()))
+    pieces.delete([a, b, c])
+    assert listed(pieces) == []
+    assert not (tmp_path / "store" / c.file).exists()
+    with pytest.raises(CorruptionError):
+        pieces.read(c)
+    again = pieces.append(shard=0, epoch=1, name="d", data=b"d")
+    assert pieces.read(again) == b"d"
+
+
+def test_a_missing_or_short_piece_is_corruption(pieces: PieceStore) -> None:
+    """With the file's name, never wrong bytes."""
+    location = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 100)
+    with pytest.raises(CorruptionError):
+        pieces.read(replace(location, length=1 << 20))
+    with pytest.raises(CorruptionError):
+        pieces.read(location, 90, 20)
+    with pytest.raises(CorruptionError, match="0009"):
+        pieces.read(replace(location, file="pieces/0009/000001.nothing"))
+
+
+def test_travels_by_its_url(pieces: PieceStore) -> None:
+    """A task reopens what the driver opened."""
+    location = pieces.append(shard=0, epoch=1, name="a", data=b"abc")
+    copy: PieceStore = pickle.loads(pickle.dumps(pieces))
+    assert copy.url == pieces.url
+    assert copy.read(location) == b"abc"
+
+
+def test_a_reader_sees_what_was_appended_after_it_opened(pieces: PieceStore) -> None:
+    """By any process: handles that are kept are opened anew when a piece is missing."""
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"first")
+    assert pieces.read(first) == b"first"
+    code = (
+        "import sys, bucket_store.backend as b\n"
+        "l = b.open_backend(sys.argv[1]).append(shard=0, epoch=1, name='b', data=b'second')\n"
+        "print(l.file, l.offset)"
+    )
+    out = subprocess.run([sys.executable, "-c", code, pieces.url], check=True, capture_output=True, text=True).stdout
+    file, offset = out.split()
+    assert pieces.read(replace(first, file=file, name="b", offset=int(offset), length=6)) == b"second"
+
+
+def test_threads_append_side_by_side(pieces: PieceStore) -> None:
+    """Every piece is whole, wherever it went."""
+    data = {f"p{number}": os.urandom(50_000) for number in range(8)}
+    with ThreadPoolExecutor(4) as pool:
+        locations = list(
+            pool.map(lambda item: pieces.append(shard=0, epoch=1, name=item[0], data=item[1]), data.items())
+        )
+    assert [pieces.read(location) for location in locations] == list(data.values())
+    assert listed(pieces) == sorted(data)
+
+
+@pytest.mark.parametrize("url", ["file:", "hdfs://host/path", "path", "rocksdb:"])
+def test_other_urls_are_refused(url: str) -> None:
+    """With what to write instead."""
+    with pytest.raises(StoreError, match=r"file:PATH or rocksdb:PATH"):
+        open_backend(url)
+
+
+def test_file_a_held_segment_is_left_to_its_holder(tmp_path: Path) -> None:
+    """Nobody waits for a frozen writer: the piece goes into a segment with a random suffix; gc passes over it."""
+    pieces = open_backend(f"file:{tmp_path}")
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a")
+    with (tmp_path / first.file).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = pieces.append(shard=0, epoch=1, name="b", data=b"b")
+        pieces.delete([first])
+        assert listed(pieces) == ["a", "b"]
+    assert second.file != first.file
+    assert (pieces.read(first), pieces.read(second)) == (b"a", b"b")
+
+
+def test_file_full_segments_are_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a long epoch can give its space back."""
+    monkeypatch.setattr(file_backend, "SEGMENT_BYTES", 1000)
+    pieces = open_backend(f"file:{tmp_path}")
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"x" * 600) for number in range(5)]
+    assert [location.file[-12:-8] for location in locations] == ["0000", "0000", "0001", "0001", "0002"]
+
+
+@pytest.mark.parametrize("torn", [1, 30, 44, 60, 500])
+def test_file_a_torn_tail_hides_nothing_behind_it(tmp_path: Path, torn: int) -> None:
+    """A writer died inside its piece; the next appends after it, and listing finds both neighbours."""
+    pieces = open_backend(f"file:{tmp_path}")
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 900)
+    path = tmp_path / first.file
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:torn])
+    last = pieces.append(shard=0, epoch=1, name="c", data=b"c" * 900)
+    assert last.file == first.file
+    assert {"a", "c"} <= set(listed(pieces))
+    assert pieces.read(last) == b"c" * 900
+    pieces.delete(list(pieces.pieces()))
+    assert not path.exists()
+
+
+def test_file_a_failed_write_leaves_no_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is a SpaceError, and the segment is as before."""
+    pieces = open_backend(f"file:{tmp_path}")
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 900)
+    size = (tmp_path / first.file).stat().st_size
+    real = os.pwrite
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        if offset > size:
+            raise OSError(28, "No space left on device")
+        return real(fd, data[:100], offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SpaceError, match="No space left"):
+        pieces.append(shard=0, epoch=1, name="b", data=b"b" * 900)
+    assert (tmp_path / first.file).stat().st_size == size
+
+
+_HOLD = """
+import sys, time
+from rocksdict import Options, Rdict
+database = Rdict(sys.argv[1], Options(raw_mode=True))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_rocksdb_a_held_database_is_left_to_its_holder(tmp_path: Path) -> None:
+    """After the wait a new database takes the piece; reading needs no LOCK; gc passes over it."""
+    pieces = RocksPieces(tmp_path, lock_wait_s=0.1)
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a")
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(tmp_path / first.file)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        second = pieces.append(shard=0, epoch=1, name="b", data=b"b")
+        pieces.delete([first])
+        assert listed(pieces) == ["a", "b"]
+        assert (pieces.read(first), pieces.read(second)) == (b"a", b"b")
+        holder.kill()
+    assert second.file != first.file
+    third = pieces.append(shard=0, epoch=1, name="c", data=b"c")
+    assert third.file == first.file
+    pieces.close()
+
+
+def test_rocksdb_damage_in_its_files_is_corruption(tmp_path: Path) -> None:
+    """RocksDB's own checksums speak first; their message becomes ours."""
+    pieces = RocksPieces(tmp_path)
+    location = pieces.append(shard=0, epoch=1, name="a", data=os.urandom(400_000))
+    (table,) = (tmp_path / location.file).glob("*.sst")
+    damaged = bytearray(table.read_bytes())
+    damaged[1000] ^= 1
+    table.write_bytes(bytes(damaged))
+    with pytest.raises(CorruptionError, match="checksum mismatch"):
+        pieces.read(location)
+    pieces.close()
