@@ -37,6 +37,7 @@ from bucket_store.log_values import (
     LogState,
     Snapshot,
 )
+from bucket_store.manifest import FILE_NAME as MANIFEST_NAME
 from bucket_store.manifest import Manifest, new_manifest, place_manifest, read_manifest
 
 DIRECTORY = "log"
@@ -84,6 +85,8 @@ class CommitLog:
             ValueError: as `new_manifest`.
         """
         log = cls(root, new_manifest(settings, snapshot_every=snapshot_every, created_us=wall_us), fs)
+        if fs.exists(root / MANIFEST_NAME):
+            raise StoreError(f"{root} is a store already")
         make_directories(fs, log._directory)
         if log._numbers() not in ([], [0]):
             raise StoreError(f"{root}: a log lies here already; a store that lost its manifest is not begun anew")
@@ -156,8 +159,10 @@ class CommitLog:
                 break
             # The old owner was faster into this slot. A claim takes the very slot it commits in, so this cannot last.
             self._catch_up()
-        self._epoch = epoch
         self._settle(record.number, after)
+        if self._state.epoch != epoch:
+            raise FencedError(f"{self.root}: epoch {self._state.epoch} has taken over from epoch {epoch}")
+        self._epoch = epoch
         return epoch
 
     def place(self, body: CommitRecord | DeletionRecord | CollationRecord) -> LogState:

@@ -16,8 +16,8 @@ Layout of `log/<number as 20 digits>` (sealed, version 1). Integers are little e
    -8  checksum           u64      xxh3_64 of all bytes before it
 
 Inside a payload a dataclass is an array of its fields in order, a tuple is an array, a dict keyed by numbers is an
-array of [key, value] pairs ascending by key, a dict keyed by strings is a map, None is nil. Anything else than what was
-written is a CorruptionError; nothing is skipped or guessed.
+array of [key, value] pairs ascending by key, a dict keyed by strings is a map, None is nil. Another number of fields or
+an unknown kind is a CorruptionError; nothing is skipped or guessed.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 
 from bucket_store.errors import CorruptionError
 from bucket_store.log_record import record_name
@@ -53,10 +54,11 @@ def deletable(state: LogState, *, oldest_view: int, now_us: int, grace_us: int) 
     """The retired pieces whose bytes may be deleted now, oldest first.
 
     Those that left the store in a record below `oldest_view`, the log position of the oldest batch that still runs, and
-    at least `grace_us` before `now_us`.
+    at least `grace_us` before `now_us`. None after one that must stay, whatever the clock did in between: so all that
+    left up to the last one's record are among them, and `CommitLog.forget_retired` may be told that number.
     """
     return tuple(
-        piece for piece in state.retired if piece.at_number < oldest_view and piece.wall_us + grace_us <= now_us
+        takewhile(lambda piece: piece.at_number < oldest_view and piece.wall_us + grace_us <= now_us, state.retired)
     )
 
 

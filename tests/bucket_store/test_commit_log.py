@@ -73,7 +73,7 @@ def test_no_store_and_a_second_store_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreMissingError):
         CommitLog.open(tmp_path / "none")
     log = new_log(tmp_path)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="already"):
         CommitLog.create(tmp_path, {}, wall_us=9)
     assert CommitLog.open(tmp_path).manifest == log.manifest
 
@@ -93,6 +93,19 @@ def test_a_broken_creation_left_a_whole_store_or_is_simply_done_again(tmp_path: 
             assert at > 5
             return
     pytest.fail("no creation ever came to its end")
+
+
+def test_of_two_creators_one_makes_the_store(tmp_path: Path) -> None:
+    """The other is told so, and its salt and identity are nowhere."""
+    made = []
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "link" and path.name == "manifest" and not made:
+            made.append(CommitLog.create(tmp_path, {"by": "winner"}, wall_us=5))
+
+    with pytest.raises(StoreError, match="already"):
+        CommitLog.create(tmp_path, {}, wall_us=6, fs=FaultyFiles(meanwhile))  # type: ignore[arg-type]
+    assert CommitLog.open(tmp_path).manifest == made[0].manifest
 
 
 def test_a_log_without_its_manifest_is_not_begun_anew(tmp_path: Path) -> None:
@@ -363,6 +376,18 @@ def test_a_read_back_that_fails_leaves_it_open(tmp_path: Path) -> None:
     files.fault = lambda index, name, path: {"link": "after", "read": "before"}.get(name)
     with pytest.raises(MaybeCommittedError):
         log.place(commit(0))
+
+
+def test_a_snapshot_that_may_be_placed_leaves_its_record_certainly_unplaced(tmp_path: Path) -> None:
+    """The window is not committed, whatever became of the snapshot before it."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, snapshot_every=2, fs=files)
+    files.fault = lambda index, called, path: "before" if called == "fsync_dir" else None
+    with pytest.raises(NotCommittedError):
+        log.place(commit(0))
+    files.fault = None
+    log.refresh()
+    assert log.place(commit(0)).next_window == 1
 
 
 def test_a_slot_with_another_record_of_the_same_epoch_is_not_committed(tmp_path: Path) -> None:

@@ -153,3 +153,10 @@ def test_retired_bytes_may_go_after_the_grace_and_the_last_view() -> None:
     assert deletable(state, oldest_view=2, now_us=1000, grace_us=10) == ()
     assert deletable(state, oldest_view=3, now_us=99, grace_us=10) == ()
     assert deletable(state, oldest_view=3, now_us=100, grace_us=10) == state.retired
+
+
+def test_retired_bytes_go_in_the_order_of_the_records_though_the_clock_went_back() -> None:
+    """What is told as gone up to a record's number is gone up to that number."""
+    state = folded(commit(0), DeletionRecord((piece(0, 0),), 90, 0), DeletionRecord((piece(0, 1),), 80, 0))
+    assert deletable(state, oldest_view=9, now_us=95, grace_us=10) == ()
+    assert deletable(state, oldest_view=9, now_us=100, grace_us=10) == state.retired

@@ -1,0 +1,53 @@
+"""Files of format version 1 that were written once and must be read, and written, the same for ever.
+
+Beside every `.bin` lies the `.txt` that it must give. A new version gets a directory of its own; this one never
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+
+import pytest
+
+from bucket_store.log_record import decode_record, encode_record
+from bucket_store.manifest import decode_manifest, encode_manifest
+from bucket_store.marks import decode_intent, encode_intent, read_published, write_published
+from bucket_store.sources_file import decode_sources, encode_sources
+
+FILES = Path(__file__).parent.parent / "data" / "log_v1"
+
+DECODE: dict[str, Callable[[bytes], Any]] = {
+    "claim": lambda data: decode_record(data, number=1, file="f"),
+    "commit": lambda data: decode_record(data, number=2, file="f"),
+    "deletion": lambda data: decode_record(data, number=3, file="f"),
+    "collation": lambda data: decode_record(data, number=4, file="f"),
+    "snapshot": lambda data: decode_record(data, number=5, file="f"),
+    "manifest": lambda data: decode_manifest(data, file="f"),
+    "intent": lambda data: decode_intent(data, file="f"),
+    "sources": lambda data: decode_sources(data, window=3, file="f"),
+}
+ENCODE: dict[str, Callable[[Any], bytes]] = {
+    "manifest": encode_manifest,
+    "intent": encode_intent,
+    "sources": lambda partitions: encode_sources(3, partitions),
+}
+
+
+@pytest.mark.parametrize("name", DECODE)
+def test_a_file_of_version_1_says_what_it_said(name: str) -> None:
+    """Decoded it is the dump beside it, encoded again it is the same bytes."""
+    data = (FILES / f"{name}.bin").read_bytes()
+    value = DECODE[name](data)
+    assert pformat(value, width=118) + "\n" == (FILES / f"{name}.txt").read_text()
+    assert ENCODE.get(name, encode_record)(value) == data
+
+
+def test_a_published_mark_of_version_1_says_what_it_said(tmp_path: Path) -> None:
+    """Window 1000, and the same bytes when written again."""
+    assert read_published(FILES / "published.bin") == 1000
+    write_published(tmp_path / "published", 1000)
+    assert (tmp_path / "published").read_bytes() == (FILES / "published.bin").read_bytes()
