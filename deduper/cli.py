@@ -152,8 +152,8 @@ def init(
 @_command(app, "quickstart", *_BASIC, ExitCode.UNHEALTHY)
 def quickstart(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where everything is put.")] = Path("demo"),
-    records: Annotated[int, typer.Option(min=100, help="Records of the made-up log.")] = 200_000,
-    seed: Annotated[int, typer.Option(help="Seed of the made-up log.")] = 7,
+    records: Annotated[int, typer.Option(min=100, metavar="N", help="Records of the made-up log.")] = 200_000,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the made-up log.")] = 7,
     verbose: VerboseOption = False,
 ) -> None:
     """Make a web log with known duplicates, run the real job on it, and compare the result."""
@@ -287,10 +287,10 @@ def config_show(config: ConfigArgument, overrides: SetOption = None, as_json: Js
 @_command(config_app, "schema", *_BASIC)
 def config_schema() -> None:
     """Print the JSON Schema of a config file, for editors and checkers."""
-    from deduper.config import Config
+    from deduper.config_schema import json_schema
     from deduper.terminal import print_json
 
-    print_json(Config.model_json_schema(mode="validation", by_alias=True))
+    print_json(json_schema())
 
 
 @_command(inspect_app, "key", *_READING, raw_values=True)

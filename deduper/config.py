@@ -308,13 +308,16 @@ Trigger = Annotated[
     Literal["available_now"] | int,
     BeforeValidator(_read_trigger),
     PlainSerializer(lambda value: value if isinstance(value, str) else format_duration(value), when_used="json"),
-    WithJsonSchema({"type": "string", "description": "a duration such as 10s, or available_now"}),
+    WithJsonSchema({"type": "string", "x-kind": "duration or available_now"}),
 ]
 """`available_now`, or µs between the starts of two batches."""
 
 
 class Config(Section):
-    """One deduplication job. Valid by construction: a `Config` that exists has passed every check."""
+    """One deduplication job.
+
+    Valid by construction: a `Config` that exists has passed every check.
+    """
 
     name: str = Field(
         pattern=r"^[a-z0-9][a-z0-9._-]*$",

@@ -154,7 +154,7 @@ Duration = Annotated[
     int,
     BeforeValidator(read_period, json_schema_input_type=str),
     PlainSerializer(format_duration, when_used="json"),
-    WithJsonSchema({"type": "string", "description": "a duration such as 90s, 24h, 7d, 1h30m"}),
+    WithJsonSchema({"type": "string", "x-kind": "duration"}),
 ]
 """µs, more than zero."""
 
@@ -162,7 +162,7 @@ DurationOrOff = Annotated[
     int | None,
     BeforeValidator(_read_duration_or_off),
     PlainSerializer(lambda value: "off" if value is None else format_duration(value), when_used="json"),
-    WithJsonSchema({"type": ["string", "boolean"], "description": "a duration such as 1h, or off"}),
+    WithJsonSchema({"type": ["string", "boolean"], "x-kind": "duration or off"}),
 ]
 """µs, or None for `off`."""
 
@@ -170,14 +170,14 @@ Size = Annotated[
     int,
     BeforeValidator(_read_size),
     PlainSerializer(format_size, when_used="json"),
-    WithJsonSchema({"type": "string", "description": "a size such as 512MiB, 2GiB"}),
+    WithJsonSchema({"type": "string", "x-kind": "size"}),
 ]
 """Bytes, more than zero."""
 
 Number = Annotated[
     int | float,
     BeforeValidator(_read_number),
-    WithJsonSchema({"type": "number", "exclusiveMinimum": 0}),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "x-kind": "number"}),
 ]
 """A finite number, more than zero."""
 
@@ -185,7 +185,7 @@ NumberOrOff = Annotated[
     int | float | None,
     BeforeValidator(_read_number_or_off),
     PlainSerializer(lambda value: "off" if value is None else value, when_used="json"),
-    WithJsonSchema({"type": ["number", "string", "boolean"], "description": "a number, or off"}),
+    WithJsonSchema({"type": ["number", "string", "boolean"], "x-kind": "number or off"}),
 ]
 """A finite number more than zero, or None for `off`."""
 
@@ -196,7 +196,7 @@ LocalPath = Annotated[
     Path,
     BeforeValidator(_read_path),
     PlainSerializer(str, when_used="json"),
-    WithJsonSchema({"type": "string", "description": "a local path; relative to the config file's folder"}),
+    WithJsonSchema({"type": "string", "x-kind": "path"}),
 ]
 """An absolute local path."""
 
@@ -204,7 +204,7 @@ PathOrAuto = Annotated[
     Path | str,
     BeforeValidator(_read_path_or_auto),
     PlainSerializer(str, when_used="json"),
-    WithJsonSchema({"type": "string", "description": "a local path, or auto"}),
+    WithJsonSchema({"type": "string", "x-kind": "path or auto"}),
 ]
 """An absolute local path, or the text `auto`."""
 

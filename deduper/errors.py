@@ -36,7 +36,7 @@ _MEANINGS = {
     ExitCode.FAILED: "failed; the message says why",
     ExitCode.USAGE: "wrong usage or configuration",
     ExitCode.UNHEALTHY: "unhealthy, or a check failed",
-    ExitCode.INTEGRITY: "integrity: stored bytes or counts are not what they must be; do not restart blindly",
+    ExitCode.INTEGRITY: "stored bytes or counts are wrong; do not restart before you know why",
     ExitCode.FENCED: "another owner has the store; do not restart",
     ExitCode.BUG: "a bug in deduper; please report it",
     ExitCode.INTERRUPTED: "interrupted from the keyboard",
