@@ -29,7 +29,7 @@ check ruff format --check .
 check mypy --no-error-summary --pretty
 check lint-imports --no-logo
 
-[[ ${#failed[@]} == 0 ]] || echo "FAILED: ${failed[*]} (see above); the tests follow"
+[[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"
 status=0
 python -m pytest "${markers[@]}" "$@" || status=$?
 [[ ${#failed[@]} == 0 ]] || exit 1
