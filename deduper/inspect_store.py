@@ -16,11 +16,10 @@ from rich.text import Text
 from bucket_store.log_values import CommitRecord
 from bucket_store.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket, decode_header, header_length
 from bucket_store.sources_file import SourcePartition, read_sources
-from deduper.categories import CategoryState
 from deduper.clock import POSITION_BITS
 from deduper.digests import KeyValue, key_digest
 from deduper.errors import CheckFailedError, UsageError
-from deduper.judging import CATEGORIES
+from deduper.judging import category_state
 from deduper.open_store import OpenStore
 from deduper.terminal import pairs, table
 from deduper.units import approximate_size, format_time
@@ -158,7 +157,7 @@ def _lifetime(store: OpenStore, bucket: int, expiry: int | float | None) -> tupl
     if by == "never":
         return True, "for ever"
     if by == "category":
-        categories = CategoryState.from_wire(state.extra[CATEGORIES])
+        categories = category_state(state)
         value = next((value for value, place in categories.live if place == bucket), None)
         if value is None:
             return False, "its category was dropped"
@@ -287,7 +286,7 @@ def _holds(store: OpenStore, bucket: int) -> str:
     if by == "never":
         return f"keys whose hash mod {store.settings['expiry.buckets']} is {bucket}"
     if by == "category":
-        categories = CategoryState.from_wire(store.log.state.extra.get(CATEGORIES, [0, [], []]))
+        categories = category_state(store.log.state)
         value = next((value for value, place in categories.live if place == bucket), None)
         return "a category that is not live" if value is None else f"category {value}"
     span = store.settings["expiry.span"]

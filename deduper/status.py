@@ -242,4 +242,5 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
 
 def _expiry(settings: dict[str, Any]) -> str:
     field = settings.get("expiry.field")
-    return settings["expiry.by"] + (f" on {field}" if field else "") + f", {settings['expiry.lookup']}"
+    on_field = f" on {field}" if field else ""
+    return f"{settings['expiry.by']}{on_field}, {settings['expiry.lookup']}"

@@ -82,7 +82,7 @@ def verify_store(store: OpenStore) -> Verification:
 
 
 def _check_records(store: OpenStore) -> tuple[int, list[str]]:
-    findings = []
+    findings: list[str] = []
     count = 0
     try:
         for record in store.log.records():
