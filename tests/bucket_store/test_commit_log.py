@@ -296,13 +296,67 @@ def test_a_writer_below_a_newer_snapshot_is_fenced_though_its_number_is_free(
     assert CommitLog.open(tmp_path).state == new.state == reader.refresh()
 
 
+def die_after_the_due_snapshot(root: Path) -> None:
+    """A claimer that places the snapshot before its claim, and never the claim."""
+    due = CommitLog.open(root).state.next_number
+    files = FaultyFiles(lambda _, name, path: "before" if (name, path.name) == ("link", record_name(due + 1)) else None)
+    with pytest.raises(NotCommittedError):
+        CommitLog.open(root, fs=files).claim_epoch("second", 7)  # type: ignore[arg-type]
+
+
+def test_a_writer_whose_number_is_free_is_fenced_while_its_slot_is_being_deleted(tmp_path: Path) -> None:
+    """The name was taken at the link and gone at the reading back."""
+    files = FaultyFiles()
+    old = new_log(tmp_path, snapshot_every=4, fs=files)
+    new = CommitLog.open(tmp_path)
+    new.claim_epoch("second", 7)
+    advance(new, 3)
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "read":
+            new.delete_folded(now_us=_now_us() + 1, grace_us=0)
+
+    files.fault = meanwhile  # type: ignore[assignment]
+    with pytest.raises(FencedError):
+        old.place(commit(0))
+
+
+def test_a_snapshot_above_ones_number_fences_before_any_claim_is_seen(tmp_path: Path) -> None:
+    """Whoever placed it is about to claim; the commit is in the log, but no longer ours to publish."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, snapshot_every=4, fs=files)
+    advance(log, 1)
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "listdir":
+            files.fault = None
+            die_after_the_due_snapshot(tmp_path)
+
+    files.fault = meanwhile  # type: ignore[assignment]
+    with pytest.raises(FencedError):
+        log.place(commit(1))
+    assert CommitLog.open(tmp_path).state.next_window == 2
+
+
+def test_a_claimer_that_was_overtaken_up_to_the_next_snapshot_places_that_too(tmp_path: Path) -> None:
+    """No claim ever takes a snapshot's number."""
+    old = new_log(tmp_path, snapshot_every=4)
+    advance(old, 2)  # records 2 and 3
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "listdir" and (tmp_path / "log" / record_name(4)).exists() and old.state.next_number == 4:
+            advance(old, 3)  # records 5, 6 and 7
+
+    new = CommitLog.open(tmp_path, fs=FaultyFiles(meanwhile))  # type: ignore[arg-type]
+    assert new.claim_epoch("second", 7) == 2
+    assert [type(record.body) for record in new.records(8)] == [Snapshot, ClaimRecord]
+
+
 def test_another_writers_snapshot_is_as_good(tmp_path: Path) -> None:
     """A claimer that placed the due snapshot and died does not stop the owner."""
     log = new_log(tmp_path, snapshot_every=4)
     advance(log, 2)  # records 2 and 3
-    files = FaultyFiles(lambda index, name, path: "before" if name == "link" and path.name == record_name(5) else None)
-    with pytest.raises(NotCommittedError):
-        CommitLog.open(tmp_path, fs=files).claim_epoch("second", 7)  # type: ignore[arg-type]
+    die_after_the_due_snapshot(tmp_path)
     advance(log, 1)
     assert [type(record.body) for record in log.records(4)] == [Snapshot, CommitRecord]
 
