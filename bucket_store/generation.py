@@ -114,7 +114,7 @@ def open_generation(
         OSError: the directories cannot be made or written.
     """
     directories.disk.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + lock_timeout_s
+    deadline, waiting_for = time.monotonic() + lock_timeout_s, 0
     fresh = GenerationHeader(
         view.store_id,
         view.incarnation,
@@ -126,6 +126,8 @@ def open_generation(
     )
     while True:
         number = max(_numbers(directories.disk), default=0)
+        if number != waiting_for:  # a generation has come meanwhile: its holder gets the same time
+            deadline, waiting_for = time.monotonic() + lock_timeout_s, number
         if number == 0:
             generation = _place(directories, 1, fresh)
         else:
@@ -216,8 +218,6 @@ def _place(directories: ShardDirectories, number: int, header: GenerationHeader)
         return None  # taken for a leftover, and about to be deleted
     try:
         _write_header(making, header)
-        # A memory directory of this number can only be left from a life in which the disk directory was another.
-        shutil.rmtree(directories.memory / str(number), ignore_errors=True)
         making.rename(directories.disk / str(number))
     except BaseException as error:
         os.close(lock)
@@ -225,6 +225,8 @@ def _place(directories: ShardDirectories, number: int, header: GenerationHeader)
         if isinstance(error, OSError) and (directories.disk / str(number)).exists():
             return None
         raise
+    # Left from a life in which the disk directory was another; nobody but this holder would use it.
+    shutil.rmtree(directories.memory if number == 1 else directories.memory / str(number), ignore_errors=True)
     return Generation(directories, number, lock, header)
 
 

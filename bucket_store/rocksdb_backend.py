@@ -45,6 +45,7 @@ CHUNK_BYTES = 256 << 10
 LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.02
 _READERS_KEPT = 64
+_OPEN_ATTEMPTS = 5
 
 _META = struct.Struct("<QI")
 _P = ParamSpec("_P")
@@ -185,8 +186,16 @@ def _options(*, create: bool) -> Options:
 
 
 def _open_read_only(path: Path) -> Any:
-    # RocksDB's default refuses when a write-ahead log lies there, which it does while a writer is at work.
-    return Rdict(str(path), _options(create=False), access_type=AccessType.read_only(False))
+    for attempt in range(_OPEN_ATTEMPTS):
+        try:
+            # RocksDB's default refuses when a write-ahead log lies there, which it does while a writer is at work.
+            return Rdict(str(path), _options(create=False), access_type=AccessType.read_only(False))
+        except Exception as error:
+            # A writer may replace a file between the reading of the manifest, which names it, and its opening.
+            if "No such file" not in str(error) or attempt == _OPEN_ATTEMPTS - 1:
+                raise
+            time.sleep(_LOCK_POLL_S)
+    raise AssertionError("the loop returns or raises")
 
 
 def _reader(path: Path, *, fresh: bool) -> Any:
@@ -262,6 +271,8 @@ def _delete_pieces(database: Any, lengths: dict[str, int]) -> None:
     synced = WriteOptions()
     synced.sync = True
     database.write(batch, synced)
+    # Gives the space back now: nothing else would ever compact tables that do not overlap.
+    database.compact_range(min(lengths).encode(), max(lengths).encode() + b"0")
 
 
 def _names(database: Any) -> list[tuple[str, int]]:

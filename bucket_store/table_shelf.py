@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -89,7 +90,8 @@ class TableShelf:
             path = directory / table_name(bucket)
             table = mapped_table(path, self._layout, self._generation.header.nonce, bucket)
             if table is not None:
-                os.utime(path)
+                now = time.time_ns()  # finer than the clock the kernel would take
+                os.utime(path, ns=(now, now))
                 return table
         return None
 
