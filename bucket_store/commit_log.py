@@ -17,7 +17,6 @@ counts. Folded records are deleted in ascending order and after a grace, for rea
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,19 +212,35 @@ class CommitLog:
         self._demand_ownership()
 
     def forget_outputs(self, through_window: int) -> None:
-        """Every window up to this one is published: the next record says so, and the state drops their outputs."""
+        """Every window up to this one is published: the next record says so, and the state drops their outputs.
+
+        Raises:
+            ValueError: a window that is not committed.
+        """
+        if through_window >= self._state.next_window:
+            raise ValueError(f"window {through_window} is not committed, the next one is {self._state.next_window}")
         self._published_through = max(self._published_through, through_window)
 
     def forget_retired(self, through_number: int) -> None:
-        """The bytes of every piece that left the store in a record up to this one are gone: the next record says so."""
+        """The bytes of every piece that left the store in a record up to this one are gone: the next record says so.
+
+        Raises:
+            ValueError: a number that no record has.
+        """
+        if through_number >= self._state.next_number:
+            raise ValueError(f"there is no record {through_number}, the next one is {self._state.next_number}")
         self._purged_through = max(self._purged_through, through_number)
 
     def records(self, from_number: int = 0) -> Iterator[LogRecord]:
         """The records that still lie in the log from this number on, ascending; those below a snapshot may be gone."""
         for number in self._numbers():
-            if number >= from_number:
-                with contextlib.suppress(FileNotFoundError):  # Folded, and deleted since the listing.
-                    yield self._read(number)
+            if number < from_number:
+                continue
+            try:
+                record = self._read(number)
+            except FileNotFoundError:
+                continue  # Folded, and deleted since the listing.
+            yield record
 
     def delete_folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> int:
         """Delete the records and snapshots below the newest snapshot that is at least `grace_us` old: how many.

@@ -548,6 +548,18 @@ def test_purged_pieces_are_forgotten_with_the_next_record(tmp_path: Path) -> Non
     assert CommitLog.open(tmp_path).state == log.state
 
 
+def test_nothing_is_forgotten_before_it_is_there(tmp_path: Path) -> None:
+    """A published mark beyond the log would hide the outputs of windows to come."""
+    log = new_log(tmp_path)
+    with pytest.raises(ValueError, match="not committed"):
+        log.forget_outputs(0)
+    with pytest.raises(ValueError, match="no record 2"):
+        log.forget_retired(2)
+    log.place(commit(0))
+    log.forget_outputs(0)
+    log.forget_retired(2)
+
+
 def test_folded_records_go_after_the_grace_and_never_the_newest_snapshot(tmp_path: Path) -> None:
     """Both sides of the edge: what counts is the age of the snapshot above them."""
     log = new_log(tmp_path, snapshot_every=4)
