@@ -5,8 +5,8 @@ absent: without its intent a batch is judged as a new one, without the mark wind
 changes nothing. Of a later release they are refused.
 
 - `intents/<epoch as 6 digits>` (magic `BSINTENT`): the fields of `Intent` in order; partitions are bin of 16 bytes.
-- `published` in the store, `_published` in a port's directory (magic `BSPUBLSH`): the greatest window of which every
-  port is out.
+- `published` in the store, `_published` in a port's directory (magic `BSPUBLSH`): the store's id, and the greatest of
+  its windows of which every port is out.
 """
 
 from __future__ import annotations
@@ -96,19 +96,30 @@ def remove_intents(root: Path, *, below_epoch: int, fs: FileSystem = LOCAL) -> N
             fs.remove(directory / f"{epoch:0{_EPOCH_DIGITS}d}")
 
 
-def write_published(path: Path, window: int, *, fs: FileSystem = LOCAL) -> None:
-    """Replace the mark at `path`: every port of every window up to this one is out."""
-    replace_whole(fs, path, _encode(PUBLISHED_MAGIC, (window,)))
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Every port of every window of this store up to `window` is out."""
+
+    store_id: str
+    window: int
 
 
-def read_published(path: Path, *, fs: FileSystem = LOCAL) -> int | None:
-    """The window in the mark at `path`; None when there is no mark that can be read. Raises UnknownFormatError."""
+def write_published(path: Path, mark: Published, *, fs: FileSystem = LOCAL) -> None:
+    """Replace the mark at `path`."""
+    replace_whole(fs, path, _encode(PUBLISHED_MAGIC, astuple(mark)))
+
+
+def read_published(path: Path, *, fs: FileSystem = LOCAL) -> Published | None:
+    """The mark at `path`; None when there is none that can be read. Raises UnknownFormatError."""
     try:
         data = fs.read(path)
     except FileNotFoundError:
         return None
     fields = _decode(PUBLISHED_MAGIC, data, str(path))
-    return fields[0] if fields is not None and len(fields) == 1 and isinstance(fields[0], int) else None
+    match fields:
+        case [str(store_id), int(window)]:
+            return Published(store_id, window)
+    return None
 
 
 def _epochs(fs: FileSystem, directory: Path) -> list[int]:

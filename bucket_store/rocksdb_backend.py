@@ -46,6 +46,8 @@ LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.02
 _READERS_KEPT = 64
 _OPEN_ATTEMPTS = 5
+_INGEST = ".ingest"
+_GONE = ".gone-"
 
 _META = struct.Struct("<QI")
 _P = ParamSpec("_P")
@@ -114,6 +116,8 @@ class RocksPieces:
             by_file[piece.file].add(piece.name)
         for file, names in by_file.items():
             self._delete_in(self._root / file, names)
+        for doomed in (self._root / "pieces").glob(f"*/*{_GONE}*"):  # a deletion was cut short
+            shutil.rmtree(doomed, ignore_errors=True)
 
     def pieces(self) -> Iterator[StoredPiece]:
         for path in sorted((self._root / "pieces").glob("*/*.rocksdb")):
@@ -129,11 +133,10 @@ class RocksPieces:
                 database.close()
 
     def close(self) -> None:
-        """Closes the process's handles to this root."""
-        inside = str(self._root) + os.sep
+        """Drops the process's handles to databases that are gone; the others serve the next batch."""
         with _readers_lock:
-            for key in [key for key in _readers if key[0] == os.getpid() and key[1].startswith(inside)]:
-                _readers.pop(key).close()
+            for key in [key for key in _readers if not (Path(key[1]) / "CURRENT").exists()]:
+                del _readers[key]
 
     def _get(self, piece: Located, key: str) -> bytes:
         path = self._root / piece.file
@@ -150,15 +153,18 @@ class RocksPieces:
 
     def _append_to(self, path: Path, name: str, data: bytes | memoryview, wait_s: float) -> bool:
         """False: the LOCK was not had in time."""
-        is_new = not path.exists()
         with _writer(path, wait_s) as database:
             if database is None:
                 return False
-            table = path / f"{name}.ingest"
-            _guarded(str(path), _ingest, database, table, name, memoryview(data))
-        table.unlink(missing_ok=True)
-        if is_new:
-            sync_names(self._root, path.parent)
+            for leftover in path.glob(f"*{_INGEST}"):  # of a writer that died; LOCK is ours
+                leftover.unlink()
+            table = path / f"{name}{_INGEST}"
+            try:
+                _guarded(str(path), _ingest, database, table, name, memoryview(data))
+            finally:
+                table.unlink(missing_ok=True)
+        # Not only when it is new: its maker may have died before doing this.
+        sync_names(self._root, path.parent)
         return True
 
     def _delete_in(self, path: Path, names: set[str]) -> None:
@@ -305,7 +311,7 @@ def _remove_if_unchanged(path: Path, current: bytes) -> None:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if (path / "CURRENT").read_bytes() != current:
                 return
-            doomed = path.with_name(f"{path.name}.gone-{secrets.token_hex(4)}")
+            doomed = path.with_name(f"{path.name}{_GONE}{secrets.token_hex(4)}")
             path.rename(doomed)
         except BlockingIOError:
             return

@@ -152,7 +152,7 @@ def init(
 @_command(app, "quickstart", *_BASIC, ExitCode.UNHEALTHY)
 def quickstart(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where everything is put.")] = Path("demo"),
-    records: Annotated[int, typer.Option(min=100, metavar="N", help="Records of the made-up log.")] = 200_000,
+    records: Annotated[int, typer.Option(min=100, metavar="N", help="Records of the made-up log.")] = 1_050_000,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the made-up log.")] = 7,
     verbose: VerboseOption = False,
 ) -> None:
@@ -211,7 +211,8 @@ def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgres
         if as_json:
             typer.echo(json_line(progress.to_json()))
         else:
-            console.print(progress_text(progress), soft_wrap=True)
+            # One window, one line: a narrow terminal cuts the end off, a file gets it all.
+            console.print(progress_text(progress), no_wrap=True, overflow="ellipsis", crop=console.is_terminal)
             if verbose and progress.phases:
                 console.print("    " + phases_line(progress), style="dim", soft_wrap=True)
         # Whoever reads this through a pipe wants to see a window when it is done.

@@ -20,7 +20,7 @@ from typing import Any
 from deduper.config import Config
 from deduper.config_errors import findings
 from deduper.errors import ConfigError
-from deduper.masking import masked
+from deduper.masking import is_secret, masked
 from deduper.problems import Place, Problem
 from deduper.yaml_tree import Document, SettingPath, read_document, shift
 
@@ -189,7 +189,8 @@ def _add_variable(merged: _Merged, name: str, text: str) -> None:
         merged.problems.append(Problem(Place(name), "", "names no setting", write))
         return
     # A variable is not filled in from other variables: whoever sets it has already had the shell do that.
-    merged.add(_placed(read_document(_without_references(text), name, {}, in_file=False), path, Place(name)))
+    document = _read_value(text, name, path, None)
+    merged.add(_placed(document, path, Place(name)))
 
 
 def _add_override(merged: _Merged, override: str, variables: Mapping[str, str]) -> None:
@@ -198,17 +199,22 @@ def _add_override(merged: _Merged, override: str, variables: Mapping[str, str]) 
     if path[0] == "spark" and len(path) > 2:
         path = ("spark", ".".join(path[1:]))
     if not equals or not all(path):
-        place = Place("--set " + (dotted if equals else override.partition(":")[0]))
+        # What comes after the name may be a secret.
+        name = re.match(r"[\w.-]*", override)
+        place = Place("--set " + (name[0] if name else ""))
         merged.problems.append(
             Problem(place, "", "is no setting", "write `--set path=value`, as in `--set store.shards=8`")
         )
         return
     place = Place(f"--set {dotted.strip()}")
-    merged.add(_placed(read_document(text, place.source, variables, in_file=False), path, place))
+    merged.add(_placed(_read_value(text, place.source, path, variables), path, place))
 
 
-def _without_references(text: str) -> str:
-    return text.replace("$", "$$")
+def _read_value(text: str, source: str, path: SettingPath, variables: Mapping[str, str] | None) -> Document:
+    """One value as YAML; a secret as the text it is, because a password may look like anything."""
+    if is_secret(".".join(path)):
+        return Document(data=text)
+    return read_document(text, source, variables, in_file=False)
 
 
 def _placed(document: Document, path: SettingPath, place: Place) -> Document:

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from bucket_store.manager import TableSettings
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bucket_store import failpoints
+from bucket_store.manager import TableSettings
 from bucket_store.sources_file import known_digests
 from deduper import checkpoint, judging
 from deduper.config import Config
@@ -54,21 +54,23 @@ def run(
     take_over: bool,
     on_progress: Callable[[BatchProgress], None],
     session: SparkSession | None = None,
+    clock: Callable[[], int] = wall_clock_us,
 ) -> RunSummary:
     """Run the job until the source is drained (`once`, or the trigger says so), `max_batches` windows, or a signal.
 
     Called from the main thread: SIGTERM and SIGINT finish the running window and stop. A `session` that is given is
-    used as it is and left running; without one, the job starts its own with the settings of `spark_session`.
+    used as it is and left running; without one, the job starts its own with the settings of `spark_session`. `clock`
+    gives the wall clock in µs since the epoch.
 
     Raises:
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
     """
     require_java()
     started = time.perf_counter()
-    with owned_store(config, take_over=take_over, wall_clock_us=wall_clock_us) as owned:
+    with owned_store(config, take_over=take_over, wall_clock_us=clock) as owned:
         spark = start_session(config) if session is None else session
         try:
-            job = _Job(spark, config, owned, max_batches, on_progress)
+            job = _Job(spark, config, owned, max_batches, on_progress, clock)
             stopped_by = job.run(drain=once or config.trigger == "available_now")
         finally:
             if session is None:
@@ -95,6 +97,7 @@ class _Job:
         owned: Ownership,
         max_batches: int | None,
         on_progress: Callable[[BatchProgress], None],
+        clock: Callable[[], int],
     ) -> None:
         self._session = session
         self._config = config
@@ -102,7 +105,7 @@ class _Job:
         self._max_batches = max_batches
         self._on_progress = on_progress
         self._runner = WindowRunner(
-            session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session), wall_clock_us
+            session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session), clock
         )
         self._known = known_digests(owned.log.root, owned.log.state.sources)
         self._stop = threading.Event()

@@ -191,19 +191,10 @@ def _exchanged(frame: DataFrame, shards: int, *, with_latest: bool) -> DataFrame
     """Row i of shard s in task s. Errors have no key: they are dealt out by their place, so that no shard drowns."""
     is_error = F.col(FATE) >= _FIRST_ERROR
     shard = F.when(is_error, F.pmod(F.col(ORDER), F.lit(shards)).cast("int")).otherwise(shard_of(F.col(LO), shards))
-    keys = [CATEGORY, _CATEGORY_ID] if _CATEGORY_ID in frame.columns else [EXPIRY]
-    kept = [
-        REC,
-        F.when(is_error, F.col(RAW)).alias(RAW),
-        FATE,
-        ORDER,
-        HI,
-        LO,
-        *[key for key in keys if key != CATEGORY],
-    ]
-    if with_latest:
-        kept.append(LATEST)
-    return frame.select(*kept, shard.alias(SHARD)).repartitionById(shards, F.col(SHARD))
+    raw = F.when(is_error, F.col(RAW)).alias(RAW)
+    key = _CATEGORY_ID if _CATEGORY_ID in frame.columns else EXPIRY
+    kept = [REC, FATE, ORDER, HI, LO, key, *([LATEST] if with_latest else [])]
+    return frame.select(*kept, raw, shard.alias(SHARD)).repartitionById(shards, F.col(SHARD))
 
 
 def _dedup_column(config: Config, task: BatchTask) -> Column:

@@ -27,7 +27,7 @@ from bucket_store.marks import PUBLISHED_NAME, read_intents, read_published, rem
 from bucket_store.sources_file import known_digests, remove_unnamed
 from deduper import checkpoint, staging
 from deduper.config import Config
-from deduper.errors import OwnerAliveError
+from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.file_source import source_digest
 from deduper.judging import fixed_settings
 from deduper.window_run import publish_window
@@ -103,9 +103,10 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
 def recover(config: Config, log: CommitLog, pieces: PieceStore) -> None:
     """Steps d to f. Safe to repeat, and to die in."""
     staging.make_port_directories(config)
+    _check_ports(config, log)
     published = read_published(log.root / PUBLISHED_NAME)
     for window in sorted(log.state.outputs):
-        if published is None or window > published:
+        if published is None or window > published.window:
             logger.warning("window %d was committed and perhaps not published: publishing it", window)
             publish_window(config, log, window, log.state.outputs[window])
     failpoints.hit("start.published")
@@ -118,6 +119,28 @@ def recover(config: Config, log: CommitLog, pieces: PieceStore) -> None:
         logger.warning("discarded what no record names: %d staged attempts, %d pieces", discarded, len(orphans))
     failpoints.hit("start.discarded")
     _check_checkpoint(config, log)
+
+
+def _check_ports(config: Config, log: CommitLog) -> None:
+    """The ports must hold this store's windows, and none that the store does not know.
+
+    Raises:
+        UsageError: a port belongs to another store: its rows would be judged again and stand there twice.
+        IntegrityError: the store is older than its outputs: it was put back from a copy.
+    """
+    for port, sink in staging.file_sinks(config).items():
+        mark = read_published(sink.path / staging.PUBLISHED)
+        if mark is not None and mark.store_id != log.manifest.store_id:
+            raise UsageError(
+                f"{sink.path}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one is "
+                f"{log.manifest.store_id[:8]}): give the port a new path, or move what is there away"
+            )
+        if mark is not None and mark.window >= log.state.next_window:
+            raise IntegrityError(
+                f"{sink.path}: port {port} holds windows up to {mark.window}, the store only those below "
+                f"{log.state.next_window}: the store was put back to an older copy. Bring the newer store back, or start "
+                "with a new store and new ports"
+            )
 
 
 def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:

@@ -18,7 +18,6 @@ from deduper.verdict import Fate
 REC, RAW, FATE, ORDER, CHANGED, EXPIRY, CATEGORY = "_rec", "_raw", "_fate", "_order", "_changed", "_expiry", "_category"
 _CORRUPT = "_dedup_corrupt"
 _UNIT_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
-_MAX_FLOAT_BUCKET = float(1 << 62)
 
 
 def parsed(rows: DataFrame, source: FilesSource) -> DataFrame:
@@ -87,8 +86,7 @@ def _expiry_key(config: Config, column: SourceColumn) -> tuple[Column, Column]:
     scale = config.point_scale
     if scale.is_float:
         key = value.cast("double")
-        # A bucket is a 64-bit number; what lies further out, and the infinities, have none.
-        return key, F.isnan(key) | (F.abs(key / F.lit(float(config.span_steps or 1))) >= F.lit(_MAX_FLOAT_BUCKET))
+        return key, F.isnan(key) | (F.abs(key) == F.lit(float("inf")))
     if scale.scale:
         unscaled = (value * F.lit(Decimal(10) ** scale.scale)).cast("decimal(38,0)")
         return unscaled.cast("bigint"), F.lit(False)

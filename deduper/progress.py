@@ -9,8 +9,6 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from deduper.units import format_duration
-
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
@@ -64,12 +62,12 @@ class RunSummary:
 
 def progress_line(progress: BatchProgress) -> str:
     """One window on one line, its columns aligned while the numbers are of ordinary size."""
-    point = "" if progress.latest_point is None else f"  latest {progress.latest_point}"
+    point = "" if progress.latest_point is None else f", latest {progress.latest_point}"
     return (
-        f"window {progress.window:>6}  {progress.rows:>10,} rows  "
+        f"window {progress.window:>4}  {progress.rows:>9,} rows  "
         f"unique {progress.unique:>9,}  duplicate {progress.duplicate:>9,}  "
-        f"expired {progress.expired:>7,}  error {progress.error:>5,}  "
-        f"{progress.seconds:>6.1f} s  {progress.rows_per_second:>9,.0f} rows/s{point}"
+        f"expired {progress.expired:>5,}  error {progress.error:>4,}  "
+        f"{progress.seconds:.1f} s, {progress.rows_per_second:,.0f} rows/s{point}"
     )
 
 
@@ -80,11 +78,11 @@ def phases_line(progress: BatchProgress) -> str:
 
 def summary_line(summary: RunSummary) -> str:
     """A run on one line."""
-    took = format_duration(round(summary.seconds * 10) * 100_000)
     windows = "1 window" if summary.windows == 1 else f"{summary.windows:,} windows"
     return (
-        f"{windows}, {summary.rows:,} rows in {took}: {summary.unique:,} unique, {summary.duplicate:,} duplicate, "
-        f"{summary.expired:,} expired, {summary.error:,} error; stopped by {summary.stopped_by.replace('_', ' ')}"
+        f"{windows}, {summary.rows:,} rows in {summary.seconds:,.1f} s: "
+        f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, {summary.error:,} error; "
+        f"stopped by {summary.stopped_by.replace('_', ' ')}"
     )
 
 

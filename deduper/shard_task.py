@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from bucket_store.manager import ShardTables, TableSettings
 
 from bucket_store import failpoints
 from bucket_store.backend import PieceStore, append_piece, open_backend
 from bucket_store.log_values import SourcesRef
+from bucket_store.manager import ShardTables, TableSettings
 from bucket_store.piece import PieceRef
 from bucket_store.sources_file import read_sources
 from bucket_store.view import ShardView

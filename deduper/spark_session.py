@@ -33,6 +33,13 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.python.daemon.module": "deduper.daemon",
     "spark.python.worker.reuse": "true",
+    # A record from the year 1 is data, and must not stop the job for a change of calendars that Spark made in 2020.
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     # Windows are numbered and watched by us; Spark's own records of a query would only grow.
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.log.level": "ERROR",

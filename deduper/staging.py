@@ -187,19 +187,18 @@ def publish(outputs: Sequence[OutputFile]) -> list[OutputFile]:
     return taken
 
 
-def discard_staged(config: Config, keep: frozenset[Path] = frozenset()) -> int:
-    """Remove staged files that no record names, `keep` excepted; gives how many attempts were discarded."""
+def discard_staged(config: Config, attempt: Attempt | None = None) -> int:
+    """Remove what is staged, of one attempt or of all; gives how many folders went.
+
+    For what is published already, or what no record names: files of a committed window are published first.
+    """
     homes = {sink.path for sink in file_sinks(config).values()} | {config.store.path}
-    discarded = 0
-    for home in homes:
-        staging = home / STAGING
-        if not staging.is_dir():
-            continue
-        for folder in staging.iterdir():
-            if not any(path.is_relative_to(folder) for path in keep):
-                shutil.rmtree(folder)
-                discarded += 1
-    return discarded
+    folders = [
+        folder for home in homes for folder in sorted((home / STAGING).glob("*" if attempt is None else attempt.folder))
+    ]
+    for folder in folders:
+        shutil.rmtree(folder)
+    return len(folders)
 
 
 def _synced_output(file: StagedFile, final: Path) -> OutputFile:

@@ -146,7 +146,7 @@ def last_commits(log: CommitLog, count: int) -> list[CommitRecord]:
 def _published_through(store: OpenStore) -> int | None:
     """The greatest window that is out on every port, as the mark or the log says, whichever is further."""
     marked = read_published(store.root / PUBLISHED_NAME)
-    known = max(-1 if marked is None else marked, store.log.state.published_through)
+    known = max(-1 if marked is None else marked.window, store.log.state.published_through)
     return None if known < 0 else known
 
 

@@ -23,17 +23,7 @@ _PIPE_WIDTH = 200
 
 def answer_console() -> Console:
     """Where answers go: standard output."""
-    return _console(stderr=False)
-
-
-def message_console() -> Console:
-    """Where everything else goes, so that an answer can be piped: standard error."""
-    return _console(stderr=True)
-
-
-def _console(*, stderr: bool) -> Console:
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, soft_wrap=False, width=None if stream.isatty() else _PIPE_WIDTH)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def print_json(value: Any) -> None:
@@ -78,7 +68,7 @@ def _is_number(cell: str) -> bool:
 
 def progress_text(progress: BatchProgress) -> Text:
     """The line of a window, its errors in red when there are any."""
-    text = Text(progress_line(progress), no_wrap=True, overflow="ignore")
+    text = Text(progress_line(progress))
     if progress.error:
         text.highlight_regex(r"error +[\d,]+", "red")
     text.highlight_regex(r"latest .*$", "dim")

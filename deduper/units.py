@@ -146,7 +146,7 @@ def approximate_size(size_bytes: int) -> str:
 
 
 def format_time(time_us: int) -> str:
-    """ISO 8601 in UTC, with µs only when there are any: `2024-12-31T00:00:00Z`.
+    """ISO 8601 in UTC, with as many digits as it takes: `2024-12-31T00:00:00Z`, `2024-12-31T00:00:00.250Z`.
 
     A time outside the years 1 to 9999, which no calendar text holds, is given as its number of µs.
     """
@@ -154,7 +154,8 @@ def format_time(time_us: int) -> str:
         moment = _EPOCH + timedelta(microseconds=time_us)
     except OverflowError:
         return f"{time_us}us"
-    return moment.replace(tzinfo=None).isoformat() + "Z"
+    digits = "milliseconds" if time_us % 1000 == 0 and time_us % 1_000_000 else "auto"
+    return moment.replace(tzinfo=None).isoformat(timespec=digits) + "Z"
 
 
 def _whole(number: str, size: int, text: str, unit: str) -> int:

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from bucket_store.manager import TableSettings
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -29,7 +28,8 @@ from bucket_store.backend import PieceStore
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_state import deletable
 from bucket_store.log_values import CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
-from bucket_store.marks import PUBLISHED_NAME, Intent, read_intents, write_intent, write_published
+from bucket_store.manager import TableSettings
+from bucket_store.marks import PUBLISHED_NAME, Intent, Published, read_intents, write_intent, write_published
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
 from deduper.checkpoint import ListedFile
@@ -131,6 +131,8 @@ class WindowRunner:
         with phases.of("publish"):
             publish_window(self._config, self._log, window, outputs)
         failpoints.hit("window.6.marked")
+        with phases.of("clean"):
+            staging.discard_staged(self._config, judgement.attempt)
         with phases.of("expire"):
             self._expire(state)
         for receipt in judgement.receipts.values():
@@ -302,9 +304,10 @@ def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequenc
     for output in staging.publish(outputs):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
-    write_published(log.root / PUBLISHED_NAME, window)
+    mark = Published(log.manifest.store_id, window)
+    write_published(log.root / PUBLISHED_NAME, mark)
     for sink in staging.file_sinks(config).values():
-        write_published(sink.path / staging.PUBLISHED, window)
+        write_published(sink.path / staging.PUBLISHED, mark)
     log.forget_outputs(window)
 
 

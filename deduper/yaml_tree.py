@@ -24,6 +24,8 @@ SettingPath = tuple[str, ...]
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = tuple(_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "value"))
+# The library tells text from the rest; what the rest means is decided here.
+_TEXT_TAGS = (_TAG + "str", _TAG + "timestamp")
 _SECRET_LINE = re.compile(r"(?P<name>[\w.\- ]+)(?P<colon>[\"']?\s*[:=]\s*)(?P<value>\S.*)$")
 
 
@@ -38,11 +40,11 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_document(text: str, source: str, environment: Mapping[str, str], *, in_file: bool = True) -> Document:
-    """The values and places of a YAML text, its `${VAR}` filled in; every mistake is in `problems`, none is raised.
+def read_document(text: str, source: str, environment: Mapping[str, str] | None, *, in_file: bool = True) -> Document:
+    """The values and places of a YAML text; every mistake is in `problems`, none is raised.
 
     `source` names the text in places: a file, which then also have lines and columns, or (`in_file` False) a variable
-    or flag, which do not.
+    or flag, which do not. `${VAR}` is filled in from the environment, and left alone without one.
     """
     yaml = YAML(typ="rt", pure=True)
     try:
@@ -64,7 +66,7 @@ def read_document(text: str, source: str, environment: Mapping[str, str], *, in_
 class _Walker:
     """Turns nodes into values and writes down their places."""
 
-    def __init__(self, text: str, source: str, environment: Mapping[str, str], in_file: bool) -> None:
+    def __init__(self, text: str, source: str, environment: Mapping[str, str] | None, in_file: bool) -> None:
         self.document = Document()
         self._lines = text.splitlines()
         self._source = source
@@ -121,7 +123,7 @@ class _Walker:
         text = str(node.value)
         self.document.raw[path] = text
         try:
-            filled = interpolate(text, self._environment)
+            filled = text if self._environment is None else interpolate(text, self._environment)
         except InterpolationError as error:
             place = self.place(node)
             if self._is_verbatim(node, text):
@@ -130,7 +132,8 @@ class _Walker:
             return None
         if node.style is not None:
             return filled
-        return plain_value(filled) if filled != text else _by_tag(str(node.tag), text)
+        # What came out of a variable stays text, which every setting reads: a password 007 is not the number 7.
+        return _plain_value(text) if filled == text and node.tag not in _TEXT_TAGS else filled
 
     def place(self, node: Node) -> Place:
         """Where a node is; the caret covers a scalar on one line, and the first character of anything else."""
@@ -201,7 +204,7 @@ def shift(document: Document, path: SettingPath, offset: int) -> Place:
     return Place(place.source, place.line, place.column + quote + offset, 1, place.excerpt)
 
 
-def plain_value(text: str) -> Any:
+def _plain_value(text: str) -> Any:
     """What a plain scalar of this text means: null, bool, int, float or str."""
     if text in ("", "~", "null", "Null", "NULL"):
         return None
@@ -214,11 +217,6 @@ def plain_value(text: str) -> Any:
     if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?", text):
         return float(text)
     return text
-
-
-def _by_tag(tag: str, text: str) -> Any:
-    # The library's tag decides only between text and the rest, so that both ways of writing a value agree.
-    return text if tag in (_TAG + "str", _TAG + "timestamp") else plain_value(text)
 
 
 def _syntax_problem(error: MarkedYAMLError, text: str, source: str, in_file: bool) -> Problem:

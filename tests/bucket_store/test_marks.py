@@ -17,6 +17,7 @@ from bucket_store.marks import (
     INTENT_MAGIC,
     PUBLISHED_MAGIC,
     Intent,
+    Published,
     decode_intent,
     encode_intent,
     read_intents,
@@ -60,13 +61,13 @@ def test_a_damaged_intent_is_absent() -> None:
 def test_a_damaged_published_mark_is_absent(tmp_path: Path) -> None:
     """Every truncation and every flipped bit: never a wrong window, never an error."""
     path = tmp_path / "published"
-    write_published(path, 1000)
+    write_published(path, Published("ab", 1000))
     for bad in damages(path.read_bytes()):
         path.write_bytes(bad)
         assert read_published(path) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"\x05", b"\x90", b"\x92\x01\x02", b"\x91\xa1a", b"\xc1"])
+@pytest.mark.parametrize("body", [b"", b"\x05", b"\x90", b"\x92\x01\x02", b"\x92\xa1a\xa1a", b"\x91\x01", b"\xc1"])
 def test_whole_bytes_that_are_no_mark_are_absent(tmp_path: Path, body: bytes) -> None:
     """A right checksum round something else."""
     (tmp_path / "published").write_bytes(seal(PUBLISHED_MAGIC, 1, body))
@@ -118,8 +119,8 @@ def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
     write_intent(tmp_path, INTENT)
     files: Any = FaultyFiles()
     write_intent(tmp_path, INTENT, fs=files)
-    write_published(path, 3, fs=files)
-    write_published(path, 4, fs=files)
-    assert read_published(path) == 4
+    write_published(path, Published("ab", 3), fs=files)
+    write_published(path, Published("ab", 4), fs=files)
+    assert read_published(path) == Published("ab", 4)
     assert {name for name, _ in files.calls} == {"exists", "write_file", "replace"}
     assert sorted(child.name for child in tmp_path.iterdir()) == ["intents", "published"]

@@ -234,3 +234,33 @@ def test_rocksdb_damage_in_its_files_is_corruption(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="checksum mismatch"):
         pieces.read(location)
     pieces.close()
+
+
+def test_rocksdb_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
+    """A table file that was not ingested, and a database whose deletion was cut short."""
+    pieces = RocksPieces(tmp_path)
+    location = pieces.append(shard=0, epoch=1, name="a", data=b"a")
+    database = tmp_path / location.file
+    leftover = database / "dead.ingest"
+    leftover.write_bytes(b"half")
+    doomed = database.with_name("000001.rocksdb.gone-00000000")
+    doomed.mkdir()
+    pieces.append(shard=0, epoch=1, name="b", data=b"b")
+    pieces.delete([])
+    assert not leftover.exists()
+    assert not doomed.exists()
+    assert listed(pieces) == ["a", "b"]
+
+
+def test_rocksdb_deleting_gives_the_space_back(tmp_path: Path) -> None:
+    """Though the database lives on."""
+    pieces = RocksPieces(tmp_path)
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{at}", data=os.urandom(1 << 20)) for at in range(4)]
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in (tmp_path / locations[0].file).iterdir())
+
+    before = size()
+    pieces.delete(locations[:3])
+    assert size() < before / 2
+    assert len(pieces.read(locations[3])) == 1 << 20

@@ -198,6 +198,16 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     assert "hunter" not in str(caught.value)
 
 
+def test_a_secret_in_a_variable_or_flag_is_the_text_it_is(tmp_path: Path) -> None:
+    """Never read as YAML: it may look like anything, and nothing of it may come back in a message."""
+    file = written(tmp_path, TEXT + "spark: {spark.x.password: '${PASSWORD}', spark.y.password: 1}\n")
+    config = load_config(file, overrides=["spark.spark.y.password={*$${"], environment={"PASSWORD": "007"})
+    assert config.spark == {"spark.x.password": "007", "spark.y.password": "{*$${"}
+    assert problems_of(file, overrides=("spark.y.password hunter2",), environment={"PASSWORD": "x"}) == [
+        "--set spark.y.password: is no setting; write `--set path=value`, as in `--set store.shards=8`"
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.deduper.engine import Engine, Memory, Shape, comparable
+from tests.deduper.store_memory import StoreMemory
 from tests.deduper.streams import MODES, Stream, Window, random_shape, random_stream
 from tests.oracle import Answer, Oracle, Row, Settings
 
@@ -34,10 +36,10 @@ def run_engine(stream: Stream, shape: Shape, memory: Memory | None = None) -> li
     return answers
 
 
-def check(stream: Stream, shape: Shape) -> None:
+def check(stream: Stream, shape: Shape, memory: Memory | None = None) -> None:
     """Engine and oracle say the same of every row."""
     oracle = Oracle(stream.settings)
-    answers = run_engine(stream, shape)
+    answers = run_engine(stream, shape, memory)
     for number, (window, given_answers) in enumerate(zip(stream.windows, answers, strict=True)):
         expected = comparable(
             oracle.judge(window.partitions, window.now_us), stream.settings, keep_first_seen=shape.keep_first_seen
@@ -53,6 +55,18 @@ def test_random_streams(mode: str) -> None:
     for seed in range(400 * SCALE):
         try:
             check(random_stream(mode, seed), random_shape(seed))
+        except AssertionError as error:
+            raise AssertionError(f"{mode}, seed {seed}") from error
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_streams_through_the_store(mode: str, tmp_path: Path) -> None:
+    """The same through pieces and tables, some of them lost and rebuilt, some without room."""
+    for seed in range(5 * SCALE):
+        stream, shape = random_stream(mode, seed), random_shape(seed)
+        rules = Engine(stream.settings, stream.types, shape, floats=stream.floats).rules
+        try:
+            check(stream, shape, StoreMemory(tmp_path / str(seed), rules, seed))
         except AssertionError as error:
             raise AssertionError(f"{mode}, seed {seed}") from error
 

@@ -31,8 +31,8 @@ SUMMARY = RunSummary(windows=1, unique=10, duplicate=5, expired=1, error=0, seco
 def test_a_window_is_one_line() -> None:
     """Its numbers, aligned with those of other windows."""
     assert progress_line(PROGRESS) == (
-        "window     12   1,234,567 rows  unique 1,000,000  duplicate   234,000  expired     560  error     7"
-        "     3.1 s    392,974 rows/s  latest 2024-12-31T00:00:00Z"
+        "window   12  1,234,567 rows  unique 1,000,000  duplicate   234,000  expired   560  error    7  "
+        "3.1 s, 392,974 rows/s, latest 2024-12-31T00:00:00Z"
     )
     assert phases_line(PROGRESS) == "intent 0.00s  judge 2.50s"
 
@@ -58,7 +58,7 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
 def test_a_run_is_summed_up() -> None:
     """On one line, and as one object."""
     assert summary_line(SUMMARY) == (
-        "1 window, 16 rows in 1m15s: 10 unique, 5 duplicate, 1 expired, 0 error; stopped by max batches"
+        "1 window, 16 rows in 75.0 s: 10 unique, 5 duplicate, 1 expired, 0 error; stopped by max batches"
     )
     assert SUMMARY.to_json() == {
         "event": "summary",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow.parquet
 from pyspark.sql import SparkSession
 
 from deduper.config import Config
-from deduper.job import run
+from deduper.job import run, wall_clock_us
 from deduper.progress import BatchProgress, RunSummary
 
 PORTS = ("unique", "duplicate", "expired", "error")
@@ -59,11 +59,28 @@ class Job:
         hidden.rename(path)
         return path
 
+    def add_table(self, table: pyarrow.Table) -> Path:
+        """A Parquet file, later than all before it."""
+        path = self.add_file([], f"file-{self._files:04d}.parquet")
+        hidden = path.with_name(f".{path.name}")
+        pyarrow.parquet.write_table(table, hidden)
+        times = path.stat()
+        os.utime(hidden, ns=(times.st_atime_ns, times.st_mtime_ns))
+        hidden.replace(path)
+        return path
+
     def add_records(self, records: Iterable[Mapping[str, Any]], name: str | None = None) -> Path:
         """A file of JSON records."""
         return self.add_file((json.dumps(record) for record in records), name)
 
-    def run(self, *, once: bool = True, max_batches: int | None = None, take_over: bool = False) -> RunSummary:
+    def run(
+        self,
+        *,
+        once: bool = True,
+        max_batches: int | None = None,
+        take_over: bool = False,
+        clock: Callable[[], int] = wall_clock_us,
+    ) -> RunSummary:
         """Run the job until the source is drained."""
         (self.directory / "in").mkdir(exist_ok=True)
         return run(
@@ -73,6 +90,7 @@ class Job:
             take_over=take_over,
             on_progress=self.progress.append,
             session=self.session,
+            clock=clock,
         )
 
     def rows(self, port: str) -> list[dict[str, Any]]:
@@ -91,7 +109,9 @@ class Job:
                 seen[place] = port
         lengths = [len(file.read_bytes().splitlines()) for file in files]
         assert len(seen) == sum(lengths)
-        return [[seen[str(file), number] for number in range(length)] for file, length in zip(files, lengths, strict=True)]
+        return [
+            [seen[str(file), number] for number in range(length)] for file, length in zip(files, lengths, strict=True)
+        ]
 
 
 def read_rows(directory: Path) -> list[dict[str, Any]]:

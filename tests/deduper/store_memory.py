@@ -1,0 +1,92 @@
+"""The engine's memory in the real store: pieces in a backend, look-ups through the bucket manager's tables."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bucket_store.backend import append_piece, open_backend
+from bucket_store.manager import ShardTables, TableLayout, TableSettings
+from bucket_store.matches import Matches
+from bucket_store.piece import Entries, PieceRef
+from bucket_store.view import ShardView
+from deduper.batch import JudgeRules
+
+_STORE_ID = bytes(range(16))
+_ROOM = (0, 4096, 1 << 24)
+
+
+class StoreMemory:
+    """A store in `root`. Now and then, as `seed` says, all tables are lost, or there is no room for any."""
+
+    def __init__(self, root: Path, rules: JudgeRules, seed: int) -> None:
+        self._pieces = open_backend(f"file:{root / 'store'}")
+        self._tables = root / "tables"
+        self._layout = TableLayout(
+            has_expiry=rules.keeps_expiry,
+            float_expiry=rules.float_domain and rules.keeps_expiry,
+            has_origin=rules.keep_first_seen,
+            one_table=rules.lookup_all_live,
+        )
+        self._draw = random.Random(seed)
+        self._live: dict[int, tuple[PieceRef, ...]] = {}
+        self._live_from: int | None = None
+        self._point: int | float | None = None
+        self._next_window = 0
+
+    def find(self, shard: int) -> Callable[[int, Any], Matches]:
+        """A look-up for one shard's batch; the tables are opened for each bucket anew, as a retried task would."""
+        if self._draw.random() < 0.1:
+            shutil.rmtree(self._tables, ignore_errors=True)
+        settings = TableSettings(
+            memory_dir=str(self._tables / "memory"),
+            disk_dir=str(self._tables / "disk"),
+            memory_bytes=self._draw.choice(_ROOM),
+            disk_bytes=self._draw.choice(_ROOM),
+            layout=self._layout,
+        )
+        view = ShardView(
+            store_id=_STORE_ID.hex(),
+            incarnation="00" * 8,
+            shard=shard,
+            next_window=self._next_window,
+            pieces=self._live.get(shard, ()),
+            live_from_bucket=self._live_from,
+            expiry_point=self._point,
+        )
+
+        def look_up(bucket: int, digests: Any) -> Matches:
+            with ShardTables.open(settings, self._pieces, view) as tables:
+                return tables.find(bucket, digests)
+
+        return look_up
+
+    def commit(
+        self, window: int, entries: list[Entries | None], live_from_bucket: int | None, point: int | float | None
+    ) -> None:
+        """Appends the window's pieces and lets go of those that are wholly dead."""
+        for shard, new in enumerate(entries):
+            live = self._live.get(shard, ())
+            if new is not None:
+                piece = append_piece(
+                    self._pieces,
+                    new,
+                    store_id=_STORE_ID,
+                    shard=shard,
+                    first_window=window,
+                    last_window=window,
+                    epoch=1,
+                    attempt=0,
+                )
+                live = (*live, piece)
+            self._live[shard] = tuple(piece for piece in live if not _is_dead(piece, live_from_bucket, point))
+        self._live_from, self._point, self._next_window = live_from_bucket, point, window + 1
+
+
+def _is_dead(piece: PieceRef, live_from_bucket: int | None, point: int | float | None) -> bool:
+    if point is not None:
+        return piece.max_expiry is not None and piece.max_expiry <= point
+    return live_from_bucket is not None and piece.max_bucket < live_from_bucket
