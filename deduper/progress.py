@@ -81,8 +81,8 @@ def summary_line(summary: RunSummary) -> str:
     windows = "1 window" if summary.windows == 1 else f"{summary.windows:,} windows"
     return (
         f"{windows}, {summary.rows:,} rows in {summary.seconds:,.1f} s: "
-        f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, {summary.error:,} error; "
-        f"stopped by {summary.stopped_by.replace('_', ' ')}"
+        f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, "
+        f"{summary.error:,} error; stopped by {summary.stopped_by.replace('_', ' ')}"
     )
 
 

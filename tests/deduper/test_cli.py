@@ -29,6 +29,7 @@ from deduper.errors import (
     UsageError,
     exit_code_of,
 )
+from deduper.weblog import DEFAULT_RECORDS
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("pyspark", "numba", "pyarrow", "rocksdict", "pydantic", "numpy", "ruamel")
@@ -118,6 +119,12 @@ def test_the_generated_documentation_is_up_to_date() -> None:
     for name, make in reference.REFERENCES.items():
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert reference.with_reference(text, make()) == text, f"docs/{name} is stale"
+
+
+def test_quickstart_makes_the_log_that_its_author_means() -> None:
+    """The number stands in the command too, because importing it would make every help slow."""
+    defaults = {parameter.name: parameter.default for parameter in COMMANDS["quickstart",].params}
+    assert defaults["records"] == DEFAULT_RECORDS
 
 
 def _script(name: str) -> ModuleType:
