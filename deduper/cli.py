@@ -36,8 +36,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=_CONTEXT,
 )
-config_app = typer.Typer(help="Check a config file, show what counts, describe every setting.", no_args_is_help=True)
-inspect_app = typer.Typer(help="Look into a store: one key, one window, one bucket.", no_args_is_help=True)
+config_app = typer.Typer(
+    help="Check a config file, show what counts, describe every setting.",
+    no_args_is_help=True,
+    context_settings=_CONTEXT,
+)
+inspect_app = typer.Typer(
+    help="Look into a store: one key, one window, one bucket.", no_args_is_help=True, context_settings=_CONTEXT
+)
 app.add_typer(config_app, name="config")
 app.add_typer(inspect_app, name="inspect")
 
@@ -304,7 +310,7 @@ def inspect_key(
     as_json: JsonOption = False,
 ) -> None:
     """Tell whether a key is remembered, from which record, and until when."""
-    from deduper import inspect_store
+    from deduper import inspect_store, inspect_views
     from deduper.key_values import parse_key
     from deduper.open_store import open_store
     from deduper.terminal import answer_console, print_json
@@ -317,7 +323,7 @@ def inspect_key(
     if as_json:
         print_json(report.to_json())
     else:
-        answer_console().print(*inspect_store.render_key(report), sep="\n")
+        answer_console().print(*inspect_views.render_key(report), sep="\n")
 
 
 @_command(inspect_app, "window", *_READING)
@@ -327,7 +333,7 @@ def inspect_window(
     as_json: JsonOption = False,
 ) -> None:
     """Show the commit record of a window in full."""
-    from deduper import inspect_store
+    from deduper import inspect_store, inspect_views
     from deduper.open_store import open_store
     from deduper.terminal import answer_console, print_json
 
@@ -335,7 +341,7 @@ def inspect_window(
     if as_json:
         print_json(record)
     else:
-        answer_console().print(*inspect_store.render_window(record), sep="\n")
+        answer_console().print(*inspect_views.render_window(record), sep="\n")
 
 
 @_command(inspect_app, "bucket", *_READING, raw_values=True)
@@ -350,7 +356,7 @@ def inspect_bucket(
     as_json: JsonOption = False,
 ) -> None:
     """Show which pieces hold a bucket, in every shard."""
-    from deduper import inspect_store
+    from deduper import inspect_store, inspect_views
     from deduper.open_store import open_store
     from deduper.terminal import answer_console, print_json
 
@@ -359,7 +365,7 @@ def inspect_bucket(
     if as_json:
         print_json(report.to_json())
     else:
-        answer_console().print(*inspect_store.render_bucket(report), sep="\n")
+        answer_console().print(*inspect_views.render_bucket(report), sep="\n")
 
 
 def _loaded(config: Path, overrides: list[str] | None) -> LoadedConfig:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from deduper.ddl import ColumnType
-from deduper.units import format_duration, format_time
+from deduper.units import format_time
 
 
 @dataclass(frozen=True, slots=True)
 class PointScale:
-    """How stored expiry keys, and differences of them, are to be read."""
+    """How stored expiry keys are to be read."""
 
     is_time: bool
     is_float: bool
@@ -48,11 +48,3 @@ class PointScale:
         if self.is_time:
             return format_time(int(point))
         return str(Decimal(int(point)).scaleb(-self.scale)) if self.scale else int(point)
-
-    def shown_difference(self, steps: int | float) -> str | int | float:
-        """A distance between stored keys as printed: a duration, a decimal's text, or the number."""
-        if self.is_time:
-            return format_duration(int(steps))
-        if self.scale and not self.is_float:
-            return str(Decimal(int(steps)).scaleb(-self.scale))
-        return steps

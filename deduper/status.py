@@ -210,12 +210,21 @@ def render(status: StoreStatus) -> list[RenderableType]:
             table(
                 ("window", "begun", "rows", *_PORTS, "latest point"),
                 [
-                    (*(window[name] for name in ("window", "begun", "rows", *_PORTS)), window["latest_point"])
+                    (
+                        window["window"],
+                        _to_the_second(window["begun"]),
+                        *(window[name] for name in ("rows", *_PORTS)),
+                        window["latest_point"],
+                    )
                     for window in status.last_windows
                 ],
             )
         )
     return parts
+
+
+def _to_the_second(time: str) -> str:
+    return time.partition(".")[0].rstrip("Z") + "Z"
 
 
 def _summary(status: StoreStatus) -> list[tuple[str, object]]:
