@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from bucket_store.matches import Matches
 from bucket_store.piece import Entries
 from deduper import kernels
+from deduper.categories import PlaceIntervals
 from deduper.clock import POSITION_BITS, domain_ends, writable
 from deduper.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
-from deduper.verdict import DUPLICATE_REASONS, INT64_MAX, INT64_MIN, ExpiryBy, Fate, Verdict
+from deduper.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, ExpiryBy, Fate, Verdict
 
 _NO_COPY = -1
 _NARROW = 1024
@@ -188,10 +189,12 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find) -> 
 
 
 def warm() -> None:
-    """Compiles, or loads from the cache, every kernel of this module for both domains."""
+    """Compiles, or loads from the cache, every kernel that a shard's task calls, for both domains."""
     for float_domain in (False, True):
         for all_live in (False, True):
             _judge_two_rows(JudgeRules("ordered", all_live, float_domain, 1, 1, 1, True, None))
+    one = np.zeros(1, np.int64)
+    PlaceIntervals(np.zeros(2, np.int64), one, one, one).places(one, one, np.zeros(1, np.uint8))
 
 
 def _judge_two_rows(rules: JudgeRules) -> None:
@@ -251,10 +254,9 @@ def _bucket_keys(rows: ShardRows, rules: JudgeRules, expiry: Expiries, digests: 
     # Rows that were not admitted may hold anything.
     with np.errstate(all="ignore"):
         quotient = np.floor(expiry / rules.span)
-        inside = (quotient > float(INT64_MIN)) & (quotient < -float(INT64_MIN))
-        return np.where(inside, quotient, 0).astype(np.int64) + np.where(
-            inside, np.int64(0), np.where(quotient > 0, np.int64(INT64_MAX), np.int64(INT64_MIN))
-        )
+        is_near = np.abs(quotient) < FAR_QUOTIENT
+        far = np.abs(quotient).view(np.int64) - FAR_BITS
+    return np.where(is_near, np.where(is_near, quotient, 0).astype(np.int64), np.where(quotient > 0, far, -far))
 
 
 def _grouped(digests: UInt64s, order: Int64s, admitted: Int64s, buckets: Int64s | None) -> tuple[Int64s, Int64s]:

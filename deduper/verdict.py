@@ -10,6 +10,7 @@ An expiry key lives in one of two domains. *int*: int64 (microseconds, integers,
 from __future__ import annotations
 
 import math
+import struct
 from enum import IntEnum
 from typing import Final, Literal
 
@@ -17,6 +18,10 @@ ExpiryBy = Literal["never", "event_time", "ordered", "processing_time", "categor
 
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
+
+FAR_QUOTIENT: Final = 2.0**62
+FAR_BITS: Final[int] = struct.unpack("<q", struct.pack("<d", FAR_QUOTIENT))[0] - 2**62
+"""What the bits of a double from FAR_QUOTIENT on are ahead of its bucket key, which goes on from 2**62."""
 
 DUPLICATE_REASONS: Final = ("earlier_window", "same_window")
 """Where a duplicate's first copy is; indexed by `ShardOutcome.same_window`."""
@@ -81,18 +86,19 @@ def expiry_point(latest: int | float | None, period: int | float) -> int | float
 
 
 def bucket_key(expiry: int | float, span: int | float) -> int:
-    """floor(expiry / span) as int64; a quotient of floats beyond int64 counts as the nearest int64.
+    """floor(expiry / span), as an int64 that is the same for no two quotients and never decreases in `expiry`.
 
-    Never decreasing in `expiry`, rounding and saturation included: `first_live_bucket` rests on that.
+    A quotient of doubles may lie beyond int64. From 2**62 on, either way, bucket keys count representable doubles
+    instead of integers; there are few enough for all of them, infinity (a quotient that overflowed) included.
     """
     if isinstance(expiry, int) and isinstance(span, int):
         return max(INT64_MIN, expiry // span)
     quotient = expiry / span
-    if quotient >= -float(INT64_MIN):
-        return INT64_MAX
-    if quotient <= float(INT64_MIN):
-        return INT64_MIN
-    return math.floor(quotient)
+    if abs(quotient) < FAR_QUOTIENT:
+        return math.floor(quotient)
+    (bits,) = struct.unpack("<q", struct.pack("<d", abs(quotient)))
+    far: int = bits - FAR_BITS
+    return far if quotient > 0 else -far
 
 
 def first_live_bucket(latest: int | float | None, period: int | float, span: int | float) -> int | None:

@@ -10,7 +10,7 @@ import pytest
 
 from bucket_store.matches import Matches
 from deduper.batch import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict
+from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict, bucket_key
 
 _U, _D, _X, _E = Verdict.UNIQUE, Verdict.DUPLICATE, Verdict.EXPIRED, Verdict.ERROR
 RULES = JudgeRules(
@@ -96,13 +96,14 @@ def test_bucket_edges(expiry: int, bucket: int) -> None:
 
 
 def test_buckets_of_doubles() -> None:
-    """IEEE floor; beyond int64 the last bucket."""
+    """As `bucket_key` says for one; far apart from int64's ends, too."""
     rules = replace(RULES, float_domain=True, span=0.1, period=1.0)
-    outcome = judge(rows([(1, 1), (2, 2), (3, 3), (4, 4)], [1.0, -0.05, 1e300, -1e300]), rules)
-    assert outcome.buckets == [INT64_MIN, -1, 10, INT64_MAX]
+    expiry = [1e300, -1e300, 1.0, -0.05, -0.0, 2.0**63, -(2.0**63), 4.6e17, 4.7e17, 1.7e308]
+    outcome = judge(rows([(number, 1) for number in range(1, 11)], expiry), rules)
+    assert outcome.buckets == sorted({bucket_key(key, 0.1) for key in expiry})
     assert outcome.entries is not None
     assert outcome.entries.expiry is not None
-    assert outcome.entries.expiry.tolist() == [-1e300, -0.05, 1.0, 1e300]
+    assert outcome.entries.expiry.tolist() == sorted(expiry)
 
 
 def test_all_live_looks_everywhere_once() -> None:

@@ -97,16 +97,26 @@ def test_nothing_is_dead_while_unset_or_below_the_domain() -> None:
         (-0.5, 1.0, -1),
         (-0.0, 1.0, 0),
         (1.0, 0.1, 10),
-        (1e300, 1.0, INT64_MAX),
-        (-1e300, 1.0, INT64_MIN),
-        (1e308, 0.01, INT64_MAX),
-        (2.0**63, 1.0, INT64_MAX),
-        (-(2.0**63), 1.0, INT64_MIN),
+        (2.0**62, 1.0, 2**62),
+        (-(2.0**62), 1.0, -(2**62)),
+        (math.nextafter(2.0**62, 0), 1.0, 2**62 - 512),
+        (math.nextafter(2.0**62, math.inf), 1.0, 2**62 + 1),
+        (math.nextafter(-(2.0**62), -math.inf), 1.0, -(2**62) - 1),
+        (1e308, 0.01, bucket_key(1.7e308, 0.01)),
     ],
 )
 def test_bucket_edges(expiry: float, span: float, bucket: int) -> None:
-    """Floor for negative keys too; floats beyond int64 lie in the last bucket."""
+    """Floor for negative keys too; far quotients of doubles go on one by one."""
     assert bucket_key(expiry, span) == bucket
+
+
+@given(one=_FINITE, other=_FINITE)
+def test_buckets_of_all_doubles(one: float, other: float) -> None:
+    """Span 1: bucket keys fit int64, and are ordered and equal as the floors are."""
+    floors = math.floor(one), math.floor(other)
+    keys = bucket_key(one, 1.0), bucket_key(other, 1.0)
+    assert all(INT64_MIN <= key <= INT64_MAX for key in keys)
+    assert (keys[0] < keys[1], keys[0] == keys[1]) == (floors[0] < floors[1], floors[0] == floors[1])
 
 
 @given(expiry=_INT64, latest=_INT64, period=_POSITIVE, span=_POSITIVE)
