@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from bucket_store.log_values import CommitRecord
 from bucket_store.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket, decode_header, header_length
 from bucket_store.sources_file import SourcePartition, read_sources
