@@ -108,8 +108,11 @@ class FilePieces:
         by_file: defaultdict[str, set[int]] = defaultdict(set)
         for piece in pieces:
             by_file[piece.file].add(piece.offset)
-        for file, offsets in by_file.items():
-            self._delete_in_segment(self._root / file, offsets)
+        for path in (self._root / "pieces").glob("*/*.segment"):
+            offsets = by_file.get(self._relative(path), set())
+            # Locking a segment sends its writer to another, so only those are locked that can change.
+            if offsets or _has_no_live_frame(path):
+                _delete_in_segment(path, offsets)
 
     def pieces(self) -> Iterator[StoredPiece]:
         for path in sorted((self._root / "pieces").glob("*/*.segment")):
@@ -152,25 +155,38 @@ class FilePieces:
                 return path, fd
             os.close(fd)
 
-    def _delete_in_segment(self, path: Path, offsets: set[int]) -> None:
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
+
+def _delete_in_segment(path: Path, offsets: set[int]) -> None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not _try_lock(fd):
             return
-        try:
-            if not _try_lock(fd):
-                return
-            some_live = False
-            for frame in _frames(fd):
-                if frame.piece_at in offsets:
-                    os.pwrite(fd, _DEAD, frame.at + len(_MAGIC))
-                elif frame.is_live:
-                    some_live = True
-            if not some_live:
-                # Under the lock no writer is at work, so a torn tail is nobody's.
-                path.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
+        some_live = False
+        for frame in _frames(fd):
+            if frame.piece_at in offsets:
+                os.pwrite(fd, _DEAD, frame.at + len(_MAGIC))
+            elif frame.is_live:
+                some_live = True
+        if not some_live:
+            # Under the lock no writer is at work, so a torn tail is nobody's.
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+
+
+def _has_no_live_frame(path: Path) -> bool:
+    """Whether only dead pieces, or the torn one of a writer that died, lie in a segment."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not any(frame.is_live for frame in _frames(fd))
+    finally:
+        os.close(fd)
 
 
 def _try_lock(fd: int) -> bool:

@@ -364,6 +364,37 @@ def test_a_killed_holder_leaves_its_lock(tmp_path: Path) -> None:
         assert tables.counters.hits == 1
 
 
+_DIE = """
+import os, pickle, signal, sys
+from bucket_store.manager import ShardTables
+from bucket_store.table_file import TableFile
+settings, pieces, view, _ = pickle.load(open(sys.argv[1], "rb"))
+apply, calls = TableFile.apply, []
+def dies(*args):
+    if calls:
+        os.kill(os.getpid(), signal.SIGKILL)
+    calls.append(apply(*args))
+    return calls[0]
+TableFile.apply = dies
+ShardTables.open(settings, pieces, view)
+"""
+
+
+def test_a_task_killed_while_advancing_is_noticed(tmp_path: Path) -> None:
+    """One bucket is at the new position, one at the old: both are rebuilt, also for the batch before."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    commit_buckets(shard, range(2), seed=1)
+    check_all(settings, shard)
+    before = replace(shard, model=dict(shard.model), refs=list(shard.refs))
+    commit_buckets(shard, range(2), seed=2)
+    task = tmp_path / "task"
+    task.write_bytes(pickle.dumps((settings, shard.pieces, shard.view(), None)))
+    killed = subprocess.run([sys.executable, "-c", _DIE, str(task)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    check_all(settings, before)
+    check_all(settings, shard)
+
+
 @pytest.mark.parametrize("full", ["memory", "memory and disk", "everything"])
 def test_a_full_disk_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     """From memory to disk, from there to merging; without room for a lock file, merging alone."""

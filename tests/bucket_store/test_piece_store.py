@@ -176,6 +176,16 @@ def test_file_a_torn_tail_hides_nothing_behind_it(tmp_path: Path, torn: int) -> 
     assert not path.exists()
 
 
+def test_file_a_segment_of_one_torn_piece_goes_too(tmp_path: Path) -> None:
+    """Its writer died in the first append, so listing has no name for it."""
+    pieces = open_backend(f"file:{tmp_path}")
+    path = tmp_path / pieces.append(shard=0, epoch=1, name="a", data=b"a" * 900).file
+    path.write_bytes(path.read_bytes()[:30])
+    assert listed(pieces) == []
+    pieces.delete([])
+    assert not path.exists()
+
+
 def test_file_a_failed_write_leaves_no_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk is a SpaceError, and the segment is as before."""
     pieces = open_backend(f"file:{tmp_path}")
