@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deduper.config import PORTS
+from deduper.config_errors import findings
 from deduper.config_file import load_config
 from deduper.errors import ConfigError
 
@@ -688,3 +691,67 @@ def test_the_file_that_the_mistakes_are_made_in_is_valid(tmp_path: Path) -> None
     file = tmp_path / "job.yaml"
     file.write_text(BASE, encoding="utf-8")
     assert load_config(file, environment={}).name == "clicks"
+
+
+SETTINGS = [
+    *("name", "source", "key", "null_keys", "digest", "expiry", "store", "sinks", "checkpoint", "trigger", "spark"),
+    *("source.format", "source.path", "source.file_format", "source.schema", "source.max_files_per_batch"),
+    *("source.header", "source.delimiter", "expiry.by", "expiry.field", "expiry.period", "expiry.span", "expiry.unit"),
+    *("expiry.lookup", "expiry.clock", "expiry.max_ahead_of_now", "expiry.max_jump", "expiry.buckets"),
+    *("expiry.live_categories", "expiry.remember_dropped", "store.url", "store.shards", "store.memory"),
+    *("store.table_disk", "store.tables", "store.first_seen", "store.shared", "sinks.unique", "sinks.unique.format"),
+    *("sinks.unique.path", "spark.x", "spark.spark.x", "nonsense", "source.nonsense", "sinks.unique.nonsense"),
+]
+ODD_VALUES: list[object] = [
+    *(None, True, 0, -1, 2**70, 1.5, "", "x", " ", "${", "never", "none", "ordered", "category", "csv", "off"),
+    *([], [None], [[]], ["x", "x"], {}, {"x": None}, {"by": []}, {"format": {}}, {"format": "none"}, {"by": "never"}),
+]
+EXPIRIES: list[dict[str, object]] = [
+    {"by": "never"},
+    {"by": "event_time", "field": "ts", "period": "24h"},
+    {"by": "ordered", "field": "n", "period": 10, "span": 1},
+    {"by": "processing_time", "period": "1h"},
+    {"by": "category", "field": "user", "live_categories": 3},
+]
+
+
+@pytest.mark.parametrize(
+    ("setting", "expiry"),
+    [
+        pytest.param(setting, expiry, id=f"{setting}-{expiry['by']}")
+        for setting in SETTINGS
+        # Other sections do not care by what keys expire.
+        for expiry in (EXPIRIES if setting.startswith("expiry.") else EXPIRIES[1:2])
+    ],
+)
+def test_no_value_of_any_setting_is_a_crash(setting: str, expiry: dict[str, object], tmp_path: Path) -> None:
+    """Whatever stands where: it is taken, or everything that is wrong with it has words and advice."""
+    section, _, inner = setting.partition(".")
+    for value in ODD_VALUES:
+        data: dict[str, Any] = {
+            "name": "clicks",
+            "source": {
+                "format": "files",
+                "path": "in",
+                "file_format": "json",
+                "schema": "user string, ts timestamp, n int",
+            },
+            "key": ["user"],
+            "expiry": dict(expiry),
+            "store": {"url": "file:state"},
+            "sinks": {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS},
+            "spark": {},
+        }
+        if not inner:
+            data[section] = value
+        elif section == "sinks" and "." in inner:
+            data["sinks"]["unique"][inner.partition(".")[2]] = value
+        else:
+            data[section][inner] = value
+        config, found = findings(data, base_dir=tmp_path)
+        assert (config is None) == bool(found), value
+        for finding in found:
+            assert "is not valid:" not in finding.what, (value, finding)
+            assert finding.path, (value, finding)
+            assert finding.what, (value, finding)
+            assert finding.write, (value, finding)
