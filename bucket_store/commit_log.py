@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bucket_store import failpoints
 from bucket_store.durable import LOCAL, FileSystem, discard, is_temporary, make_directories, place_new, stage
 from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
 from bucket_store.log_record import decode_record, encode_record, record_name, record_number
@@ -257,6 +258,7 @@ class CommitLog:
         folded = [number for number in numbers if aged and number < aged[-1]]
         for number in folded:
             self._fs.remove(self._path(number))
+            failpoints.hit("log.folded")
         for name in self._fs.listdir(self._directory):
             path = self._directory / name
             if is_temporary(name) and self._fs.modified_us(path) + grace_us <= now_us:
@@ -331,6 +333,7 @@ class CommitLog:
             record = self._envelope(self._state.epoch, Snapshot(self._state))
             # Another's snapshot is as good: it says what the same records say. Who owns the store, the next one shows.
             self._settle(record.number, fold(self._state, self._write(record)))
+            failpoints.hit("log.snapshot")
 
     def _write(self, record: LogRecord) -> LogRecord:
         """The record that stands in the slot afterwards: this one, durable, or another writer's.
@@ -344,9 +347,11 @@ class CommitLog:
             temporary = stage(self._fs, self._directory, path.name, encode_record(record))
         except OSError as exc:
             raise NotCommittedError(f"{path} could not be written: {exc}") from exc
+        failpoints.hit("log.written")
         try:
             try:
                 self._fs.link(temporary, path)
+                failpoints.hit("log.linked")
                 occupant = record
             except OSError as exc:
                 occupant = self._read_back(record, exc)

@@ -1,12 +1,15 @@
 """Named places where a test may stop or kill a process. Unset, one costs a dictionary look-up.
 
-`BUCKET_STORE_FAILPOINTS="name=action[@n],…"` in the environment arms them in every process that inherits it. `kill`
-ends the process by SIGKILL, `raise` raises `FailpointError`; `@n` waits for the n-th hit in the process. `:once=PATH`
-after the action acts only for whoever creates that file, so that of many processes one dies.
+`BUCKET_STORE_FAILPOINTS="name=action[@n],…"` in the environment arms them in every process that inherits it. The
+actions: `kill` ends the process by SIGKILL; `kill-all` every process of its session at once, as a power cut does (never
+arm it in a shell of your own); `freeze` stops the process by SIGSTOP; `raise` raises `FailpointError`. `@n` waits for
+the n-th hit in the process. `:once=PATH` after that acts only for whoever creates the file, so that of many processes
+one dies. What every name means stands in `docs/failpoints.md`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -14,6 +17,7 @@ from pathlib import Path
 from bucket_store.errors import StoreError
 
 ENVIRONMENT = "BUCKET_STORE_FAILPOINTS"
+_ACTIONS = ("kill", "kill-all", "freeze", "raise")
 
 
 class FailpointError(StoreError):
@@ -34,8 +38,10 @@ class _Armed:
         action, _, self._once = action.partition(":once=")
         self._action, _, nth = action.partition("@")
         self._hits_left = int(nth or 1)
-        if self._action not in ("kill", "raise"):
-            raise ValueError(f"{ENVIRONMENT}: {name}: {self._action!r} is not an action: write kill or raise")
+        if self._action not in _ACTIONS:
+            raise ValueError(
+                f"{ENVIRONMENT}: {name}: {self._action!r} is not an action: write one of {', '.join(_ACTIONS)}"
+            )
 
     def hit(self) -> None:
         self._hits_left -= 1
@@ -46,9 +52,21 @@ class _Armed:
                 Path(self._once).touch(exist_ok=False)
             except FileExistsError:
                 return
-        if self._action == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise FailpointError(f"failpoint {self.name}")
+        if self._action == "raise":
+            raise FailpointError(f"failpoint {self.name}")
+        if self._action == "kill-all":
+            _kill_others_of_session()
+        os.kill(os.getpid(), signal.SIGSTOP if self._action == "freeze" else signal.SIGKILL)
+
+
+def _kill_others_of_session() -> None:
+    """Kill the driver, its JVM and all Python workers, whoever of them calls."""
+    session = os.getsid(0)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getsid(int(entry.name)) == session:
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _armed(setting: str) -> dict[str, _Armed]:

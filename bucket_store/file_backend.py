@@ -33,6 +33,7 @@ from pathlib import Path
 
 import xxhash
 
+from bucket_store import failpoints
 from bucket_store.backend import Located, PieceLocation, PieceStore, StoredPiece, open_backend, sync_names, write_error
 from bucket_store.errors import CorruptionError
 
@@ -80,7 +81,11 @@ class FilePieces:
             try:
                 # Taken after the lock: the file may have grown until then.
                 at = os.fstat(fd).st_size
-                _write_at(fd, at, frame + bytes(data))
+                half = len(data) // 2
+                _write_at(fd, at, frame + bytes(data[:half]), from_at=at)
+                failpoints.hit("piece.half")
+                _write_at(fd, at + len(frame) + half, data[half:], from_at=at)
+                failpoints.hit("piece.entered")
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -168,6 +173,7 @@ def _delete_in_segment(path: Path, offsets: set[int]) -> None:
         for frame in _frames(fd):
             if frame.piece_at in offsets:
                 os.pwrite(fd, _DEAD, frame.at + len(_MAGIC))
+                failpoints.hit("piece.deleted")
             elif frame.is_live:
                 some_live = True
         if not some_live:
@@ -201,14 +207,14 @@ def _serial(segment: str) -> int:
     return int(segment.split(".")[0].split("-")[1])
 
 
-def _write_at(fd: int, at: int, data: bytes) -> None:
-    """Writes all of data; on failure cuts the file back, so that a full disk leaves no torn tail behind."""
+def _write_at(fd: int, at: int, data: bytes | memoryview, *, from_at: int) -> None:
+    """Writes all of data; on failure cuts the file back to `from_at`: a full disk leaves no torn tail behind."""
     view, written = memoryview(data), 0
     try:
         while written < len(view):
             written += os.pwrite(fd, view[written:], at + written)
     except OSError:
-        os.ftruncate(fd, at)
+        os.ftruncate(fd, from_at)
         raise
 
 

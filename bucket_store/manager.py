@@ -21,6 +21,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from bucket_store import failpoints
 from bucket_store.backend import PieceStore
 from bucket_store.budget import Tier
 from bucket_store.errors import SpaceError
@@ -211,6 +212,7 @@ class ShardTables:
             by_bucket[0 if self._layout.one_table else int(part.header.buckets[part.index])].append(part)
         old = [ref for ref in self._view.pieces if ref.last_window < position]
         for bucket, parts in sorted(by_bucket.items()):
+            failpoints.hit("tables.applying")
             table = shelf.open(bucket)
             if table is not None:
                 self._apply(shelf, table, parts)

@@ -38,6 +38,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bucket_store import failpoints
 from bucket_store.backend import Located, PieceLocation, PieceStore, StoredPiece, open_backend, sync_names, write_error
 from bucket_store.errors import CorruptionError, SpaceError, StoreError
 
@@ -263,9 +264,11 @@ def _ingest(database: Any, table: Path, name: str, data: memoryview) -> None:
     for number, start in enumerate(range(0, len(data), CHUNK_BYTES)):
         writer[_chunk_key(name, number).encode()] = bytes(data[start : start + CHUNK_BYTES])
     writer.finish()
+    failpoints.hit("piece.half")
     options = IngestExternalFileOptions()
     options.set_move_files(True)
     database.ingest_external_file([str(table)], options)
+    failpoints.hit("piece.entered")
 
 
 def _delete_pieces(database: Any, lengths: dict[str, int]) -> None:
@@ -277,6 +280,7 @@ def _delete_pieces(database: Any, lengths: dict[str, int]) -> None:
     synced = WriteOptions()
     synced.sync = True
     database.write(batch, synced)
+    failpoints.hit("piece.deleted")
     # Gives the space back now: nothing else would ever compact tables that do not overlap.
     database.compact_range(min(lengths).encode(), max(lengths).encode() + b"0")
 

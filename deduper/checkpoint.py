@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import json
 import re
+import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ from urllib.parse import unquote
 from deduper.errors import IntegrityError
 
 _VERSION_LINE = "v1"
+_CRC_MAGIC = b"crc\0"
+_CRC_HEAD = struct.Struct(">4sI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,40 +59,39 @@ def files_of_batch(checkpoint: Path, batch_id: int) -> list[ListedFile]:
 
 
 def finished_files(checkpoint: Path) -> Iterator[ListedFile]:
-    """All files of batches that the checkpoint holds for done: the store must know every one of them."""
-    commits = _numbers(checkpoint / "commits")
-    if not commits:
+    """All files of batches that Spark will not give again: the store must know every one of them.
+
+    Those are the batches with a commit, and all before the newest one with offsets: of these Spark repeats one at most.
+    """
+    begun, committed = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
+    done = max(committed | {number - 1 for number in begun}, default=-1)
+    if done < 0:
         return
-    last = _log_offset(checkpoint / "offsets" / str(max(commits)))
-    compacts = _numbers(checkpoint / "sources" / "0", suffix=".compact")
-    plain = _numbers(checkpoint / "sources" / "0")
-    newest_compact = max((n for n in compacts if n <= last), default=None)
-    if newest_compact is not None:
-        for _, file in _entries(checkpoint / "sources" / "0" / f"{newest_compact}.compact"):
+    last = _log_offset(checkpoint / "offsets" / str(done))
+    for number, file in _all_entries(checkpoint):
+        if number <= last:
             yield file
-    for number in sorted(plain):
-        if number <= last and (newest_compact is None or number > newest_compact):
-            for _, file in _entries(checkpoint / "sources" / "0" / str(number)):
-                yield file
 
 
 def is_sound(checkpoint: Path) -> bool:
     """Whether every file that a start would read is whole. An absent or empty checkpoint is sound: it is begun anew."""
     offsets = _numbers(checkpoint / "offsets")
-    if not offsets:
-        return True
     try:
-        if not (checkpoint / "metadata").read_text().strip():
+        for _ in _all_entries(checkpoint):
+            pass
+        if not offsets:
+            return not _numbers(checkpoint / "commits")
+        if not _read(checkpoint / "metadata").strip():
             return False
         for number in sorted(offsets)[-2:]:
             _log_offset(checkpoint / "offsets" / str(number))
         for number in sorted(_numbers(checkpoint / "commits"))[-1:]:
-            if not (checkpoint / "commits" / str(number)).read_text().startswith(_VERSION_LINE):
+            if not _read(checkpoint / "commits" / str(number)).startswith(_VERSION_LINE):
                 return False
         files_of_batch(checkpoint, max(offsets))
         for _ in finished_files(checkpoint):
             pass
-    except (IntegrityError, OSError, UnicodeDecodeError):
+    except (IntegrityError, OSError):
         return False
     return True
 
@@ -116,8 +119,19 @@ def _source_entries(checkpoint: Path, number: int) -> Iterator[tuple[int, Listed
     return _entries(log / f"{later}.compact")
 
 
+def _all_entries(checkpoint: Path) -> Iterator[tuple[int, ListedFile]]:
+    """The source's whole log, as Spark reads it at a start: the newest compact file and what came after it."""
+    log = checkpoint / "sources" / "0"
+    newest = max(_numbers(log, suffix=".compact"), default=None)
+    if newest is not None:
+        yield from _entries(log / f"{newest}.compact")
+    for number in sorted(_numbers(log)):
+        if newest is None or number > newest:
+            yield from _entries(log / str(number))
+
+
 def _entries(file: Path) -> Iterator[tuple[int, ListedFile]]:
-    lines = file.read_text(encoding="utf-8").split("\n")
+    lines = _read(file).split("\n")
     if lines[0] != _VERSION_LINE:
         raise IntegrityError(f"{file}: the first line is not {_VERSION_LINE!r}: torn, or of an unknown Spark")
     for line in lines[1:]:
@@ -130,9 +144,30 @@ def _entries(file: Path) -> Iterator[tuple[int, ListedFile]]:
 
 def _log_offset(file: Path) -> int:
     try:
-        return int(json.loads(file.read_text(encoding="utf-8").rstrip("\n").rsplit("\n", 1)[-1])["logOffset"])
+        return int(json.loads(_read(file).rstrip("\n").rsplit("\n", 1)[-1])["logOffset"])
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise IntegrityError(f"{file}: no offset of a file source in it: torn, absent, or of another source") from exc
+
+
+def _read(file: Path) -> str:
+    """The text of a file, held against Hadoop's checksums beside it, without which Spark reads it too.
+
+    `.<name>.crc`: "crc\\0", bytes a checksum (u32, big endian), then the CRC32 of each so many bytes, big endian.
+    """
+    data = file.read_bytes()
+    try:
+        sums = file.with_name(f".{file.name}.crc").read_bytes()
+    except FileNotFoundError:
+        sums = b""
+    if len(sums) > _CRC_HEAD.size and sums.startswith(_CRC_MAGIC):
+        _, each = _CRC_HEAD.unpack_from(sums)
+        expected = b"".join(struct.pack(">I", zlib.crc32(data[at : at + each])) for at in range(0, len(data), each))
+        if sums[_CRC_HEAD.size :] != expected:
+            raise IntegrityError(f"{file}: its bytes are not those of {file.name}'s checksum: torn")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise IntegrityError(f"{file}: no UTF-8: torn") from exc
 
 
 def _numbers(directory: Path, suffix: str = "") -> set[int]:

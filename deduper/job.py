@@ -24,12 +24,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bucket_store import failpoints
+from bucket_store.errors import FencedError
 from bucket_store.manager import TableSettings
 from bucket_store.sources_file import known_digests
 from deduper import checkpoint, judging
 from deduper.config import Config
 from deduper.file_source import file_stream, source_digest
-from deduper.owner import Ownership, owned_store
+from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
 from deduper.spark_session import require_java, start_session
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_SECONDS = 0.25  # PySpark takes fractions, its annotation does not
+_LOOK_SECONDS = 1.0
 
 
 def wall_clock_us() -> int:
@@ -111,7 +113,8 @@ class _Job:
         self._stop = threading.Event()
         self._stopped_by = "drained"
         self._working = threading.Lock()
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
+        self._next_look = 0.0
         self.windows = 0
         self.totals = dict.fromkeys(("unique", "duplicate", "expired", "error"), 0)
 
@@ -121,6 +124,7 @@ class _Job:
         with self._signals():
             query = writer.start()
             while not self._ended(query):
+                self._look_at_owner()
                 # Between two batches only: a query that is stopped in the middle of a write may return before it ends.
                 if self._stop.is_set() and self._working.acquire(blocking=False):
                     self._working.release()
@@ -145,10 +149,23 @@ class _Job:
     def _ended(self, query: StreamingQuery) -> bool:
         try:
             return bool(query.awaitTermination(_POLL_SECONDS))  # type: ignore[arg-type]
-        except StreamingQueryException:
+        except StreamingQueryException as exc:
             if self._failure is None and not self._stop.is_set():
-                raise
+                raise reason_to_stop(self._log, exc) from exc
             return True
+
+    def _look_at_owner(self) -> None:
+        """Between two batches: an owner with nothing to do must notice too that another has taken over."""
+        if time.monotonic() < self._next_look or not self._working.acquire(blocking=False):
+            return
+        try:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self._log.check_owner()
+        except FencedError as exc:
+            self._failure = exc
+            self._request_stop("fenced")
+        finally:
+            self._working.release()
 
     def _on_batch(self, _: DataFrame, batch_id: int) -> None:
         """Spark's callback. The frame is not read: see `file_source`."""
@@ -157,9 +174,9 @@ class _Job:
                 raise _StopRequested(f"batch {batch_id} came after the stop")
             try:
                 self._run_batch(batch_id)
-            except BaseException as exc:
+            except Exception as exc:
                 # Kept whole: through Spark it would come back as a text.
-                self._failure = exc
+                self._failure = reason_to_stop(self._log, exc)
                 raise
 
     def _run_batch(self, batch_id: int) -> None:

@@ -3,7 +3,7 @@
 a  open the store, or make it; a setting that is fixed for its life must be the one it was made with
 b  refuse while another owner's heart beats, unless it is to be taken over
 c  claim the next epoch in the log: from here on the old owner can commit nothing
-d  publish committed windows that have no mark yet (steps 5 and 6 of a window)
+d  publish committed windows that have no mark yet (steps 5 and 6 of a window), and mark every port as this store's
 e  discard staged files and pieces of lower epochs that no record names
 f  move a checkpoint aside that cannot be trusted, or that is ahead of the store
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from bucket_store import failpoints
 from bucket_store.backend import PieceStore, StoredPiece, open_backend
 from bucket_store.commit_log import CommitLog
-from bucket_store.errors import SettingsChangedError, StoreMissingError
+from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
 from bucket_store.heartbeat import INTERVAL_S, HeartBeat, moves, read_beat
 from bucket_store.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
 from bucket_store.sources_file import known_digests, remove_unnamed
@@ -30,7 +30,7 @@ from deduper.config import Config
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.file_source import source_digest
 from deduper.judging import fixed_settings
-from deduper.window_run import publish_window
+from deduper.window_run import mark_published, publish_window
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +62,22 @@ def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], 
     logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
     failpoints.hit("start.claimed")
     with HeartBeat(log.root, owner), contextlib.closing(open_backend(config.store.url)) as pieces:
-        recover(config, log, pieces)
+        try:
+            recover(config, log, pieces)
+        except Exception as exc:
+            raise reason_to_stop(log, exc) from exc
         yield Ownership(log, pieces)
+
+
+def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
+    """The error, or that another owner has taken the store: it discards what this one stages, so anything may break."""
+    try:
+        log.check_owner()
+    except FencedError as fenced:
+        return fenced
+    except (StoreError, OSError) as also:
+        logger.warning("%s: whether the store is still owned cannot be told: %s", log.root, also)
+    return error
 
 
 def _owner_lives(root: Path) -> bool:
@@ -108,9 +122,11 @@ def recover(config: Config, log: CommitLog, pieces: PieceStore) -> None:
     for window in sorted(log.state.outputs):
         if published is None or window > published.window:
             logger.warning("window %d was committed and perhaps not published: publishing it", window)
-            publish_window(config, log, window, log.state.outputs[window])
+            publish_window(config, log, window, staging.where_they_lie(config, log.state.outputs[window]))
+    # Also for ports that nothing has left by: no other store may take them for free.
+    mark_published(config, log, log.state.next_window - 1)
     failpoints.hit("start.published")
-    discarded = staging.discard_staged(config)
+    discarded = staging.discard_abandoned(config, log.state.epoch)
     remove_unnamed(log.root, named=log.state.sources.values(), below_epoch=log.state.epoch)
     remove_intents(log.root, below_epoch=max((intent.epoch for intent in read_intents(log.root)), default=0))
     orphans = _orphan_pieces(log, pieces)
@@ -162,5 +178,7 @@ def _check_checkpoint(config: Config, log: CommitLog) -> None:
         if ahead:
             why = f"it holds {ahead} files for done that the store has never judged"
     if why is not None:
+        # A later owner's checkpoint is ahead of what this process knows, and none of its business.
+        log.check_owner()
         aside = checkpoint.set_aside(path)
         logger.warning("checkpoint %s set aside as %s: %s; files that were judged are skipped", path, aside, why)

@@ -10,11 +10,13 @@ while windows are staged below it.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import xxhash
@@ -160,10 +162,11 @@ def make_durable(
 
 
 def publish(outputs: Sequence[OutputFile]) -> list[OutputFile]:
-    """Rename every staged file to its final name and sync the directories. Safe to repeat.
+    """Rename every staged file to its final name and sync the directories. Safe to repeat, and to race.
 
     A staged file that is gone was published before: it and its directory were synced before the record that names it.
-    Gives those whose published file is gone too, which only a consumer can have taken.
+    Whoever renamed it may have died before the sync, so the directories are synced in any case. Gives those whose
+    published file is gone too, which only a consumer can have taken.
 
     Raises:
         IntegrityError: a final name is taken while its staged file is still there.
@@ -172,33 +175,76 @@ def publish(outputs: Sequence[OutputFile]) -> list[OutputFile]:
     taken: list[OutputFile] = []
     for output in outputs:
         staged, final = Path(output.staged), Path(output.final)
-        if not staged.exists():
+        # Never over a file: os.rename would replace it without a word. In this order, because an owner that is being
+        # taken over may rename it at the same moment.
+        if final.exists() and staged.exists():
+            raise IntegrityError(f"{final}: the name of a committed output is taken by another file; move that away")
+        try:
+            staged.rename(final)
+            failpoints.hit("publish.renamed")
+        except FileNotFoundError:
+            if staged.exists():
+                raise  # The port's directory is gone.
             if not final.exists():
                 taken.append(output)
-            continue
-        if final.exists():
-            # Never over a file: os.rename would replace it without a word.
-            raise IntegrityError(f"{final}: the name of a committed output is taken by another file; move that away")
-        staged.rename(final)
-        failpoints.hit("publish.renamed")
         touched |= {staged.parent, final.parent}
     for directory in sorted(touched):
-        durable.LOCAL.fsync_dir(directory)
+        # What was published earlier has been discarded, its folder with it.
+        with contextlib.suppress(FileNotFoundError):
+            durable.LOCAL.fsync_dir(directory)
     return taken
 
 
-def discard_staged(config: Config, attempt: Attempt | None = None) -> int:
-    """Remove what is staged, of one attempt or of all; gives how many folders went.
+def where_they_lie(config: Config, outputs: Sequence[OutputFile]) -> list[OutputFile]:
+    """Committed outputs with the paths of today: a store that was moved between two runs still publishes its own."""
+    sinks = file_sinks(config)
+    found = []
+    for output in outputs:
+        staged, final = Path(output.staged), Path(output.final)
+        if output.port in sinks and not staged.exists() and not final.exists():
+            inside = str(staged).rpartition(f"/{STAGING}/")[2]
+            for home in _staging_homes(config):
+                if (home / STAGING / inside).exists():
+                    final = sinks[output.port].path / final.name
+                    output = replace(output, staged=str(home / STAGING / inside), final=str(final))
+                    break
+        found.append(output)
+    return found
 
-    For what is published already, or what no record names: files of a committed window are published first.
+
+def discard_window(config: Config, window: int, epoch: int) -> None:
+    """Remove all that an epoch has staged for a window, once it is published."""
+    for folder in _staged_folders(config):
+        if folder.name.startswith(f"{window:012d}-{epoch:06d}-"):
+            shutil.rmtree(folder)
+
+
+def discard_abandoned(config: Config, below_epoch: int) -> int:
+    """Remove what lower epochs have staged, when their committed windows are published; gives how many folders went.
+
+    Never what a higher epoch has staged: this may be a process that slept while another took over.
     """
-    homes = {sink.path for sink in file_sinks(config).values()} | {config.store.path}
-    folders = [
-        folder for home in homes for folder in sorted((home / STAGING).glob("*" if attempt is None else attempt.folder))
-    ]
-    for folder in folders:
+    abandoned = [folder for folder in _staged_folders(config) if _epoch_of(folder) < below_epoch]
+    for folder in abandoned:
         shutil.rmtree(folder)
-    return len(folders)
+        failpoints.hit("stage.discarded")
+    return len(abandoned)
+
+
+def _staging_homes(config: Config) -> list[Path]:
+    return sorted({sink.path for sink in file_sinks(config).values()} | {config.store.path})
+
+
+def _staged_folders(config: Config) -> list[Path]:
+    folders = (folder for home in _staging_homes(config) for folder in sorted((home / STAGING).glob("*")))
+    return [folder for folder in folders if _FOLDER.fullmatch(folder.name)]
+
+
+def _epoch_of(folder: Path) -> int:
+    return int(folder.name.split("-")[1])
+
+
+_FOLDER = re.compile(r"\d{12,}-\d{6,}-\d{3,}")
 
 
 def _synced_output(file: StagedFile, final: Path) -> OutputFile:

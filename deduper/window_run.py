@@ -107,6 +107,7 @@ class WindowRunner:
         state = self._log.state
         window, epoch = state.next_window, state.epoch
         files = tuple(stat_files(batch.files))
+        failpoints.hit("window.0.batch")
         with phases.of("intent"):
             intent = self._intend(batch, files, state)
         failpoints.hit("window.1.intent")
@@ -116,6 +117,7 @@ class WindowRunner:
         with phases.of("durable"):
             store_id = self._log.manifest.store_id
             outputs = staging.make_durable(self._config, store_id, judgement.attempt, judgement.staged)
+            failpoints.hit("window.3.synced")
             sources = write_sources(
                 self._log.root,
                 window=window,
@@ -132,7 +134,8 @@ class WindowRunner:
             publish_window(self._config, self._log, window, outputs)
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
-            staging.discard_staged(self._config, judgement.attempt)
+            # With those of attempts that failed: nobody else would come for them before the next start.
+            staging.discard_window(self._config, window, epoch)
         with phases.of("expire"):
             self._expire(state)
         for receipt in judgement.receipts.values():
@@ -165,13 +168,10 @@ class WindowRunner:
             settings_hash=judging.settings_hash(self._config),
         )
         last, self._last_intent = self._last_intent, None
-        same = last is not None and (last.window, last.partitions, last.settings_hash) == (
-            intent.window,
-            intent.partitions,
-            intent.settings_hash,
-        )
-        if last is not None and same:
-            intent = replace(intent, wall_us=max(last.wall_us, state.last_wall_us))
+        if last is not None and _asks_for(last) == _asks_for(intent):
+            # Not below that of the last commit, which is the one it followed. Claims since then do not count: with the
+            # wall clock of the claim of this very start, no batch would ever be repeated by its own.
+            intent = replace(intent, wall_us=last.wall_us)
         write_intent(self._log.root, intent)
         return intent
 
@@ -279,10 +279,12 @@ class WindowRunner:
         if len(dead) >= _DELETION_BATCH * self._config.store.shards:
             through = max(piece.last_window for piece in dead)
             state = self._log.place(DeletionRecord(pieces=dead, wall_us=now_us, through_window=through))
+            failpoints.hit("expire.recorded")
         # This is the owner's only thread that judges, so no older view is in use.
         gone = deletable(state, oldest_view=state.next_number, now_us=now_us, grace_us=_DELETION_GRACE_US)
         if gone:
             self._pieces.delete([retired.ref for retired in gone])
+            failpoints.hit("expire.deleted")
             self._log.forget_retired(gone[-1].at_number)
         snapshots = state.next_number // self._log.manifest.snapshot_every
         if snapshots != self._snapshots_seen:
@@ -304,11 +306,24 @@ def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequenc
     for output in staging.publish(outputs):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
+    # Who slept while another took over must not set the mark back.
+    log.check_owner()
+    mark_published(config, log, window)
+    log.forget_outputs(window)
+
+
+def mark_published(config: Config, log: CommitLog, window: int) -> None:
+    """Every port is out up to this window (-1: none is), says the mark in the store and in each file port."""
     mark = Published(log.manifest.store_id, window)
     write_published(log.root / PUBLISHED_NAME, mark)
+    failpoints.hit("window.6.half")
     for sink in staging.file_sinks(config).values():
         write_published(sink.path / staging.PUBLISHED, mark)
-    log.forget_outputs(window)
+
+
+def _asks_for(intent: Intent) -> tuple[object, ...]:
+    """What must be equal in an intent for another to be its repetition."""
+    return intent.window, intent.partitions, intent.settings_hash, intent.latest_point
 
 
 def _partitions(judgement: Judgement) -> list[SourcePartition]:
@@ -357,7 +372,7 @@ def _without_unreadable(
     """
     text = str(error)
     named = [file for file in files if file.fate is Fate.ADMITTED and _names(text, file)]
-    if not named or not any(condition in text for condition in _READ_FAILURES):
+    if not named or not any(condition in text for condition in _READ_FAILURES) or any(s in text for s in _PASSING):
         raise error
     # One path may be the beginning of another.
     culprit = max(named, key=lambda file: len(file.uri))
@@ -371,6 +386,8 @@ def _without_unreadable(
     return tuple(bad if file is culprit else file for file in files)
 
 
+_PASSING = ("Too many open files", "Input/output error", "Stale file handle", "Cannot allocate memory", "OutOfMemory")
+"""Faults of the machine: no file may be written off for one of them. The job stops, and its next start tries again."""
 _READ_FAILURES = ("FAILED_READ_FILE", "PATH_NOT_FOUND", "FileNotFoundException", "CANNOT_READ_FILE_FOOTER")
 
 
