@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart check test format bench clean
+.PHONY: help setup quickstart check test crash format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -15,6 +15,9 @@ check: ## lint, format, types, layers, and the fast tests
 
 test: ## the same with all tests: Spark, services, crashes
 	@scripts/test.sh
+
+crash: setup ## kill real drivers at every failpoint; KILLS=n adds n at random, SEED=s draws others
+	@CRASH_KILLS=$(KILLS) CRASH_SEED=$(SEED) .venv/bin/python -m pytest -m crash tests/crash
 
 format: setup ## put the code into its form
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .

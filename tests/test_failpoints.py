@@ -1,0 +1,92 @@
+"""The named places where tests kill: the list and the code agree, and each action does what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bucket_store import failpoints
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_list_and_the_code_agree() -> None:
+    """Every failpoint of the code has its line in docs/failpoints.md, and no other has."""
+    sources = [
+        path.read_text(encoding="utf-8") for top in ("bucket_store", "deduper") for path in (ROOT / top).glob("*.py")
+    ]
+    hit = {name for text in sources for name in re.findall(r"failpoints\.hit\(\"([^\"]+)\"\)", text)}
+    listed = re.findall(
+        r"^\| `([a-z0-9.]+)` \| (?:driver|worker) \|",
+        (ROOT / "docs" / "failpoints.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    assert sorted(listed) == sorted(hit)
+    assert not any("failpoints.hit(f" in text for text in sources), "a name that nobody can search for"
+
+
+def start(code: str, armed: str) -> subprocess.Popen[bytes]:
+    """A process in a session of its own that passes failpoints."""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"from bucket_store import failpoints\n{code}"],
+        cwd=ROOT,
+        env={**os.environ, failpoints.ENVIRONMENT: armed},
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("armed", "code"),
+    [
+        ("", 0),
+        ("a=kill", -signal.SIGKILL),
+        ("a=kill@2", -signal.SIGKILL),
+        ("a=kill@3", 0),
+        ("b=kill", 0),
+        ("a=raise", 1),
+    ],
+)
+def test_a_failpoint_acts_when_it_is_armed(armed: str, code: int) -> None:
+    """At its own name and its own hit only."""
+    process = start("failpoints.hit('a'); failpoints.hit('a')", armed)
+    assert process.wait(30) == code
+
+
+def test_of_many_processes_one_dies(tmp_path: Path) -> None:
+    """`once`: who creates the file."""
+    armed = f"a=kill:once={tmp_path / 'one'}"
+    codes = [start("failpoints.hit('a')", armed).wait(30) for _ in range(3)]
+    assert codes == [-signal.SIGKILL, 0, 0]
+
+
+def test_kill_all_ends_the_session(tmp_path: Path) -> None:
+    """A child kills its parent and its sibling with itself."""
+    child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
+    process = start(
+        f"import os, subprocess, sys\nsibling = subprocess.Popen({child})\nprint(sibling.pid, flush=True)\n"
+        "if os.fork() == 0: failpoints.hit('a')\nsibling.wait()",
+        "a=kill-all",
+    )
+    assert process.stdout is not None
+    sibling = int(process.stdout.readline())
+    assert process.wait(30) == -signal.SIGKILL
+    for _ in range(100):
+        status = Path("/proc", str(sibling), "stat")
+        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail("the sibling lives")
+
+
+def test_an_unknown_action_is_refused() -> None:
+    """A typing error must not look like a test that passes."""
+    assert start("", "a=kil").wait(30) == 1
