@@ -4,6 +4,9 @@
 
 Catalyst does all of it but the clock and the verdict. The judge is nondeterministic to Spark, so no filter moves below
 it and nothing is judged twice, as long as the frame is consumed whole by one write.
+
+No number of one window is a literal in the plan of the judged rows: it would end up in the text of generated code, and
+every window would pay for compiling and warming up its own.
 """
 
 from __future__ import annotations
@@ -24,11 +27,12 @@ from deduper.digest_columns import fast_digest, secure_digest, shard_of
 from deduper.file_source import SourceFile, read_files, with_order
 from deduper.parse import CATEGORY, CHANGED, EXPIRY, FATE, ORDER, RAW, REC, parsed, record_column, with_keys
 from deduper.receipts import ReceiptBox
-from deduper.shard_task import ArrowColumns, BatchTask, clock_function, judge_function, verdict_type
+from deduper.shard_task import REASONS, ArrowColumns, BatchTask, clock_function, judge_function, verdict_type
 from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict
 
 HI, LO, LATEST, SHARD, JUDGED, DEDUP, PORT = "_hi", "_lo", "_latest", "_shard", "_judged", "_dedup", "_port"
 _CLOCKED, _CATEGORY_ID = "_clocked", "_category_id"
+_AHEAD, _JUMP, _OLDER = "_ahead", "_jump", "_older"
 _PORTS = [verdict.port for verdict in Verdict]
 _FIRST_ERROR = int(Fate.MALFORMED)
 
@@ -99,9 +103,14 @@ def judged(
     category_ids: dict[str, int] | None,
     task: BatchTask,
     receipts: ReceiptBox,
+    *,
+    in_order: bool,
 ) -> DataFrame:
-    """The source's columns, DEDUP and PORT of every row whose port is written somewhere."""
-    frame = _with_clock(prepared, config, clock)
+    """The source's columns, DEDUP and PORT of every row whose port is written somewhere.
+
+    `in_order` runs the clock tuple by tuple; otherwise all tuples meet the latest point at the window's start.
+    """
+    frame = _with_clock(session, prepared, config, clock, in_order=in_order)
     if category_ids is not None:
         frame = _with_category_ids(session, frame, category_ids)
     frame = _exchanged(frame, config.store.shards, with_latest=LATEST in frame.columns)
@@ -116,7 +125,7 @@ def judged(
     kept = [verdict for verdict in Verdict if getattr(config.sinks, verdict.port).format != "none"]
     if kept and len(kept) < len(_PORTS):
         verdicts = verdicts.filter(F.col(f"{JUDGED}.verdict").isin([int(verdict) for verdict in kept]))
-    port = F.element_at(_strings(_PORTS), F.col(f"{JUDGED}.verdict").cast("int") + 1)
+    port = F.element_at(_strings(_PORTS), F.col(f"{JUDGED}.verdict") + 1)
     dedup = _dedup_column(config, task)
     columns = [record_column(column).alias(column.name) for column in config.source.parsed_columns]
     return verdicts.select(*columns, dedup.alias(DEDUP), port.alias(PORT))
@@ -141,12 +150,14 @@ def _file_errors(session: SparkSession, config: Config, files: Sequence[SourceFi
     return session.createDataFrame(rows, schema)
 
 
-def _with_clock(frame: DataFrame, config: Config, rules: ClockRules | None) -> DataFrame:
+def _with_clock(
+    session: SparkSession, frame: DataFrame, config: Config, rules: ClockRules | None, *, in_order: bool
+) -> DataFrame:
     """FATE after the guards and the expiry rule, and LATEST where the look-up depends on it."""
     if rules is None:
         return frame
-    if config.clock == "batch":
-        return frame.withColumn(FATE, _batch_fate(rules).cast("tinyint"))
+    if not in_order:
+        return _with_batch_fate(session, frame, rules)
     with_latest = config.lookup == "all_live"
     domain = "double" if rules.float_domain else "bigint"
     returns = f"struct<fate: tinyint, latest: {domain}>" if with_latest else "tinyint"
@@ -161,25 +172,37 @@ def _with_clock(frame: DataFrame, config: Config, rules: ClockRules | None) -> D
     )
 
 
-def _batch_fate(rules: ClockRules) -> Column:
-    """`clock: batch`: every tuple against the latest point at the window's start; the twin of `clock.batch_clock`."""
-    fate = F.when(F.col(FATE) != int(Fate.ADMITTED), F.col(FATE))
-    if rules.max_ahead_of_now_us is not None:
-        fate = fate.when(_above(rules.now_us + rules.max_ahead_of_now_us, rules), int(Fate.AHEAD_OF_NOW))
+def _with_batch_fate(session: SparkSession, frame: DataFrame, rules: ClockRules) -> DataFrame:
+    """`clock: batch`: every tuple against the latest point at the window's start; the twin of `clock.batch_clock`.
+
+    The bounds of a window come as a row beside every tuple, because numbers in the plan are new code.
+    """
+    ahead = None if rules.max_ahead_of_now_us is None else rules.now_us + rules.max_ahead_of_now_us
+    jump = older = None
     if rules.latest is not None:
-        if rules.max_jump is not None:
-            fate = fate.when(_above(rules.latest + rules.max_jump + rules.quiet_us, rules), int(Fate.JUMP_TOO_FAR))
-        fate = fate.when(~_above(rules.latest - rules.period, rules), int(Fate.OLDER_THAN_PERIOD))
-    return fate.otherwise(int(Fate.ADMITTED))
+        older = rules.latest - rules.period
+        jump = None if rules.max_jump is None else rules.latest + rules.max_jump + rules.quiet_us
+    values = ", ".join(_bound(bound, rules) for bound in (ahead, jump, older))
+    bounds = session.sql(f"SELECT * FROM VALUES ({values}) AS bounds({_AHEAD}, {_JUMP}, {_OLDER})")
+    expiry = F.col(EXPIRY)
+    # A bound that is off is null, and nothing compares with null.
+    fate = (
+        F.when(F.col(FATE) != int(Fate.ADMITTED), F.col(FATE))
+        .when(expiry > F.col(_AHEAD), int(Fate.AHEAD_OF_NOW))
+        .when(expiry > F.col(_JUMP), int(Fate.JUMP_TOO_FAR))
+        .when(expiry <= F.col(_OLDER), int(Fate.OLDER_THAN_PERIOD))
+        .otherwise(int(Fate.ADMITTED))
+    )
+    return frame.crossJoin(F.broadcast(bounds)).withColumn(FATE, fate.cast("tinyint"))
 
 
-def _above(bound: int | float, rules: ClockRules) -> Column:
-    """Whether EXPIRY is greater than a bound that may lie beyond what a bigint can hold."""
+def _bound(bound: int | float | None, rules: ClockRules) -> str:
+    """A bound as SQL; null when it is off, or beyond what any key can be."""
     if rules.float_domain:
-        return F.col(EXPIRY) > F.lit(float(bound))
-    if not INT64_MIN <= bound <= INT64_MAX:
-        return F.lit(bound < INT64_MIN)
-    return F.col(EXPIRY) > F.lit(int(bound)).cast("bigint")
+        return "CAST(NULL AS DOUBLE)" if bound is None else f"CAST('{float(bound)!r}' AS DOUBLE)"
+    if bound is None or not INT64_MIN <= bound <= INT64_MAX:
+        return "CAST(NULL AS BIGINT)"
+    return f"CAST('{int(bound)}' AS BIGINT)"
 
 
 def _with_category_ids(session: SparkSession, frame: DataFrame, ids: dict[str, int]) -> DataFrame:
@@ -199,9 +222,9 @@ def _exchanged(frame: DataFrame, shards: int, *, with_latest: bool) -> DataFrame
 
 def _dedup_column(config: Config, task: BatchTask) -> Column:
     fields = [
-        F.element_at(_strings(_PORTS), F.col(f"{JUDGED}.verdict").cast("int") + 1).alias("verdict"),
-        F.col(f"{JUDGED}.reason").alias("reason"),
-        F.lit(task.window).cast("bigint").alias("window"),
+        F.element_at(_strings(_PORTS), F.col(f"{JUDGED}.verdict") + 1).alias("verdict"),
+        F.element_at(_strings(REASONS), F.col(f"{JUDGED}.reason") + 1).alias("reason"),
+        F.col(f"{JUDGED}.window").alias("window"),
         F.element_at(_strings(task.source_names), F.shiftright(ORDER, POSITION_BITS).cast("int") + 1).alias("source"),
         F.col(ORDER).bitwiseAND((1 << POSITION_BITS) - 1).alias("position"),
         F.col(RAW).alias("raw"),

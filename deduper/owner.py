@@ -154,8 +154,8 @@ def _check_ports(config: Config, log: CommitLog) -> None:
         if mark is not None and mark.window >= log.state.next_window:
             raise IntegrityError(
                 f"{sink.path}: port {port} holds windows up to {mark.window}, the store only those below "
-                f"{log.state.next_window}: the store was put back to an older copy. Bring the newer store back, or start "
-                "with a new store and new ports"
+                f"{log.state.next_window}: the store was put back to an older copy. Bring the newer store back, or "
+                "start with a new store and new ports"
             )
 
 

@@ -23,13 +23,16 @@ class Receipt:
 
     `counts` is in the order of `Verdict`; `reasons` counts rows by reason; `max_admitted` is the greatest expiry key
     among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
-    `piece` is None for a shard with nothing new. Seconds are wall time inside the task.
+    `least_decisive` is the least expiry key that a verdict rests on: of the admitted tuples, and of the entries of
+    earlier windows that made one a duplicate. `piece` is None for a shard with nothing new. Seconds are wall time
+    inside the task.
     """
 
     shard: int
     counts: tuple[int, int, int, int]
     reasons: dict[str, int]
     max_admitted: int | float | None
+    least_decisive: int | float | None
     max_remembered: int | float | None
     piece: PieceRef | None
     buckets: tuple[int, ...]

@@ -111,6 +111,7 @@ def judge_function(task: BatchTask, receipts: ReceiptBox) -> Callable[[Iterator[
                     counts=_four(outcome.counts),
                     reasons=outcome.reasons(),
                     max_admitted=outcome.max_admitted,
+                    least_decisive=outcome.least_decisive,
                     max_remembered=outcome.max_remembered,
                     piece=piece,
                     buckets=tuple(outcome.buckets),
@@ -133,10 +134,10 @@ def judge_function(task: BatchTask, receipts: ReceiptBox) -> Callable[[Iterator[
 def verdict_type(*, float_domain: bool, keep_first_seen: bool) -> str:
     """The DDL of what `judge_function` gives."""
     if not keep_first_seen:
-        return "struct<verdict: tinyint, reason: string>"
+        return "struct<verdict: int, reason: int, window: bigint>"
     expiry = "double" if float_domain else "bigint"
     return (
-        "struct<verdict: tinyint, reason: string, first_seen: "
+        "struct<verdict: int, reason: int, window: bigint, first_seen: "
         f"struct<window: bigint, source: string, position: bigint, expiry: {expiry}>>"
     )
 
@@ -186,26 +187,33 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
     return values
 
 
-def _reasons(outcome: ShardOutcome) -> pa.Array:
-    """The reason of every row as text, null for unique ones."""
-    codes = outcome.fate.astype(np.int8)
+def _reason_codes(outcome: ShardOutcome) -> pa.Array:
+    """The reason of every row as an index into REASONS, null for unique ones."""
+    codes = outcome.fate.astype(np.int32)
     duplicate = outcome.verdict == Verdict.DUPLICATE
     codes[duplicate] = _FIRST_DUPLICATE_CODE + outcome.same_window[duplicate]
-    reasons = pa.DictionaryArray.from_arrays(pa.array(codes, mask=outcome.verdict == Verdict.UNIQUE), _REASON_NAMES)
-    return reasons.cast(pa.string())
+    return pa.array(codes, mask=outcome.verdict == Verdict.UNIQUE)
 
 
 _FIRST_DUPLICATE_CODE = max(Fate) + 1
-_REASON_NAMES = pa.array(
-    [Fate(code).reason if code in {int(fate) for fate in Fate} else "" for code in range(_FIRST_DUPLICATE_CODE)]
-    + list(DUPLICATE_REASONS)
+_FATE_CODES = {int(fate) for fate in Fate}
+REASONS = (
+    *(Fate(code).reason if code in _FATE_CODES else "" for code in range(_FIRST_DUPLICATE_CODE)),
+    *DUPLICATE_REASONS,
 )
+"""The texts of `_dedup.reason`: those of the fates by their codes, then those of duplicates."""
 
 
 def _verdict_column(outcome: ShardOutcome, task: BatchTask) -> pa.StructArray:
-    verdict = pa.array(outcome.verdict.view(np.int8))
+    count = len(outcome.verdict)
+    columns = [
+        pa.array(outcome.verdict.astype(np.int32)),
+        _reason_codes(outcome),
+        pa.array(np.full(count, task.window)),
+    ]
+    names = ["verdict", "reason", "window"]
     if not task.rules.keep_first_seen:
-        return pa.StructArray.from_arrays([verdict, _reasons(outcome)], ["verdict", "reason"])
+        return pa.StructArray.from_arrays(columns, names)
     absent = outcome.first_window < 0
     first_seen = pa.StructArray.from_arrays(
         [
@@ -217,7 +225,7 @@ def _verdict_column(outcome: ShardOutcome, task: BatchTask) -> pa.StructArray:
         ["window", "source", "position", "expiry"],
         mask=pa.array(absent),
     )
-    return pa.StructArray.from_arrays([verdict, _reasons(outcome), first_seen], ["verdict", "reason", "first_seen"])
+    return pa.StructArray.from_arrays([*columns, first_seen], [*names, "first_seen"])
 
 
 def _source_names(outcome: ShardOutcome, task: BatchTask) -> pa.Array:

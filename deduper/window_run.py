@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from bucket_store import failpoints
@@ -33,19 +32,14 @@ from bucket_store.marks import PUBLISHED_NAME, Intent, Published, read_intents, 
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
 from deduper.checkpoint import ListedFile
-from deduper.config import CategoryExpiry, Config
-from deduper.errors import IntegrityError
+from deduper.config import Config
 from deduper.file_source import SourceFile, stat_files
-from deduper.judge_plan import Categories, arrange_categories, judged, prepare
 from deduper.progress import BatchProgress
-from deduper.receipts import Receipt, ReceiptBox, take_receipts
-from deduper.shard_task import BatchTask
-from deduper.staging import Attempt, StagedFile
-from deduper.verdict import Fate, Verdict
+from deduper.receipts import ReceiptBox
+from deduper.window_judge import Judgement, WindowJudge, port_counts
 
 logger = logging.getLogger(__name__)
 
-_PORTS = [verdict.port for verdict in Verdict]
 _DELETION_BATCH = 8
 """A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
 
@@ -57,18 +51,6 @@ class Batch:
     query_id: str
     batch_id: int
     files: tuple[ListedFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A window that was judged and staged, and whose counts agree."""
-
-    attempt: Attempt
-    files: tuple[SourceFile, ...]
-    receipts: dict[int, Receipt]
-    staged: dict[str, list[StagedFile]]
-    categories: Categories | None
-    rows: int
 
 
 class WindowRunner:
@@ -84,14 +66,11 @@ class WindowRunner:
         receipts: ReceiptBox,
         wall_clock_us: Callable[[], int],
     ) -> None:
-        self._session = session
         self._config = config
         self._log = log
         self._pieces = pieces
-        self._tables = tables
-        self._receipts = receipts
+        self._judge = WindowJudge(session, config, log, pieces, tables, receipts)
         self._wall_clock_us = wall_clock_us
-        self._attempts = 0
         self._last_intent = max(read_intents(log.root), key=lambda intent: intent.epoch, default=None)
         self._snapshots_seen = -1
 
@@ -112,7 +91,7 @@ class WindowRunner:
             intent = self._intend(batch, files, state)
         failpoints.hit("window.1.intent")
         with phases.of("judge"):
-            judgement = self._judge(batch, files, state, intent.wall_us)
+            judgement = self._judge.judge(files, state, intent.wall_us)
         failpoints.hit("window.2.judged")
         with phases.of("durable"):
             store_id = self._log.manifest.store_id
@@ -175,60 +154,6 @@ class WindowRunner:
         write_intent(self._log.root, intent)
         return intent
 
-    def _judge(self, batch: Batch, files: tuple[SourceFile, ...], state: LogState, wall_us: int) -> Judgement:
-        """Step 2, again with a file as an error tuple when it cannot be read, and once more when counts disagree."""
-        suspects: Counter[str] = Counter()
-        disagreements = 0
-        while True:
-            attempt = Attempt(state.next_window, state.epoch, self._attempts)
-            self._attempts += 1
-            try:
-                judgement = self._judge_once(attempt, files, state, wall_us)
-            except PySparkException as exc:
-                files = _without_unreadable(files, exc, suspects)
-                logger.warning("window %d: judged again: %s", attempt.window, _first_line(exc))
-                continue
-            problem = _disagreement(self._config, judgement)
-            if problem is None:
-                return judgement
-            disagreements += 1
-            if disagreements == _MOST_DISAGREEMENTS:
-                raise IntegrityError(f"window {attempt.window}, batch {batch.batch_id}: not committed: {problem}")
-            logger.error("window %d: judged once more: %s", attempt.window, problem)
-
-    def _judge_once(self, attempt: Attempt, files: tuple[SourceFile, ...], state: LogState, wall_us: int) -> Judgement:
-        config = self._config
-        prepared = prepare(self._session, config, self._log.manifest.salt, files)
-        categories = None
-        if isinstance(config.expiry, CategoryExpiry):
-            categories = arrange_categories(prepared.frame, config.expiry, judging.category_state(state))
-        task = BatchTask(
-            store_url=config.store.url,
-            store_root=str(self._log.root),
-            store_id=self._log.manifest.store_id,
-            window=attempt.window,
-            epoch=attempt.epoch,
-            attempt=attempt.attempt,
-            rules=judging.judge_rules(config, state, wall_us),
-            tables=self._tables,
-            views=judging.shard_views(config, self._log.manifest, self._log.state),
-            source_names=tuple(file.path for file in files),
-            sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
-            places=None if categories is None else categories.places,
-        )
-        frame = judged(
-            self._session,
-            config,
-            prepared.frame,
-            judging.clock_rules(config, state, wall_us),
-            None if categories is None else categories.ids,
-            task,
-            self._receipts,
-        )
-        staged = staging.stage(frame, config, attempt)
-        receipts = take_receipts(self._receipts, attempt.window, attempt.epoch, attempt.attempt)
-        return Judgement(attempt, files, receipts, staged, categories, int(prepared.rows_in.get["rows"]))
-
     def _record(
         self,
         batch: Batch,
@@ -262,7 +187,7 @@ class WindowRunner:
             settings_hash=judging.settings_hash(self._config),
             latest_point=latest,
             latest_moved_us=wall_us if moved else state.latest_moved_us,
-            counts=_counts(receipts),
+            counts=port_counts(receipts),
             reasons=dict(reasons),
             pieces=tuple(receipt.piece for receipt in receipts if receipt.piece is not None),
             outputs=outputs,
@@ -294,7 +219,6 @@ class WindowRunner:
 
 _DELETION_GRACE_US = 600_000_000
 """How long a piece that left the log keeps its bytes: for people who look at the store meanwhile."""
-_MOST_DISAGREEMENTS = 2
 
 
 def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile]) -> None:
@@ -341,62 +265,6 @@ def _partitions(judgement: Judgement) -> list[SourcePartition]:
         )
         for ordinal, file in enumerate(judgement.files)
     ]
-
-
-def _counts(receipts: Sequence[Receipt]) -> dict[str, int]:
-    return {port: sum(receipt.counts[verdict] for receipt in receipts) for verdict, port in enumerate(_PORTS)}
-
-
-def _disagreement(config: Config, judgement: Judgement) -> str | None:
-    """Why the window must not be committed: conservation, held against three independent counts. None when it holds."""
-    missing = set(range(config.store.shards)) - judgement.receipts.keys()
-    if missing:
-        return f"no receipt from shards {sorted(missing)}"
-    counts = _counts(list(judgement.receipts.values()))
-    if sum(counts.values()) != judgement.rows:
-        return f"{judgement.rows} rows came in, the shards judged {sum(counts.values())}: {counts}"
-    for port in staging.file_sinks(config):
-        staged = sum(file.rows for file in judgement.staged.get(port, ()))
-        if staged != counts[port]:
-            return f"port {port}: {counts[port]} rows judged, {staged} rows staged"
-    return None
-
-
-def _without_unreadable(
-    files: tuple[SourceFile, ...], error: PySparkException, suspects: Counter[str]
-) -> tuple[SourceFile, ...]:
-    """The files with the one that made Spark fail as an error tuple, once it has failed twice or is gone.
-
-    Raises:
-        PySparkException: the failure names no file of the window: it is not about input.
-    """
-    text = str(error)
-    named = [file for file in files if file.fate is Fate.ADMITTED and _names(text, file)]
-    if not named or not any(condition in text for condition in _READ_FAILURES) or any(s in text for s in _PASSING):
-        raise error
-    # One path may be the beginning of another.
-    culprit = max(named, key=lambda file: len(file.uri))
-    suspects[culprit.uri] += 1
-    if not culprit.is_there():
-        bad = culprit.as_error(Fate.FILE_MISSING, f"{culprit.path}: vanished before it was read")
-    elif suspects[culprit.uri] > 1:
-        bad = culprit.as_error(Fate.FILE_UNREADABLE, f"{culprit.path}: {_first_line(error)}")
-    else:
-        return files
-    return tuple(bad if file is culprit else file for file in files)
-
-
-_PASSING = ("Too many open files", "Input/output error", "Stale file handle", "Cannot allocate memory", "OutOfMemory")
-"""Faults of the machine: no file may be written off for one of them. The job stops, and its next start tries again."""
-_READ_FAILURES = ("FAILED_READ_FILE", "PATH_NOT_FOUND", "FileNotFoundException", "CANNOT_READ_FILE_FOOTER")
-
-
-def _names(text: str, file: SourceFile) -> bool:
-    return file.uri.removeprefix("file://").removeprefix("file:") in text or file.path in text
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:500]
 
 
 class _Phases:
