@@ -41,6 +41,10 @@ logger = logging.getLogger(__name__)
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_SECONDS = 0.25  # PySpark takes fractions, its annotation does not
 _LOOK_SECONDS = 1.0
+# An owner that was taken over writes the checkpoint until it notices. Only one of two gets a number; the other starts
+# again from what is there, which is safe: what was judged is known to the store, not to the checkpoint.
+_COLLISION = ("CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the log", "Multiple streaming jobs detected")
+_MOST_COLLISIONS = 5
 
 
 def wall_clock_us() -> int:
@@ -121,18 +125,31 @@ class _Job:
     def run(self, *, drain: bool) -> str:
         """Run to the end; says what ended it."""
         writer = self._writer(drain=drain)
+        collisions = 0
         with self._signals():
-            query = writer.start()
-            while not self._ended(query):
-                self._look_at_owner()
-                # Between two batches only: a query that is stopped in the middle of a write may return before it ends.
-                if self._stop.is_set() and self._working.acquire(blocking=False):
-                    self._working.release()
-                    query.stop()
+            while True:
+                try:
+                    self._follow(writer.start())
                     break
+                except StreamingQueryException as exc:
+                    collisions += 1
+                    if collisions > _MOST_COLLISIONS or not any(text in str(exc) for text in _COLLISION):
+                        raise
+                    logger.warning("the old owner still writes Spark's checkpoint: reading it again")
+                    time.sleep(2 * _LOOK_SECONDS)
         if self._failure is not None:
             raise self._failure
         return self._stopped_by
+
+    def _follow(self, query: StreamingQuery) -> None:
+        """Wait for the query's end, or end it."""
+        while not self._ended(query):
+            self._look_at_owner()
+            # Between two batches only: a query that is stopped in the middle of a write may return before it ends.
+            if self._stop.is_set() and self._working.acquire(blocking=False):
+                self._working.release()
+                query.stop()
+                return
 
     def _writer(self, *, drain: bool) -> DataStreamWriter:
         writer = (
