@@ -39,6 +39,9 @@ SPARK_SETTINGS = {
 
 LINE, PATH_HASH, MODIFIED, SIZE, ROW = "_line", "_path_hash", "_modified_ms", "_size", "_row"
 _SPARK_HASH_SEED = 42
+# Hadoop looks for a checksum file beside every local file: it cannot make the name of one for `12:00.json`, and refuses
+# a file that was changed after Hadoop wrote it.
+_RAW_FILES = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
 _GLOB_CHARACTERS = re.compile(r"[*?\[\]{}\\]")
 # Spark's seven days would never read an older file that arrives later.
 _NO_MAX_AGE = "36500d"
@@ -119,7 +122,7 @@ def read_files(session: SparkSession, source: FilesSource, files: Sequence[Sourc
     ROW, its number in the file from 0.
     """
     readable = [file for file in files if file.fate is Fate.ADMITTED]
-    reader = session.read
+    reader = session.read.options(**_RAW_FILES)
     # Names are taken as they are: a `*` in one is no pattern.
     paths = ["file://" + _GLOB_CHARACTERS.sub(r"\\\g<0>", file.path) for file in readable]
     if is_text(source):
