@@ -97,22 +97,33 @@ def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list
         return {}
     target = staging_home(config) / STAGING / attempt.folder
     staged_format = staging_format(sinks)
-    judged.write.partitionBy(PORT).format(staged_format).option("timestampFormat", _JSON_TIME).save(str(target))
+    judged.write.partitionBy(PORT).format(staged_format).options(**_TIMES).save(str(target))
     failpoints.hit("stage.written")
     staged: dict[str, list[StagedFile]] = {}
     for port, sink in sinks.items():
         source = target / f"{PORT}={port}"
         if not source.is_dir():
             continue
-        if sink.format == staged_format and _same_file_system(source, sink.path):
+        if sink.format == staged_format:
+            if not _same_file_system(source, sink.path):
+                source = _copied(source, sink.path / STAGING / attempt.folder / source.name)
             staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in _data_files(source)]
         else:
             staged[port] = _restage(judged.sparkSession, config, port, sink, source, staged_format, attempt)
     return staged
 
 
-# Spark's default drops the microseconds.
-_JSON_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+# Spark's defaults drop the microseconds.
+_LOCAL_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_TIMES = {"timestampFormat": f"{_LOCAL_TIME}XXX", "timestampNTZFormat": _LOCAL_TIME}
+
+
+def _copied(source: Path, target: Path) -> Path:
+    """The data files of a directory, byte for byte in another."""
+    target.mkdir(parents=True)
+    for file in _data_files(source):
+        shutil.copyfile(file, target / file.name)
+    return target
 
 
 def _restage(
@@ -122,12 +133,14 @@ def _restage(
     schema = f"{config.source.columns}, {DEDUP} {dedup_type(config)}"
     rows = session.read.schema(schema).format(staged_format).load(str(source))
     if sink.format == "csv":
-        rows = rows.withColumn(DEDUP, F.to_json(DEDUP, {"timestampFormat": _JSON_TIME}))
-    target = sink.path / STAGING / attempt.folder / f"{PORT}={port}"
+        rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
+    # Another name than the staged rows have: they may lie in this very folder.
+    target = sink.path / STAGING / attempt.folder / f"{port}.{sink.format}"
     counts = {file: _rows(file, staged_format) for file in _data_files(source)}
     # Quotes are doubled inside quoted fields (RFC 4180): Spark's own default, a backslash, is read wrongly elsewhere.
-    writer = rows.write.format(sink.format).options(timestampFormat=_JSON_TIME, header="true", escape='"')
-    writer.save(str(target))
+    writer = rows.write.format(sink.format).options(**_TIMES, header="true", escape='"')
+    # Or blanks at the ends of a text would be lost in CSV.
+    writer.options(ignoreLeadingWhiteSpace="false", ignoreTrailingWhiteSpace="false").save(str(target))
     files = _data_files(target)
     if sink.format == "csv":
         # Quoted fields hold line ends, so only a parser can count CSV rows; the frame was read from counted Parquet.
