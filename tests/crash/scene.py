@@ -161,7 +161,10 @@ spark:
                 if path.is_file() and not re.search(r"/(LOG|LOG\.old.*|LOCK|IDENTITY)$", str(path)):
                     kept[str(path.relative_to(self.directory))] = path.read_bytes()
         kept["published"] = (self.config.store.path / "published").read_bytes()
-        return kept
+        # What a sleeper places in a slot that was folded and freed meanwhile is no part of the log.
+        records = {name for name in kept if name.startswith("state/log/")}
+        newest = max(int(name.rpartition("/")[2]) for name in records) // SNAPSHOT_EVERY * SNAPSHOT_EVERY
+        return {name: data for name, data in kept.items() if name not in records or int(Path(name).name) >= newest}
 
     def outcome(self) -> dict[str, Any]:
         """What must be as in a run that nobody disturbed."""
