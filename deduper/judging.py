@@ -94,7 +94,7 @@ def table_layout(config: Config) -> TableLayout:
     """Which columns the resident tables carry."""
     all_live = config.lookup == "all_live"
     return TableLayout(
-        has_expiry=all_live or config.store.first_seen,
+        has_expiry=config.period_steps is not None and (all_live or config.store.first_seen),
         float_expiry=config.point_scale.is_float,
         has_origin=config.store.first_seen,
         one_table=all_live,

@@ -76,11 +76,16 @@ def _csv_record(source: FilesSource) -> tuple[Column, Column]:
     more, because Spark takes a quote that is never closed for closed at the end: it then takes that field with it.
     """
     text = F.col(_TEXT)
+    # A record's missing columns are null: a line with fewer fields is filled up, counting no delimiter inside quotes.
+    bare = F.when(F.instr(text, '"') > 0, F.regexp_replace(text, '"[^"]*"', "")).otherwise(text)
+    given = F.length(bare) - F.length(F.replace(bare, F.lit(source.delimiter), F.lit("")))
+    missing = F.greatest(F.lit(0), F.lit(len(source.parsed_columns) - 1) - given)
+    filled = F.concat(text, F.repeat(F.lit(source.delimiter), missing), F.lit(f"{source.delimiter}{_END}"))
     schema = f"{source.columns}, {_END} string, {_CORRUPT} string"
     # Spark takes a backslash in a delimiter for the beginning of an escape.
     separator = source.delimiter.replace("\\", "\\\\")
     options = {"columnNameOfCorruptRecord": _CORRUPT, "sep": separator, "escape": '"', "mode": "PERMISSIVE"}
-    record = F.from_csv(F.concat(text, F.lit(f"{source.delimiter}{_END}")), schema, options)
+    record = F.from_csv(filled, schema, options)
     whole = F.col(f"{REC}.{_CORRUPT}").isNull() & F.col(f"{REC}.{_END}").eqNullSafe(_END)
     return record, F.col(REC).isNull() | ~whole | (F.trim(text) == "")
 

@@ -160,7 +160,9 @@ def _drain(batches: Iterator[ArrowColumns], task: BatchTask) -> _Drained:
     fate = _joined(parts, 3, np.int8).view(np.uint8)
     expiry = category = latest = has_latest = None
     if task.places is None:
-        expiry = _joined(parts, 4, np.float64 if float_domain else np.int64)
+        # By processing time the key of every row is the wall clock, and the rules have that.
+        if task.rules.by != "processing_time":
+            expiry = _joined(parts, 4, np.float64 if float_domain else np.int64)
     else:
         category, fate = task.places.places(_joined(parts, 4, np.int64), order, fate)
     if parts and len(parts[0]) > _LATEST_INDEX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import re
 import shutil
@@ -57,6 +58,9 @@ def start_session(config: Config) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     _let_workers_import_us()
+    if locale.getpreferredencoding(do_setlocale=False).upper() not in ("UTF-8", "UTF8"):
+        # Java would read no file whose name has a letter beyond ASCII.
+        os.environ["LC_ALL"] = "C.UTF-8"
     builder = SparkSession.builder.appName(f"deduper {config.name}")
     settings = _SETTINGS | {"spark.sql.shuffle.partitions": str(config.store.shards)}
     for name, value in {**settings, **config.spark}.items():

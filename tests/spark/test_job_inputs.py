@@ -211,15 +211,17 @@ _CSV: list[tuple[str | bytes, str | dict[str, Any]]] = [
     ('"",1,2.5,x', "null_key"),
     ("", "malformed"),
     ("\r", "malformed"),
-    ("few,1", "malformed"),
-    ("few,1,2.5", "malformed"),
+    ("few,1", {"k": "few", "n": 1, "d": None, "s": None}),
+    ("fewer", {"k": "fewer", "n": None, "d": None, "s": None}),
+    ('"f,e,w",1', {"k": "f,e,w", "n": 1, "d": None, "s": None}),
+    ('"f""e,w",1', {"k": 'f"e,w', "n": 1, "d": None, "s": None}),
     ("many,1,2.5,x,y", "malformed"),
     ("type,one,2.5,x", "malformed"),
     ("type,1.0,2.5,x", "malformed"),
     ("overflow,2147483648,2.5,x", "malformed"),
-    # A field with a line end is two lines, and so two records, neither of which is whole.
+    # A field with a line end is two lines, and so two records; the first is not whole.
     ('embedded,1,2.5,"first line', "malformed"),
-    ('second line"', "malformed"),
+    ('second line"', {"k": 'second line"', "n": None}),
     ('"open,1,2.5,x', "malformed"),
     (b"\xff,1,2.5,x", "invalid_utf8"),
 ]
