@@ -9,9 +9,8 @@ import hashlib
 import json
 from typing import Any
 
-from bucket_store.manager import TableLayout
-
 from bucket_store.log_state import LogState
+from bucket_store.manager import TableLayout
 from bucket_store.manifest import Manifest
 from bucket_store.piece import PieceRef
 from bucket_store.view import ShardView

@@ -31,6 +31,11 @@ _SETTINGS = {
     # A task's files move when it commits, and staging is private to an attempt: no second rename by the driver.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # The usual ones start a process (readlink, chmod) for every file they touch: dozens of forks a window.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.python.daemon.module": "deduper.daemon",
     "spark.python.worker.reuse": "true",

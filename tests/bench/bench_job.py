@@ -1,11 +1,12 @@
 """Rows per second of the job, of the same pipeline without dedup, and of Spark's own dedup, in one run.
 
-    python -m tests.bench.bench_job [--keys 5000000] [--batch 500000] [--measured 6] [--only NAME …] [--json FILE]
+    python -m tests.bench.bench_job [--keys 5000000] [--batch 500000] [--measured 6] [--shards N] [--only NAME …]
 
 Workload: Parquet files; a string key, an event time that moves on, a payload of 100 bytes; a fifth of the measured rows
 repeat a key of the same hour. Every contender first reads `--keys` rows with distinct keys, then the measured batches;
 given is the median of the measured batches' `triggerExecution`, which is what Spark itself reports for a batch, from
-planning to checkpoint. All write Parquet; the contenders of Spark write its plain, unsynced file sink.
+planning to checkpoint. All have as many shards (shuffle partitions) as there are cores unless told otherwise, and write
+Parquet; the contenders of Spark write its plain, unsynced file sink.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from deduper.config import Config
+from deduper.config import PORTS, Config
 from deduper.job import run
 from deduper.progress import BatchProgress
 from deduper.spark_session import start_session
@@ -91,7 +92,7 @@ def make_input(directory: Path, keys: int, batch: int, measured: int) -> int:
     return batches
 
 
-def run_ours(session: SparkSession, source: Path, work: Path, **settings: Any) -> None:
+def run_ours(session: SparkSession, source: Path, work: Path, shards: int, **settings: Any) -> None:
     """The job, with what it writes in `work`."""
     progress: list[BatchProgress] = []
     sections: dict[str, Any] = {
@@ -105,8 +106,8 @@ def run_ours(session: SparkSession, source: Path, work: Path, **settings: Any) -
         },
         "key": "k",
         "expiry": {"by": "event_time", "field": "ts", "period": "24h", "span": "1h", "max_ahead_of_now": "off"},
-        "store": {"url": "rocksdb:state", "shards": 4},
-        "sinks": {port: {"format": "parquet", "path": f"out/{port}"} for port in ("unique", "duplicate", "expired", "error")},
+        "store": {"url": "rocksdb:state", "shards": shards},
+        "sinks": {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS},
     }
     for name, value in settings.items():
         sections[name] = {**sections[name], **value}
@@ -138,7 +139,7 @@ def run_spark(session: SparkSession, source: Path, work: Path, transform: Callab
 
 def exchanged(rows: DataFrame) -> DataFrame:
     """The same pipeline without dedup: the exchange by key alone."""
-    return rows.repartition(4, F.col("k"))
+    return rows.repartition(F.col("k"))
 
 
 def within_watermark(rows: DataFrame) -> DataFrame:
@@ -165,7 +166,7 @@ def with_settings(session: SparkSession, settings: dict[str, str], action: Calla
                 session.conf.set(name, value)
 
 
-def contenders(session: SparkSession, source: Path) -> dict[str, Callable[[Path], None]]:
+def contenders(session: SparkSession, source: Path, shards: int) -> dict[str, Callable[[Path], None]]:
     """By name, what takes a working directory and runs to the end of the input."""
     hdfs = {_SPARK_PROVIDER: _PROVIDERS + "HDFSBackedStateStoreProvider"}
     rocks = {_SPARK_PROVIDER: _PROVIDERS + "RocksDBStateStoreProvider", _CHANGELOG: "true"}
@@ -174,7 +175,7 @@ def contenders(session: SparkSession, source: Path) -> dict[str, Callable[[Path]
         return lambda work: with_settings(session, settings, lambda: run_spark(session, source, work, transform))
 
     def ours(**settings: Any) -> Callable[[Path], None]:
-        return lambda work: run_ours(session, source, work, **settings)
+        return lambda work: run_ours(session, source, work, shards, **settings)
 
     return {
         "pass-through": spark(exchanged, {}),
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=5_000_000)
     parser.add_argument("--batch", type=int, default=500_000)
     parser.add_argument("--measured", type=int, default=6)
+    parser.add_argument("--shards", type=int, default=os.cpu_count())
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -199,15 +201,16 @@ def main() -> None:
     source = root / "in"
     source.mkdir()
     batches = make_input(source, arguments.keys, arguments.batch, arguments.measured)
-    print(f"{batches} batches of {arguments.batch:,} rows, the last {arguments.measured} measured; load {os.getloadavg()}")
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    print(f"{batches} batches of {arguments.batch:,} rows, the last {arguments.measured} measured; load {load}")
     base = Config.model_validate(
         {
             "name": "bench",
             "source": {"format": "files", "path": "in", "file_format": "parquet", "schema": _SCHEMA},
             "key": "k",
             "expiry": {"by": "never"},
-            "store": {"url": "rocksdb:state", "shards": 4},
-            "sinks": {port: {"format": "none"} for port in ("unique", "duplicate", "expired", "error")},
+            "store": {"url": "rocksdb:state", "shards": arguments.shards},
+            "sinks": {port: {"format": "none"} for port in PORTS},
             "spark": {"spark.master": "local[2]", "spark.driver.memory": "8g"},
         },
         context={"base_dir": root},
@@ -215,7 +218,7 @@ def main() -> None:
     session = start_session(base)
     results: dict[str, dict[str, float]] = {}
     try:
-        for name, contender in contenders(session, source).items():
+        for name, contender in contenders(session, source, arguments.shards).items():
             if arguments.only and name not in arguments.only:
                 continue
             durations = Durations()
