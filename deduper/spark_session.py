@@ -18,6 +18,8 @@ from deduper.file_source import SPARK_SETTINGS
 
 _JAVA_VERSIONS = (17, 21)
 
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+
 _SETTINGS = {
     "spark.master": "local[*]",
     "spark.driver.memory": "4g",
@@ -49,6 +51,8 @@ _SETTINGS = {
     # Windows are numbered and watched by us; Spark's own records of a query would only grow.
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.log.level": "ERROR",
+    # Without a file of its own Spark tells the terminal about its logging first.
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
     **SPARK_SETTINGS,
 }
 
@@ -70,9 +74,7 @@ def start_session(config: Config) -> SparkSession:
     settings = _SETTINGS | {"spark.sql.shuffle.partitions": str(config.store.shards)}
     for name, value in {**settings, **config.spark}.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", _SETTINGS["spark.log.level"])))
-    return session
+    return builder.getOrCreate()
 
 
 def require_java() -> None:

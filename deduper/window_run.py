@@ -8,7 +8,7 @@
     6 published mark  readers of whole windows may go this far
     7 Spark's checkpoint, after this returns
 
-Whatever dies between two steps, the next start repeats or discards what is needed: see `recovery`.
+Whatever dies between two steps, the next start repeats or discards what is needed: see `owner`.
 """
 
 from __future__ import annotations
