@@ -225,8 +225,9 @@ def _place(directories: ShardDirectories, number: int, header: GenerationHeader)
         if isinstance(error, OSError) and (directories.disk / str(number)).exists():
             return None
         raise
-    # Left from a life in which the disk directory was another; nobody but this holder would use it.
-    shutil.rmtree(directories.memory if number == 1 else directories.memory / str(number), ignore_errors=True)
+    if directories.memory != directories.disk:
+        # Left from a life in which the disk directory was another; nobody but this holder would use it.
+        shutil.rmtree(directories.memory if number == 1 else directories.memory / str(number), ignore_errors=True)
     return Generation(directories, number, lock, header)
 
 

@@ -134,6 +134,18 @@ def test_answers_are_those_of_a_dict(tmp_path: Path, layout: TableLayout, memory
     assert (merged > 0) == (memory == 0)
 
 
+def test_one_directory_may_serve_as_memory_and_disk(tmp_path: Path) -> None:
+    """On a machine without shared memory: the same answers, and tables that stay warm."""
+    shard = make_shard(tmp_path, FULL)
+    settings = replace(make_settings(tmp_path, FULL), memory_dir=str(tmp_path / "disk"))
+    for window in range(4):
+        check_all(settings, shard)
+        commit_buckets(shard, range(3), seed=window)
+    check_all(settings, shard)
+    with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
+        assert tables.counters.resident_tables == 3
+
+
 def test_warm_tables_are_only_advanced(tmp_path: Path) -> None:
     """Tables made as their buckets appear, then hit; nothing is loaded."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
