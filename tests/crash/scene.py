@@ -198,7 +198,7 @@ spark:
         for what, value in undisturbed.items():
             assert outcome[what] == value, f"{self.log}: {what}: {outcome[what]}, undisturbed {value}"
         report = verify_store(open_store(self.store.replace("state", str(self.directory / "state"))))
-        assert (report.findings, report.unnamed_pieces) == ((), 0), self.log
+        assert (report.findings, report.unnamed_pieces) == ((), 0), (self.log, report.findings, report.unnamed_pieces)
         staged = [str(path) for path in self.directory.rglob(f"{STAGING}/*")]
         assert staged == [], self.log
         state = CommitLog.open(self.config.store.path).state
