@@ -61,11 +61,13 @@ def prepare(session: SparkSession, config: Config, salt: bytes, files: Sequence[
     """
     source = config.source
     readable = [file for file in files if file.fate is Fate.ADMITTED]
-    frame = _file_errors(session, config, files)
+    frame = _file_errors(session, config, files) if len(readable) < len(files) else None
     if readable:
         rows = with_order(session, read_files(session, source, files), files, ORDER, CHANGED)
         tuples = parsed(rows, source)
-        frame = tuples.unionByName(frame) if len(readable) < len(files) else tuples
+        frame = tuples if frame is None else tuples.unionByName(frame)
+    if frame is None:
+        raise ValueError("a window has at least one file")
     counted = Observation()
     frame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
     keyed = with_keys(frame, config)
@@ -113,9 +115,10 @@ def judged(
     frame = _with_clock(session, prepared, config, clock, in_order=in_order)
     if category_ids is not None:
         frame = _with_category_ids(session, frame, category_ids)
-    frame = _exchanged(frame, config.store.shards, with_latest=LATEST in frame.columns)
+    with_latest = clock is not None and in_order and config.lookup == "all_live"
+    frame = _exchanged(frame, config.store.shards, with_latest=with_latest)
     inputs = [HI, LO, ORDER, FATE, _CATEGORY_ID if category_ids is not None else EXPIRY]
-    if LATEST in frame.columns:
+    if with_latest:
         inputs.append(LATEST)
     floats = task.rules.float_domain
     judge = _arrow_udf(
