@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,27 +28,28 @@ from bucket_store.log_record import OutputFile
 from deduper.config import Config, FileSink
 from deduper.errors import IntegrityError
 from deduper.judge_plan import DEDUP, PORT, dedup_type
+from deduper.output_names import PUBLISHED, STAGING, Attempt, file_sinks, final_name, is_data_file, staging_homes
 
-STAGING = "_staging"
-PUBLISHED = "_published"
-"""The name of the mark beside a file port's files; the store's own is called `published`."""
+__all__ = [
+    "PUBLISHED",
+    "STAGING",
+    "Attempt",
+    "StagedFile",
+    "discard_abandoned",
+    "discard_window",
+    "file_sinks",
+    "final_name",
+    "make_durable",
+    "make_port_directories",
+    "publish",
+    "stage",
+    "staging_format",
+    "staging_home",
+    "where_they_lie",
+]
+
 _READ_BYTES = 1 << 20
 _SYNC_THREADS = 8
-_EXTENSIONS = {"parquet": ".parquet", "json": ".json", "csv": ".csv"}
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Which judging of which window, as it stands in the names of staged files and pieces."""
-
-    window: int
-    epoch: int
-    attempt: int
-
-    @property
-    def folder(self) -> str:
-        """The name of the attempt's folder in any `_staging`."""
-        return f"{self.window:012d}-{self.epoch:06d}-{self.attempt:03d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,6 @@ class StagedFile:
     port: str
     path: Path
     rows: int
-
-
-def file_sinks(config: Config) -> dict[str, FileSink]:
-    """The ports that are written to files."""
-    return {port: sink for port, sink in config.sinks.items() if isinstance(sink, FileSink)}
 
 
 def staging_format(sinks: Mapping[str, FileSink]) -> str:
@@ -151,11 +146,6 @@ def _restage(
     return [StagedFile(port, file, _rows(file, sink.format)) for file in files]
 
 
-def final_name(store_id: str, attempt: Attempt, number: int, sink_format: str) -> str:
-    """The name a staged file is published under: unique to the store and the window, and in their order."""
-    return f"{store_id[:8]}-{attempt.window:012d}-{number:04d}{_EXTENSIONS[sink_format]}"
-
-
 def make_durable(
     config: Config, store_id: str, attempt: Attempt, staged: Mapping[str, Sequence[StagedFile]]
 ) -> tuple[OutputFile, ...]:
@@ -216,7 +206,7 @@ def where_they_lie(config: Config, outputs: Sequence[OutputFile]) -> list[Output
         staged, final = Path(output.staged), Path(output.final)
         if output.port in sinks and not staged.exists() and not final.exists():
             inside = str(staged).rpartition(f"/{STAGING}/")[2]
-            for home in _staging_homes(config):
+            for home in staging_homes(config):
                 if (home / STAGING / inside).exists():
                     final = sinks[output.port].path / final.name
                     output = replace(output, staged=str(home / STAGING / inside), final=str(final))
@@ -227,8 +217,8 @@ def where_they_lie(config: Config, outputs: Sequence[OutputFile]) -> list[Output
 
 def discard_window(config: Config, window: int, epoch: int) -> None:
     """Remove all that an epoch has staged for a window, once it is published."""
-    for folder in _staged_folders(config):
-        if folder.name.startswith(f"{window:012d}-{epoch:06d}-"):
+    for attempt, folder in _staged_folders(config):
+        if (attempt.window, attempt.epoch) == (window, epoch):
             shutil.rmtree(folder)
 
 
@@ -237,27 +227,16 @@ def discard_abandoned(config: Config, below_epoch: int) -> int:
 
     Never what a higher epoch has staged: this may be a process that slept while another took over.
     """
-    abandoned = [folder for folder in _staged_folders(config) if _epoch_of(folder) < below_epoch]
+    abandoned = [folder for attempt, folder in _staged_folders(config) if attempt.epoch < below_epoch]
     for folder in abandoned:
         shutil.rmtree(folder)
         failpoints.hit("stage.discarded")
     return len(abandoned)
 
 
-def _staging_homes(config: Config) -> list[Path]:
-    return sorted({sink.path for sink in file_sinks(config).values()} | {config.store.path})
-
-
-def _staged_folders(config: Config) -> list[Path]:
-    folders = (folder for home in _staging_homes(config) for folder in sorted((home / STAGING).glob("*")))
-    return [folder for folder in folders if _FOLDER.fullmatch(folder.name)]
-
-
-def _epoch_of(folder: Path) -> int:
-    return int(folder.name.split("-")[1])
-
-
-_FOLDER = re.compile(r"\d{12,}-\d{6,}-\d{3,}")
+def _staged_folders(config: Config) -> list[tuple[Attempt, Path]]:
+    folders = (folder for home in staging_homes(config) for folder in sorted((home / STAGING).glob("*")))
+    return [(attempt, folder) for folder in folders if (attempt := Attempt.of_folder(folder.name)) is not None]
 
 
 def _synced_output(file: StagedFile, final: Path) -> OutputFile:
@@ -289,7 +268,7 @@ def _up_to_staging(path: Path) -> Iterator[Path]:
 
 
 def _data_files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir() if path.is_file() and not path.name.startswith((".", "_")))
+    return sorted(path for path in directory.iterdir() if path.is_file() and is_data_file(path.name))
 
 
 def _rows(file: Path, file_format: str) -> int:

@@ -1,0 +1,76 @@
+"""PURE. What the files and folders of the ports are called, staged and published, and what their names say.
+
+A staged file lies in `<home>/_staging/<window>-<epoch>-<attempt>/…`, a published one in its port's directory as
+`<store id, 8 digits>-<window>-<number>.<ending>`. Beside it lies the port's mark.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from deduper.config import Config, FileSink
+
+STAGING = "_staging"
+PUBLISHED = "_published"
+"""The name of the mark beside a file port's files; the store's own is called `published`."""
+_EXTENSIONS = {"parquet": ".parquet", "json": ".json", "csv": ".csv"}
+_FOLDER = re.compile(r"(\d{12,})-(\d{6,})-(\d{3,})")
+_FINAL = re.compile(r"([0-9a-f]{8})-(\d{12,})-(\d{4,})(\.[a-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which judging of which window, as it stands in the names of staged files and pieces."""
+
+    window: int
+    epoch: int
+    attempt: int
+
+    @property
+    def folder(self) -> str:
+        """The name of the attempt's folder in any `_staging`."""
+        return f"{self.window:012d}-{self.epoch:06d}-{self.attempt:03d}"
+
+    @classmethod
+    def of_folder(cls, name: str) -> Attempt | None:
+        """The attempt whose folder has this name; None when it is no attempt's."""
+        found = _FOLDER.fullmatch(name)
+        return None if found is None else cls(*map(int, found.groups()))
+
+
+@dataclass(frozen=True, slots=True)
+class FinalName:
+    """What the name of a published file says; `store` is the beginning of the store's id."""
+
+    store: str
+    window: int
+    number: int
+    extension: str
+
+    @classmethod
+    def of(cls, name: str) -> FinalName | None:
+        """What this name says; None when no published file is called so."""
+        found = _FINAL.fullmatch(name)
+        return None if found is None else cls(found[1], int(found[2]), int(found[3]), found[4])
+
+
+def final_name(store_id: str, attempt: Attempt, number: int, sink_format: str) -> str:
+    """The name a staged file is published under: unique to the store and the window, and in their order."""
+    return f"{store_id[:8]}-{attempt.window:012d}-{number:04d}{_EXTENSIONS[sink_format]}"
+
+
+def file_sinks(config: Config) -> dict[str, FileSink]:
+    """The ports that are written to files."""
+    return {port: sink for port, sink in config.sinks.items() if isinstance(sink, FileSink)}
+
+
+def staging_homes(config: Config) -> list[Path]:
+    """Every directory that may have a `_staging`: those of the file ports, and the store's."""
+    return sorted({sink.path for sink in file_sinks(config).values()} | {config.store.path})
+
+
+def is_data_file(name: str) -> bool:
+    """Whether readers of a port's directory take a file of this name for rows: not with a dot or underscore first."""
+    return not name.startswith((".", "_"))
