@@ -1,0 +1,158 @@
+"""What lies about a store is listed, each with what it is, and nothing that is part of the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
+
+from bucket_store.backend import open_backend
+from bucket_store.commit_log import CommitLog
+from bucket_store.log_values import DeletionRecord
+from bucket_store.marks import Intent, Published, prepare_published, write_intent
+from bucket_store.sources_file import write_sources
+from deduper.leftovers import Leftover, LeftoverKind, leftovers
+from deduper.open_store import OpenStore, open_store
+from deduper.output_names import Attempt
+
+BUCKET = BEGIN_US // HOUR_US
+WINDOWS = [Window([SeenKey((f"u{n}{w}", n), BUCKET, BEGIN_US, n) for n in range(8)], BEGIN_US) for w in range(2)]
+
+
+@pytest.fixture(params=["file", "rocksdb"])
+def config_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A config whose store has two windows of epoch 1, and where epoch 3 is the newest."""
+    file = write_config(tmp_path)
+    text = file.read_text().replace("file:state", f"{request.param}:state")
+    for port in ("unique", "duplicate"):
+        text = text.replace(f"{port}: {{format: none}}", f"{port}: {{format: parquet, path: out/{port}}}")
+    file.write_text(text)
+    config = make_store(file, WINDOWS)
+    for port in ("unique", "duplicate"):
+        (tmp_path / "out" / port).mkdir(parents=True)
+    log = CommitLog.open(config.store.path)
+    log.claim_epoch("later:2", BEGIN_US)
+    log.claim_epoch("later:3", BEGIN_US)
+    return file
+
+
+def listed(file: Path) -> list[Leftover]:
+    """What lies about the store of a config."""
+    return list(leftovers(open_store(str(file))))
+
+
+def add_piece(store: OpenStore, window: int, epoch: int) -> None:
+    """A piece that no record names."""
+    pieces = open_backend(store.url)
+    pieces.append(shard=0, epoch=epoch, name=f"{window:012d}-{epoch:06d}-000-0000-deadbeef", data=b"x" * 100)
+    pieces.close()
+
+
+def test_nothing_of_a_store_is_a_leftover(config_file: Path) -> None:
+    """Records, named pieces, named sources: all of it is needed."""
+    assert listed(config_file) == []
+
+
+def test_without_a_config_the_ports_are_not_looked_at(config_file: Path) -> None:
+    """They are not known then."""
+    store = open_store(str(config_file))
+    (config_file.parent / "out/unique/_staging" / Attempt(5, 1, 0).folder).mkdir(parents=True)
+    assert [found.kind for found in leftovers(store)] == [LeftoverKind.STAGING]
+    assert leftovers(open_store(store.url)) == ()
+
+
+@pytest.mark.parametrize(
+    ("window", "epoch", "is_abandoned"),
+    [(0, 1, True), (2, 2, True), (1, 3, True), (2, 3, False), (3, 4, False)],
+    ids=["lower epoch", "lower epoch, next window", "committed window", "maybe running", "epoch to come"],
+)
+def test_epoch_and_window_tell_what_a_running_job_may_be_writing(
+    config_file: Path, window: int, epoch: int, is_abandoned: bool
+) -> None:
+    """A piece, a sources file and a staging folder of the same attempt, judged alike."""
+    store = open_store(str(config_file))
+    add_piece(store, window, epoch)
+    write_sources(store.root, window=window, epoch=epoch, attempt=7, partitions=[])
+    folder = config_file.parent / "out/duplicate/_staging" / Attempt(window, epoch, 7).folder / "_port=duplicate"
+    folder.mkdir(parents=True)
+    (folder / "part-0.parquet").write_bytes(b"12345")
+    found = {leftover.kind: leftover for leftover in listed(config_file)}
+    assert found.keys() == {LeftoverKind.PIECE, LeftoverKind.SOURCES, LeftoverKind.STAGING}
+    assert {(leftover.window, leftover.epoch, leftover.is_abandoned) for leftover in found.values()} == {
+        (window, epoch, is_abandoned)
+    }
+    assert found[LeftoverKind.PIECE].piece is not None
+    assert found[LeftoverKind.PIECE].size_bytes == 100
+    assert found[LeftoverKind.STAGING].size_bytes == 5
+    assert all(("running" in leftover.why) != is_abandoned for leftover in found.values())
+
+
+def test_pieces_that_left_the_store_are_told_from_orphans(config_file: Path) -> None:
+    """Their bytes stay for a grace; the record and its time are known."""
+    log = CommitLog.open(open_store(str(config_file)).root)
+    log.claim_epoch("later:4", BEGIN_US)
+    piece = log.state.pieces[0][0]
+    log.place(DeletionRecord((piece,), BEGIN_US + 5, 0))
+    (found,) = listed(config_file)
+    assert (found.kind, found.is_abandoned, found.modified_us) == (LeftoverKind.RETIRED_PIECE, True, BEGIN_US + 5)
+    assert found.piece is not None
+    assert found.piece.name == piece.name
+
+
+def test_a_segment_without_a_live_piece_is_listed(config_file: Path) -> None:
+    """A writer that died in its first piece leaves a file in which nothing is whole."""
+    store = open_store(str(config_file))
+    ending = "segment" if store.url.startswith("file") else "rocksdb"
+    path = store.root / "pieces" / "0000" / f"000002-0000.{ending}"
+    if ending == "segment":
+        path.write_bytes(b"BSFRAME1 torn")
+    else:
+        path.mkdir()
+        (path / "LOG").write_bytes(b"BSFRAME1 torn")
+    (found,) = listed(config_file)
+    assert (found.kind, found.path, found.size_bytes) == (LeftoverKind.SEGMENT, path, 13)
+    assert (found.epoch, found.is_abandoned) == (2, True)
+
+
+def test_staged_files_of_a_committed_window_are_needed_until_the_mark(config_file: Path) -> None:
+    """Its outputs may have to be published from there."""
+    store = open_store(str(config_file))
+    # `make_store` names the folder of a window's staged file by the window alone.
+    state = store.log.state
+    assert state.outputs[1][0].staged.endswith("_staging/1")
+    folder = Attempt(1, 1, 0)
+    config_folder = config_file.parent / "out/unique/_staging" / folder.folder
+    config_folder.mkdir(parents=True)
+    assert [found.kind for found in listed(config_file)] == [LeftoverKind.STAGING], "another attempt than the record's"
+
+
+def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None:
+    """The newest intent may be repeated; what was being written under a temporary name means nothing."""
+    store = open_store(str(config_file))
+    for epoch in (1, 3):
+        write_intent(store.root, Intent(2, epoch, "q", 0, (), BEGIN_US, None, 0, ""))
+    mark = prepare_published(
+        config_file.parent / "out/unique/_published", Published(store.log.manifest.store_id, 1), epoch=2
+    )
+    names = [".00000000000000000009.0123456789abcdef.tmp", ".000000000002-000001-000.0123456789abcdef.tmp"]
+    (store.root / "log" / names[0]).write_bytes(b"half")
+    (store.root / "sources" / names[1]).write_bytes(b"half")
+    found = {leftover.path.name: leftover for leftover in listed(config_file)}
+    assert found.keys() == {"000001", *names, mark.name}
+    assert found["000001"].kind is LeftoverKind.INTENT
+    assert [found[name].is_abandoned for name in (names[0], names[1], mark.name)] == [False, True, True]
+    assert (found[names[1]].window, found[names[1]].epoch, found[mark.name].epoch) == (2, 1, 2)
+
+
+def test_checkpoints_that_were_set_aside_or_are_of_earlier_epochs(config_file: Path) -> None:
+    """Nobody reads them again."""
+    root = open_store(str(config_file)).root / "checkpoint"
+    for name in ("checkpoint.set-aside-1", "checkpoint/000001", "checkpoint/000003", "checkpoint/000002.set-aside-1"):
+        (root.parent / name).mkdir(parents=True)
+    found = [(leftover.kind, leftover.path.name, leftover.is_abandoned) for leftover in listed(config_file)]
+    assert found == [
+        (LeftoverKind.CHECKPOINT, "checkpoint.set-aside-1", True),
+        (LeftoverKind.CHECKPOINT, "000001", True),
+        (LeftoverKind.CHECKPOINT, "000002.set-aside-1", True),
+    ]
