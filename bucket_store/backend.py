@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -79,10 +79,15 @@ class PieceStore(Protocol):
             CorruptionError: the file is not there or too short.
         """
 
-    def delete(self, pieces: Iterable[Located]) -> None:
+    def delete(self, pieces: Iterable[Located], *, keep: Collection[str] = ()) -> None:
         """Lets go of pieces; those already gone are skipped. A file that a writer holds is left for the next call.
 
-        Called by the owner for pieces that no record names any more. Safe to repeat.
+        Called by the owner for pieces that no record names any more. A file goes when nothing in it is live. Those in
+        `keep` (see `log_state.live_files`) stay whatever a look into them shows: damage can hide a live piece. Safe to
+        repeat.
+
+        Raises:
+            CorruptionError: a file cannot be listed; it stays as it is.
         """
 
     def pieces(self) -> Iterator[StoredPiece]:

@@ -27,7 +27,7 @@ import os
 import secrets
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,15 +109,16 @@ class FilePieces:
             )
         return data
 
-    def delete(self, pieces: Iterable[Located]) -> None:
+    def delete(self, pieces: Iterable[Located], *, keep: Collection[str] = ()) -> None:
         by_file: defaultdict[str, set[int]] = defaultdict(set)
         for piece in pieces:
             by_file[piece.file].add(piece.offset)
         for path in (self._root / "pieces").glob("*/*.segment"):
             offsets = by_file.get(self._relative(path), set())
+            may_go = self._relative(path) not in keep
             # Locking a segment sends its writer to another, so only those are locked that can change.
-            if offsets or _has_no_live_frame(path):
-                _delete_in_segment(path, offsets)
+            if offsets or (may_go and _has_no_live_frame(path)):
+                _delete_in_segment(path, offsets, may_go=may_go)
 
     def pieces(self) -> Iterator[StoredPiece]:
         for path in sorted((self._root / "pieces").glob("*/*.segment")):
@@ -161,7 +162,7 @@ class FilePieces:
             os.close(fd)
 
 
-def _delete_in_segment(path: Path, offsets: set[int]) -> None:
+def _delete_in_segment(path: Path, offsets: set[int], *, may_go: bool) -> None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -176,7 +177,7 @@ def _delete_in_segment(path: Path, offsets: set[int]) -> None:
                 failpoints.hit("piece.deleted")
             elif frame.is_live:
                 some_live = True
-        if not some_live:
+        if may_go and not some_live:
             # Under the lock no writer is at work, so a torn tail is nobody's.
             path.unlink(missing_ok=True)
     finally:

@@ -31,7 +31,7 @@ from bucket_store.log_values import (
 )
 from bucket_store.piece import PieceRef
 
-__all__ = ["LogState", "RetiredPiece", "WindowInfo", "deletable", "fold", "fold_all"]
+__all__ = ["LogState", "RetiredPiece", "WindowInfo", "deletable", "fold", "fold_all", "live_files"]
 
 
 def fold(state: LogState, record: LogRecord) -> LogState:
@@ -60,6 +60,11 @@ def deletable(state: LogState, *, oldest_view: int, now_us: int, grace_us: int) 
     return tuple(
         takewhile(lambda piece: piece.at_number < oldest_view and piece.wall_us + grace_us <= now_us, state.retired)
     )
+
+
+def live_files(state: LogState) -> frozenset[str]:
+    """The files that hold live pieces: what `PieceStore.delete` is to keep."""
+    return frozenset(ref.file for refs in state.pieces.values() for ref in refs)
 
 
 class _Folding:

@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -111,12 +111,12 @@ class RocksPieces:
             )
         return data
 
-    def delete(self, pieces: Iterable[Located]) -> None:
+    def delete(self, pieces: Iterable[Located], *, keep: Collection[str] = ()) -> None:
         by_file: defaultdict[str, set[str]] = defaultdict(set)
         for piece in pieces:
             by_file[piece.file].add(piece.name)
         for file, names in by_file.items():
-            self._delete_in(self._root / file, names)
+            self._delete_in(self._root / file, names, may_go=file not in keep)
         for doomed in (self._root / "pieces").glob(f"*/*{_GONE}*"):  # a deletion was cut short
             shutil.rmtree(doomed, ignore_errors=True)
 
@@ -168,7 +168,7 @@ class RocksPieces:
         sync_names(self._root, path.parent)
         return True
 
-    def _delete_in(self, path: Path, names: set[str]) -> None:
+    def _delete_in(self, path: Path, names: set[str], *, may_go: bool) -> None:
         if not (path / "CURRENT").exists():
             return
         with _writer(path, 0.0) as database:
@@ -178,7 +178,7 @@ class RocksPieces:
             dying = names & lying.keys()
             if dying:
                 _guarded(str(path), _delete_pieces, database, {name: lying[name] for name in dying})
-        if len(dying) == len(lying):
+        if may_go and len(dying) == len(lying):
             _forget_reader(path)
             _remove_if_unchanged(path, (path / "CURRENT").read_bytes())
 
@@ -294,6 +294,7 @@ def _names(database: Any) -> list[tuple[str, int]]:
         key, value = bytes(entry.key()), bytes(entry.value())
         names.append((key.decode(), _META.unpack(value)[0]))
         entry.seek(key + b"0")  # "0" follows "/" in ASCII
+    entry.status()  # raises: at damage an iterator ends as at the last key
     return names
 
 

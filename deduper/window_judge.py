@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from bucket_store.backend import PieceStore
 from bucket_store.commit_log import CommitLog
-from bucket_store.log_values import LogState
+from bucket_store.log_state import LogState, live_files
 from bucket_store.manager import TableSettings
 from deduper import judging, staging
 from deduper.config import CategoryExpiry, Config
@@ -150,7 +150,8 @@ class WindowJudge:
 
     def _abandon(self, judgement: Judgement) -> None:
         """Nothing of this attempt is named by a record, now or later; what it staged goes with the window's rest."""
-        self._pieces.delete([receipt.piece for receipt in judgement.receipts.values() if receipt.piece is not None])
+        abandoned = [receipt.piece for receipt in judgement.receipts.values() if receipt.piece is not None]
+        self._pieces.delete(abandoned, keep=live_files(self._log.state))
 
     def _starts_in_order(self) -> bool:
         """Whether to judge tuple by tuple from the start: the order mattered lately, or the jump guard needs it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pickle
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bucket_store import file_backend
-from bucket_store.backend import PieceStore, open_backend
+from bucket_store.backend import PieceStore, StoredPiece, open_backend
 from bucket_store.errors import CorruptionError, SpaceError, StoreError
 from bucket_store.rocksdb_backend import CHUNK_BYTES, RocksPieces
 
@@ -70,6 +71,44 @@ def test_listing_shows_everything_that_lies_there(pieces: PieceStore) -> None:
         assert (stored.file, stored.offset) == (location.file, location.offset)
         assert pieces.read(stored) == b"xyz" * 50
     assert listed(pieces) == ["a", "b", "c"]
+
+
+def test_damage_to_one_piece_does_not_delete_the_others(pieces: PieceStore, tmp_path: Path) -> None:
+    """A file that a record names stays, whatever a look into it shows: its list of pieces may be what is damaged."""
+    kept = [pieces.append(shard=0, epoch=1, name=name, data=name.encode() * 5000) for name in "abc"]
+    doomed = pieces.append(shard=0, epoch=1, name="d", data=b"d")
+    path = tmp_path / "store" / kept[0].file
+    if path.is_dir():
+        # The table of the first piece: a listing ends there as if it were the last one.
+        damaged, places = min(path.glob("*.sst")), [10]
+    else:
+        damaged, places = path, [piece.offset - 20 for piece in kept]
+    data = bytearray(damaged.read_bytes())
+    for place in places:
+        data[place] ^= 1
+    damaged.write_bytes(data)
+    with contextlib.suppress(CorruptionError):
+        pieces.delete([doomed], keep={kept[0].file})
+    assert path.exists()
+    assert pieces.read(kept[2]) == b"c" * 5000
+    with contextlib.suppress(CorruptionError):
+        pieces.delete([], keep={kept[0].file})
+    assert pieces.read(kept[1]) == b"b" * 5000
+
+
+def test_a_database_that_cannot_be_listed_to_its_end_says_so(tmp_path: Path) -> None:
+    """RocksDB's iterators end at damage as at the last key."""
+    pieces = RocksPieces(tmp_path)
+    path = tmp_path / pieces.append(shard=0, epoch=1, name="a", data=b"x" * 5000).file
+    pieces.append(shard=0, epoch=1, name="b", data=b"x" * 5000)
+    table = min(path.glob("*.sst"))
+    data = bytearray(table.read_bytes())
+    data[10] ^= 1
+    table.write_bytes(data)
+    with pytest.raises(CorruptionError, match="mismatch"):
+        list(pieces.pieces())
+    with pytest.raises(CorruptionError, match="mismatch"):
+        pieces.delete([StoredPiece(path.relative_to(tmp_path).as_posix(), "b", 0, 1, 0, 5000)])
 
 
 def test_deleting_is_by_piece_and_can_be_repeated(pieces: PieceStore, tmp_path: Path) -> None:
