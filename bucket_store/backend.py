@@ -7,12 +7,12 @@ of the pieces are live only the commit log says. Everything it writes lies under
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from bucket_store.durable import LOCAL, FileSystem
 from bucket_store.errors import SpaceError, StoreError
 from bucket_store.piece import Entries, PieceHeader, PieceRef, decode_header, encode_piece, piece_name
 
@@ -97,8 +97,10 @@ class PieceStore(Protocol):
         """Lets go of what this instance holds open. Safe to repeat."""
 
 
-def open_backend(url: str) -> PieceStore:
+def open_backend(url: str, fs: FileSystem = LOCAL) -> PieceStore:
     """The backend of a `store.url`: `file:PATH` or `rocksdb:PATH`. Opening touches nothing on disk.
+
+    `fs` is what lies under `file:`; RocksDB has its own I/O.
 
     Raises:
         StoreError: another scheme, or no path.
@@ -107,7 +109,7 @@ def open_backend(url: str) -> PieceStore:
     if path and scheme == "file":
         from bucket_store.file_backend import FilePieces  # a backend loads when it is used
 
-        return FilePieces(path)
+        return FilePieces(path, fs)
     if path and scheme == "rocksdb":
         from bucket_store.rocksdb_backend import RocksPieces  # the extension module is 20 MB
 
@@ -145,14 +147,10 @@ def append_piece(
     return header.to_ref(file=location.file, name=name, offset=location.offset)
 
 
-def sync_names(root: Path, directory: Path) -> None:
+def sync_names(fs: FileSystem, root: Path, directory: Path) -> None:
     """Makes the names in `directory` and in all directories above it up to `root` durable."""
     while True:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        fs.fsync_dir(directory)
         if directory == root:
             return
         directory = directory.parent

@@ -1,7 +1,8 @@
 """The one place that syncs, links and renames: how bytes become durable, and how a name is taken exactly once.
 
-All of it goes through a `FileSystem`, so that tests can put one underneath that fails, or that forgets what was not
-synced. Three ways to write, from the dearest to the cheapest:
+All that must survive goes through a `FileSystem`, so that tests can put one underneath that fails, or that forgets what
+was not synced: the log, the pieces of `file:`, what is staged and published. Three ways to write a whole file, from
+the dearest to the cheapest:
 
 - `place_new`: whole or not at all, never over another file, durable on return (file sync, link, directory sync);
 - `stage` and `FileSystem.link`: the same in steps, for the log, which must tell how far it came;
@@ -11,18 +12,60 @@ synced. Three ways to write, from the dearest to the cheapest:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
+import stat
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 
+class OpenFile(Protocol):
+    """A file that is open; each method is one system call, and raises OSError. A context manager that closes.
+
+    A read and a write may be shorter than asked, as the system's are: `read_at` and `write_at` go on to the end.
+    """
+
+    def size(self) -> int:
+        """Its length in bytes now."""
+
+    def links(self) -> int:
+        """How many names it has; 0 after the last one was removed."""
+
+    def pread(self, length: int, at: int) -> bytes:
+        """Up to `length` bytes from `at` on; none at the end of the file."""
+
+    def pwrite(self, data: bytes | memoryview, at: int) -> int:
+        """How many of the bytes were written at `at`."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def sync(self) -> None:
+        """Make its bytes, not its name, durable."""
+
+    def try_lock(self) -> bool:
+        """Take the exclusive lock until `close` or the death of the process; False when another has it."""
+
+    def close(self) -> None:
+        """Let go of it and of its lock."""
+
+    def __enter__(self) -> OpenFile: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class FileSystem(Protocol):
-    """What the log side asks of a file system. Every method raises OSError, and FileNotFoundError for what is absent.
+    """What a store asks of a file system. Every method raises OSError, and FileNotFoundError for what is absent.
 
     `link`, `replace` and `remove` are atomic: no reader sees half of one. They are durable after `fsync_dir` of the
     directory. Implementations are safe to call from several threads and pickle.
     """
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> OpenFile:
+        """Open a file, for reading only or for both; `create` makes an empty one when there is none."""
 
     def read(self, path: Path) -> bytes:
         """All bytes of a file."""
@@ -30,20 +73,20 @@ class FileSystem(Protocol):
     def write_file(self, path: Path, data: bytes, *, sync: bool) -> None:
         """Create a file that must not exist; with `sync` its bytes (not its name) are durable on return."""
 
-    def fsync_file(self, path: Path) -> None:
-        """Make the bytes of a file durable that somebody else has written."""
-
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name. Raises FileExistsError when the name is taken: one of all racers wins."""
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename over whatever has the target's name."""
+        """Rename over whatever has the target's name, also into another directory of the same file system."""
 
     def remove(self, path: Path) -> None:
         """Remove a file's name; an absent one is no error."""
 
     def mkdir(self, path: Path) -> None:
         """Make one directory; one that is there is no error."""
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty directory; an absent one is no error."""
 
     def fsync_dir(self, path: Path) -> None:
         """Make the names in a directory durable as they are now."""
@@ -54,14 +97,66 @@ class FileSystem(Protocol):
     def exists(self, path: Path) -> bool:
         """Whether the name is there now."""
 
+    def is_dir(self, path: Path) -> bool:
+        """Whether a directory has the name; a symbolic link to one does not count."""
+
     def modified_us(self, path: Path) -> int:
         """When the file was last written, µs since the epoch."""
+
+
+class LocalFile:
+    """An `OpenFile` of the machine."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def links(self) -> int:
+        return os.fstat(self._fd).st_nlink
+
+    def pread(self, length: int, at: int) -> bytes:
+        return os.pread(self._fd, length, at)
+
+    def pwrite(self, data: bytes | memoryview, at: int) -> int:
+        return os.pwrite(self._fd, data, at)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> LocalFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class LocalFileSystem:
     """The `FileSystem` of the machine."""
 
     __slots__ = ()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> LocalFile:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return LocalFile(os.open(path, flags, 0o644))
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
@@ -74,10 +169,6 @@ class LocalFileSystem:
             if sync:
                 os.fsync(file.fileno())
 
-    def fsync_file(self, path: Path) -> None:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-
     def link(self, source: Path, target: Path) -> None:
         target.hardlink_to(source)
 
@@ -89,6 +180,10 @@ class LocalFileSystem:
 
     def mkdir(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
+
+    def rmdir(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            path.rmdir()
 
     def fsync_dir(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -107,6 +202,12 @@ class LocalFileSystem:
             return False
         return True
 
+    def is_dir(self, path: Path) -> bool:
+        try:
+            return stat.S_ISDIR(path.lstat().st_mode)
+        except FileNotFoundError:
+            return False
+
     def modified_us(self, path: Path) -> int:
         return path.stat().st_mtime_ns // 1000
 
@@ -114,6 +215,34 @@ class LocalFileSystem:
 LOCAL: FileSystem = LocalFileSystem()
 
 _TEMPORARY_SUFFIX = ".tmp"
+
+
+def read_at(file: OpenFile, length: int, at: int) -> bytes:
+    """`length` bytes from `at` on; fewer only where the file ends."""
+    data = file.pread(length, at)
+    if len(data) in (0, length):
+        return data
+    parts = [data]
+    missing = length - len(data)
+    while missing and (data := file.pread(missing, at + length - missing)):
+        parts.append(data)
+        missing -= len(data)
+    return b"".join(parts)
+
+
+def write_at(file: OpenFile, data: bytes | memoryview, at: int) -> None:
+    """All of the bytes, at `at`. After an error any part of them may be there."""
+    view, written = memoryview(data), 0
+    while written < len(view):
+        written += file.pwrite(view[written:], at + written)
+
+
+def listed(fs: FileSystem, path: Path) -> list[str]:
+    """The names in a directory, sorted; none when it is absent."""
+    try:
+        return sorted(fs.listdir(path))
+    except FileNotFoundError:
+        return []
 
 
 def is_temporary(name: str) -> bool:
@@ -176,3 +305,14 @@ def make_directories(fs: FileSystem, path: Path) -> None:
     for directory in reversed(missing):
         fs.mkdir(directory)
         fs.fsync_dir(directory.parent)
+
+
+def remove_tree(fs: FileSystem, path: Path) -> None:
+    """Remove a directory and all below it; what others remove meanwhile is no error, what they add is one."""
+    for name in listed(fs, path):
+        child = path / name
+        if fs.is_dir(child):
+            remove_tree(fs, child)
+        else:
+            fs.remove(child)
+    fs.rmdir(path)

@@ -22,7 +22,6 @@ listing then searches the next frame whose checksum holds. A segment goes when a
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import struct
@@ -35,6 +34,7 @@ import xxhash
 
 from bucket_store import failpoints
 from bucket_store.backend import Located, PieceLocation, PieceStore, StoredPiece, open_backend, sync_names, write_error
+from bucket_store.durable import LOCAL, FileSystem, OpenFile, listed, make_directories, read_at, write_at
 from bucket_store.errors import CorruptionError
 
 SEGMENT_BYTES = 128 << 20
@@ -44,6 +44,7 @@ _LIVE, _DEAD = b"  live  ", b"--dead--"
 _FRAME = struct.Struct("<8s8sIIQII")
 _CHECKSUM = struct.Struct("<Q")
 _SEARCH_BYTES = 1 << 20
+_SUFFIX = ".segment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,12 @@ class _Frame:
 class FilePieces:
     """The `file:` backend. Holds nothing open between calls."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], fs: FileSystem = LOCAL) -> None:
         self._root = Path(root)
+        self._fs = fs
 
     def __reduce__(self) -> tuple[object, ...]:
-        return open_backend, (self.url,)
+        return open_backend, (self.url, self._fs)
 
     @property
     def url(self) -> str:
@@ -77,18 +79,21 @@ class FilePieces:
     def append(self, *, shard: int, epoch: int, name: str, data: bytes | memoryview) -> PieceLocation:
         frame = _encode_frame(shard, epoch, name, len(data))
         try:
-            path, fd = self._open_segment(shard, epoch)
-            try:
+            path, file = self._open_segment(shard, epoch)
+            with file:
                 # Taken after the lock: the file may have grown until then.
-                at = os.fstat(fd).st_size
+                at = file.size()
                 half = len(data) // 2
-                _write_at(fd, at, frame + bytes(data[:half]), from_at=at)
-                failpoints.hit("piece.half")
-                _write_at(fd, at + len(frame) + half, data[half:], from_at=at)
+                try:
+                    write_at(file, frame + bytes(data[:half]), at)
+                    failpoints.hit("piece.half")
+                    write_at(file, data[half:], at + len(frame) + half)
+                except OSError:
+                    # A full disk leaves no torn tail behind.
+                    file.truncate(at)
+                    raise
                 failpoints.hit("piece.entered")
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+                file.sync()
         except OSError as error:
             raise write_error(error, f"{self._root}: piece {name}") from error
         return PieceLocation(self._relative(path), name, at + len(frame), len(data))
@@ -97,8 +102,8 @@ class FilePieces:
         wanted = piece.length - start if length is None else length
         at = piece.offset + start
         try:
-            with (self._root / piece.file).open("rb", buffering=0) as file:
-                data = os.pread(file.fileno(), wanted, at)
+            with self._fs.open(self._root / piece.file) as file:
+                data = read_at(file, wanted, at)
         except FileNotFoundError as error:
             raise CorruptionError(
                 f"piece {piece.name}", file=piece.file, offset=at, expected=f"{wanted} bytes", found="no file"
@@ -113,28 +118,30 @@ class FilePieces:
         by_file: defaultdict[str, set[int]] = defaultdict(set)
         for piece in pieces:
             by_file[piece.file].add(piece.offset)
-        for path in (self._root / "pieces").glob("*/*.segment"):
+        for path in self._segments():
             offsets = by_file.get(self._relative(path), set())
             may_go = self._relative(path) not in keep
             # Locking a segment sends its writer to another, so only those are locked that can change.
-            if offsets or (may_go and _has_no_live_frame(path)):
-                _delete_in_segment(path, offsets, may_go=may_go)
+            if offsets or (may_go and self._has_no_live_frame(path)):
+                self._delete_in_segment(path, offsets, may_go=may_go)
 
     def pieces(self) -> Iterator[StoredPiece]:
-        for path in sorted((self._root / "pieces").glob("*/*.segment")):
+        for path in self._segments():
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                file = self._fs.open(path)
             except FileNotFoundError:
                 continue  # deleted since the listing
-            try:
-                for frame in _frames(fd):
+            with file:
+                for frame in _frames(file):
                     if frame.is_live:
-                        file = self._relative(path)
                         yield StoredPiece(
-                            file, frame.name, frame.shard, frame.epoch, frame.piece_at, frame.piece_length
+                            self._relative(path),
+                            frame.name,
+                            frame.shard,
+                            frame.epoch,
+                            frame.piece_at,
+                            frame.piece_length,
                         )
-            finally:
-                os.close(fd)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -142,81 +149,72 @@ class FilePieces:
     def _relative(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
 
-    def _open_segment(self, shard: int, epoch: int) -> tuple[Path, int]:
+    def _segments(self) -> list[Path]:
+        top = self._root / "pieces"
+        return [top / shard / name for shard in listed(self._fs, top) for name in self._segments_of(top / shard)]
+
+    def _segments_of(self, directory: Path) -> list[str]:
+        try:
+            return [name for name in listed(self._fs, directory) if name.endswith(_SUFFIX)]
+        except NotADirectoryError:
+            return []
+
+    def _open_segment(self, shard: int, epoch: int) -> tuple[Path, OpenFile]:
         """A segment open for writing, locked, certainly in the directory, which is synced."""
         directory = self._root / "pieces" / f"{shard:04d}"
-        directory.mkdir(parents=True, exist_ok=True)
-        serial = max((_serial(path.name) for path in directory.glob(f"{epoch:06d}-*.segment")), default=0)
+        if not self._fs.is_dir(directory):
+            make_directories(self._fs, directory)
+        of_epoch = [name for name in self._segments_of(directory) if name.startswith(f"{epoch:06d}-")]
+        serial = max(map(_serial, of_epoch), default=0)
         suffix = ""
         while True:
-            path = directory / f"{epoch:06d}-{serial:04d}{suffix}.segment"
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            if not _try_lock(fd):
-                suffix = f"-{secrets.token_hex(4)}"
-            elif os.fstat(fd).st_size >= SEGMENT_BYTES:
-                serial, suffix = serial + 1, ""
-            elif os.fstat(fd).st_nlink > 0:  # not deleted between opening and locking
-                if os.fstat(fd).st_size == 0:
-                    sync_names(self._root, directory)
-                return path, fd
-            os.close(fd)
+            path = directory / f"{epoch:06d}-{serial:04d}{suffix}{_SUFFIX}"
+            file = self._fs.open(path, create=True)
+            try:
+                if not file.try_lock():
+                    suffix = f"-{secrets.token_hex(4)}"
+                elif (size := file.size()) >= SEGMENT_BYTES:
+                    serial, suffix = serial + 1, ""
+                elif file.links() > 0:  # not deleted between opening and locking
+                    if size == 0:
+                        sync_names(self._fs, self._root, directory)
+                    return path, file
+            except BaseException:
+                file.close()
+                raise
+            file.close()
 
-
-def _delete_in_segment(path: Path, offsets: set[int], *, may_go: bool) -> None:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        if not _try_lock(fd):
+    def _delete_in_segment(self, path: Path, offsets: set[int], *, may_go: bool) -> None:
+        try:
+            file = self._fs.open(path, write=True)
+        except FileNotFoundError:
             return
-        some_live = False
-        for frame in _frames(fd):
-            if frame.piece_at in offsets:
-                os.pwrite(fd, _DEAD, frame.at + len(_MAGIC))
-                failpoints.hit("piece.deleted")
-            elif frame.is_live:
-                some_live = True
-        if may_go and not some_live:
-            # Under the lock no writer is at work, so a torn tail is nobody's.
-            path.unlink(missing_ok=True)
-    finally:
-        os.close(fd)
+        with file:
+            if not file.try_lock():
+                return
+            some_live = False
+            for frame in _frames(file):
+                if frame.piece_at in offsets:
+                    write_at(file, _DEAD, frame.at + len(_MAGIC))
+                    failpoints.hit("piece.deleted")
+                elif frame.is_live:
+                    some_live = True
+            if may_go and not some_live:
+                # Under the lock no writer is at work, so a torn tail is nobody's.
+                self._fs.remove(path)
 
-
-def _has_no_live_frame(path: Path) -> bool:
-    """Whether only dead pieces, or the torn one of a writer that died, lie in a segment."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        return not any(frame.is_live for frame in _frames(fd))
-    finally:
-        os.close(fd)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    def _has_no_live_frame(self, path: Path) -> bool:
+        """Whether only dead pieces, or the torn one of a writer that died, lie in a segment."""
+        try:
+            file = self._fs.open(path)
+        except FileNotFoundError:
+            return False
+        with file:
+            return not any(frame.is_live for frame in _frames(file))
 
 
 def _serial(segment: str) -> int:
     return int(segment.split(".")[0].split("-")[1])
-
-
-def _write_at(fd: int, at: int, data: bytes | memoryview, *, from_at: int) -> None:
-    """Writes all of data; on failure cuts the file back to `from_at`: a full disk leaves no torn tail behind."""
-    view, written = memoryview(data), 0
-    try:
-        while written < len(view):
-            written += os.pwrite(fd, view[written:], at + written)
-    except OSError:
-        os.ftruncate(fd, from_at)
-        raise
 
 
 def _encode_frame(shard: int, epoch: int, name: str, length: int) -> bytes:
@@ -229,12 +227,12 @@ def _frame_checksum(frame: bytes) -> int:
     return xxhash.xxh3_64_intdigest(frame[: len(_MAGIC)] + frame[len(_MAGIC) + len(_LIVE) :])
 
 
-def _frame_at(fd: int, at: int) -> _Frame | None:
-    head = os.pread(fd, _FRAME.size, at)
+def _frame_at(file: OpenFile, at: int) -> _Frame | None:
+    head = read_at(file, _FRAME.size, at)
     if len(head) < _FRAME.size or not head.startswith(_MAGIC):
         return None
     _, state, shard, epoch, length, name_length, _ = _FRAME.unpack(head)
-    rest = os.pread(fd, name_length + _CHECKSUM.size, at + _FRAME.size)
+    rest = read_at(file, name_length + _CHECKSUM.size, at + _FRAME.size)
     if len(rest) < name_length + _CHECKSUM.size:
         return None
     name = rest[:name_length]
@@ -243,32 +241,32 @@ def _frame_at(fd: int, at: int) -> _Frame | None:
     return _Frame(at, state != _DEAD, shard, epoch, name.decode(), at + len(head) + len(rest), length)
 
 
-def _frames(fd: int) -> Iterator[_Frame]:
+def _frames(file: OpenFile) -> Iterator[_Frame]:
     """Every frame of a segment. After a torn piece goes on at the next bytes that are a frame."""
-    size = os.fstat(fd).st_size
+    size = file.size()
     at = 0
     while at < size:
-        frame = _frame_at(fd, at)
+        frame = _frame_at(file, at)
         if frame is None:
-            following = _search(fd, at, size)
+            following = _search(file, at, size)
             if following is None:
                 return
             at = following
             continue
         yield frame
         # A writer that died inside this piece was followed by one that wrote from there on.
-        whole = frame.end == size or (frame.end < size and _frame_at(fd, frame.end) is not None)
+        whole = frame.end == size or (frame.end < size and _frame_at(file, frame.end) is not None)
         at = frame.end if whole else frame.piece_at
 
 
-def _search(fd: int, start: int, size: int) -> int | None:
+def _search(file: OpenFile, start: int, size: int) -> int | None:
     """Where the next frame begins after a torn piece, None when there is none."""
     at = start
     while at < size:
-        window = os.pread(fd, _SEARCH_BYTES, at)
+        window = read_at(file, _SEARCH_BYTES, at)
         found = window.find(_MAGIC)
         while found >= 0:
-            if _frame_at(fd, at + found) is not None:
+            if _frame_at(file, at + found) is not None:
                 return at + found
             found = window.find(_MAGIC, found + 1)
         if len(window) < _SEARCH_BYTES:

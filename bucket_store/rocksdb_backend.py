@@ -40,6 +40,7 @@ from rocksdict import (
 
 from bucket_store import failpoints
 from bucket_store.backend import Located, PieceLocation, PieceStore, StoredPiece, open_backend, sync_names, write_error
+from bucket_store.durable import LOCAL
 from bucket_store.errors import CorruptionError, SpaceError, StoreError
 
 CHUNK_BYTES = 256 << 10
@@ -165,7 +166,7 @@ class RocksPieces:
             finally:
                 table.unlink(missing_ok=True)
         # Not only when it is new: its maker may have died before doing this.
-        sync_names(self._root, path.parent)
+        sync_names(LOCAL, self._root, path.parent)
         return True
 
     def _delete_in(self, path: Path, names: set[str], *, may_go: bool) -> None:

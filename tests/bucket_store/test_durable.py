@@ -11,7 +11,19 @@ from typing import Any
 import pytest
 from faulty_files import FaultyFiles
 
-from bucket_store.durable import LOCAL, LocalFileSystem, is_temporary, make_directories, place_new, replace_whole, stage
+from bucket_store.durable import (
+    LOCAL,
+    LocalFile,
+    LocalFileSystem,
+    is_temporary,
+    make_directories,
+    place_new,
+    read_at,
+    remove_tree,
+    replace_whole,
+    stage,
+    write_at,
+)
 
 
 def names(directory: Path) -> list[str]:
@@ -92,12 +104,20 @@ def test_the_local_files_do_what_the_protocol_says(tmp_path: Path) -> None:
     files.write_file(path, b"x" * 100_000, sync=True)
     with pytest.raises(FileExistsError):
         files.write_file(path, b"", sync=False)
-    files.fsync_file(path)
+    with files.open(path) as file:
+        file.sync()
     os.utime(path, ns=(0, 1_234_567_000))
     assert (files.modified_us(path), len(files.read(path)), files.exists(path)) == (1_234_567, 100_000, True)
     files.mkdir(tmp_path / "d")
     files.mkdir(tmp_path / "d")
     assert sorted(files.listdir(tmp_path)) == ["a", "d"]
+    assert [files.is_dir(tmp_path / name) for name in ("a", "d", "absent")] == [False, True, False]
+    files.write_file(tmp_path / "d" / "b", b"", sync=False)
+    with pytest.raises(OSError, match="not empty"):
+        files.rmdir(tmp_path / "d")
+    remove_tree(files, tmp_path / "d")
+    files.rmdir(tmp_path / "d")
+    assert not files.exists(tmp_path / "d")
     files.remove(path)
     files.remove(path)
     assert not files.exists(path)
@@ -105,6 +125,43 @@ def test_the_local_files_do_what_the_protocol_says(tmp_path: Path) -> None:
         files.read(path)
     with pytest.raises(FileNotFoundError):
         files.listdir(path)
+
+
+def test_an_open_file_is_one_call_for_one(tmp_path: Path) -> None:
+    """Sizes, links, ranges, cutting; one lock for all who ask, until it is closed."""
+    path = tmp_path / "a"
+    with pytest.raises(FileNotFoundError):
+        LOCAL.open(path, write=True)
+    with LOCAL.open(path, create=True) as file, LOCAL.open(path) as other:
+        write_at(file, b"0123456789", 0)
+        write_at(file, memoryview(b"ab"), 12)
+        assert (file.size(), file.links()) == (14, 1)
+        assert read_at(other, 20, 8) == b"89\0\0ab"
+        file.truncate(3)
+        file.sync()
+        assert read_at(file, 20, 0) == b"012"
+        assert (file.try_lock(), file.try_lock(), other.try_lock()) == (True, True, False)
+        LOCAL.remove(path)
+        assert file.links() == 0
+    with LOCAL.open(path, create=True) as file, LOCAL.open(path) as other:
+        assert other.try_lock()
+        assert not file.try_lock()
+
+
+def test_short_reads_and_writes_are_gone_on_with(tmp_path: Path) -> None:
+    """A system call may do less than it was asked for."""
+
+    class Short(LocalFile):
+        def pread(self, length: int, at: int) -> bytes:
+            return super().pread(min(length, 3), at)
+
+        def pwrite(self, data: bytes | memoryview, at: int) -> int:
+            return super().pwrite(data[:3], at)
+
+    with Short(os.open(tmp_path / "a", os.O_RDWR | os.O_CREAT)) as file:
+        write_at(file, b"0123456789", 5)
+        assert read_at(file, 10, 5) == b"0123456789"
+        assert read_at(file, 10, 10) == b"56789"
 
 
 def _race(directory: Path, racer: int, start: Any, results: Any) -> None:
