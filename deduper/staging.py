@@ -6,12 +6,13 @@ staged rows, in their own `_staging`; nothing is judged twice.
 
 Readers of Spark, Arrow and most others skip names that begin with an underscore, so a port's directory can be read
 while windows are staged below it.
+
+Spark writes the staged files, with its own I/O. What makes them durable, public or gone goes through a `FileSystem`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,8 @@ from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bucket_store import durable, failpoints
+from bucket_store import failpoints
+from bucket_store.durable import LOCAL, FileSystem, listed, make_directories, remove_tree
 from bucket_store.log_record import OutputFile
 from deduper.config import Config, FileSink
 from deduper.errors import IntegrityError
@@ -75,10 +77,10 @@ def staging_home(config: Config) -> Path:
     return next((sink.path for sink in sinks.values()), config.store.path)
 
 
-def make_port_directories(config: Config) -> None:
+def make_port_directories(config: Config, *, fs: FileSystem = LOCAL) -> None:
     """The directories of the file ports, durable, so that a port nothing has left by can be read too."""
     for sink in file_sinks(config).values():
-        durable.make_directories(durable.LOCAL, sink.path)
+        make_directories(fs, sink.path)
 
 
 def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list[StagedFile]]:
@@ -147,7 +149,12 @@ def _restage(
 
 
 def make_durable(
-    config: Config, store_id: str, attempt: Attempt, staged: Mapping[str, Sequence[StagedFile]]
+    config: Config,
+    store_id: str,
+    attempt: Attempt,
+    staged: Mapping[str, Sequence[StagedFile]],
+    *,
+    fs: FileSystem = LOCAL,
 ) -> tuple[OutputFile, ...]:
     """Sync every staged file and its directories, each once, and describe them for the commit record."""
     sinks = file_sinks(config)
@@ -158,13 +165,13 @@ def make_durable(
     ]
     directories = sorted({parent for file, _ in named for parent in _up_to_staging(file.path)})
     with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync") as pool:
-        outputs = tuple(pool.map(lambda pair: _synced_output(*pair), named))
-        for synced in pool.map(durable.LOCAL.fsync_dir, directories):
+        outputs = tuple(pool.map(lambda pair: _synced_output(fs, *pair), named))
+        for synced in pool.map(fs.fsync_dir, directories):
             assert synced is None
     return outputs
 
 
-def publish(outputs: Sequence[OutputFile]) -> list[OutputFile]:
+def publish(outputs: Sequence[OutputFile], *, fs: FileSystem = LOCAL) -> list[OutputFile]:
     """Rename every staged file to its final name and sync the directories. Safe to repeat, and to race.
 
     A staged file that is gone was published before: it and its directory were synced before the record that names it.
@@ -178,36 +185,36 @@ def publish(outputs: Sequence[OutputFile]) -> list[OutputFile]:
     taken: list[OutputFile] = []
     for output in outputs:
         staged, final = Path(output.staged), Path(output.final)
-        # Never over a file: os.rename would replace it without a word. In this order, because an owner that is being
+        # Never over a file: a rename would replace it without a word. In this order, because an owner that is being
         # taken over may rename it at the same moment.
-        if final.exists() and staged.exists():
+        if fs.exists(final) and fs.exists(staged):
             raise IntegrityError(f"{final}: the name of a committed output is taken by another file; move that away")
         try:
-            staged.rename(final)
+            fs.replace(staged, final)
             failpoints.hit("publish.renamed")
         except FileNotFoundError:
-            if staged.exists():
+            if fs.exists(staged):
                 raise  # The port's directory is gone.
-            if not final.exists():
+            if not fs.exists(final):
                 taken.append(output)
         touched |= {staged.parent, final.parent}
     for directory in sorted(touched):
         # What was published earlier has been discarded, its folder with it.
         with contextlib.suppress(FileNotFoundError):
-            durable.LOCAL.fsync_dir(directory)
+            fs.fsync_dir(directory)
     return taken
 
 
-def where_they_lie(config: Config, outputs: Sequence[OutputFile]) -> list[OutputFile]:
+def where_they_lie(config: Config, outputs: Sequence[OutputFile], *, fs: FileSystem = LOCAL) -> list[OutputFile]:
     """Committed outputs with the paths of today: a store that was moved between two runs still publishes its own."""
     sinks = file_sinks(config)
     found = []
     for output in outputs:
         staged, final = Path(output.staged), Path(output.final)
-        if output.port in sinks and not staged.exists() and not final.exists():
+        if output.port in sinks and not fs.exists(staged) and not fs.exists(final):
             inside = str(staged).rpartition(f"/{STAGING}/")[2]
             for home in staging_homes(config):
-                if (home / STAGING / inside).exists():
+                if fs.exists(home / STAGING / inside):
                     final = sinks[output.port].path / final.name
                     output = replace(output, staged=str(home / STAGING / inside), final=str(final))
                     break
@@ -215,39 +222,44 @@ def where_they_lie(config: Config, outputs: Sequence[OutputFile]) -> list[Output
     return found
 
 
-def discard_window(config: Config, window: int, epoch: int) -> None:
+def discard_window(config: Config, window: int, epoch: int, *, fs: FileSystem = LOCAL) -> None:
     """Remove all that an epoch has staged for a window, once it is published."""
-    for attempt, folder in _staged_folders(config):
+    for attempt, folder in _staged_folders(fs, config):
         if (attempt.window, attempt.epoch) == (window, epoch):
-            shutil.rmtree(folder)
+            remove_tree(fs, folder)
 
 
-def discard_abandoned(config: Config, below_epoch: int) -> int:
+def discard_abandoned(config: Config, below_epoch: int, *, fs: FileSystem = LOCAL) -> int:
     """Remove what lower epochs have staged, when their committed windows are published; gives how many folders went.
 
     Never what a higher epoch has staged: this may be a process that slept while another took over.
     """
-    abandoned = [folder for attempt, folder in _staged_folders(config) if attempt.epoch < below_epoch]
+    abandoned = [folder for attempt, folder in _staged_folders(fs, config) if attempt.epoch < below_epoch]
     for folder in abandoned:
-        shutil.rmtree(folder)
+        remove_tree(fs, folder)
         failpoints.hit("stage.discarded")
     return len(abandoned)
 
 
-def _staged_folders(config: Config) -> list[tuple[Attempt, Path]]:
-    folders = (folder for home in staging_homes(config) for folder in sorted((home / STAGING).glob("*")))
-    return [(attempt, folder) for folder in folders if (attempt := Attempt.of_folder(folder.name)) is not None]
+def _staged_folders(fs: FileSystem, config: Config) -> list[tuple[Attempt, Path]]:
+    homes = (home / STAGING for home in staging_homes(config))
+    return [
+        (attempt, home / name)
+        for home in homes
+        for name in listed(fs, home)
+        if (attempt := Attempt.of_folder(name)) is not None
+    ]
 
 
-def _synced_output(file: StagedFile, final: Path) -> OutputFile:
+def _synced_output(fs: FileSystem, file: StagedFile, final: Path) -> OutputFile:
     """Read a file through its checksum and sync it."""
     digest = xxhash.xxh3_64()
     size_bytes = 0
-    with file.path.open("rb") as stream:
-        while block := stream.read(_READ_BYTES):
+    with fs.open(file.path) as stream:
+        while block := stream.pread(_READ_BYTES, size_bytes):
             digest.update(block)
             size_bytes += len(block)
-        os.fsync(stream.fileno())
+        stream.sync()
     return OutputFile(
         port=file.port,
         staged=str(file.path),
