@@ -32,7 +32,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # ships no type information
 import xxhash
@@ -40,6 +39,7 @@ import xxhash
 from bucket_store.errors import StaleViewError
 from bucket_store.matches import TableLayout
 from bucket_store.view import ShardView
+from bucket_store.wire import fields
 
 _MAGIC = b"BSTABGEN"
 _VERSION = 1
@@ -251,7 +251,7 @@ def _delete_tables(directory: Path) -> None:
 
 
 def _write_header(directory: Path, header: GenerationHeader) -> None:
-    fields = (
+    plain = (
         header.store_id,
         header.incarnation,
         header.boot_id,
@@ -260,7 +260,7 @@ def _write_header(directory: Path, header: GenerationHeader) -> None:
         header.next_window,
         header.is_dirty,
     )
-    body: bytes = msgpack.packb(fields)
+    body: bytes = msgpack.packb(plain)
     covered = _HEAD.pack(_MAGIC, _VERSION, len(body)) + body
     data = covered + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(covered))
     fd = os.open(directory / "header", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -285,5 +285,8 @@ def _read_header(directory: Path) -> GenerationHeader | None:
         return None
     if _CHECKSUM.unpack_from(data, end)[0] != xxhash.xxh3_64_intdigest(data[:end]):
         return None
-    fields: list[Any] = msgpack.unpackb(data[_HEAD.size : end])
-    return GenerationHeader(*fields)
+    try:
+        wire = msgpack.unpackb(data[_HEAD.size : end])
+        return GenerationHeader(*fields(wire, str, str, str, bytes, int, int, bool))
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None

@@ -22,6 +22,7 @@ import msgpack  # type: ignore[import-untyped]  # ships no type information
 from bucket_store.durable import LOCAL, FileSystem, replace_whole
 from bucket_store.errors import CorruptionError
 from bucket_store.sealed import seal, unseal
+from bucket_store.wire import fields
 
 MAGIC = b"BSHEARTB"
 VERSION = 1
@@ -106,10 +107,9 @@ def read_beat(root: Path, *, fs: FileSystem = LOCAL) -> Beat | None:
         return None
     try:
         body = unseal(data, magic=MAGIC, version=VERSION, file=str(root / FILE_NAME))
-        owner, nonce, counter = msgpack.unpackb(body, raw=False)
+        return Beat(*fields(msgpack.unpackb(body, raw=False), str, bytes, int))
     except (CorruptionError, ValueError, TypeError, msgpack.UnpackException):
         return None
-    return Beat(owner, nonce, counter)
 
 
 def moves(root: Path, wait_s: float, *, fs: FileSystem = LOCAL, sleep: Callable[[float], None] = time.sleep) -> bool:

@@ -16,18 +16,20 @@ Layout of `log/<number as 20 digits>` (sealed, version 1). Integers are little e
    -8  checksum           u64      xxh3_64 of all bytes before it
 
 Inside a payload a dataclass is an array of its fields in order, a tuple is an array, a dict keyed by numbers is an
-array of [key, value] pairs ascending by key, a dict keyed by strings is a map, None is nil. Another number of fields or
-an unknown kind is a CorruptionError; nothing is skipped or guessed.
+array of [key, value] pairs ascending by key, a dict keyed by strings is a map, None is nil. Another number of fields, a
+field of another type or an unknown kind is a CorruptionError; nothing is skipped or guessed.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]  # ships no type information
 
+from bucket_store import wire as wired
 from bucket_store.errors import CorruptionError
 from bucket_store.log_values import (
     Body,
@@ -71,6 +73,25 @@ _NAME_DIGITS = 20
 _CLAIM, _COMMIT, _DELETION, _COLLATION, _SNAPSHOT = 1, 2, 3, 4, 5
 
 V = TypeVar("V")
+
+_COMMIT_FIELDS: tuple[wired.Kinds, ...] = (
+    *(int, int, int, str, int, int, str),
+    *(wired.POINT, (int, NoneType)),
+    *(dict, dict),
+    *(list, list, list),
+    wired.POINT,
+    (list, NoneType),
+    dict,
+)
+_STATE_FIELDS: tuple[wired.Kinds, ...] = (
+    *(int, int, int),
+    *(wired.POINT, (int, NoneType)),
+    *(int, int, int),
+    *(dict, dict),
+    *(list, list),
+    dict,
+    *(list, list, list),
+)
 
 
 def record_name(number: int) -> str:
@@ -151,7 +172,7 @@ def _pack_body(body: Body) -> tuple[int, list[Any]]:
 
 
 def _unpack_claim(wire: list[Any]) -> ClaimRecord:
-    return ClaimRecord(*wire)
+    return ClaimRecord(*wired.fields(wire, int, str, int))
 
 
 def _pack_commit(commit: CommitRecord) -> list[Any]:
@@ -177,26 +198,28 @@ def _pack_commit(commit: CommitRecord) -> list[Any]:
 
 
 def _unpack_commit(wire: list[Any]) -> CommitRecord:
-    *plain, pieces, outputs, buckets, timestamp, sources, extra = wire
+    *plain, counts, reasons, pieces, outputs, buckets, timestamp, sources, extra = wired.fields(wire, *_COMMIT_FIELDS)
     fields = [
         *plain,
+        wired.counts(counts),
+        wired.counts(reasons),
         _unpack_pieces(pieces),
         _unpack_outputs(outputs),
-        tuple(buckets),
+        tuple(wired.each(buckets, int)),
         timestamp,
-        None if sources is None else SourcesRef(*sources),
-        extra,
+        None if sources is None else _unpack_sources(sources),
+        wired.named(extra),
     ]
     return CommitRecord(*fields)
 
 
 def _unpack_deletion(wire: list[Any]) -> DeletionRecord:
-    pieces, wall_us, through_window = wire
+    pieces, wall_us, through_window = wired.fields(wire, list, int, int)
     return DeletionRecord(_unpack_pieces(pieces), wall_us, through_window)
 
 
 def _unpack_collation(wire: list[Any]) -> CollationRecord:
-    merged, added, wall_us = wire
+    merged, added, wall_us = wired.fields(wire, list, list, int)
     return CollationRecord(_unpack_pieces(merged), _unpack_pieces(added), wall_us)
 
 
@@ -222,15 +245,20 @@ def _pack_state(state: LogState) -> list[Any]:
 
 
 def _unpack_snapshot(wire: list[Any]) -> Snapshot:
-    *plain, pieces, windows, extra, outputs, sources, retired = wire
+    *plain, totals, reasons, pieces, windows, extra, outputs, sources, retired = wired.fields(wire, *_STATE_FIELDS)
     fields = [
         *plain,
-        {shard: _unpack_pieces(refs) for shard, refs in pieces},
-        {window: _unpack_window(info) for window, info in windows},
-        extra,
-        {window: _unpack_outputs(files) for window, files in outputs},
-        {window: SourcesRef(*ref) for window, ref in sources},
-        tuple(RetiredPiece(PieceRef.from_wire(ref), number, wall_us) for ref, number, wall_us in retired),
+        wired.counts(totals),
+        wired.counts(reasons),
+        _unpack_by_number(pieces, _unpack_pieces),
+        _unpack_by_number(windows, _unpack_window),
+        wired.named(extra),
+        _unpack_by_number(outputs, _unpack_outputs),
+        _unpack_by_number(sources, _unpack_sources),
+        tuple(
+            RetiredPiece(PieceRef(*wired.piece_fields(ref)), number, wall_us)
+            for ref, number, wall_us in (wired.fields(gone, list, int, int) for gone in retired)
+        ),
     ]
     return Snapshot(LogState(*fields))
 
@@ -248,12 +276,17 @@ def _pack_by_number(values: dict[int, V], pack: Callable[[V], list[Any]]) -> lis
     return [[number, pack(values[number])] for number in sorted(values)]
 
 
+def _unpack_by_number(wire: list[Any], unpack: Callable[[list[Any]], V]) -> dict[int, V]:
+    pairs = [wired.fields(pair, int, list) for pair in wire]
+    return {number: unpack(value) for number, value in pairs}
+
+
 def _pack_pieces(pieces: tuple[PieceRef, ...]) -> list[Any]:
     return [ref.to_wire() for ref in pieces]
 
 
 def _unpack_pieces(wire: list[Any]) -> tuple[PieceRef, ...]:
-    return tuple(PieceRef.from_wire(ref) for ref in wire)
+    return tuple(PieceRef(*wired.piece_fields(ref)) for ref in wired.each(wire, list))
 
 
 def _pack_outputs(outputs: tuple[OutputFile, ...]) -> list[Any]:
@@ -261,11 +294,15 @@ def _pack_outputs(outputs: tuple[OutputFile, ...]) -> list[Any]:
 
 
 def _unpack_outputs(wire: list[Any]) -> tuple[OutputFile, ...]:
-    return tuple(OutputFile(*file) for file in wire)
+    return tuple(OutputFile(*wired.fields(file, str, str, str, int, int, int)) for file in wired.each(wire, list))
 
 
 def _pack_sources(ref: SourcesRef) -> list[Any]:
     return [ref.name, ref.count, ref.checksum, ref.length]
+
+
+def _unpack_sources(wire: list[Any]) -> SourcesRef:
+    return SourcesRef(*wired.fields(wire, str, int, int, int))
 
 
 def _pack_window(info: WindowInfo) -> list[Any]:
@@ -273,5 +310,5 @@ def _pack_window(info: WindowInfo) -> list[Any]:
 
 
 def _unpack_window(wire: list[Any]) -> WindowInfo:
-    buckets, timestamp, counts, wall_us = wire
-    return WindowInfo(tuple(buckets), timestamp, counts, wall_us)
+    buckets, timestamp, counts, wall_us = wired.fields(wire, list, wired.POINT, dict, int)
+    return WindowInfo(tuple(wired.each(buckets, int)), timestamp, wired.counts(counts), wall_us)

@@ -17,10 +17,20 @@ from typing import Any
 from bucket_store.durable import FileSystem, place_new
 from bucket_store.errors import CorruptionError, StoreError, StoreMissingError
 from bucket_store.sealed import BODY_OFFSET, seal, unseal
+from bucket_store.wire import Kinds, fields
 
 MAGIC = b"BSMANIF\n"
 VERSION = 1
 FILE_NAME = "manifest"
+
+_FIELDS: dict[str, Kinds] = {
+    "store_id": str,
+    "incarnation": str,
+    "salt": str,
+    "settings": dict,
+    "snapshot_every": int,
+    "created_us": int,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +86,14 @@ def decode_manifest(data: bytes, *, file: str) -> Manifest:
     """
     body = unseal(data, magic=MAGIC, version=VERSION, file=file)
     try:
-        fields = json.loads(body)
-        return Manifest(**(fields | {"salt": bytes.fromhex(fields["salt"])}))
-    except (ValueError, TypeError, KeyError) as exc:
+        named = json.loads(body)
+        wire = [named.pop(name) for name in _FIELDS]
+        store_id, incarnation, salt, settings, every, created_us = fields(wire, *_FIELDS.values())
+        sizes = [len(bytes.fromhex(text)) for text in (store_id, incarnation, salt)]
+        if sizes != [16, 8, 16] or every < 2 or named:
+            raise ValueError(f"ids and salt of {sizes} bytes, a snapshot every {every}, more fields {sorted(named)}")
+        return Manifest(store_id, incarnation, bytes.fromhex(salt), settings, every, created_us)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise CorruptionError("fields", file=file, offset=BODY_OFFSET, expected="a manifest", found=str(exc)) from exc
 
 

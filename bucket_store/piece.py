@@ -305,18 +305,7 @@ def decode_header(data: bytes | memoryview, *, file: str, offset: int) -> PieceH
     columns, buckets = fields[2], fields[3]
     directory = np.frombuffer(data, _DIRECTORY, buckets, FIXED_BYTES)
     offsets, lengths = directory["offset"], directory["length"]
-    ends = np.append(offsets, np.uint64(fields[12]))
-    laid_out = (
-        buckets > 0
-        and not columns & ~_ALL_COLUMNS
-        and int(offsets[0]) == length
-        and bool((ends[1:] - ends[:-1] == lengths).all())
-        and int(directory["count"].sum()) == fields[11]
-    )
-    if not laid_out:
-        raise CorruptionError(
-            "piece directory", file=file, offset=offset + FIXED_BYTES, expected="blocks that touch", found="a gap"
-        )
+    _check_layout(fields, directory, header_bytes=length, file=file, offset=offset)
     has_expiry = bool(columns & _EXPIRY)
     return PieceHeader(
         columns=columns,
@@ -340,6 +329,44 @@ def decode_header(data: bytes | memoryview, *, file: str, offset: int) -> PieceH
     )
 
 
+def _check_layout(
+    fields: tuple[Any, ...], directory: NDArray[Any], *, header_bytes: int, file: str, offset: int
+) -> None:
+    """Demands what `encode_piece` promises of a header's numbers, so that nobody reads or allocates by wrong ones.
+
+    Bounds come first: below them no u64 wraps round.
+    """
+    columns, first_window, last_window, entries, length = fields[2], fields[9], fields[10], fields[11], fields[12]
+    buckets, starts, counts = directory["bucket"], directory["start"], directory["count"]
+    floats_alone = columns & (_EXPIRY | _FLOAT_EXPIRY) == _FLOAT_EXPIRY
+    wrong = None
+    if columns & ~_ALL_COLUMNS or floats_alone or fields[8] != 0 or first_window > last_window:
+        wrong = f"columns {columns:#b}, zero {fields[8]}, windows {first_window} to {last_window}"
+    elif not len(directory) or not header_bytes <= length < 1 << 56 or not 0 < entries <= length >> 4:
+        wrong = f"{entries} entries in {len(directory)} buckets and {length} bytes"
+    elif (buckets[1:] <= buckets[:-1]).any():
+        wrong = "bucket keys that do not ascend"
+    elif (counts == 0).any() or (counts > entries).any() or (starts[1:] <= starts[:-1]).any():
+        wrong = "counts and starts that do not fit"
+    elif (np.append(starts, np.uint64(entries)) != _ends(counts)).any():
+        wrong = "counts that do not split the entries"
+    else:
+        lengths = _block_lengths(columns, counts)
+        if (directory["length"] != lengths).any():
+            wrong = "a block of another length than its entries have"
+        elif (np.append(directory["offset"], np.uint64(length)) != header_bytes + _ends(lengths)).any():
+            wrong = "a gap"
+    if wrong is not None:
+        raise CorruptionError(
+            "piece directory", file=file, offset=offset, expected="buckets that ascend, blocks that touch", found=wrong
+        )
+
+
+def _ends(sizes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """0, and where each of these ends when they follow one another."""
+    return np.concatenate((np.zeros(1, np.uint64), np.cumsum(sizes, dtype=np.uint64)))
+
+
 def decode_bucket(
     header: PieceHeader, index: int, block: bytes | memoryview, *, file: str, offset: int
 ) -> BucketEntries:
@@ -353,7 +380,7 @@ def decode_bucket(
     start, length = header.block_range(index)
     count = int(header.counts[index])
     at = offset + start
-    if len(block) != length or length != _block_length(header.columns, count):
+    if len(block) != length:
         raise CorruptionError("block length", file=file, offset=at, expected=length, found=len(block))
     found = xxhash.xxh3_64_intdigest(block)
     expected = int(header.checksums[index])
@@ -443,9 +470,12 @@ def _columns(entries: Entries) -> int:
     return columns
 
 
-def _block_length(columns: int, count: int) -> int:
+def _block_lengths(columns: int, counts: NDArray[np.uint64]) -> NDArray[np.uint64]:
     words = 2 + bool(columns & _EXPIRY) + bool(columns & _ORIGIN) + bool(columns & _FINGERPRINT)
-    return 8 * words * count + (_padded(4 * count) if columns & _WINDOW else 0)
+    lengths: NDArray[np.uint64] = 8 * words * counts
+    if columns & _WINDOW:
+        lengths += (counts + counts % np.uint64(2)) * np.uint64(4)  # windows are padded to 8 bytes
+    return lengths
 
 
 def _block_parts(entries: Entries, start: int, end: int) -> Iterator[bytes]:

@@ -23,6 +23,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # ships no type information
 
@@ -30,6 +31,7 @@ from bucket_store.durable import LOCAL, FileSystem, make_directories, place_new
 from bucket_store.errors import CorruptionError
 from bucket_store.log_values import SourcesRef
 from bucket_store.sealed import BODY_OFFSET, seal, unseal
+from bucket_store.wire import each, fields
 
 MAGIC = b"BSSOURCE"
 VERSION = 1
@@ -68,10 +70,8 @@ def encode_sources(window: int, partitions: Sequence[SourcePartition]) -> bytes:
     if any(len(partition.digest) != DIGEST_BYTES for partition in partitions):
         raise ValueError(f"a source partition's digest has {DIGEST_BYTES} bytes")
     digests = b"".join(partition.digest for partition in partitions)
-    fields = [[p.name, p.version, p.start, p.end, p.rows] for p in partitions]
-    return seal(
-        MAGIC, VERSION, _HEAD.pack(window, len(partitions)) + digests + msgpack.packb(fields, use_bin_type=True)
-    )
+    plain = [[p.name, p.version, p.start, p.end, p.rows] for p in partitions]
+    return seal(MAGIC, VERSION, _HEAD.pack(window, len(partitions)) + digests + msgpack.packb(plain, use_bin_type=True))
 
 
 def decode_sources(data: bytes, *, window: int, file: str) -> tuple[SourcePartition, ...]:
@@ -84,15 +84,17 @@ def decode_sources(data: bytes, *, window: int, file: str) -> tuple[SourcePartit
     digests, packed = _split(data, window=window, file=file)
     offset = BODY_OFFSET + _HEAD.size + DIGEST_BYTES * len(digests)
     try:
-        fields = msgpack.unpackb(packed, raw=False)
-        return tuple(
-            SourcePartition(name, version, start, end, rows, digest)
-            for (name, version, start, end, rows), digest in zip(fields, digests, strict=True)
-        )
+        wire = msgpack.unpackb(packed, raw=False)
+        return tuple(_partition(plain, digest) for plain, digest in zip(each(wire, list), digests, strict=True))
     except (ValueError, TypeError, msgpack.UnpackException) as exc:
         raise CorruptionError(
             "fields", file=file, offset=offset, expected=f"{len(digests)} source partitions", found=str(exc)
         ) from exc
+
+
+def _partition(wire: list[Any], digest: bytes) -> SourcePartition:
+    name, version, start, end, rows = fields(wire, str, (str, int), int, int, int)
+    return SourcePartition(name, version, start, end, rows, digest)
 
 
 def write_sources(
