@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from pathlib import Path
 
 from bucket_store.errors import StoreError
@@ -56,7 +57,11 @@ class _Armed:
             raise FailpointError(f"failpoint {self.name}")
         if self._action == "kill-all":
             _kill_others_of_session()
-        os.kill(os.getpid(), signal.SIGSTOP if self._action == "freeze" else signal.SIGKILL)
+        if self._action == "freeze":
+            # To this very thread: sent to the process, another thread may be the one to notice, and this one runs on.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _kill_others_of_session() -> None:

@@ -1,5 +1,9 @@
 """Intent and published mark: small files that are replaced whole, never synced, and may be lost without harm.
 
+An owner that sleeps may be overtaken at any moment, and must not set a mark back when it wakes. So a mark is first
+prepared under a temporary name that holds the epoch, then the claims are looked at, and only then it is put in place by
+a rename. Every start removes what lower epochs have prepared, after its claim: the sleeper's rename finds nothing.
+
 Both are sealed, version 1, the body one msgpack array. One with a bad magic, length, checksum or field counts as
 absent: without its intent a batch is judged as a new one, without the mark windows are published once more, which
 changes nothing. Of a later release they are refused.
@@ -11,13 +15,14 @@ changes nothing. Of a later release they are refused.
 
 from __future__ import annotations
 
+import re
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # ships no type information
 
-from bucket_store.durable import LOCAL, FileSystem, make_directories, replace_whole
+from bucket_store.durable import LOCAL, FileSystem, is_temporary, make_directories, replace_whole, stage
 from bucket_store.errors import CorruptionError
 from bucket_store.log_values import ExpiryKey
 from bucket_store.sealed import seal, unseal
@@ -29,6 +34,7 @@ VERSION = 1
 INTENTS_DIRECTORY = "intents"
 PUBLISHED_NAME = "published"
 _EPOCH_DIGITS = 6
+_PREPARED = re.compile(r"\.(\w+)\.(\d{6,})\.\w+\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +110,25 @@ class Published:
     window: int
 
 
-def write_published(path: Path, mark: Published, *, fs: FileSystem = LOCAL) -> None:
-    """Replace the mark at `path`."""
-    replace_whole(fs, path, _encode(PUBLISHED_MAGIC, astuple(mark)))
+def prepare_published(path: Path, mark: Published, *, epoch: int, fs: FileSystem = LOCAL) -> Path:
+    """The mark that is to stand at `path`, under a temporary name beside it that only `epoch` uses.
+
+    After this the owner looks at the claims once more, and then replaces `path` by it. FileNotFoundError from that
+    means that a later owner has removed it.
+    """
+    name = f"{path.name}.{epoch:0{_EPOCH_DIGITS}d}"
+    return stage(fs, path.parent, name, _encode(PUBLISHED_MAGIC, astuple(mark)), sync=False)
+
+
+def remove_prepared(path: Path, *, below_epoch: int, fs: FileSystem = LOCAL) -> None:
+    """Remove the marks that lower epochs have prepared for `path`: from here on they can replace nothing.
+
+    Called by a start after its claim and before it reads or writes a mark. Safe to repeat.
+    """
+    for name in fs.listdir(path.parent):
+        prepared = _PREPARED.fullmatch(name)
+        if prepared and is_temporary(name) and prepared[1] == path.name and int(prepared[2]) < below_epoch:
+            fs.remove(path.parent / name)
 
 
 def read_published(path: Path, *, fs: FileSystem = LOCAL) -> Published | None:

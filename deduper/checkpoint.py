@@ -11,12 +11,17 @@ source's numbers and Spark's batch ids drift apart for good, so neither is ever 
 
 Spark syncs none of these files. One that is torn makes every start fail; `is_sound` finds that out beforehand, and
 `set_aside` moves the checkpoint away so that a new one is begun: files that were judged are known to the store.
+
+Every epoch has a checkpoint directory of its own, `<checkpoint>/<epoch, 6 digits>`: a start renames that of the epoch
+before. An old owner that is still at work, or wakes, writes where nobody looks any more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
 import struct
 import zlib
 from collections.abc import Iterator
@@ -26,6 +31,7 @@ from urllib.parse import unquote
 
 from deduper.errors import IntegrityError
 
+_EPOCH_DIGITS = 6
 _VERSION_LINE = "v1"
 _CRC_MAGIC = b"crc\0"
 _CRC_HEAD = struct.Struct(">4sI")
@@ -94,6 +100,34 @@ def is_sound(checkpoint: Path) -> bool:
     except (IntegrityError, OSError):
         return False
     return True
+
+
+def take_over(root: Path, epoch: int) -> Path:
+    """The checkpoint directory of an epoch, renamed from that of the last epoch that had one; else not there yet.
+
+    What lower epochs have written after they were overtaken is removed. Safe to repeat, and to race: of two starts
+    one gets it, and the other's is empty, which costs it reading the list of files again.
+    """
+    own = root / f"{epoch:0{_EPOCH_DIGITS}d}"
+    earlier = sorted((path for path in root.glob("*") if _is_below(path, epoch)), key=lambda path: int(path.name))
+    if earlier and not own.exists():
+        with contextlib.suppress(FileNotFoundError):
+            earlier.pop().rename(own)
+    for path in earlier:
+        shutil.rmtree(path, ignore_errors=True)
+    root.mkdir(parents=True, exist_ok=True)
+    return own
+
+
+def newest(root: Path) -> Path | None:
+    """The checkpoint directory of the last epoch that has one."""
+    return max(
+        (path for path in root.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name), default=None
+    )
+
+
+def _is_below(path: Path, epoch: int) -> bool:
+    return path.name.isdecimal() and int(path.name) < epoch
 
 
 def set_aside(checkpoint: Path) -> Path:

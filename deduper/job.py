@@ -41,10 +41,6 @@ logger = logging.getLogger(__name__)
 _SHARED_MEMORY = Path("/dev/shm")
 _POLL_SECONDS = 0.25  # PySpark takes fractions, its annotation does not
 _LOOK_SECONDS = 1.0
-# An owner that was taken over writes the checkpoint until it notices. Only one of two gets a number; the other starts
-# again from what is there, which is safe: what was judged is known to the store, not to the checkpoint.
-_COLLISION = ("CONCURRENT_STREAM_LOG_UPDATE", "Concurrent update to the log", "Multiple streaming jobs detected")
-_MOST_COLLISIONS = 5
 
 
 def wall_clock_us() -> int:
@@ -108,6 +104,7 @@ class _Job:
         self._session = session
         self._config = config
         self._log = owned.log
+        self._checkpoint = owned.checkpoint
         self._max_batches = max_batches
         self._on_progress = on_progress
         self._runner = WindowRunner(
@@ -124,19 +121,8 @@ class _Job:
 
     def run(self, *, drain: bool) -> str:
         """Run to the end; says what ended it."""
-        writer = self._writer(drain=drain)
-        collisions = 0
         with self._signals():
-            while True:
-                try:
-                    self._follow(writer.start())
-                    break
-                except StreamingQueryException as exc:
-                    collisions += 1
-                    if collisions > _MOST_COLLISIONS or not any(text in str(exc) for text in _COLLISION):
-                        raise
-                    logger.warning("the old owner still writes Spark's checkpoint: reading it again")
-                    time.sleep(2 * _LOOK_SECONDS)
+            self._follow(self._writer(drain=drain).start())
         if self._failure is not None:
             raise self._failure
         return self._stopped_by
@@ -156,7 +142,7 @@ class _Job:
             file_stream(self._session, self._config.source)
             .writeStream.foreachBatch(self._on_batch)
             .queryName(self._config.name)
-            .option("checkpointLocation", str(self._config.checkpoint_path))
+            .option("checkpointLocation", str(self._checkpoint))
         )
         if drain:
             return writer.trigger(availableNow=True)
@@ -197,7 +183,7 @@ class _Job:
                 raise
 
     def _run_batch(self, batch_id: int) -> None:
-        listed = checkpoint.files_of_batch(self._config.checkpoint_path, batch_id)
+        listed = checkpoint.files_of_batch(self._checkpoint, batch_id)
         fresh = tuple(file for file in listed if source_digest(file.path, file.modified_ms) not in self._known)
         if len(fresh) < len(listed):
             logger.warning(

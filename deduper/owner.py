@@ -5,7 +5,7 @@ b  refuse while another owner's heart beats, unless it is to be taken over
 c  claim the next epoch in the log: from here on the old owner can commit nothing
 d  publish committed windows that have no mark yet (steps 5 and 6 of a window), and mark every port as this store's
 e  discard staged files and pieces of lower epochs that no record names
-f  move a checkpoint aside that cannot be trusted, or that is ahead of the store
+f  take over the checkpoint of the epoch before, and move it aside if it cannot be trusted or is ahead of the store
 """
 
 from __future__ import annotations
@@ -23,24 +23,26 @@ from bucket_store.backend import PieceStore, StoredPiece, open_backend
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
 from bucket_store.heartbeat import INTERVAL_S, HeartBeat, moves, read_beat
-from bucket_store.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
+from bucket_store.log_state import live_files
+from bucket_store.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents, remove_prepared
 from bucket_store.sources_file import known_digests, remove_unnamed
 from deduper import checkpoint, staging
 from deduper.config import Config
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.file_source import source_digest
 from deduper.judging import fixed_settings
-from deduper.window_run import mark_published, publish_window
+from deduper.window_run import mark_paths, mark_published, publish_window
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A store whose owner this process is, recovered."""
+    """A store whose owner this process is, recovered. `checkpoint` is the directory for Spark's, this epoch's own."""
 
     log: CommitLog
     pieces: PieceStore
+    checkpoint: Path
 
 
 @contextlib.contextmanager
@@ -63,10 +65,10 @@ def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], 
     failpoints.hit("start.claimed")
     with HeartBeat(log.root, owner), contextlib.closing(open_backend(config.store.url)) as pieces:
         try:
-            recover(config, log, pieces)
+            recovered = recover(config, log, pieces)
         except Exception as exc:
             raise reason_to_stop(log, exc) from exc
-        yield Ownership(log, pieces)
+        yield Ownership(log, pieces, recovered)
 
 
 def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
@@ -114,9 +116,11 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
     return log
 
 
-def recover(config: Config, log: CommitLog, pieces: PieceStore) -> None:
-    """Steps d to f. Safe to repeat, and to die in."""
+def recover(config: Config, log: CommitLog, pieces: PieceStore) -> Path:
+    """Steps d to f. Safe to repeat, and to die in. Gives the directory of this epoch's checkpoint."""
     staging.make_port_directories(config)
+    for mark in mark_paths(config, log):
+        remove_prepared(mark, below_epoch=log.state.epoch)
     _check_ports(config, log)
     published = read_published(log.root / PUBLISHED_NAME)
     for window in sorted(log.state.outputs):
@@ -130,11 +134,11 @@ def recover(config: Config, log: CommitLog, pieces: PieceStore) -> None:
     remove_unnamed(log.root, named=log.state.sources.values(), below_epoch=log.state.epoch)
     remove_intents(log.root, below_epoch=max((intent.epoch for intent in read_intents(log.root)), default=0))
     orphans = _orphan_pieces(log, pieces)
-    pieces.delete(orphans)
+    pieces.delete(orphans, keep=live_files(log.state))
     if discarded or orphans:
         logger.warning("discarded what no record names: %d staged attempts, %d pieces", discarded, len(orphans))
     failpoints.hit("start.discarded")
-    _check_checkpoint(config, log)
+    return _take_checkpoint(config, log)
 
 
 def _check_ports(config: Config, log: CommitLog) -> None:
@@ -166,9 +170,9 @@ def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:
     return [piece for piece in pieces.pieces() if piece.epoch < epoch and (piece.file, piece.name) not in named]
 
 
-def _check_checkpoint(config: Config, log: CommitLog) -> None:
+def _take_checkpoint(config: Config, log: CommitLog) -> Path:
     """Step f. The store is the truth; the checkpoint only saves reading the whole source again."""
-    path = config.checkpoint_path
+    path = checkpoint.take_over(config.checkpoint_path, log.state.epoch)
     why = None
     if not checkpoint.is_sound(path):
         why = "it is torn"
@@ -178,7 +182,6 @@ def _check_checkpoint(config: Config, log: CommitLog) -> None:
         if ahead:
             why = f"it holds {ahead} files for done that the store has never judged"
     if why is not None:
-        # A later owner's checkpoint is ahead of what this process knows, and none of its business.
-        log.check_owner()
         aside = checkpoint.set_aside(path)
         logger.warning("checkpoint %s set aside as %s: %s; files that were judged are skipped", path, aside, why)
+    return path

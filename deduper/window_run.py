@@ -19,16 +19,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from bucket_store import failpoints
 from bucket_store.backend import PieceStore
 from bucket_store.commit_log import CommitLog
-from bucket_store.log_state import deletable
+from bucket_store.durable import LOCAL
+from bucket_store.log_state import deletable, live_files
 from bucket_store.log_values import CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
 from bucket_store.manager import TableSettings
-from bucket_store.marks import PUBLISHED_NAME, Intent, Published, read_intents, write_intent, write_published
+from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_published, read_intents, write_intent
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
 from deduper.checkpoint import ListedFile
@@ -208,7 +210,7 @@ class WindowRunner:
         # This is the owner's only thread that judges, so no older view is in use.
         gone = deletable(state, oldest_view=state.next_number, now_us=now_us, grace_us=_DELETION_GRACE_US)
         if gone:
-            self._pieces.delete([retired.ref for retired in gone])
+            self._pieces.delete([retired.ref for retired in gone], keep=live_files(state))
             failpoints.hit("expire.deleted")
             self._log.forget_retired(gone[-1].at_number)
         snapshots = state.next_number // self._log.manifest.snapshot_every
@@ -230,19 +232,29 @@ def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequenc
     for output in staging.publish(outputs):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
-    # Who slept while another took over must not set the mark back.
-    log.check_owner()
     mark_published(config, log, window)
     log.forget_outputs(window)
 
 
 def mark_published(config: Config, log: CommitLog, window: int) -> None:
-    """Every port is out up to this window (-1: none is), says the mark in the store and in each file port."""
+    """Every port is out up to this window (-1: none is), says the mark in the store and in each file port.
+
+    Never set back by who slept while another took over: see `marks`.
+    """
     mark = Published(log.manifest.store_id, window)
-    write_published(log.root / PUBLISHED_NAME, mark)
-    failpoints.hit("window.6.half")
-    for sink in staging.file_sinks(config).values():
-        write_published(sink.path / staging.PUBLISHED, mark)
+    prepared = [(prepare_published(path, mark, epoch=log.state.epoch), path) for path in mark_paths(config, log)]
+    log.check_owner()
+    failpoints.hit("window.6.checked")
+    for number, (temporary, path) in enumerate(prepared):
+        LOCAL.replace(temporary, path)
+        if number == 0:
+            failpoints.hit("window.6.half")
+
+
+def mark_paths(config: Config, log: CommitLog) -> list[Path]:
+    """Where the marks of a job stand: the store's, then each file port's."""
+    ports = [sink.path / staging.PUBLISHED for sink in staging.file_sinks(config).values()]
+    return [log.root / PUBLISHED_NAME, *ports]
 
 
 def _asks_for(intent: Intent) -> tuple[object, ...]:

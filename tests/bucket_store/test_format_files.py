@@ -15,7 +15,7 @@ import pytest
 
 from bucket_store.log_record import decode_record, encode_record
 from bucket_store.manifest import decode_manifest, encode_manifest
-from bucket_store.marks import Published, decode_intent, encode_intent, read_published, write_published
+from bucket_store.marks import Published, decode_intent, encode_intent, prepare_published, read_published
 from bucket_store.sources_file import decode_sources, encode_sources
 
 FILES = Path(__file__).parent.parent / "data" / "log_v1"
@@ -50,5 +50,5 @@ def test_a_published_mark_of_version_1_says_what_it_said(tmp_path: Path) -> None
     """Window 1000, and the same bytes when written again."""
     mark = Published("00" * 16, 1000)
     assert read_published(FILES / "published.bin") == mark
-    write_published(tmp_path / "published", mark)
+    prepare_published(tmp_path / "published", mark, epoch=1).rename(tmp_path / "published")
     assert (tmp_path / "published").read_bytes() == (FILES / "published.bin").read_bytes()

@@ -20,11 +20,12 @@ from bucket_store.marks import (
     Published,
     decode_intent,
     encode_intent,
+    prepare_published,
     read_intents,
     read_published,
     remove_intents,
+    remove_prepared,
     write_intent,
-    write_published,
 )
 from bucket_store.sealed import seal
 
@@ -61,7 +62,7 @@ def test_a_damaged_intent_is_absent() -> None:
 def test_a_damaged_published_mark_is_absent(tmp_path: Path) -> None:
     """Every truncation and every flipped bit: never a wrong window, never an error."""
     path = tmp_path / "published"
-    write_published(path, Published("ab", 1000))
+    prepare_published(path, Published("ab", 1000), epoch=1).rename(path)
     for bad in damages(path.read_bytes()):
         path.write_bytes(bad)
         assert read_published(path) is None
@@ -119,8 +120,22 @@ def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
     write_intent(tmp_path, INTENT)
     files: Any = FaultyFiles()
     write_intent(tmp_path, INTENT, fs=files)
-    write_published(path, Published("ab", 3), fs=files)
-    write_published(path, Published("ab", 4), fs=files)
+    for window in (3, 4):
+        files.replace(prepare_published(path, Published("ab", window), epoch=1, fs=files), path)
     assert read_published(path) == Published("ab", 4)
     assert {name for name, _ in files.calls} == {"exists", "write_file", "replace"}
     assert sorted(child.name for child in tmp_path.iterdir()) == ["intents", "published"]
+
+
+def test_a_mark_that_a_lower_epoch_prepared_replaces_nothing(tmp_path: Path) -> None:
+    """Who slept before the rename finds its mark gone; a start that slept removes none of a later epoch."""
+    path = tmp_path / "published"
+    sleeper = prepare_published(path, Published("ab", 3), epoch=1)
+    elsewhere = prepare_published(tmp_path / "other", Published("ab", 3), epoch=1)
+    owner = prepare_published(path, Published("ab", 9), epoch=3)
+    remove_prepared(path, below_epoch=2)
+    with pytest.raises(FileNotFoundError):
+        sleeper.rename(path)
+    owner.rename(path)
+    assert read_published(path) == Published("ab", 9)
+    assert elsewhere.exists()

@@ -19,6 +19,7 @@ from typing import Any
 
 from bucket_store import failpoints
 from bucket_store.commit_log import CommitLog
+from deduper import checkpoint
 from deduper.config import Config
 from deduper.config_file import load_config
 from deduper.judging import fixed_settings
@@ -139,7 +140,7 @@ spark:
 
     def forget_last_commit(self) -> None:
         """As if Spark had died before it noted its last batch as done."""
-        commits = self.config.checkpoint_path / "commits"
+        commits = (checkpoint.newest(self.config.checkpoint_path) or Path("none")) / "commits"
         numbers = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()] if commits.is_dir() else []
         if numbers:
             (commits / str(max(numbers))).unlink()
@@ -205,7 +206,7 @@ spark:
         named = {ref.name for ref in state.sources.values()}
         assert {path.name for path in (self.directory / "state" / "sources").iterdir()} == named, self.log
         assert not (self.directory / "state" / "heartbeat").exists(), self.log
-        assert not list(self.directory.glob("state/checkpoint.set-aside-*")), self.log
+        assert not list(self.directory.glob("state/checkpoint/*.set-aside-*")), self.log
 
     def clean_up(self) -> None:
         """End what still runs, and remove the tables in shared memory, which outlive every process."""

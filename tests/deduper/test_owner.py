@@ -14,8 +14,8 @@ from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.log_values import OutputFile
 from bucket_store.manager import TableSettings
-from bucket_store.marks import read_intents, read_published
-from deduper import judging, owner, staging
+from bucket_store.marks import Published, read_intents, read_published
+from deduper import judging, owner, staging, window_run
 from deduper.checkpoint import ListedFile
 from deduper.config import Config
 from deduper.errors import IntegrityError, UsageError
@@ -46,9 +46,9 @@ def owned(config: Config) -> CommitLog:
     return log
 
 
-def recover(config: Config, log: CommitLog) -> None:
+def recover(config: Config, log: CommitLog) -> Path:
     """Steps d to f."""
-    owner.recover(config, log, open_backend(config.store.url))
+    return owner.recover(config, log, open_backend(config.store.url))
 
 
 def stage(config: Config, log: CommitLog, window: int = 0) -> OutputFile:
@@ -124,7 +124,7 @@ def test_a_port_belongs_to_its_store_before_any_window(tmp_path: Path, config: C
         recover(other, owned(other))
 
 
-def test_publishing_again_makes_the_names_durable(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_again_makes_the_names_durable(config: Config) -> None:
     """Whoever renamed a file may have died before the sync; after it the record may forget the output."""
     output = committed(config, owned(config))
     Path(output.staged).rename(output.final)
@@ -134,37 +134,31 @@ def test_publishing_again_makes_the_names_durable(config: Config, monkeypatch: p
         def fsync_dir(self, path: Path) -> None:
             synced.append(path)
 
-    monkeypatch.setattr(durable, "LOCAL", Syncing())
-    assert staging.publish([output]) == []
+    assert staging.publish([output], fs=Syncing()) == []
     assert {Path(output.final).parent, Path(output.staged).parent} <= set(synced)
 
 
 @pytest.mark.parametrize("moment", ["before the check", "before the rename"])
-def test_two_owners_may_publish_the_same_window_at_once(
-    config: Config, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_two_owners_may_publish_the_same_window_at_once(config: Config, moment: str) -> None:
     """An owner that is being taken over renames a file under the eyes of the new one: no error, and the file is out."""
     output = committed(config, owned(config))
-    plain_exists, plain_rename = Path.exists, Path.rename
 
-    def move(path: Path) -> None:
-        if plain_exists(path):
-            plain_rename(path, Path(output.final))
+    class Raced(durable.LocalFileSystem):
+        def move(self) -> None:
+            if super().exists(Path(output.staged)):
+                super().replace(Path(output.staged), Path(output.final))
 
-    def exists(path: Path, **options: Any) -> bool:
-        before = plain_exists(path, **options)
-        if moment == "before the check":
-            move(Path(output.staged))
-        return before
+        def exists(self, path: Path) -> bool:
+            before = super().exists(path)
+            if moment == "before the check":
+                self.move()
+            return before
 
-    def rename(path: Path, target: Path) -> Path:
-        move(path)
-        return plain_rename(path, target)
+        def replace(self, source: Path, target: Path) -> None:
+            self.move()
+            super().replace(source, target)
 
-    monkeypatch.setattr(Path, "exists", exists)
-    monkeypatch.setattr(Path, "rename", rename)
-    assert staging.publish([output]) == []
-    monkeypatch.undo()
+    assert staging.publish([output], fs=Raced()) == []
     assert Path(output.final).read_bytes() == b"rows"
 
 
@@ -195,19 +189,60 @@ def test_whatever_breaks_after_a_take_over_is_told_as_that(config: Config) -> No
 
 
 def test_a_fenced_start_leaves_the_checkpoint_where_it_is(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows less than the new owner's checkpoint: that is no reason to move it from under it."""
-    log = owned(config)
-    config.checkpoint_path.mkdir(parents=True)
-    monkeypatch.setattr(owner.checkpoint, "is_sound", lambda path: False)
+    """Each epoch has its own: a start that slept gets an empty one, and takes nothing from a later owner."""
+    first = owned(config)
+    checkpoint = recover(config, first)
+    checkpoint.mkdir()
+    (checkpoint / "offsets").write_text("kept")
+    taken: list[Path] = []
 
     def overtaken(name: str) -> None:
         if name == "start.discarded":
-            owned(config)
+            monkeypatch.undo()
+            taken.append(recover(config, owned(config)))
 
+    sleeper = owned(config)
     monkeypatch.setattr(owner.failpoints, "hit", overtaken)
-    with pytest.raises(FencedError):
-        recover(config, log)
-    assert config.checkpoint_path.is_dir()
+    assert not recover(config, sleeper).exists()
+    assert [(path.name, (path / "offsets").read_text()) for path in taken] == [("000003", "kept")]
+    assert [path.name for path in config.checkpoint_path.iterdir()] == ["000003"]
+
+
+def test_what_an_old_owner_writes_into_its_checkpoint_is_seen_by_nobody(config: Config) -> None:
+    """It may be at work when another takes over: Spark makes the directory anew, and a later start removes it."""
+    checkpoint = recover(config, owned(config))
+    checkpoint.mkdir()
+    (checkpoint / "offsets").write_text("kept")
+    recover(config, owned(config))
+    checkpoint.mkdir()
+    newest = recover(config, owned(config))
+    assert [path.name for path in config.checkpoint_path.iterdir()] == [newest.name] == ["000003"]
+    assert (newest / "offsets").read_text() == "kept"
+
+
+@pytest.mark.parametrize("point", ["window.6.checked", "window.6.half"])
+def test_who_wakes_before_a_mark_sets_it_back_nowhere(
+    config: Config, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """Overtaken after it looked at the claims: the marks stay the new owner's."""
+    log = owned(config)
+    recover(config, log)
+    output = committed(config, log)
+
+    def overtaken(name: str) -> None:
+        if name == point:
+            monkeypatch.undo()
+            newer = owned(config)
+            committed(config, newer, window=1)
+            recover(config, newer)
+
+    monkeypatch.setattr(window_run.failpoints, "hit", overtaken)
+    with pytest.raises(FileNotFoundError):
+        window_run.publish_window(config, log, 0, [output])
+    assert isinstance(owner.reason_to_stop(log, OSError()), FencedError)
+    marks = [read_published(path) for path in window_run.mark_paths(config, log)]
+    assert marks == [Published(log.manifest.store_id, 1)] * 5
+    assert not list(config.store.path.parent.rglob("*.tmp"))
 
 
 def runner(config: Config, log: CommitLog, clock: Callable[[], int]) -> WindowRunner:

@@ -11,7 +11,7 @@ from store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_
 
 from bucket_store.errors import StoreMissingError
 from bucket_store.heartbeat import HeartBeat
-from bucket_store.marks import PUBLISHED_NAME, Published, write_published
+from bucket_store.marks import PUBLISHED_NAME, Published, prepare_published
 from deduper.errors import ConfigError, UsageError
 from deduper.open_store import open_store
 from deduper.status import last_commits, render, store_status
@@ -90,7 +90,8 @@ def test_published_is_what_the_mark_or_the_log_says_whichever_is_further(tmp_pat
     assert store_status(open_store(str(file)), last=0).published_through == 1
     assert store_status(open_store(str(file)), last=0).unpublished == (2, 3)
     mark = Published(open_store(str(file)).log.manifest.store_id, 2)
-    write_published(tmp_path / "state" / PUBLISHED_NAME, mark)
+    path = tmp_path / "state" / PUBLISHED_NAME
+    prepare_published(path, mark, epoch=1).rename(path)
     assert store_status(open_store(str(file)), last=0).unpublished == (3,)
 
 
