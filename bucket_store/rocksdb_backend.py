@@ -94,8 +94,8 @@ class RocksPieces:
     def read(self, piece: Located, start: int = 0, length: int | None = None) -> bytes:
         end = piece.length if length is None else start + length
         meta = self._get(piece, piece.name)
-        found, chunk_bytes = _META.unpack(meta) if len(meta) == _META.size else (0, 1)
-        if found != piece.length or end > found:
+        found, chunk_bytes = _META.unpack(meta) if len(meta) == _META.size else (0, 0)
+        if found != piece.length or not 0 <= start <= end <= found or chunk_bytes == 0:
             raise CorruptionError(
                 f"length of piece {piece.name}",
                 file=piece.file,
