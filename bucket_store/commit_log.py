@@ -51,14 +51,14 @@ _LISTINGS = 5
 class CommitLog:
     """One process's hold on the log of a store: reads it, and after `claim_epoch` places records.
 
-    Not thread-safe; the `state` it hands out is a value and may go anywhere.
+    Not thread-safe; the `state` it hands out is a value and may go anywhere. `fs` is what all of the store lies on.
     """
 
     def __init__(self, root: Path, manifest: Manifest, fs: FileSystem) -> None:
         """Used by `create` and `open`: a log of which nothing has been read."""
         self.root = root
         self.manifest = manifest
-        self._fs = fs
+        self.fs = fs
         self._directory = root / DIRECTORY
         self._every = manifest.snapshot_every
         self._state = LogState()
@@ -144,7 +144,7 @@ class CommitLog:
         self._epoch = None
         try:
             # Whoever created the store may have died before the manifest's name was durable.
-            self._fs.fsync_dir(self.root)
+            self.fs.fsync_dir(self.root)
         except OSError as exc:
             raise NotCommittedError(f"{self.root} could not be synced: {exc}") from exc
         self._catch_up()
@@ -253,31 +253,31 @@ class CommitLog:
         aged = [
             number
             for number in numbers
-            if number % self._every == 0 and self._fs.modified_us(self._path(number)) + grace_us <= now_us
+            if number % self._every == 0 and self.fs.modified_us(self._path(number)) + grace_us <= now_us
         ]
         folded = [number for number in numbers if aged and number < aged[-1]]
         for number in folded:
-            self._fs.remove(self._path(number))
+            self.fs.remove(self._path(number))
             failpoints.hit("log.folded")
-        for name in self._fs.listdir(self._directory):
+        for name in self.fs.listdir(self._directory):
             path = self._directory / name
-            if is_temporary(name) and self._fs.modified_us(path) + grace_us <= now_us:
-                self._fs.remove(path)
+            if is_temporary(name) and self.fs.modified_us(path) + grace_us <= now_us:
+                self.fs.remove(path)
         return len(folded)
 
     def _path(self, number: int) -> Path:
         return self._directory / record_name(number)
 
     def _exists(self, number: int) -> bool:
-        return self._fs.exists(self._path(number))
+        return self.fs.exists(self._path(number))
 
     def _numbers(self) -> list[int]:
         """The numbers in the log's directory, ascending."""
-        numbers = (record_number(name) for name in self._fs.listdir(self._directory))
+        numbers = (record_number(name) for name in self.fs.listdir(self._directory))
         return sorted(number for number in numbers if number is not None)
 
     def _read(self, number: int) -> LogRecord:
-        return self._decode(number, self._fs.read(self._path(number)))
+        return self._decode(number, self.fs.read(self._path(number)))
 
     def _decode(self, number: int, data: bytes) -> LogRecord:
         file = str(self._path(number))
@@ -344,24 +344,24 @@ class CommitLog:
         """
         path = self._path(record.number)
         try:
-            temporary = stage(self._fs, self._directory, path.name, encode_record(record))
+            temporary = stage(self.fs, self._directory, path.name, encode_record(record))
         except OSError as exc:
             raise NotCommittedError(f"{path} could not be written: {exc}") from exc
         failpoints.hit("log.written")
         try:
             try:
-                self._fs.link(temporary, path)
+                self.fs.link(temporary, path)
                 failpoints.hit("log.linked")
                 occupant = record
             except OSError as exc:
                 occupant = self._read_back(record, exc)
             if occupant.nonce == record.nonce:
-                self._fs.fsync_dir(self._directory)
+                self.fs.fsync_dir(self._directory)
             return occupant
         except OSError as exc:
             raise MaybeCommittedError(f"{path} was placed, but may not be durable: {exc}") from exc
         finally:
-            discard(self._fs, temporary)
+            discard(self.fs, temporary)
 
     def _read_back(self, record: LogRecord, cause: OSError) -> LogRecord:
         path = self._path(record.number)

@@ -34,6 +34,7 @@ from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
 from deduper.spark_session import require_java, start_session
+from deduper.window_judge import WindowJudge
 from deduper.window_run import Batch, WindowRunner
 
 logger = logging.getLogger(__name__)
@@ -107,9 +108,8 @@ class _Job:
         self._checkpoint = owned.checkpoint
         self._max_batches = max_batches
         self._on_progress = on_progress
-        self._runner = WindowRunner(
-            session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session), clock
-        )
+        judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session))
+        self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock)
         self._known = known_digests(owned.log.root, owned.log.state.sources)
         self._stop = threading.Event()
         self._stopped_by = "drained"

@@ -117,22 +117,27 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
 
 
 def recover(config: Config, log: CommitLog, pieces: PieceStore) -> Path:
-    """Steps d to f. Safe to repeat, and to die in. Gives the directory of this epoch's checkpoint."""
-    staging.make_port_directories(config)
+    """Steps d to f. Safe to repeat, and to die in. Gives the directory of this epoch's checkpoint.
+
+    All but the checkpoint, which is Spark's, goes through the file system that `log` was opened on.
+    """
+    staging.make_port_directories(config, fs=log.fs)
     for mark in mark_paths(config, log):
-        remove_prepared(mark, below_epoch=log.state.epoch)
+        remove_prepared(mark, below_epoch=log.state.epoch, fs=log.fs)
     _check_ports(config, log)
-    published = read_published(log.root / PUBLISHED_NAME)
+    published = read_published(log.root / PUBLISHED_NAME, fs=log.fs)
     for window in sorted(log.state.outputs):
         if published is None or window > published.window:
             logger.warning("window %d was committed and perhaps not published: publishing it", window)
-            publish_window(config, log, window, staging.where_they_lie(config, log.state.outputs[window]))
+            outputs = staging.where_they_lie(config, log.state.outputs[window], fs=log.fs)
+            publish_window(config, log, window, outputs)
     # Also for ports that nothing has left by: no other store may take them for free.
     mark_published(config, log, log.state.next_window - 1)
     failpoints.hit("start.published")
-    discarded = staging.discard_abandoned(config, log.state.epoch)
-    remove_unnamed(log.root, named=log.state.sources.values(), below_epoch=log.state.epoch)
-    remove_intents(log.root, below_epoch=max((intent.epoch for intent in read_intents(log.root)), default=0))
+    discarded = staging.discard_abandoned(config, log.state.epoch, fs=log.fs)
+    remove_unnamed(log.root, named=log.state.sources.values(), below_epoch=log.state.epoch, fs=log.fs)
+    newest_intent = max((intent.epoch for intent in read_intents(log.root, fs=log.fs)), default=0)
+    remove_intents(log.root, below_epoch=newest_intent, fs=log.fs)
     orphans = _orphan_pieces(log, pieces)
     pieces.delete(orphans, keep=live_files(log.state))
     if discarded or orphans:
@@ -149,7 +154,7 @@ def _check_ports(config: Config, log: CommitLog) -> None:
         IntegrityError: the store is older than its outputs: it was put back from a copy.
     """
     for port, sink in staging.file_sinks(config).items():
-        mark = read_published(sink.path / staging.PUBLISHED)
+        mark = read_published(sink.path / staging.PUBLISHED, fs=log.fs)
         if mark is not None and mark.store_id != log.manifest.store_id:
             raise UsageError(
                 f"{sink.path}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one is "
@@ -177,7 +182,7 @@ def _take_checkpoint(config: Config, log: CommitLog) -> Path:
     if not checkpoint.is_sound(path):
         why = "it is torn"
     else:
-        known = known_digests(log.root, log.state.sources)
+        known = known_digests(log.root, log.state.sources, fs=log.fs)
         ahead = sum(source_digest(file.path, file.modified_ms) not in known for file in checkpoint.finished_files(path))
         if ahead:
             why = f"it holds {ahead} files for done that the store has never judged"

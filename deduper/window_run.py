@@ -20,16 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from pyspark.sql import SparkSession
+from typing import Protocol
 
 from bucket_store import failpoints
 from bucket_store.backend import PieceStore
 from bucket_store.commit_log import CommitLog
-from bucket_store.durable import LOCAL
 from bucket_store.log_state import deletable, live_files
 from bucket_store.log_values import CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
-from bucket_store.manager import TableSettings
 from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_published, read_intents, write_intent
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
@@ -37,8 +34,7 @@ from deduper.checkpoint import ListedFile
 from deduper.config import Config
 from deduper.file_source import SourceFile, stat_files
 from deduper.progress import BatchProgress
-from deduper.receipts import ReceiptBox
-from deduper.window_judge import Judgement, WindowJudge, port_counts
+from deduper.window_judge import Judgement, port_counts
 
 logger = logging.getLogger(__name__)
 
@@ -55,25 +51,28 @@ class Batch:
     files: tuple[ListedFile, ...]
 
 
+class Judge(Protocol):
+    """Who does step 2; the service's is `WindowJudge`."""
+
+    def judge(self, files: tuple[SourceFile, ...], state: LogState, wall_us: int) -> Judgement:
+        """The window after `state`, its pieces durable and its rows staged."""
+
+
 class WindowRunner:
-    """Runs windows one after another for the owner of a store. Not for several threads."""
+    """Runs windows one after another for the owner of a store. Not for several threads.
+
+    Everything goes through the file system that `log` was opened on.
+    """
 
     def __init__(
-        self,
-        session: SparkSession,
-        config: Config,
-        log: CommitLog,
-        pieces: PieceStore,
-        tables: TableSettings,
-        receipts: ReceiptBox,
-        wall_clock_us: Callable[[], int],
+        self, config: Config, log: CommitLog, pieces: PieceStore, judge: Judge, wall_clock_us: Callable[[], int]
     ) -> None:
         self._config = config
         self._log = log
         self._pieces = pieces
-        self._judge = WindowJudge(session, config, log, pieces, tables, receipts)
+        self._judge = judge
         self._wall_clock_us = wall_clock_us
-        self._last_intent = max(read_intents(log.root), key=lambda intent: intent.epoch, default=None)
+        self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
         self._snapshots_seen = -1
 
     def run(self, batch: Batch) -> BatchProgress:
@@ -97,7 +96,7 @@ class WindowRunner:
         failpoints.hit("window.2.judged")
         with phases.of("durable"):
             store_id = self._log.manifest.store_id
-            outputs = staging.make_durable(self._config, store_id, judgement.attempt, judgement.staged)
+            outputs = staging.make_durable(self._config, store_id, judgement.attempt, judgement.staged, fs=self._log.fs)
             failpoints.hit("window.3.synced")
             sources = write_sources(
                 self._log.root,
@@ -105,6 +104,7 @@ class WindowRunner:
                 epoch=epoch,
                 attempt=judgement.attempt.attempt,
                 partitions=_partitions(judgement),
+                fs=self._log.fs,
             )
         failpoints.hit("window.3.durable")
         with phases.of("commit"):
@@ -116,7 +116,7 @@ class WindowRunner:
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
             # With those of attempts that failed: nobody else would come for them before the next start.
-            staging.discard_window(self._config, window, epoch)
+            staging.discard_window(self._config, window, epoch, fs=self._log.fs)
         with phases.of("expire"):
             self._expire(state)
         for receipt in judgement.receipts.values():
@@ -153,7 +153,7 @@ class WindowRunner:
             # Not below that of the last commit, which is the one it followed. Claims since then do not count: with the
             # wall clock of the claim of this very start, no batch would ever be repeated by its own.
             intent = replace(intent, wall_us=last.wall_us)
-        write_intent(self._log.root, intent)
+        write_intent(self._log.root, intent, fs=self._log.fs)
         return intent
 
     def _record(
@@ -229,7 +229,7 @@ def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequenc
     Every file port has the mark of the greatest published window beside its files, put there after all ports.
     """
     log.check_owner()
-    for output in staging.publish(outputs):
+    for output in staging.publish(outputs, fs=log.fs):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
     mark_published(config, log, window)
@@ -242,11 +242,12 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
     Never set back by who slept while another took over: see `marks`.
     """
     mark = Published(log.manifest.store_id, window)
-    prepared = [(prepare_published(path, mark, epoch=log.state.epoch), path) for path in mark_paths(config, log)]
+    paths = mark_paths(config, log)
+    prepared = [(prepare_published(path, mark, epoch=log.state.epoch, fs=log.fs), path) for path in paths]
     log.check_owner()
     failpoints.hit("window.6.checked")
     for number, (temporary, path) in enumerate(prepared):
-        LOCAL.replace(temporary, path)
+        log.fs.replace(temporary, path)
         if number == 0:
             failpoints.hit("window.6.half")
 

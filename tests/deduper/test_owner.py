@@ -13,9 +13,8 @@ from bucket_store.backend import open_backend
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.log_values import OutputFile
-from bucket_store.manager import TableSettings
 from bucket_store.marks import Published, read_intents, read_published
-from deduper import judging, owner, staging, window_run
+from deduper import owner, staging, window_run
 from deduper.checkpoint import ListedFile
 from deduper.config import Config
 from deduper.errors import IntegrityError, UsageError
@@ -247,9 +246,8 @@ def test_who_wakes_before_a_mark_sets_it_back_nowhere(
 
 def runner(config: Config, log: CommitLog, clock: Callable[[], int]) -> WindowRunner:
     """A runner that will not judge."""
-    tables = TableSettings("", "", 0, 0, judging.table_layout(config))
     nobody: Any = None
-    return WindowRunner(nobody, config, log, open_backend(config.store.url), tables, nobody, clock)
+    return WindowRunner(config, log, open_backend(config.store.url), nobody, clock)
 
 
 def test_a_batch_that_is_repeated_keeps_its_wall_clock(config: Config, tmp_path: Path) -> None:
