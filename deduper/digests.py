@@ -51,6 +51,7 @@ SALT_BYTES: Final = 16
 SEED: Final = 42
 
 KeyValue = None | bool | int | float | Decimal | str | bytes | date | datetime
+Plain = int | float | bytes
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH = _EPOCH_UTC.replace(tzinfo=None)
@@ -81,9 +82,20 @@ def key_digest(
         ValueError: a value is none of its type (out of range, digits beyond the scale, a timestamp without a zone or
             a timestamp_ntz with one), or the counts or the salt's length are wrong.
     """
-    check_salt(salt)
     kinds = [key_type(declared) for declared in types]
-    plain = [None if value is None else _plain(value, kind) for value, kind in zip(values, kinds, strict=True)]
+    plain = [None if value is None else plain_value(value, kind) for value, kind in zip(values, kinds, strict=True)]
+    return plain_digest(plain, kinds, salt, secure=secure)
+
+
+def plain_digest(
+    plain: Sequence[Plain | None], kinds: Sequence[ColumnType], salt: bytes, *, secure: bool = False
+) -> tuple[int, int]:
+    """(hi, lo), unsigned, of values that are plain already; see `plain_value`. The same number of each.
+
+    Raises:
+        ValueError: the salt's length is wrong.
+    """
+    check_salt(salt)
     if secure:
         return _not_zero(*_secure(plain, kinds, salt))
     return _not_zero(_fold(plain, kinds, salt[:8]), _fold(plain, kinds, salt[8:]))
@@ -105,8 +117,12 @@ def _not_zero(hi: int, lo: int) -> tuple[int, int]:
     return (hi, lo) if hi or lo else (0, 1)
 
 
-def _plain(value: KeyValue, kind: ColumnType) -> int | float | bytes:
-    """The value as an int (all integers, booleans, times, unscaled decimals), a float, or bytes."""
+def plain_value(value: KeyValue, kind: ColumnType) -> Plain:
+    """The value as an int (all integers, booleans, times, unscaled decimals), a float, or bytes.
+
+    Raises:
+        ValueError: not a value of the type.
+    """
     if kind.name == "boolean" and isinstance(value, bool):
         return int(value)
     if kind.name in _INTEGER_BITS and isinstance(value, int) and not isinstance(value, bool):

@@ -9,13 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 
 from pyspark.errors import StreamingQueryException
@@ -25,21 +22,20 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError
-from bucket_store.manager import TableSettings
 from bucket_store.sources_file import known_digests
-from deduper import checkpoint, judging
+from deduper import checkpoint
 from deduper.config import Config
 from deduper.file_source import file_stream, source_digest
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
 from deduper.spark_session import require_java, start_session
+from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
 from deduper.window_run import Batch, WindowRunner
 
 logger = logging.getLogger(__name__)
 
-_SHARED_MEMORY = Path("/dev/shm")
 _POLL_SECONDS = 0.25  # PySpark takes fractions, its annotation does not
 _LOOK_SECONDS = 1.0
 
@@ -232,20 +228,3 @@ class _Job:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def table_settings(config: Config) -> TableSettings:
-    """Where the resident tables lie: in shared memory up to `store.memory`, and on the local disk beyond it."""
-    disk = Path(tempfile.gettempdir(), "deduper-tables") if config.store.tables == "auto" else Path(config.store.tables)
-    memory = _SHARED_MEMORY / "deduper-tables" if _SHARED_MEMORY.is_dir() else disk
-    memory_bytes = config.store.memory
-    if _SHARED_MEMORY.is_dir():
-        # A container's /dev/shm is often 64 MB: tables beyond its size go to the disk.
-        memory_bytes = min(memory_bytes, shutil.disk_usage(_SHARED_MEMORY).total)
-    return TableSettings(
-        memory_dir=str(memory),
-        disk_dir=str(disk),
-        memory_bytes=memory_bytes,
-        disk_bytes=config.store.table_disk,
-        layout=judging.table_layout(config),
-    )

@@ -22,7 +22,7 @@ from bucket_store import failpoints
 from bucket_store.backend import PieceStore, StoredPiece, open_backend
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
-from bucket_store.heartbeat import INTERVAL_S, HeartBeat, moves, read_beat
+from bucket_store.heartbeat import HeartBeat
 from bucket_store.log_state import live_files
 from bucket_store.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents, remove_prepared
 from bucket_store.sources_file import known_digests, remove_unnamed
@@ -31,6 +31,7 @@ from deduper.config import Config
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.file_source import source_digest
 from deduper.judging import fixed_settings
+from deduper.owner_alive import owner_lives
 from deduper.window_run import mark_paths, mark_published, publish_window
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], 
     """
     log = open_or_create(config, wall_clock_us())
     owner = f"{platform.node()}:{os.getpid()}"
-    if not take_over and _owner_lives(log.root):
+    if not take_over and owner_lives(log.root):
         raise OwnerAliveError(
             f"{log.root}: another process owns this store and is alive; stop it first, or take over with --take-over"
         )
@@ -80,16 +81,6 @@ def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
     except (StoreError, OSError) as also:
         logger.warning("%s: whether the store is still owned cannot be told: %s", log.root, also)
     return error
-
-
-def _owner_lives(root: Path) -> bool:
-    """Whether the last owner is at work. One of this machine whose process is gone need not be waited for."""
-    beat = read_beat(root)
-    if beat is not None:
-        node, _, pid = beat.owner.rpartition(":")
-        if node == platform.node() and pid.isdecimal() and not Path("/proc", pid).exists():
-            return False
-    return moves(root, 2.5 * INTERVAL_S)
 
 
 def open_or_create(config: Config, wall_us: int) -> CommitLog:
