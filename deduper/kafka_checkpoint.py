@@ -3,8 +3,8 @@
     offsets/<batch id>   last line: {"topic": {"0": 23}}: the end of the batch
     sources/0/0          the beginning of batch 0, in the same form, after a zero byte and a version line
 
-`foreachBatch` is told none of it. Spark syncs none of these files; `is_sound` finds out beforehand whether a start could
-read them all.
+`foreachBatch` is told none of it. Spark syncs none of these files; `is_sound` finds out beforehand whether a start
+could read them all.
 """
 
 from __future__ import annotations
