@@ -246,19 +246,24 @@ def status(
 
 
 @_command(app, "verify", *_READING)
-def verify(store: StoreArgument, as_json: JsonOption = False) -> None:
-    """Read a whole store and check every byte of it against the log; safe beside a running job."""
+def verify(
+    store: StoreArgument,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Look into the rows of the output files too; needs the config, and time.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a whole store and its outputs, and check that all of it agrees; safe beside a running job."""
     from deduper import verify as verification
-    from deduper.open_store import open_store
     from deduper.terminal import answer_console, print_json
 
-    report = verification.verify_store(open_store(store))
+    report = verification.verify_target(store, rows=rows)
     if as_json:
         print_json(report.to_json())
     else:
         answer_console().print(*verification.render(report), sep="\n")
     if not report.is_sound:
-        raise typer.Exit(ExitCode.INTEGRITY)
+        raise typer.Exit(report.exit_code)
 
 
 @_command(config_app, "validate", *_BASIC)
