@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from bucket_store import generation
+from bucket_store import generation, mapped_tables
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import CorruptionError, FencedError, StaleViewError
 from bucket_store.marks import read_intents, read_published
@@ -162,7 +162,7 @@ class JobMachine(RuleBasedStateMachine):
         self.totals: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         self.last_wall_us = 0
-        self.walls: dict[tuple[int, tuple[str, ...]], int] = {}
+        self.mark = -1
 
     # What happens
 
@@ -295,9 +295,9 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(("memory", "disk", "both", "boot", "held", "freed")))
     def tables_lost(self, what: str) -> None:
-        """The machine restarts or its directories are emptied; or a frozen task keeps a lock."""
+        """The machine loses its power or its directories; or a frozen task keeps a lock."""
         if what == "boot":
-            self.world.boot += 1
+            self._cut_power()
         elif what == "held":
             for path in self._generations():
                 lock = generation.try_lock(path)
@@ -352,6 +352,10 @@ class JobMachine(RuleBasedStateMachine):
         if self.trial.settings.by in ("event_time", "ordered"):
             assert state.latest_point == self.oracle.latest
             assert state.latest_moved_us in (None, self.oracle.moved_us)
+        mark = read_published(self.world.config.store.path / "published")
+        assert mark is not None
+        assert self.mark <= mark.window < state.next_window, "the mark went back, or beyond what is committed"
+        self.mark = mark.window
         if self.trial.ports:
             self._read_ports(state.next_window)
 
@@ -449,6 +453,12 @@ class JobMachine(RuleBasedStateMachine):
             assert committer is not None
             judged = self.world.judged[committer]
             assert judged.wall_us >= self.last_wall_us, "the wall clock went back"
+            again = [
+                other.wall_us
+                for key, other in self.world.judged.items()
+                if key[0] == window and other.paths == judged.paths
+            ]
+            assert set(again) == {judged.wall_us}, f"window {window} was judged by several clocks: {again}"
             assert not self.known & set(judged.paths), "a file is judged twice"
             self.last_wall_us = judged.wall_us
             partitions = [self.world.rows[path] for path in judged.paths]
@@ -534,6 +544,15 @@ class JobMachine(RuleBasedStateMachine):
         paths = [state / "published", *state.glob("log/*"), *state.glob("sources/*"), *self.root.glob("out/*/*")]
         return {str(path): path.read_bytes() for path in paths if path.is_file()}
 
+    def _cut_power(self) -> None:
+        """Another boot: of tables, which nobody syncs, headers have survived and digests have not."""
+        self._free()
+        self.world.boot += 1
+        mapped_tables._mapped.clear()
+        for path in [*self.root.glob("disk/*/*/*/t*.table"), *self.root.glob("memory/*/*/*/t*.table")]:
+            data = path.read_bytes()
+            path.write_bytes(data[:4096] + bytes(len(data) - 4096))
+
     def _free(self) -> None:
         while self.held:
             lock = self.held.pop()
@@ -542,9 +561,6 @@ class JobMachine(RuleBasedStateMachine):
 
     def _read_ports(self, next_window: int) -> None:
         """What a reader of the ports sees: whole windows up to the mark, nothing that is not committed."""
-        mark = read_published(self.world.config.store.path / "published")
-        assert mark is not None
-        assert mark.window < next_window
         published: dict[str, dict[int, Path]] = {}
         for port, sink in file_sinks(self.world.config).items():
             published[port] = {}
@@ -558,8 +574,8 @@ class JobMachine(RuleBasedStateMachine):
                         self._check_file(port, name.window, path)
             beside = read_published(sink.path / PUBLISHED)
             assert beside is not None
-            assert beside.window <= mark.window
-        for window in range(mark.window + 1):
+            assert beside.window <= self.mark
+        for window in range(self.mark + 1):
             for port, files in published.items():
                 assert (self.ports_seen[window, port] > 0) == (window in files), f"window {window}, port {port}"
         FIGURES["looks at ports"] += 1
