@@ -163,7 +163,7 @@ def verify_store(
     check_keys(store, state, history, sound.blocks, findings)
     check_overdue(store, state, history, findings)
     lying = _lying(store, findings)
-    files, counted = _outputs(store, history, source_rows, findings, rows=rows, expected=expected)
+    files, counted = _outputs(store, history, findings, rows=rows, expected=expected)
     _check_heart(store, history, findings)
     if settled:
         _check_settled(store, lying, findings)
@@ -227,7 +227,6 @@ def _lying(store: OpenStore, findings: Findings) -> tuple[Leftover, ...]:
 def _outputs(
     store: OpenStore,
     history: LogHistory,
-    source_rows: dict[int, list[int]],
     findings: Findings,
     *,
     rows: bool,
@@ -261,7 +260,10 @@ def _outputs(
     if not rows:
         findings.skip("rows are read with --rows", *ROWS_CHECKS)
         return files, 0
-    counted = _made_twice(lambda found: check_rows(config, history, source_rows, files, found, expected), findings)
+    known = _known(store, history)
+    counted = _made_twice(
+        lambda found: check_rows(config, store.root, store.log.state, known, files, found, expected), findings
+    )
     return files, counted
 
 
