@@ -243,21 +243,25 @@ class CommitLog:
                 continue  # Folded, and deleted since the listing.
             yield record
 
-    def delete_folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> int:
-        """Delete the records and snapshots below the newest snapshot that is at least `grace_us` old: how many.
-
-        Never the newest snapshot nor anything above it. Temporary files as old as that go too. For the owner; safe to
-        repeat.
-        """
+    def folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> list[Path]:
+        """The files of the records and snapshots that `delete_folded` may delete, ascending."""
         numbers = self._numbers()
         aged = [
             number
             for number in numbers
             if number % self._every == 0 and self.fs.modified_us(self._path(number)) + grace_us <= now_us
         ]
-        folded = [number for number in numbers if aged and number < aged[-1]]
-        for number in folded:
-            self.fs.remove(self._path(number))
+        return [self._path(number) for number in numbers if aged and number < aged[-1]]
+
+    def delete_folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> int:
+        """Delete the records and snapshots below the newest snapshot that is at least `grace_us` old: how many.
+
+        Never the newest snapshot nor anything above it. Temporary files as old as that go too. For the owner; safe to
+        repeat.
+        """
+        folded = self.folded(now_us=now_us, grace_us=grace_us)
+        for path in folded:
+            self.fs.remove(path)
             failpoints.hit("log.folded")
         for name in self.fs.listdir(self._directory):
             path = self._directory / name

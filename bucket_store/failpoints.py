@@ -1,10 +1,11 @@
 """Named places where a test may stop or kill a process. Unset, one costs a dictionary look-up.
 
 `BUCKET_STORE_FAILPOINTS="name=action[@n],…"` in the environment arms them in every process that inherits it. The
-actions: `kill` ends the process by SIGKILL; `kill-all` every process of its session at once, as a power cut does (never
-arm it in a shell of your own); `freeze` stops the process by SIGSTOP; `raise` raises `FailpointError`. `@n` waits for
-the n-th hit in the process. `:once=PATH` after that acts only for whoever creates the file, so that of many processes
-one dies. What every name means stands in `docs/failpoints.md`.
+actions: `kill` ends the process by SIGKILL; `kill-driver`, `kill-jvm` and `kill-worker` that one of its session, and
+the process goes on; `kill-all` every process of its session at once, as a power cut does (never arm it in a shell of
+your own); `freeze` stops the process by SIGSTOP; `raise` raises `FailpointError`. `@n` waits for the n-th hit in the
+process, and for the first one after it at which there is somebody to kill. `:once=PATH` after that acts only for
+whoever creates the file, so that of many processes one dies. What every name means stands in `docs/failpoints.md`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from bucket_store.errors import StoreError
 
 ENVIRONMENT = "BUCKET_STORE_FAILPOINTS"
-_ACTIONS = ("kill", "kill-all", "freeze", "raise")
+_ACTIONS = ("kill", "kill-all", "kill-driver", "kill-jvm", "kill-worker", "freeze", "raise")
 
 
 class FailpointError(StoreError):
@@ -39,6 +40,7 @@ class _Armed:
         action, _, self._once = action.partition(":once=")
         self._action, _, nth = action.partition("@")
         self._hits_left = int(nth or 1)
+        self._is_done = False
         if self._action not in _ACTIONS:
             raise ValueError(
                 f"{ENVIRONMENT}: {name}: {self._action!r} is not an action: write one of {', '.join(_ACTIONS)}"
@@ -46,32 +48,65 @@ class _Armed:
 
     def hit(self) -> None:
         self._hits_left -= 1
-        if self._hits_left:
+        if self._hits_left > 0 or self._is_done:
             return
+        victims = _victims(self._action)
+        if victims == []:
+            return
+        self._is_done = True
         if self._once:
             try:
                 Path(self._once).touch(exist_ok=False)
             except FileExistsError:
                 return
-        if self._action == "raise":
+        if victims is not None:
+            for victim in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+        elif self._action == "raise":
             raise FailpointError(f"failpoint {self.name}")
-        if self._action == "kill-all":
-            _kill_others_of_session()
-        if self._action == "freeze":
+        else:
             # To this very thread: sent to the process, another thread may be the one to notice, and this one runs on.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-        else:
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _kill_others_of_session() -> None:
-    """Kill the driver, its JVM and all Python workers, whoever of them calls."""
+def _victims(action: str) -> list[int] | None:
+    """The processes that an action kills, this one last; None for those that kill nobody."""
+    own, session = os.getpid(), os.getsid(0)
+    match action:
+        case "kill":
+            return [own]
+        case "kill-driver":
+            return [session]
+        case "kill-all":
+            return sorted(_session(), key=lambda process: process == own)
+        case "kill-jvm":
+            return [process for process, (name, _) in _session().items() if name == "java"]
+        case "kill-worker":
+            # Workers are forked by a daemon that the JVM has started.
+            of_session = _session()
+            daemons = {
+                process
+                for process, (name, parent) in of_session.items()
+                if name != "java" and of_session.get(parent, ("", 0))[0] == "java"
+            }
+            return [process for process, (_, parent) in of_session.items() if parent in daemons and process != own][:1]
+    return None
+
+
+def _session() -> dict[int, tuple[str, int]]:
+    """The processes of this session: the driver, which leads it, its JVM, its workers; name and parent of each."""
     session = os.getsid(0)
+    found = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
                 if os.getsid(int(entry.name)) == session:
-                    os.kill(int(entry.name), signal.SIGKILL)
+                    head, _, tail = (entry / "stat").read_text(errors="replace").rpartition(")")
+                    state, parent = tail.split()[:2]
+                    if state != "Z":
+                        found[int(entry.name)] = head.partition("(")[2], int(parent)
+    return found
 
 
 def _armed(setting: str) -> dict[str, _Armed]:

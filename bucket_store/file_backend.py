@@ -205,6 +205,7 @@ class FilePieces:
             if may_go and not some_live:
                 # Under the lock no writer is at work, so a torn tail is nobody's.
                 self._fs.remove(path)
+                failpoints.hit("piece.file.gone")
 
     def _has_no_live_frame(self, path: Path) -> bool:
         """Whether only dead pieces, or the torn one of a writer that died, lie in a segment."""

@@ -22,6 +22,7 @@ Nothing here is synced: after a power cut the boot id differs.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
@@ -153,6 +154,28 @@ def try_lock(directory: Path) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def last_used_us(directories: ShardDirectories) -> int | None:
+    """When a shard's tables were last taken into use, µs since the epoch; None when they are worthless on this boot."""
+    used = []
+    for number in _numbers(directories.disk):
+        header = _read_header(directories.disk / str(number))
+        if header is not None and header.boot_id == boot_id():
+            used.append((directories.disk / str(number) / "header").stat().st_mtime_ns // 1000)
+    return max(used, default=None)
+
+
+def remove_tables(directories: ShardDirectories) -> bool:
+    """Delete a shard's tables that nobody holds; whether those were all. They are built again when they are needed."""
+    if directories.disk.is_dir():
+        _delete_lower(directories, 1 << 63)
+        if any(directories.disk.iterdir()):
+            return False
+    shutil.rmtree(directories.memory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        directories.disk.rmdir()
+    return True
 
 
 @cache

@@ -26,6 +26,7 @@ from bucket_store.durable import LOCAL, FileSystem, is_temporary, make_directori
 from bucket_store.errors import CorruptionError
 from bucket_store.log_values import ExpiryKey
 from bucket_store.sealed import seal, unseal
+from bucket_store.wire import POINT, each, fields
 
 INTENT_MAGIC = b"BSINTENT"
 PUBLISHED_MAGIC = b"BSPUBLSH"
@@ -63,10 +64,10 @@ def encode_intent(intent: Intent) -> bytes:
 
 def decode_intent(data: bytes, *, file: str) -> Intent | None:
     """The intent in these bytes; None when they are not what was written. Raises UnknownFormatError."""
-    fields = _decode(INTENT_MAGIC, data, file)
+    wire = _decode(INTENT_MAGIC, data, file)
     try:
-        intent = Intent(*(fields or ()))
-        return replace(intent, partitions=tuple(intent.partitions))
+        intent = Intent(*fields(wire, int, int, str, int, list, int, POINT, int, str))
+        return replace(intent, partitions=tuple(each(intent.partitions, bytes)))
     except TypeError:
         return None
 
@@ -137,11 +138,10 @@ def read_published(path: Path, *, fs: FileSystem = LOCAL) -> Published | None:
         data = fs.read(path)
     except FileNotFoundError:
         return None
-    fields = _decode(PUBLISHED_MAGIC, data, str(path))
-    match fields:
-        case [str(store_id), int(window)]:
-            return Published(store_id, window)
-    return None
+    try:
+        return Published(*fields(_decode(PUBLISHED_MAGIC, data, str(path)), str, int))
+    except TypeError:
+        return None
 
 
 def _epochs(fs: FileSystem, directory: Path) -> list[int]:
@@ -159,7 +159,7 @@ def _encode(magic: bytes, fields: tuple[Any, ...]) -> bytes:
 def _decode(magic: bytes, data: bytes, file: str) -> list[Any] | None:
     try:
         body = unseal(data, magic=magic, version=VERSION, file=file)
-        fields = msgpack.unpackb(body, raw=False)
+        wire = msgpack.unpackb(body, raw=False)
     except (CorruptionError, ValueError, msgpack.UnpackException):
         return None
-    return fields if isinstance(fields, list) else None
+    return wire if isinstance(wire, list) else None

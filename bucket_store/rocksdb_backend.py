@@ -319,6 +319,7 @@ def _remove_if_unchanged(path: Path, current: bytes) -> None:
                 return
             doomed = path.with_name(f"{path.name}{_GONE}{secrets.token_hex(4)}")
             path.rename(doomed)
+            failpoints.hit("piece.file.gone")
         except BlockingIOError:
             return
         finally:

@@ -27,6 +27,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # ships no type information
 
+from bucket_store import failpoints
 from bucket_store.durable import LOCAL, FileSystem, make_directories, place_new
 from bucket_store.errors import CorruptionError
 from bucket_store.log_values import SourcesRef
@@ -154,6 +155,7 @@ def remove_unnamed(root: Path, *, named: Iterable[SourcesRef], below_epoch: int,
             stale.append(name)
     for name in stale:
         fs.remove(directory / name)
+        failpoints.hit("sources.removed")
     return stale
 
 

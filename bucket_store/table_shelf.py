@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bucket_store import failpoints
 from bucket_store.budget import Tier
 from bucket_store.errors import SpaceError
 from bucket_store.generation import Generation
@@ -111,6 +112,7 @@ class TableShelf:
             table = self._create(bucket, sum(part.count for part in parts), LEAST_SLACK)
             for part, entries in self._reader.read_all(parts):
                 table = self.enter(table, entries, part.ref.first_window)
+            failpoints.hit("tables.building")
             self._give_name(table)
         except SpaceError:
             if table is not None:

@@ -246,17 +246,88 @@ def status(
 
 
 @_command(app, "verify", *_READING)
-def verify(store: StoreArgument, as_json: JsonOption = False) -> None:
-    """Read a whole store and check every byte of it against the log; safe beside a running job."""
+def verify(
+    store: StoreArgument,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Look into the rows of the output files too; needs the config, and time.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a whole store and its outputs, and check that all of it agrees; safe beside a running job."""
     from deduper import verify as verification
-    from deduper.open_store import open_store
     from deduper.terminal import answer_console, print_json
 
-    report = verification.verify_store(open_store(store))
+    report = verification.verify_target(store, rows=rows)
     if as_json:
         print_json(report.to_json())
     else:
         answer_console().print(*verification.render(report), sep="\n")
+    if not report.is_sound:
+        raise typer.Exit(report.exit_code)
+
+
+@_command(app, "gc", *_READING, ExitCode.FENCED)
+def gc(
+    store: StoreArgument,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete what is listed; refused beside a running job.")
+    ] = False,
+    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Spare what is younger than this.")] = "1h",
+    quarantine: Annotated[bool, typer.Option("--quarantine", help="Also what `repair` has put aside.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List what no record of a store names, or delete it; as a list it is safe beside a running job."""
+    from deduper import gc_store
+    from deduper.open_store import open_store
+    from deduper.terminal import answer_console, print_json
+    from deduper.units import UnitError, parse_duration
+
+    try:
+        grace_us = parse_duration(grace)
+    except UnitError as error:
+        raise UsageError(f"--grace {error}") from error
+    opened = open_store(store)
+    report = gc_store.collect(opened, grace_us=grace_us, delete=delete, with_quarantine=quarantine)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        answer_console().print(*gc_store.render(report), sep="\n")
+    if report.is_refused:
+        raise typer.Exit(ExitCode.FENCED)
+
+
+@_command(app, "repair", *_READING, ExitCode.FENCED)
+def repair(
+    config: ConfigArgument,
+    apply: Annotated[bool, typer.Option("--apply", help="Do it; without, only say what would be done.")] = False,
+    outputs: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="DIR", help="Look for the unique port's files here too. Repeatable."),
+    ] = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forget",
+            metavar="WINDOW[/SHARD]",
+            help="Let go of a damaged piece that cannot be rebuilt: its keys count as new. Repeatable; FIRST-LAST too.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find damaged pieces and rebuild them from the outputs, byte for byte."""
+    from deduper import repair as repairing
+    from deduper import repair_view
+    from deduper.logs import configure_logging
+    from deduper.open_store import open_store
+    from deduper.terminal import answer_console, print_json
+
+    configure_logging(as_json=as_json, verbose=False)
+    act = repairing.apply if apply else repairing.plan
+    report = act(open_store(str(config)), more_outputs=outputs or (), forget=forget or ())
+    if as_json:
+        print_json(report.to_json())
+    else:
+        answer_console().print(*repair_view.render(report), sep="\n")
     if not report.is_sound:
         raise typer.Exit(ExitCode.INTEGRITY)
 

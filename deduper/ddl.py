@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 # Every name Spark's DDL knows for a scalar, and the one name Spark prints for it.
 _SCALARS = {
@@ -74,6 +75,7 @@ class Column:
     type: ColumnType
 
 
+@lru_cache(maxsize=16)  # a job has one schema, and its configuration asks for columns again and again
 def parse_columns(text: str) -> tuple[Column, ...]:
     """The columns in their order.
 

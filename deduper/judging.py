@@ -21,6 +21,10 @@ from deduper.config import Config, EventTimeExpiry, NeverExpiry, OrderedExpiry
 from deduper.verdict import expiry_point, first_live_bucket
 
 CATEGORIES = "categories"
+DELETION_BATCH = 8
+"""A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
+DELETION_GRACE_US = 600_000_000
+"""How long a piece that left the log keeps its bytes: for people who look at the store meanwhile."""
 
 
 def fixed_settings(config: Config) -> dict[str, Any]:

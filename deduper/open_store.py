@@ -69,20 +69,26 @@ def open_store(target: str) -> OpenStore:
         UsageError: the text is none of the three.
         StoreMissingError: there is no store there (yet).
     """
+    url, config = named_store(target)
+    return OpenStore(url, config, CommitLog.open(Path(url.partition(":")[2])), open_backend(url))
+
+
+def named_store(target: str) -> tuple[str, Config | None]:
+    """The URL of the store that is meant, and the config if that was named. Opens nothing.
+
+    Raises:
+        ConfigError, UsageError: as `open_store`.
+    """
     scheme, colon, rest = target.partition(":")
     if colon and scheme in ("rocksdb", "file"):
-        return _opened(f"{scheme}:{Path(rest).absolute()}", None)
+        return f"{scheme}:{Path(rest).absolute()}", None
     path = Path(target)
     if path.is_dir():
         if not (path / MANIFEST_NAME).exists():
             raise UsageError(f"{target}: this folder holds no store; name a config file, or the folder of a store")
-        return _opened(f"{_backend_of(path)}:{path.absolute()}", None)
+        return f"{_backend_of(path)}:{path.absolute()}", None
     config = load_config(path)
-    return _opened(config.store.url, config)
-
-
-def _opened(url: str, config: Config | None) -> OpenStore:
-    return OpenStore(url, config, CommitLog.open(Path(url.partition(":")[2])), open_backend(url))
+    return config.store.url, config
 
 
 def _backend_of(root: Path) -> str:

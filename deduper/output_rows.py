@@ -65,14 +65,15 @@ def _read_parquet(file: Path, columns: Sequence[Column]) -> OutputRows:
     table = parquet.ParquetFile(file).read(columns=[*names, DEDUP])
     dedup = table.column(DEDUP).combine_chunks()
     return OutputRows(
-        {column.name: _plain_of_arrow(table.column(column.name), column.type) for column in columns},
+        {column.name: plain_of_arrow(table.column(column.name), column.type) for column in columns},
         dedup.field("window").to_numpy(zero_copy_only=False).astype(np.int64),
         dedup.field("source").to_pylist(),
         dedup.field("position").to_numpy(zero_copy_only=False).astype(np.int64),
     )
 
 
-def _plain_of_arrow(values: pa.ChunkedArray, kind: ColumnType) -> list[Plain | None]:
+def plain_of_arrow(values: pa.ChunkedArray, kind: ColumnType) -> list[Plain | None]:
+    """The values of a column as Arrow holds it."""
     match kind.name:
         case "string":
             return _list(values.cast(pa.binary()))
@@ -95,51 +96,54 @@ def _list(values: pa.ChunkedArray) -> list[Plain | None]:
 
 def _read_json(file: Path, columns: Sequence[Column]) -> OutputRows:
     with file.open(encoding="utf-8", newline="\n") as lines:
-        rows = [json.loads(line, parse_float=_Number) for line in lines]
-    values = {column.name: [_plain_of_json(row.get(column.name), column.type) for row in rows] for column in columns}
+        rows = [json.loads(line, parse_float=JsonNumber) for line in lines]
+    values = {column.name: [plain_of_json(row.get(column.name), column.type) for row in rows] for column in columns}
     return _with_places(values, [row[DEDUP] for row in rows])
 
 
-class _Number(str):
+class JsonNumber(str):
     """A JSON number as it is written: a decimal must not pass through a float."""
 
     __slots__ = ()
 
 
-def _plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
+def plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
+    """A value of a JSON port; numbers are `JsonNumber`s."""
     if value is None:
         return None
     if kind.name == "binary":
         return base64.b64decode(value)
     if isinstance(value, bool):
         return plain_value(value, kind)
-    return _plain_of_text(str(value), kind)
+    return plain_of_text(str(value), kind)
 
 
 def _read_csv(file: Path, columns: Sequence[Column]) -> OutputRows:
+    texts = csv_texts(file, [*(column.name for column in columns), DEDUP])
+    values = {
+        column.name: [None if text is None else plain_of_text(text, column.type) for text in texts[column.name]]
+        for column in columns
+    }
+    return _with_places(values, [json.loads(text or "") for text in texts[DEDUP]])
+
+
+def csv_texts(file: Path, names: Sequence[str]) -> dict[str, list[str | None]]:
+    """These columns of a CSV port's file, as texts; None for null."""
     with file.open("rb") as stream:
         if not stream.read(1):
-            return _with_places({column.name: [] for column in columns}, [])
-    wanted = [column.name for column in columns]
+            return {name: [] for name in names}
     table = csv.read_csv(
         file,
         parse_options=csv.ParseOptions(double_quote=True, newlines_in_values=True),
         convert_options=csv.ConvertOptions(
-            include_columns=[*wanted, DEDUP],
-            column_types={name: pa.string() for name in [*wanted, DEDUP]},
+            include_columns=list(names),
+            column_types={name: pa.string() for name in names},
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
     )
-    values = {
-        column.name: [
-            None if text is None else _plain_of_text(text, column.type)
-            for text in table.column(column.name).to_pylist()
-        ]
-        for column in columns
-    }
-    return _with_places(values, [json.loads(text) for text in table.column(DEDUP).to_pylist()])
+    return {name: table.column(name).to_pylist() for name in names}
 
 
 def _with_places(values: dict[str, list[Plain | None]], dedups: Sequence[dict[str, Any]]) -> OutputRows:
@@ -151,7 +155,8 @@ def _with_places(values: dict[str, list[Plain | None]], dedups: Sequence[dict[st
     )
 
 
-def _plain_of_text(text: str, kind: ColumnType) -> Plain:
+def plain_of_text(text: str, kind: ColumnType) -> Plain:
+    """A value of a CSV port."""
     match kind.name:
         case "string":
             return text.encode()

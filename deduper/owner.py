@@ -169,6 +169,7 @@ def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:
 def _take_checkpoint(config: Config, log: CommitLog) -> Path:
     """Step f. The store is the truth; the checkpoint only saves reading the whole source again."""
     path = checkpoint.take_over(config.checkpoint_path, log.state.epoch)
+    failpoints.hit("start.checkpoint")
     why = None
     if not checkpoint.is_sound(path):
         why = "it is torn"

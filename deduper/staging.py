@@ -107,6 +107,7 @@ def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list
             staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in _data_files(source)]
         else:
             staged[port] = _restage(judged.sparkSession, config, port, sink, source, staged_format, attempt)
+            failpoints.hit("stage.restaged")
     return staged
 
 

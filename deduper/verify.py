@@ -1,164 +1,387 @@
-"""Do the bytes of a store agree with its log? Reads everything, changes nothing, and names all that is wrong.
+"""Does everything agree: log, pieces, keys, outputs? One function, run by `deduper verify` and by every crash test.
 
-    a  every record that lies in the log decodes, and the uniques it counts are the entries of its pieces
-    b  every live piece is the one its record names, whole: each checksum, the order and the shard of its digests
-    c  every sources file is the one its record names
-    d  pieces that no record names are counted: they are remains of broken attempts, which the next start discards
+It reads everything and changes nothing. What is checked stands in `findings.Check`, each with its name and promise:
 
-Beside a running job a piece may leave the store while it is read; a finding counts only if the log still names it.
+| module | |
+|---|---|
+| `verify_log` | the log with itself, the counts, the source partitions |
+| `verify_pieces` | pieces with their records, indexes with their entries, what should be gone |
+| `verify_keys` | no key twice where it is looked up |
+| `verify_outputs` | the files and marks of the ports with the log |
+| `verify_rows` | the rows in those files with everything above; slower, so only when it is asked for |
+| `leftovers` | what lies about: counted, never a finding |
+
+Beside a running job things move while they are read. A pass that brings something up is made a second time, with the
+log read anew, and only what is found twice counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
 
-import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from bucket_store.errors import StoreError
-from bucket_store.log_values import CommitRecord
-from bucket_store.piece import BucketEntries, PieceRef, decode_piece
-from bucket_store.sources_file import read_sources
-from deduper.open_store import OpenStore
+from bucket_store.durable import LOCAL
+from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
+from bucket_store.heartbeat import FILE_NAME as HEARTBEAT_NAME
+from bucket_store.heartbeat import read_beat
+from bucket_store.log_values import LogState
+from bucket_store.manifest import Manifest, read_manifest
+from deduper import judging
+from deduper.errors import ExitCode
+from deduper.findings import Check, Finding, Findings, Level, Note, confirmed
+from deduper.leftovers import Leftover, LeftoverKind, leftovers
+from deduper.open_store import OpenStore, named_store, open_store
+from deduper.output_names import file_sinks
 from deduper.terminal import pairs
 from deduper.units import approximate_size
+from deduper.verify_keys import check_keys, slice_edges
+from deduper.verify_log import LOG_CHECKS, LogHistory, check_log, check_sources, check_totals
+from deduper.verify_outputs import OUTPUTS_CHECKS, PublishedFiles, check_outputs
+from deduper.verify_pieces import check_listed, check_overdue, check_pieces
+from deduper.verify_rows import ROWS_CHECKS, Expected, check_rows
+
+_T = TypeVar("_T")
+
+_FOR_TESTS = frozenset({Check.ROWS_EXPECTED, Check.UNSETTLED})
+"""Checks that only a test can ask for: without it they are not even missing."""
+_UNSETTLED_KINDS = (LeftoverKind.PIECE, LeftoverKind.SOURCES, LeftoverKind.STAGING)
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was read, and what is wrong with it; empty `findings` mean a sound store."""
+    """What was read, and what is wrong with it; empty `findings` mean that every check that ran has passed.
 
-    records: int
-    pieces: int
-    entries: int
-    size_bytes: int
-    sources: int
-    unnamed_pieces: int
-    findings: tuple[str, ...]
+    `untold` counts the findings of a check beyond those that are told. `skipped` says of checks that were not made, or
+    not for everything, why.
+    """
+
+    store: str
+    findings: tuple[Finding, ...]
+    untold: Mapping[Check, int] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    ran: frozenset[Check] = frozenset()
+    skipped: Mapping[Check, str] = field(default_factory=dict)
+    leftovers: tuple[Leftover, ...] = ()
+    records: int = 0
+    pieces: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+    sources: int = 0
+    outputs: int = 0
+    output_bytes: int = 0
+    rows: int = 0
 
     @property
     def is_sound(self) -> bool:
         """Whether nothing is wrong."""
         return not self.findings
 
+    @property
+    def unnamed_pieces(self) -> int:
+        """Pieces that no record names: of broken attempts, or of a running one."""
+        return sum(leftover.kind is LeftoverKind.PIECE for leftover in self.leftovers)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """All that could have been made."""
+        return tuple(check for check in Check if check in self.ran or check not in _FOR_TESTS)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """OK, INTEGRITY when stored bytes, counts or keys are wrong, UNHEALTHY when only order is missing."""
+        levels = {finding.check.level for finding in self.findings}
+        return ExitCode.INTEGRITY if Level.DAMAGE in levels else ExitCode.UNHEALTHY if levels else ExitCode.OK
+
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`."""
         return {
+            "store": self.store,
             "sound": self.is_sound,
             "records": self.records,
             "pieces": self.pieces,
             "entries": self.entries,
             "bytes": self.size_bytes,
             "sources": self.sources,
+            "outputs": self.outputs,
+            "output_bytes": self.output_bytes,
+            "rows": self.rows,
             "unnamed_pieces": self.unnamed_pieces,
-            "findings": list(self.findings),
+            "findings": [finding.to_json() for finding in self.findings],
+            "untold": {check.id: count for check, count in self.untold.items()},
+            "notes": [note.text for note in self.notes],
+            "checks": [
+                {
+                    "check": check.id,
+                    "promise": check.promise,
+                    "ran": check in self.ran,
+                    "findings": self._found(check),
+                    "skipped": self.skipped.get(check),
+                }
+                for check in self.checks
+            ],
+            "leftovers": [leftover.to_json() for leftover in self.leftovers],
         }
 
+    def _found(self, check: Check) -> int:
+        return sum(finding.check is check for finding in self.findings) + self.untold.get(check, 0)
 
-def verify_store(store: OpenStore) -> Verification:
-    """Steps a to d over the whole store. A log or manifest that cannot be read at all raises as `open_store` does."""
-    records, findings = _check_records(store)
+
+def verify_target(target: str, *, rows: bool = False) -> Verification:
+    """The store that a person names, as `open_store` takes it; one whose log cannot be followed is reported too.
+
+    Raises:
+        ConfigError, UsageError, StoreMissingError: there is nothing to verify.
+    """
+    try:
+        store = open_store(target)
+    except (CorruptionError, UnknownFormatError) as error:
+        return _unopened(Path(named_store(target)[0].partition(":")[2]), error)
+    return verify_store(store, rows=rows)
+
+
+def verify_store(
+    store: OpenStore, *, rows: bool = False, settled: bool = False, expected: Expected | None = None
+) -> Verification:
+    """Every check over the whole store and, with the job's config (`store.config`), its outputs.
+
+    `rows` looks into the output files too. `settled`, for tests: the job has ended and everything must be tidy, so that
+    what is half done or lies about is a finding too. `expected`, for tests: see `verify_rows`; needs `rows`.
+    """
+    findings = Findings()
+    findings.run(Check.MANIFEST)
+    manifest = store.log.manifest
+    history = _made_twice(lambda found: _log_pass(store, manifest, found), findings)
     state = store.log.state
-    pieces = [piece for of_shard in state.pieces.values() for piece in of_shard]
-    for piece in pieces:
-        findings += _check_piece(store, piece)
-    for window, ref in state.sources.items():
-        try:
-            read_sources(store.root, window, ref)
-        except StoreError as error:
-            findings.append(f"sources of window {window}: {error}")
+    source_rows = _made_twice(lambda found: check_sources(_refreshed(store), store.root, history, found), findings)
+    sound = check_pieces(store, state, history, source_rows, slice_edges(state), findings)
+    check_keys(store, state, history, sound.blocks, findings)
+    check_overdue(store, state, history, findings)
+    lying = _lying(store, findings)
+    files, counted = _outputs(store, history, findings, rows=rows, expected=expected)
+    _check_heart(store, history, findings)
+    if settled:
+        _check_settled(store, lying, findings)
     return Verification(
-        records=records,
-        pieces=len(pieces),
-        entries=sum(piece.entries for piece in pieces),
-        size_bytes=sum(piece.length for piece in pieces),
+        store=store.url,
+        findings=tuple(findings.found),
+        untold=findings.untold,
+        notes=tuple(findings.notes),
+        ran=frozenset(findings.ran),
+        skipped=findings.skipped,
+        leftovers=lying,
+        records=history.records,
+        pieces=sound.read,
+        entries=sound.entries,
+        size_bytes=sound.size_bytes,
         sources=len(state.sources),
-        unnamed_pieces=_unnamed(store),
-        findings=tuple(findings),
+        outputs=files.files,
+        output_bytes=files.size_bytes,
+        rows=counted,
     )
 
 
-def _check_records(store: OpenStore) -> tuple[int, list[str]]:
-    findings: list[str] = []
-    count = 0
+def _made_twice(one_pass: Callable[[Findings], _T], findings: Findings) -> _T:
+    """A pass, and a second one when it brings something up."""
+    first = Findings()
+    result = one_pass(first)
+    if first.found:
+        second = Findings()
+        result = one_pass(second)
+        first = confirmed(first, second)
+    findings.join(first)
+    return result
+
+
+def _refreshed(store: OpenStore) -> LogState:
+    """The newest state that can be read; damage in between is what `verify_log` tells."""
     try:
-        for record in store.log.records():
-            count += 1
-            if isinstance(record.body, CommitRecord):
-                findings += _check_commit(store, record.body)
-    except (StoreError, FileNotFoundError) as error:
-        findings.append(f"log: {error}")
-    return count, findings
+        return store.log.refresh()
+    except (StoreError, OSError):
+        return store.log.state
 
 
-def _check_commit(store: OpenStore, commit: CommitRecord) -> Iterator[str]:
-    entries = sum(piece.entries for piece in commit.pieces)
-    unique = commit.counts.get("unique", 0)
-    # With all_live a key can become unique again within one window, and only its last copy is kept.
-    is_fewer_allowed = store.settings["expiry.lookup"] == "all_live"
-    if entries > unique or (entries < unique and not is_fewer_allowed):
-        yield f"window {commit.window}: {unique} unique tuples, but {entries} entries in its pieces"
+def _log_pass(store: OpenStore, manifest: Manifest, findings: Findings) -> LogHistory:
+    # The state first: what is committed while records are read is beyond it, and no sum of them would fit.
+    state = _refreshed(store)
+    history = check_log(store.root, manifest, findings)
+    check_totals(state, store.root, history, findings)
+    return history
 
 
-def _check_piece(store: OpenStore, piece: PieceRef) -> list[str]:
-    where = f"{piece.file}: piece {piece.name}"
+def _lying(store: OpenStore, findings: Findings) -> tuple[Leftover, ...]:
     try:
-        found = [f"{where}: {what}" for what in _piece_faults(store, piece)]
-    except StoreError as error:
-        found = [f"{where}: {error}"]
-    if found and piece not in store.log.refresh().pieces.get(piece.shard, ()):
-        return []
-    return found
+        listed = {(piece.file, piece.name) for piece in store.pieces.pieces()}
+        check_listed(store, _refreshed(store), listed, findings)
+        return leftovers(store)
+    except (StoreError, OSError) as error:
+        findings.add(Finding.of_error(Check.PIECES_LISTED, error, "listing the pieces", file=store.root / "pieces"))
+        return ()
 
 
-def _piece_faults(store: OpenStore, piece: PieceRef) -> Iterator[str]:
-    data = store.pieces.read(piece)
-    header, buckets = decode_piece(data, file=piece.file, offset=piece.offset)
-    if header.to_ref(file=piece.file, name=piece.name, offset=piece.offset) != piece:
-        yield "its header is another piece's than the record names"
-    if header.store_id.hex() != store.log.manifest.store_id:
-        yield f"it is of store {header.store_id.hex()}"
-    for bucket in buckets:
-        yield from _bucket_faults(store, piece, bucket)
+def _outputs(
+    store: OpenStore,
+    history: LogHistory,
+    findings: Findings,
+    *,
+    rows: bool,
+    expected: Expected | None,
+) -> tuple[PublishedFiles, int]:
+    config = store.config
+    store_id = store.log.manifest.store_id
+    if config is None:
+        without = "without the job's config the ports are not known"
+        findings.skip(without, Check.SETTINGS, *OUTPUTS_CHECKS, *ROWS_CHECKS)
+        return PublishedFiles(), 0
+    findings.run(Check.SETTINGS)
+    fixed, stored = judging.fixed_settings(config), store.settings
+    for name in sorted(stored.keys() | fixed.keys()):
+        if stored.get(name) != fixed.get(name):
+            findings.add(
+                Finding.of(
+                    Check.SETTINGS,
+                    f"setting {name}",
+                    file=store.root / "manifest",
+                    expected=f"{stored.get(name)!r}, as the store was made",
+                    found=f"{fixed.get(name)!r} in the config",
+                )
+            )
+    if not file_sinks(config):
+        findings.skip("no port is written to files", *OUTPUTS_CHECKS, *ROWS_CHECKS)
+        return PublishedFiles(), 0
+    files = _made_twice(
+        lambda found: check_outputs(config, store_id, _refreshed(store), _known(store, history), found), findings
+    )
+    if not rows:
+        findings.skip("rows are read with --rows", *ROWS_CHECKS)
+        return files, 0
+    known = _known(store, history)
+    counted = _made_twice(
+        lambda found: check_rows(config, store.root, store.log.state, known, files, found, expected), findings
+    )
+    return files, counted
 
 
-def _bucket_faults(store: OpenStore, piece: PieceRef, bucket: BucketEntries) -> Iterator[str]:
-    hi, lo = bucket.digests[:, 0], bucket.digests[:, 1]
-    is_ascending = (hi[:-1] < hi[1:]) | ((hi[:-1] == hi[1:]) & (lo[:-1] < lo[1:]))
-    if not is_ascending.all():
-        yield f"bucket {bucket.bucket}: digests out of order"
-    strangers = int((lo % np.uint64(store.settings["shards"]) != piece.shard).sum())
-    if strangers:
-        yield f"bucket {bucket.bucket}: {strangers} digests of other shards"
+def _known(store: OpenStore, history: LogHistory) -> LogHistory:
+    """The history with what was committed since: its files are in the ports already."""
+    state = store.log.state
+    if state.next_window - 1 in history.commits or not state.next_window:
+        return history
+    return check_log(store.root, store.log.manifest, Findings())
 
 
-def _unnamed(store: OpenStore) -> int:
-    """Pieces that lie in the store and are in no record; those a running job is writing count too."""
-    state = store.log.refresh()
-    named = {(piece.file, piece.name) for of_shard in state.pieces.values() for piece in of_shard}
-    named |= {(retired.ref.file, retired.ref.name) for retired in state.retired}
-    return sum((piece.file, piece.name) not in named for piece in store.pieces.pieces())
+def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> None:
+    beat = read_beat(store.root)
+    claim = history.last_claim
+    if beat is None:
+        if (store.root / HEARTBEAT_NAME).exists():
+            findings.note("the heartbeat is damaged; the next beat replaces it", is_unsettled=True)
+        return
+    findings.note(f"the heartbeat of {beat.owner} is there: a job runs, or was killed", is_unsettled=True)
+    if claim is not None and claim.owner != beat.owner:
+        findings.note(f"the newest claim, of epoch {claim.epoch}, is {claim.owner}'s, the heartbeat {beat.owner}'s")
+
+
+def _check_settled(store: OpenStore, lying: tuple[Leftover, ...], findings: Findings) -> None:
+    findings.run(Check.UNSETTLED)
+    for note in findings.notes:
+        if note.is_unsettled:
+            findings.add(
+                Finding.of(Check.UNSETTLED, note.text, file=store.root, expected="all done", found="not all done")
+            )
+    for leftover in lying:
+        if leftover.kind in _UNSETTLED_KINDS:
+            findings.add(
+                Finding.of(
+                    Check.UNSETTLED, leftover.why, file=leftover.path, expected="nothing", found=leftover.kind.value
+                )
+            )
+
+
+def _unopened(root: Path, error: StoreError) -> Verification:
+    """The report on a store whose manifest or log does not let it be opened: all that is wrong with these two."""
+    findings = Findings()
+    findings.run(Check.MANIFEST)
+    history = LogHistory()
+    try:
+        manifest = read_manifest(LOCAL, root)
+    except (CorruptionError, UnknownFormatError) as damaged:
+        findings.add(Finding.of_error(Check.MANIFEST, damaged, file=root / "manifest"))
+        findings.skip("the manifest cannot be read", *LOG_CHECKS)
+    else:
+        history = check_log(root, manifest, findings)
+    if not findings.found:
+        findings.add(Finding.of_error(Check.LOG_ORDER, error, file=root / "log"))
+    skipped = {check: "the log cannot be followed" for check in Check if check not in findings.ran}
+    return Verification(
+        store=str(root),
+        findings=tuple(findings.found),
+        untold=findings.untold,
+        ran=frozenset(findings.ran),
+        skipped=skipped | findings.skipped,
+        records=history.records,
+    )
 
 
 def render(report: Verification) -> list[RenderableType]:
     """The result as a person reads it."""
-    verdict = (
-        Text("sound: every byte is what the log says", style="green")
-        if report.is_sound
-        else Text(f"NOT sound: {len(report.findings)} findings; keep the store as it is", style="bold red")
-    )
-    return [
-        *(Text(finding, style="red") for finding in report.findings),
+    lines: list[RenderableType] = [Text(str(finding), style="red") for finding in report.findings]
+    lines += [
+        Text(f"{check.id}: and {count:,} more of this kind", style="red") for check, count in report.untold.items()
+    ]
+    lines += [Text(f"note: {note.text}", style="yellow") for note in report.notes]
+    lines.append(
         pairs(
             [
                 ("log", f"{report.records:,} records"),
                 ("pieces", f"{report.pieces:,} with {report.entries:,} keys, {approximate_size(report.size_bytes)}"),
                 ("sources", f"{report.sources:,} files"),
-                ("unnamed", f"{report.unnamed_pieces:,} pieces of broken or running attempts"),
-                ("verdict", verdict),
+                ("outputs", _outputs_line(report)),
+                ("lying about", _leftovers_line(report)),
+                ("checks", f"{len(report.ran)} made of {len(report.checks)}"),
+                *(("not made", line) for line in _skipped_lines(report)),
+                ("verdict", _verdict(report)),
+                ("next", None if report.is_sound else _ADVICE[report.exit_code]),
             ]
-        ),
-    ]
+        )
+    )
+    return lines
+
+
+_ADVICE = {
+    ExitCode.INTEGRITY: "start nothing on this store, keep it as it is, and see what `deduper repair` can bring back",
+    ExitCode.UNHEALTHY: "nothing is lost; put right what is told above, then verify again",
+}
+
+
+def _verdict(report: Verification) -> Text:
+    if report.is_sound:
+        return Text("sound: everything that was looked at is as it should be", style="green")
+    count = len(report.findings) + sum(report.untold.values())
+    return Text(f"NOT sound: {count:,} finding{'' if count == 1 else 's'}", style="bold red")
+
+
+def _outputs_line(report: Verification) -> str | None:
+    if not report.outputs:
+        return None
+    rows = f", {report.rows:,} rows read" if report.rows else ""
+    return f"{report.outputs:,} files, {approximate_size(report.output_bytes)}{rows}"
+
+
+def _leftovers_line(report: Verification) -> str:
+    counts = Counter(leftover.kind.value for leftover in report.leftovers)
+    listed = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in sorted(counts.items()))
+    return f"{listed}: harmless; `deduper gc` says what can go" if listed else "nothing"
+
+
+def _skipped_lines(report: Verification) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for check, why in report.skipped.items():
+        if check not in _FOR_TESTS:
+            by_reason.setdefault(why, []).append(check.id)
+    return [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()]

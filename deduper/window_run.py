@@ -38,8 +38,8 @@ from deduper.window_judge import Judgement, port_counts
 
 logger = logging.getLogger(__name__)
 
-_DELETION_BATCH = 8
-"""A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
+_DELETION_BATCH = judging.DELETION_BATCH
+_DELETION_GRACE_US = judging.DELETION_GRACE_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +217,6 @@ class WindowRunner:
         if snapshots != self._snapshots_seen:
             self._snapshots_seen = snapshots
             self._log.delete_folded(now_us=now_us)
-
-
-_DELETION_GRACE_US = 600_000_000
-"""How long a piece that left the log keeps its bytes: for people who look at the store meanwhile."""
 
 
 def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile]) -> None:

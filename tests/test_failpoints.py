@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -85,6 +87,62 @@ def test_kill_all_ends_the_session(tmp_path: Path) -> None:
             return
         time.sleep(0.05)
     pytest.fail("the sibling lives")
+
+
+@pytest.mark.parametrize(
+    ("action", "victim"), [("kill-driver", "driver"), ("kill-jvm", "jvm"), ("kill-worker", "worker"), ("kill", "me")]
+)
+def test_one_of_a_session_is_killed(tmp_path: Path, action: str, victim: str) -> None:
+    """A driver, its JVM, that one's daemon, two workers of it: the one that is meant dies, and no other."""
+    (tmp_path / "java").symlink_to("/bin/bash")
+    stay = "while :; do sleep 1; done"
+    worker = f"{sys.executable} -c 'import time; time.sleep(60)'"
+    me = f"{sys.executable} -c 'import time; from bucket_store import failpoints as f; f.hit(chr(97)); time.sleep(60)'"
+    (tmp_path / "daemon").write_text(f"{worker} & echo worker $!; sleep 0.5; {me} & echo me $!; {stay}")
+    (tmp_path / "jvm").write_text(f"bash {tmp_path / 'daemon'} & echo daemon $!; {stay}")
+    (tmp_path / "driver").write_text(f"{tmp_path / 'java'} {tmp_path / 'jvm'} & echo jvm $!; {stay}")
+    driver = subprocess.Popen(
+        ["bash", str(tmp_path / "driver")],
+        cwd=ROOT,
+        env={**os.environ, failpoints.ENVIRONMENT: f"a={action}"},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdout is not None
+    processes = {"driver": driver.pid}
+    for _ in range(4):
+        name, process = driver.stdout.readline().split()
+        processes[name] = int(process)
+    try:
+        deadline = time.monotonic() + 30
+        while is_alive(processes[victim]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert {name for name, process in processes.items() if not is_alive(process)} == {victim}
+    finally:
+        for process in processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        driver.wait()
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs, and is no zombie."""
+    try:
+        return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_nobody_to_kill_is_no_hit() -> None:
+    """The first hit at which there is a JVM counts, not one before."""
+    code = (
+        "import os, subprocess\nfailpoints.hit('a')\nos.symlink('/bin/sleep', 'java')\n"
+        "jvm = subprocess.Popen(['./java', '60'])\nfailpoints.hit('a')\nraise SystemExit(jvm.wait() == -9)"
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        process = start(f"import os; os.chdir({directory!r})\n{code}", "a=kill-jvm")
+        assert process.wait(30) == 1
 
 
 def test_an_unknown_action_is_refused() -> None:

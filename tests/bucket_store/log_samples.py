@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 
-from bucket_store.errors import CorruptionError
 from bucket_store.log_record import ClaimRecord, CollationRecord, CommitRecord, DeletionRecord, OutputFile, SourcesRef
 from bucket_store.log_state import LogState, fold
 from bucket_store.log_values import Body, LogRecord, Snapshot
@@ -66,20 +63,6 @@ def commit(window: int, epoch: int = 1, **changes: Any) -> CommitRecord:
 def envelope(number: int, body: Body, *, published: int = -1, purged: int = -1, epoch: int = 1) -> LogRecord:
     """A record with a fixed nonce."""
     return LogRecord(number, epoch, NONCE, published, purged, body)
-
-
-def assert_every_damage_is_found(data: bytes, file: str, decode: Callable[[bytes], object]) -> None:
-    """Every truncation and every flipped bit of `data` must give a CorruptionError with this file and an offset."""
-    damaged = [data[:length] for length in range(len(data))] + [data + b"\0"]
-    for bit in range(8 * len(data)):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        damaged.append(bytes(flipped))
-    for bad in damaged:
-        with pytest.raises(CorruptionError) as caught:
-            decode(bad)
-        assert caught.value.file == file
-        assert 0 <= caught.value.offset <= len(bad)
 
 
 expiry_keys = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)

@@ -46,28 +46,6 @@ def test_an_intent_comes_back_equal(partitions: Any, latest: Any, window: int, q
     assert repr(again) == repr(intent)
 
 
-def damages(data: bytes) -> list[bytes]:
-    """Every truncation and every flipped bit."""
-    flips = [
-        bytes([*data[: bit // 8], data[bit // 8] ^ 1 << bit % 8, *data[bit // 8 + 1 :]]) for bit in range(8 * len(data))
-    ]
-    return [data[:length] for length in range(len(data))] + flips
-
-
-def test_a_damaged_intent_is_absent() -> None:
-    """Every truncation and every flipped bit: never a wrong intent, never an error."""
-    assert {decode_intent(bad, file="f") for bad in damages(encode_intent(INTENT))} == {None}
-
-
-def test_a_damaged_published_mark_is_absent(tmp_path: Path) -> None:
-    """Every truncation and every flipped bit: never a wrong window, never an error."""
-    path = tmp_path / "published"
-    prepare_published(path, Published("ab", 1000), epoch=1).rename(path)
-    for bad in damages(path.read_bytes()):
-        path.write_bytes(bad)
-        assert read_published(path) is None
-
-
 @pytest.mark.parametrize("body", [b"", b"\x05", b"\x90", b"\x92\x01\x02", b"\x92\xa1a\xa1a", b"\x91\x01", b"\xc1"])
 def test_whole_bytes_that_are_no_mark_are_absent(tmp_path: Path, body: bytes) -> None:
     """A right checksum round something else."""

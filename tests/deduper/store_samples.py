@@ -83,20 +83,23 @@ def make_store(file: Path, windows: Sequence[Window], *, published: int | None =
 
 
 def _commit(config: Config, log: CommitLog, number: int, window: Window) -> None:
+    counts = {"unique": len(window.keys), "duplicate": 0, "expired": 0, "error": 0, **window.counts}
     sources = write_sources(
         log.root,
         window=number,
         epoch=1,
         attempt=0,
-        partitions=[SourcePartition(f"in/{number}.json", 0, 0, 100, len(window.keys), bytes([number]) * 16)],
+        partitions=[SourcePartition(f"in/{number}.json", 0, 0, 100, sum(counts.values()), bytes([number]) * 16)],
     )
     pieces = []
     with_pieces = open_backend(config.store.url)
     types = [column.type.text for column in config.key_columns]
     by_shard: dict[int, list[tuple[int, int, int, SeenKey]]] = {}
+    touched = set()
     for key in window.keys:
         hi, lo = key_digest(key.values, types, log.manifest.salt, secure=config.digest == "secure")
         bucket = hi % 64 if config.expiry.by == "never" else key.bucket
+        touched.add(bucket)
         by_shard.setdefault(lo % config.store.shards, []).append((bucket, hi, lo, key))
     for shard, rows in sorted(by_shard.items()):
         rows.sort(key=lambda row: row[:3])
@@ -122,7 +125,6 @@ def _commit(config: Config, log: CommitLog, number: int, window: Window) -> None
             )
         )
     with_pieces.close()
-    counts = {"unique": len(window.keys), "duplicate": 0, "expired": 0, "error": 0, **window.counts}
     log.place(
         CommitRecord(
             window=number,
@@ -138,7 +140,7 @@ def _commit(config: Config, log: CommitLog, number: int, window: Window) -> None
             reasons=dict(window.reasons),
             pieces=tuple(pieces),
             outputs=(OutputFile("unique", f"out/_staging/{number}", f"out/{number}.parquet", 10, 1, len(window.keys)),),
-            buckets=tuple(sorted({key.bucket for key in window.keys})),
+            buckets=tuple(sorted(touched)),
             timestamp=max((key.expiry for key in window.keys), default=None),
             sources=sources,
             extra=dict(window.extra),

@@ -82,6 +82,8 @@ def test_all_commands_are_there() -> None:
         "run",
         "status",
         "verify",
+        "gc",
+        "repair",
         "config validate",
         "config show",
         "config schema",
@@ -106,7 +108,7 @@ def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words
 
 
 @pytest.mark.parametrize(
-    "words", [words for words in COMMANDS if words[0] in ("status", "verify", "inspect", "run")], ids=" ".join
+    "words", [words for words in COMMANDS if words[0] in ("status", "verify", "gc", "repair", "inspect", "run")], ids=" ".join
 )
 def test_every_reading_command_answers_in_json_too(words: tuple[str, ...]) -> None:
     """For programs."""
@@ -297,7 +299,7 @@ def test_the_schema_describes_the_file_and_not_the_code() -> None:
     ("arguments", "part", "keys"),
     [
         (("status", "{}"), "1 in 1 pieces", {"url", "epoch", "windows", "latest_point", "entries", "last_windows"}),
-        (("verify", "{}"), "sound: every byte", {"sound", "findings", "records", "pieces"}),
+        (("verify", "{}"), "sound: everything", {"sound", "findings", "records", "pieces"}),
         (("inspect", "key", "{}", "a", "1"), "in/0.json, row 3", {"key", "digest", "shard", "remembered", "entries"}),
         (("inspect", "key", "{}", "a", "-1"), "not remembered", {"key", "digest", "shard", "remembered", "entries"}),
         (
@@ -331,7 +333,7 @@ def test_a_damaged_store_ends_verify_with_4(config_file: Path) -> None:
     segment.write_bytes(data)
     result = run("verify", config_file)
     assert result.exit_code == 4
-    assert "NOT sound: 1 findings" in result.stdout
+    assert "NOT sound: 1 finding" in result.stdout
     assert json.loads(run("verify", config_file, "--json").stdout)["sound"] is False
 
 

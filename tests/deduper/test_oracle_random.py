@@ -1,10 +1,12 @@
 """Every mode against the oracle on random streams, and what may depend on where a stream is cut.
 
-`DEDUPER_ORACLE_EXAMPLES` multiplies the number of examples; 1 is what a default run does.
+Each test is there twice: some examples by default, many under the marker `faults`. `DEDUPER_ORACLE_EXAMPLES` multiplies
+both.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from dataclasses import replace
@@ -20,6 +22,12 @@ from tests.deduper.streams import MODES, Stream, Window, random_shape, random_st
 from tests.oracle import Answer, Oracle, Row, Settings
 
 SCALE = int(os.environ.get("DEDUPER_ORACLE_EXAMPLES", "1"))
+
+
+@pytest.fixture(params=[pytest.param(0.15, id="some"), pytest.param(1.0, id="many", marks=pytest.mark.faults)])
+def share(request: pytest.FixtureRequest) -> float:
+    """The share of all examples that a test goes through."""
+    return float(request.param) * SCALE
 
 
 def run_engine(stream: Stream, shape: Shape, memory: Memory | None = None) -> list[list[list[Answer]]]:
@@ -49,10 +57,14 @@ def check(stream: Stream, shape: Shape, memory: Memory | None = None) -> None:
                 assert our == their, (stream.settings, shape, number, position, row)
 
 
+def _seeds(most: int, share: float) -> range:
+    return range(math.ceil(most * share))
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_random_streams(mode: str) -> None:
+def test_random_streams(mode: str, share: float) -> None:
     """The same answers as the oracle, whatever the shards, Arrow batches and order of the exchange."""
-    for seed in range(400 * SCALE):
+    for seed in _seeds(400, share):
         try:
             check(random_stream(mode, seed), random_shape(seed))
         except AssertionError as error:
@@ -67,9 +79,9 @@ def check_through_the_store(stream: Stream, seed: int, root: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_random_streams_through_the_store(mode: str, tmp_path: Path) -> None:
+def test_random_streams_through_the_store(mode: str, share: float, tmp_path: Path) -> None:
     """The same answers through the real store."""
-    for seed in range(20 * SCALE):
+    for seed in _seeds(20, share):
         stream = random_stream(mode, seed)
         try:
             check_through_the_store(stream, seed, tmp_path / str(seed))
@@ -77,9 +89,9 @@ def test_random_streams_through_the_store(mode: str, tmp_path: Path) -> None:
             raise AssertionError(f"{mode}, seed {seed}") from error
 
 
-def test_wide_streams_through_the_store(tmp_path: Path) -> None:
+def test_wide_streams_through_the_store(share: float, tmp_path: Path) -> None:
     """Buckets at both ends of int64 in one window."""
-    for seed in range(100):
+    for seed in _seeds(100, share):
         stream = random_stream("ordered", seed)
         if _is_wide(stream):
             check_through_the_store(stream, seed, tmp_path / str(seed))
@@ -91,9 +103,9 @@ def _is_wide(stream: Stream) -> bool:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_shape_does_not_matter(mode: str) -> None:
+def test_shape_does_not_matter(mode: str, share: float) -> None:
     """One stream in two shapes: row for row the same answer, first copies and all."""
-    for seed in range(60 * SCALE):
+    for seed in _seeds(60, share):
         stream = random_stream(mode, seed)
         one = replace(random_shape(seed), keep_first_seen=True)
         other = replace(random_shape(seed + 10**6), keep_first_seen=True)
@@ -107,34 +119,38 @@ _EXPIRY = st.one_of(
 _ROWS = st.lists(st.builds(Row, st.tuples(st.sampled_from(["a", "b", "", None])), _EXPIRY), max_size=12)
 
 
-@given(
-    lookup=st.sampled_from(["own_bucket", "all_live"]),
-    clock=st.sampled_from(["arrival", "batch"]),
-    jump=st.sampled_from([None, 0, 9, 2**63 - 1]),
-    ahead=st.sampled_from([None, 3]),
-    period_and_span=st.sampled_from([(1, 1), (10, 10), (10, 3), (2**63 - 1, 7), (2**63 - 1, 2**63 - 1)]),
-    windows=st.lists(st.tuples(st.lists(_ROWS, max_size=3), st.integers(0, 30)), max_size=4),
-    seed=st.integers(0, 1000),
-)
-@settings(max_examples=400 * SCALE, deadline=None, suppress_health_check=list(HealthCheck))
-def test_small_streams(
-    lookup: str,
-    clock: str,
-    jump: int | None,
-    ahead: int | None,
-    period_and_span: tuple[int, int],
-    windows: list[tuple[list[list[Row]], int]],
-    seed: int,
-) -> None:
+def test_small_streams(share: float) -> None:
     """As above for event time, with Hypothesis shrinking whatever it finds; extreme keys and periods included."""
-    period, span = period_and_span
-    rules = Settings("event_time", period, span, lookup, clock, ahead, jump)
-    now_us = 0
-    run = []
-    for partitions, step in windows:
-        now_us += step
-        run.append(Window(partitions, now_us))
-    check(Stream(rules, False, ["string"], run), random_shape(seed))
+
+    @given(
+        lookup=st.sampled_from(["own_bucket", "all_live"]),
+        clock=st.sampled_from(["arrival", "batch"]),
+        jump=st.sampled_from([None, 0, 9, 2**63 - 1]),
+        ahead=st.sampled_from([None, 3]),
+        period_and_span=st.sampled_from([(1, 1), (10, 10), (10, 3), (2**63 - 1, 7), (2**63 - 1, 2**63 - 1)]),
+        windows=st.lists(st.tuples(st.lists(_ROWS, max_size=3), st.integers(0, 30)), max_size=4),
+        seed=st.integers(0, 1000),
+    )
+    @settings(max_examples=math.ceil(400 * share), deadline=None, suppress_health_check=list(HealthCheck))
+    def check_one(
+        lookup: str,
+        clock: str,
+        jump: int | None,
+        ahead: int | None,
+        period_and_span: tuple[int, int],
+        windows: list[tuple[list[list[Row]], int]],
+        seed: int,
+    ) -> None:
+        period, span = period_and_span
+        rules = Settings("event_time", period, span, lookup, clock, ahead, jump)
+        now_us = 0
+        run = []
+        for partitions, step in windows:
+            now_us += step
+            run.append(Window(partitions, now_us))
+        check(Stream(rules, False, ["string"], run), random_shape(seed))
+
+    check_one()
 
 
 def _flat(answers: list[list[list[Answer]]]) -> list[str]:
@@ -152,10 +168,10 @@ def _cut(stream: Stream, seed: int, partitions: int) -> tuple[Stream, Stream]:
 
 
 @pytest.mark.parametrize("mode", ["never", "category", "event_time", "ordered", "ordered float"])
-def test_batches_do_not_matter_to_an_arrival_clock(mode: str) -> None:
+def test_batches_do_not_matter_to_an_arrival_clock(mode: str, share: float) -> None:
     """One source partition, cut into windows anywhere: the same ports. (The wall clock stands still here: guards read
     it, and a jump is allowed more time until the clock moves.)"""
-    for seed in range(80 * SCALE):
+    for seed in _seeds(80, share):
         stream = random_stream(mode, seed)
         rules = replace(stream.settings, clock="arrival")
         whole, cut = _cut(replace(stream, settings=rules), seed, 1)
@@ -164,9 +180,9 @@ def test_batches_do_not_matter_to_an_arrival_clock(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["never", "category"])
-def test_source_partitions_do_not_matter_without_a_clock(mode: str) -> None:
+def test_source_partitions_do_not_matter_without_a_clock(mode: str, share: float) -> None:
     """Without a latest point, how the rows are dealt to source partitions changes nothing either."""
-    for seed in range(80 * SCALE):
+    for seed in _seeds(80, share):
         whole, cut = _cut(random_stream(mode, seed), seed, 3)
         shape = random_shape(seed)
         assert _flat(run_engine(whole, shape)) == _flat(run_engine(cut, shape)), f"{mode}, seed {seed}"
@@ -174,14 +190,14 @@ def test_source_partitions_do_not_matter_without_a_clock(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["event_time", "ordered", "ordered float"])
 @pytest.mark.parametrize("cut_by", ["windows of a batch clock", "source partitions of an arrival clock"])
-def test_where_cuts_matter(mode: str, cut_by: str) -> None:
+def test_where_cuts_matter(mode: str, cut_by: str, share: float) -> None:
     """Where a cut does matter, it matters one way: a coarser one knows less of the latest point, so it expires less.
 
     A batch clock moves between windows only; a source partition does not see its neighbours' clocks. What the coarser
     cut expires, the finer one expires too. (With guards a clock that knows more also allows more: they are off.)
     """
     differing = 0
-    for seed in range(80 * SCALE):
+    for seed in _seeds(80, share):
         stream = random_stream(mode, seed)
         is_batch = cut_by.startswith("windows")
         rules = replace(stream.settings, clock="batch" if is_batch else "arrival", jump=None, ahead=None)

@@ -8,6 +8,7 @@ import pytest
 from store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
 from bucket_store.backend import open_backend
+from deduper.findings import Check
 from deduper.open_store import open_store
 from deduper.verify import Verification, verify_store
 
@@ -48,7 +49,7 @@ def test_every_flipped_byte_of_a_piece_is_found(config_file: Path) -> None:
                 file.write_bytes(damaged)
                 found = verified(config_file)
                 assert not found.is_sound, at
-                assert all(piece.name in finding for finding in found.findings)
+                assert all(piece.name in finding.what for finding in found.findings)
             file.write_bytes(whole)
     assert verified(config_file).is_sound
 
@@ -60,15 +61,16 @@ def test_a_missing_segment_and_a_damaged_sources_file_are_both_told(config_file:
     sources = store.root / "sources" / store.log.state.sources[1].name
     sources.write_bytes(sources.read_bytes()[:-1])
     findings = verified(config_file).findings
-    assert any("piece 000000000000" in finding for finding in findings)
-    assert any(finding.startswith("sources of window 1: ") for finding in findings)
+    assert any("piece 000000000000" in finding.what for finding in findings)
+    assert any(finding.what.startswith("sources of window 1: ") for finding in findings)
 
 
 def test_counts_that_differ_from_the_pieces_are_told(tmp_path: Path) -> None:
     """A window that counted more uniques than it remembers has lost keys."""
     file = write_config(tmp_path)
     make_store(file, [Window([SeenKey(("a", 1), BUCKET, BEGIN_US)], BEGIN_US, {"unique": 2})])
-    assert verified(file).findings == ("window 0: 2 unique tuples, but 1 entries in its pieces",)
+    found = {(finding.check, finding.expected, finding.found) for finding in verified(file).findings}
+    assert found == {(Check.LOG_COUNTS, "2", "1 entries"), (Check.LOG_COUNTS, "2", "1")}
 
 
 def test_remains_of_a_broken_attempt_are_counted_and_harmless(config_file: Path) -> None:

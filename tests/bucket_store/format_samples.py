@@ -1,0 +1,153 @@
+"""One small file, or more, of every format that FORMAT.md lists, with the way the product reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import test_format_files
+import test_log_record
+import test_marks
+import test_sources_file
+from damage import Format, Read
+from table_samples import STORE_ID
+
+from bucket_store.commit_log import CommitLog
+from bucket_store.durable import LOCAL
+from bucket_store.generation import GenerationHeader, _read_header, _write_header
+from bucket_store.heartbeat import HeartBeat, read_beat
+from bucket_store.log_record import decode_record, encode_record, record_name
+from bucket_store.manifest import read_manifest
+from bucket_store.marks import decode_intent, encode_intent, read_intents, read_published, write_intent
+from bucket_store.matches import TableLayout
+from bucket_store.piece import dump_piece
+from bucket_store.sealed import seal, unseal
+from bucket_store.sources_file import decode_sources, encode_sources, read_sources, write_sources
+from bucket_store.table_file import create_table, open_table
+
+PIECES = Path(__file__).parent / "data"
+LOG_FILES = test_format_files.FILES
+COMMITTED_PIECES = ("piece-v1-all-columns", "piece-v1-digests", "piece-v1-float")
+
+
+class Instead:
+    """The local files, with other bytes in the place of one of them."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self._path = path
+        self._data = data
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return getattr(LOCAL, name)
+
+    def read(self, path: Path) -> bytes:
+        return self._data if path == self._path else LOCAL.read(path)
+
+
+def committed_formats() -> list[Format]:
+    """Version 1 as it lies in the repository: what was written once must be guarded for ever."""
+    found = [
+        Format(name, (LOG_FILES / f"{name}.bin").read_bytes(), decode, is_absent=name == "intent")
+        for name, decode in test_format_files.DECODE.items()
+    ]
+    found += [
+        Format(name, (PIECES / f"{name}.bin").read_bytes(), _dump, file="segment", offset=1000, version_at=8)
+        for name in COMMITTED_PIECES
+    ]
+    path = LOG_FILES / "published.bin"
+    found.append(
+        Format("published", path.read_bytes(), lambda bad: read_published(path, fs=Instead(path, bad)), is_absent=True)
+    )
+    return found
+
+
+def generated_formats(directory: Path) -> list[Format]:
+    """What the product writes today, below a new directory, read by the functions that a job reads it with."""
+    sealed = seal(b"TESTTEST", 1, b"body")
+    found = [Format("seal", sealed, lambda bad: unseal(bad, magic=b"TESTTEST", version=1, file="f"))]
+    for kind, record in test_log_record.SAMPLES.items():
+        number = record.number
+        found.append(Format(f"{kind} record", encode_record(record), _record_reader(number), file="log/x"))
+    found.append(
+        Format(
+            "intent of today",
+            encode_intent(test_marks.INTENT),
+            lambda bad: decode_intent(bad, file="f"),
+            is_absent=True,
+        )
+    )
+    partitions = (test_sources_file.FILE, test_sources_file.TOPIC)
+    found.append(
+        Format(
+            "sources of today",
+            encode_sources(3, partitions),
+            lambda bad: decode_sources(bad, window=3, file="f"),
+        )
+    )
+    return found + _files_of_a_store(directory / "store", partitions) + _files_of_tables(directory / "tables")
+
+
+def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
+    log = CommitLog.create(root, {"key": ["user"]}, wall_us=5, snapshot_every=3)
+    log.claim_epoch("me", 6)
+    for window in range(3):
+        log.place(test_log_record.commit(window))
+    newest_snapshot, newest = 3, log.state.next_number - 1
+    write_intent(root, test_marks.INTENT)
+    ref = write_sources(root, window=3, epoch=1, attempt=0, partitions=partitions)
+    HeartBeat(root, "host:1").beat()
+
+    def of(name: str, read: Callable[[Any], object], *, is_absent: bool = False) -> Format:
+        path = root / name
+        data = path.read_bytes()
+        return Format(name, data, lambda bad: read(Instead(path, bad)), file=str(path), is_absent=is_absent)
+
+    def opened(fs: Any) -> object:
+        return asdict(CommitLog.open(root, fs=fs).state)
+
+    return [
+        of("manifest", lambda fs: read_manifest(fs, root)),
+        of(f"log/{record_name(newest_snapshot)}", opened),
+        of(f"log/{record_name(newest)}", opened),
+        of(f"intents/{test_marks.INTENT.epoch:06d}", lambda fs: read_intents(root, fs=fs) or None, is_absent=True),
+        of(f"sources/{ref.name}", lambda fs: read_sources(root, 3, ref, fs=fs)),
+        of("heartbeat", lambda fs: read_beat(root, fs=fs), is_absent=True),
+    ]
+
+
+def _files_of_tables(directory: Path) -> list[Format]:
+    directory.mkdir()
+    _write_header(directory, GenerationHeader(STORE_ID, "inc", "boot", bytes(range(16)), 5, 1000, False))
+    header = directory / "header"
+    whole = header.read_bytes()
+    used = len(whole.rstrip(b"\0"))
+
+    def read_header(bad: bytes) -> object:
+        header.write_bytes(bad)
+        return _read_header(directory)
+
+    layout = TableLayout(has_expiry=True, float_expiry=False, has_origin=True, one_table=False)
+    path = directory / "t7.table"
+    create_table(path, layout, bytes(range(16)), 7, capacity=4, slack=2)
+
+    def read_table(bad: bytes) -> object:
+        path.write_bytes(bad)
+        table = open_table(path, layout, bytes(range(16)), 7)
+        return None if table is None else (table.bucket, table.capacity, table.slack)
+
+    # Of a table the head alone has a checksum; the rest of the file is a cache like the memory it is mapped into.
+    table = path.read_bytes()
+    return [
+        Format("generation", whole, read_header, is_absent=True, silent=range(used, len(whole) + 1)),
+        Format("table", table, read_table, is_absent=True, silent=range(64, len(table))),
+    ]
+
+
+def _dump(data: bytes) -> str:
+    return dump_piece(data, file="segment", offset=1000)
+
+
+def _record_reader(number: int) -> Read:
+    return lambda bad: decode_record(bad, number=number, file="log/x")

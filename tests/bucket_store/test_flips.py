@@ -1,0 +1,76 @@
+"""Every format against every flipped bit and every truncation: the precise error, or absent; never another value."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from damage import (
+    Format,
+    all_bits,
+    assert_flips_are_found,
+    assert_truncations_are_found,
+    little_room,
+    some_bits,
+)
+from format_samples import committed_formats, generated_formats
+
+import bucket_store
+
+LEAST_FLIPS = 32_768
+SOURCES = Path(bucket_store.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here cuts the power."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def formats(tmp_path: Path) -> list[Format]:
+    """The committed files and those of today."""
+    return committed_formats() + generated_formats(tmp_path)
+
+
+def head(format: Format) -> range:
+    """The bits worth flipping one by one: of a table, those of its head and of what stands behind it."""
+    return range(8 * min(len(format.data), 600))
+
+
+def test_some_damage_to_every_format_is_found(formats: list[Format]) -> None:
+    """Magic and version bit by bit, and a sample of the rest; a fifth of the truncations."""
+    with little_room():
+        for seed, format in enumerate(formats):
+            assert_flips_are_found(format, some_bits(format.data[:600], seed))
+            lengths = range(0, len(format.data), max(5, len(format.data) // 40))
+            assert_truncations_are_found(format, [*lengths, len(format.data) - 1])
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(120)
+def test_all_damage_to_every_format_is_found(formats: list[Format]) -> None:
+    """All single-bit flips and all truncations of all files, 32,768 flips or more, in little memory."""
+    started = time.perf_counter()
+    flips = truncations = 0
+    with little_room():
+        for format in formats:
+            bits = head(format) if format.name == "table" else all_bits(format.data)
+            flips += assert_flips_are_found(format, bits)
+            truncations += assert_truncations_are_found(format, range(len(format.data)))
+    print(f"{flips} flips and {truncations} truncations of {len(formats)} files, {time.perf_counter() - started:.1f} s")
+    assert flips >= LEAST_FLIPS
+    assert truncations == sum(len(format.data) for format in formats)
+
+
+def test_every_format_of_a_store_is_among_them(formats: list[Format]) -> None:
+    """A magic that the product writes and that nothing here reads would go unguarded."""
+    sources = "".join(path.read_text() for path in SOURCES.glob("*.py"))
+    magics = {ast.literal_eval(found) for found in re.findall(r"^\w*MAGIC = (b\"[^\"]+\")$", sources, re.MULTILINE)}
+    magics -= {b"BSFRAME1"}  # see test_flips_in_segments
+    assert len(magics) >= 8
+    assert magics <= {format.data[:8] for format in formats}

@@ -1,0 +1,138 @@
+"""What must hold of a store's pieces and tables at any moment, looked at from outside, entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bucket_store.backend import open_backend
+from bucket_store.commit_log import CommitLog
+from bucket_store.generation import _read_header
+from bucket_store.kernels import ordered_expiry
+from bucket_store.piece import PieceRef, decode_piece
+from bucket_store.table_file import bucket_of, open_table
+from deduper import judging
+from tests.deduper.small_service import World
+
+Entry = tuple[int | None, int | None, int | None]
+"""Expiry key (as tables order it), origin, window; None where the store keeps none."""
+Keys = dict[tuple[int, int], Entry]
+
+
+def piece_entries(world: World, log: CommitLog, ref: PieceRef) -> dict[int, Keys]:
+    """A piece's entries by bucket; every byte of it is checked on the way."""
+    pieces = open_backend(world.config.store.url)
+    header, buckets = decode_piece(pieces.read(ref), file=ref.file, offset=ref.offset)
+    found: dict[int, Keys] = {}
+    for bucket, entries in zip(header.buckets.tolist(), buckets, strict=True):
+        count = len(entries.digests)
+        expiry = [None] * count if entries.expiry is None else ordered_expiry(entries.expiry).tolist()
+        origin = [None] * count if entries.origin is None else entries.origin.tolist()
+        window = [ref.first_window] * count if entries.window is None else entries.window.tolist()
+        keys = map(tuple, entries.digests.tolist())
+        found[bucket] = dict(zip(keys, zip(expiry, origin, window, strict=True), strict=True))
+    return found
+
+
+def check_no_key_twice(world: World, log: CommitLog, points: dict[int, Any]) -> None:
+    """No key is remembered twice in its scope.
+
+    `points`: the expiry point after each window. With one scope for all that lives, a key may stand in two windows:
+    then the earlier copy was dead when the later one came.
+    """
+    one_scope = world.config.lookup == "all_live"
+    for refs in log.state.pieces.values():
+        seen: dict[tuple[int, int, int], Entry] = {}
+        for ref in refs:
+            for bucket, keys in piece_entries(world, log, ref).items():
+                for (hi, lo), entry in keys.items():
+                    place = (0 if one_scope else bucket, hi, lo)
+                    before = seen.get(place)
+                    seen[place] = entry
+                    if before is None:
+                        continue
+                    point = points[ref.last_window]
+                    assert one_scope, f"a key twice in bucket {bucket}"
+                    assert point is not None, "a key twice, and nothing has expired"
+                    assert before[0] is not None
+                    assert before[0] <= _ordered(world, point), "a key twice in the live period"
+
+
+def check_tables(world: World, log: CommitLog) -> int:
+    """Every resident table holds what its pieces say, and nothing else that lives; gives how many were compared."""
+    tables = world.tables()
+    state, layout = log.state, tables.layout
+    point = None
+    if layout.one_table:
+        point = judging.shard_views(world.config, log.manifest, state)[0].expiry_point
+    compared = 0
+    for shard, generation in _generations(Path(tables.disk_dir), log.manifest.store_id):
+        header = _read_header(generation)
+        if header is None or header.is_dirty or header.boot_id != world.boot_id():
+            continue
+        assert header.next_window <= state.next_window, "tables hold a window that is not committed"
+        live_from = judging.live_from_bucket(world.config, state)
+        dead = set(judging.dead_pieces(world.config, state))
+        refs = [ref for ref in state.pieces.get(shard, ()) if ref not in dead and ref.last_window < header.next_window]
+        expected = _expected(world, log, refs, one_table=layout.one_table)
+        for place in (tables.memory_dir, tables.disk_dir):
+            for path in Path(place, generation.relative_to(tables.disk_dir)).glob("t*.table"):
+                bucket = bucket_of(path.name)
+                assert bucket is not None
+                table = open_table(path, layout, header.nonce, bucket)
+                if table is None or (not layout.one_table and live_from is not None and bucket < live_from):
+                    continue
+                held = _held(table)
+                assert len(held) == table.keys, f"{path}: {len(held)} keys, says {table.keys}"
+                if point is not None:
+                    held = {key: entry for key, entry in held.items() if entry[0] > _ordered(world, point)}
+                wanted = expected.get(bucket, {})
+                if point is not None:
+                    wanted = {key: entry for key, entry in wanted.items() if entry[0] > _ordered(world, point)}
+                if not layout.has_origin:
+                    wanted = {key: (entry[0], None, None) for key, entry in wanted.items()}
+                if not layout.has_expiry:
+                    wanted = {key: (None, *entry[1:]) for key, entry in wanted.items()}
+                assert held == wanted, f"{path}: held {held}, the pieces say {wanted}"
+                compared += 1
+    return compared
+
+
+def _generations(disk: Path, store_id: str) -> Iterator[tuple[int, Path]]:
+    for shard in (disk / store_id).glob("*"):
+        numbers = [int(path.name) for path in shard.iterdir() if path.name.isdecimal()]
+        if numbers:
+            yield int(shard.name), shard / str(max(numbers))
+
+
+def _expected(world: World, log: CommitLog, refs: list[PieceRef], *, one_table: bool) -> dict[int, Keys]:
+    expected: dict[int, Keys] = {}
+    for ref in refs:
+        for bucket, keys in piece_entries(world, log, ref).items():
+            table = expected.setdefault(0 if one_table else bucket, {})
+            for key, entry in keys.items():
+                known = table.get(key)
+                if known is None or known[0] is None or entry[0] > known[0]:
+                    table[key] = entry
+    return expected
+
+
+def _held(table: Any) -> Keys:
+    held: Keys = {}
+    for slot in (table.slots != 0).any(axis=1).nonzero()[0].tolist():
+        hi, lo = table.slots[slot].tolist()
+        held[hi, lo] = (
+            int(table.expiry[slot]) if table.layout.has_expiry else None,
+            int(table.origin[slot]) if table.layout.has_origin else None,
+            int(table.window[slot]) if table.layout.has_origin else None,
+        )
+    return held
+
+
+def _ordered(world: World, point: int | float) -> int:
+    import numpy as np
+
+    if world.config.point_scale.is_float:
+        return int(ordered_expiry(np.array([point], np.float64))[0])
+    return int(point)

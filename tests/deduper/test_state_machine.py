@@ -1,0 +1,644 @@
+"""A job's whole life in random steps, with every fault between them that its design speaks of, against the oracle.
+
+Everything below Spark is real: see `small_service`. After every step all that was committed has been held against the
+oracle, verdict by verdict, and the log's totals and clock, the ports and their mark against what was committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from bucket_store import generation, mapped_tables
+from bucket_store.commit_log import CommitLog
+from bucket_store.errors import CorruptionError, FencedError, StaleViewError
+from bucket_store.marks import read_intents, read_published
+from deduper import window_run
+from deduper.output_names import PUBLISHED, FinalName, file_sinks
+from deduper.staging import staging_homes
+from deduper.verdict import expiry_point
+from tests.deduper.engine import comparable
+from tests.deduper.small_service import (
+    BEGIN_US,
+    SECOND,
+    DriverKilled,
+    Process,
+    TaskKilled,
+    TaskRun,
+    Trial,
+    World,
+    _Receipts,
+    armed,
+    machine_of,
+    run_task,
+)
+from tests.deduper.store_checks import check_no_key_twice, check_tables
+from tests.oracle import Answer, Oracle, Row, Settings
+
+FIGURES: Counter[str] = Counter()
+"""What the runs of this process did."""
+
+_KEYS = ("a", "b", "c", "d", "e", "", "g", None)
+_STEPS = (0, 0, 1, 1, 3, -1, -2, -9, -10, -11, -20, 2, 5, 12, 1000, None)
+_CATEGORIES = ("p", "q", "p", "r", "q", "s", "t", "p", "q", "r", "s", "t", "u", "p", "v", None)
+_CLOCK = (0, SECOND, 3 * SECOND, 30 * SECOND, 700 * SECOND, -SECOND, -1000 * SECOND)
+_ROOM = (0, 30_000, 60_000, 130_000, 1 << 24)
+
+TASK_POINTS = (
+    "judge.drained",
+    "tables.applying",
+    "judge.piece.before",
+    "piece.half",
+    "piece.entered",
+    "judge.piece.after",
+)
+DRIVER_POINTS = (
+    *TASK_POINTS,
+    "window.0.batch",
+    "window.1.intent",
+    "stage.written",
+    "window.2.judged",
+    "window.3.synced",
+    "window.3.durable",
+    "log.written",
+    "log.linked",
+    "log.snapshot",
+    "window.4.committed",
+    "publish.renamed",
+    "window.5.published",
+    "window.6.checked",
+    "window.6.half",
+    "window.6.marked",
+    "expire.recorded",
+    "piece.deleted",
+    "expire.deleted",
+    "log.folded",
+    "window.7.checkpoint",
+)
+START_POINTS = (
+    "start.claimed",
+    "log.written",
+    "log.linked",
+    "log.snapshot",
+    "publish.renamed",
+    "window.6.half",
+    "start.published",
+    "stage.discarded",
+    "start.discarded",
+)
+
+_ROWS = st.binary(max_size=14)
+"""A row a byte: three bits of key, four of expiry key or category; the highest begins a new source partition."""
+_MOMENT = st.sampled_from(_CLOCK)
+_NTH = st.sampled_from((1, 1, 2, 3))
+
+
+@st.composite
+def trials(draw: Any, by: str) -> Trial:
+    """Settings near the edges: small periods, two buckets a period, little that is live."""
+    null_keys = draw(st.sampled_from(("error", "allow")))
+    unit: Any = 1
+    chosen = Settings(by, null_keys=null_keys)
+    if by == "category":
+        live, dropped = draw(st.integers(1, 3)), draw(st.sampled_from((0, 1, 2, 10_000)))
+        chosen = replace(chosen, live_categories=live, remember_dropped=dropped)
+    elif by != "never":
+        unit = SECOND if by != "ordered" else draw(st.sampled_from((1, 1.0, 0.1)))
+        period, span = draw(st.sampled_from(((1, 1), (10, 10), (10, 3), (7, 5))))
+        chosen = replace(chosen, period=period * unit, span=span * unit)
+    if by in ("event_time", "ordered"):
+        jump = draw(st.sampled_from((None, None, 4, 25)))
+        chosen = replace(
+            chosen,
+            lookup=draw(st.sampled_from(("own_bucket", "all_live"))),
+            clock=draw(st.sampled_from(("arrival", "arrival", "batch"))),
+            ahead=draw(st.sampled_from((None, 10 * SECOND))) if by == "event_time" else None,
+            jump=None if jump is None else jump * unit,
+        )
+    return Trial(
+        chosen,
+        unit,
+        shards=draw(st.sampled_from((1, 1, 2, 3))),
+        first_seen=draw(st.booleans()),
+        snapshot_every=draw(st.integers(2, 6)),
+    )
+
+
+class JobMachine(RuleBasedStateMachine):
+    """One job. `self.pending` is the batch that Spark would give again."""
+
+    # What all examples of a run have: drawn, they would be the same in most of them.
+    by = "never"
+    backend = "file"
+    ports = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open = contextlib.ExitStack()
+        self.pending: list[str] = []
+        self.known: set[str] = set()
+        self.sleepers: list[Process] = []
+        self.read_files: dict[str, int] = {}
+        self.held: list[int] = []
+        self.points: dict[int, Any] = {}
+        self.committed: list[tuple[str, ...]] = []
+        self.expected: list[list[list[Answer]]] = []
+        self.ports_seen = Counter[tuple[int, str]]()
+        self.totals: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.last_wall_us = 0
+        self.mark = -1
+
+    # What happens
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        """A new job on a new machine."""
+        place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.root = Path(self._open.enter_context(tempfile.TemporaryDirectory(dir=place, prefix="machine-")))
+        trial = data.draw(trials(self.by))
+        self.trial = trial = replace(trial, backend=self.backend, ports=self.ports)
+        self.world = World(self.root, trial)
+        self._open.enter_context(machine_of(self.world))
+        self.oracle = Oracle(trial.settings)
+        self.process = Process(self.world)
+        self.reader = CommitLog.open(self.world.config.store.path)
+        FIGURES["examples"] += 1
+        FIGURES[f"by {trial.settings.by}"] += 1
+        FIGURES[f"on {trial.backend}"] += 1
+
+    @rule(data=_ROWS, later=_MOMENT)
+    def window(self, data: bytes, later: int) -> None:
+        """A batch that nothing happens to."""
+        self._window(data, later)
+
+    @rule(data=_ROWS, later=_MOMENT)
+    def another_window(self, data: bytes, later: int) -> None:
+        """The same: most of what happens is this."""
+        self._window(data, later)
+
+    @rule(data=_ROWS, point=st.sampled_from(TASK_POINTS), nth=_NTH)
+    def window_with_a_dying_task(self, data: bytes, point: str, nth: int) -> None:
+        """A Python worker dies; Spark runs its task again."""
+
+        def die() -> None:
+            FIGURES["tasks killed"] += 1
+            raise TaskKilled
+
+        with armed(point, nth, die):
+            self._window(data, SECOND)
+
+    @rule(data=_ROWS, twin=st.sampled_from(("after", *TASK_POINTS)), keep_first=st.booleans(), lose=st.booleans())
+    def window_with_twins(self, data: bytes, twin: str, keep_first: bool, lose: bool) -> None:
+        """Every shard is judged twice, at once or one after the other; perhaps a receipt is lost, and all is again."""
+        trouble = self.world.trouble
+        trouble.twin, trouble.keep_first_receipt, trouble.lose_receipt = twin, keep_first, lose
+        FIGURES["windows with twins"] += 1
+        self._window(data, SECOND)
+
+    @rule(data=_ROWS, point=st.sampled_from(DRIVER_POINTS), nth=_NTH, later=_MOMENT, more=_ROWS)
+    def window_with_a_dying_driver(self, data: bytes, point: str, nth: int, later: int, more: bytes) -> None:
+        """The driver dies; the next one is given the batch again, with what has come meanwhile, if anything has."""
+        if self._dies_in(data, point, nth):
+            self.world.now_us += later
+            self._start()
+            if more:
+                self.pending += self._put(more)
+            self._offer()
+
+    @rule(data=_ROWS, point=st.sampled_from(DRIVER_POINTS), nth=_NTH, goes_on=st.booleans())
+    def window_with_an_overtaken_driver(self, data: bytes, point: str, nth: int, goes_on: bool) -> None:
+        """Another driver starts, and perhaps judges the same batch, while this one sleeps; then it wakes."""
+        self.pending += self._put(data)
+        paths, sleeper = list(self.pending), self.process
+        window = self.reader.refresh().next_window
+
+        def overtake() -> None:
+            FIGURES["takeovers"] += 1
+            self.process = Process(self.world)
+            if goes_on:
+                self._offer()
+
+        with armed(point, nth, overtake):
+            try:
+                sleeper.offer(paths)
+            except FencedError:
+                assert self.process is not sleeper
+            else:
+                committer = self._committer(window)
+                assert committer is None or committer[1] == sleeper.log.epoch, "an overtaken driver said it committed"
+        if self.process is not sleeper:
+            self.sleepers = [*self.sleepers[-1:], sleeper]
+        self._absorb()
+        self._offer()
+
+    @rule(data=_ROWS)
+    def sleeper_wakes(self, data: bytes) -> None:
+        """An old driver judges a batch: it is fenced, and nothing has changed."""
+        if self.sleepers:
+            sleeper = self.sleepers.pop()
+            before = self._everything_of_drivers()
+            with pytest.raises(FencedError):
+                sleeper.offer(self._put(data or b"\0"))
+            with pytest.raises(FencedError):
+                window_run.publish_window(self.world.config, sleeper.log, sleeper.log.state.next_window - 1, ())
+            assert self._everything_of_drivers() == before
+            FIGURES["sleepers fenced"] += 1
+
+    @rule(later=_MOMENT, point=st.sampled_from((None, *START_POINTS)), nth=_NTH)
+    def restart(self, later: int, point: str | None, nth: int) -> None:
+        """A new process, whose first start may die on its way."""
+        self.sleepers = [*self.sleepers[-1:], self.process]
+        self.world.now_us += later
+        if point is not None:
+            with armed(point, nth, _die), contextlib.suppress(DriverKilled):
+                Process(self.world)
+        self._start()
+        self._offer()
+
+    @rule(which=st.integers(0, 11))
+    def zombie_task(self, which: int) -> None:
+        """A task of an earlier window runs again: what it said then, or nothing; and no table is different."""
+        runs = self.world.task_runs
+        if runs:
+            self._run_zombie(runs[which % len(runs)])
+
+    @rule(which=st.integers(0, 5), data=_ROWS)
+    def replay(self, which: int, data: bytes) -> None:
+        """A committed batch comes again: known files are skipped, new ones beside them are judged."""
+        if self.committed:
+            again = list(self.committed[which % len(self.committed)])
+            assert not self.process.offer(again)
+            self.pending += again
+            self._window(data, 0)
+            FIGURES["replays"] += 1
+
+    @rule(memory=st.sampled_from(_ROOM), disk=st.sampled_from(_ROOM))
+    def room(self, memory: int, disk: int) -> None:
+        """There is more or less room for tables from now on."""
+        self.world.memory_bytes, self.world.disk_bytes = memory, disk
+
+    @rule(what=st.sampled_from(("memory", "disk", "both", "boot", "held", "freed")))
+    def tables_lost(self, what: str) -> None:
+        """The machine loses its power or its directories; or a frozen task keeps a lock."""
+        if what == "boot":
+            self._cut_power()
+        elif what == "held":
+            for path in self._generations():
+                lock = generation.try_lock(path)
+                if lock is not None:
+                    self.held.append(lock)
+        elif what == "freed":
+            self._free()
+        else:
+            for name in ("memory", "disk") if what == "both" else (what,):
+                shutil.rmtree(self.root / name, ignore_errors=True)
+
+    @rule(
+        which=st.integers(0, 7),
+        how=st.sampled_from(("gone", "head", "short", "header", "litter")),
+        at=st.integers(0, 63),
+    )
+    def table_damaged(self, which: int, how: str, at: int) -> None:
+        """A table is evicted or damaged where damage is found; or a dead worker left half of one."""
+        tables = [path for path in sorted(self.root.glob("*/*/*/*/t*.table")) if path.parts[-5] in ("memory", "disk")]
+        if how == "header":
+            tables = [path / "header" for path in self._generations()]
+        if not tables:
+            return
+        path = tables[which % len(tables)]
+        data = path.read_bytes()
+        if how == "litter":
+            path.with_name(f"{path.stem}.0badf00d.building").write_bytes(data[: 4096 + at])
+            return
+        # A new file: one that is mapped keeps what it was.
+        path.unlink()
+        if how == "short":
+            path.write_bytes(data[: len(data) * at // 64])
+        elif how != "gone":
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 + which]) + data[at + 1 :])
+        FIGURES["tables damaged"] += 1
+
+    @rule()
+    def look_inside(self) -> None:
+        """The tables are those that the pieces make."""
+        FIGURES["tables compared"] += check_tables(self.world, self.reader)
+
+    # What must hold
+
+    @invariant()
+    def everything_agrees(self) -> None:
+        """The log, the ports and the oracle."""
+        FIGURES["steps"] += 1
+        state = self.reader.refresh()
+        assert len(self.committed) == state.next_window, "absorbed"
+        assert {name: count for name, count in state.totals.items() if count} == +self.totals
+        assert {name: count for name, count in state.reason_totals.items() if count} == +self.reasons
+        if self.trial.settings.by in ("event_time", "ordered"):
+            assert state.latest_point == self.oracle.latest
+            assert state.latest_moved_us in (None, self.oracle.moved_us)
+        mark = read_published(self.world.config.store.path / "published")
+        assert mark is not None
+        assert self.mark <= mark.window < state.next_window, "the mark went back, or beyond what is committed"
+        self.mark = mark.window
+        if self.trial.ports:
+            self._read_ports(state.next_window)
+
+    def teardown(self) -> None:
+        """One more start, then everything once."""
+        try:
+            # Not after a failure, which this would hide.
+            if hasattr(self, "reader") and sys.exc_info()[0] is None:
+                self._free()
+                self._start()
+                self._offer()
+                self.everything_agrees()
+                state = self.reader.refresh()
+                assert CommitLog.open(self.world.config.store.path).state == state
+                FIGURES["tables compared"] += check_tables(self.world, self.reader)
+                check_no_key_twice(self.world, self.reader, self.points)
+                FIGURES.update(self.world.figures)
+                FIGURES["examples with snapshots"] += state.next_number > self.trial.snapshot_every
+                FIGURES["examples with purged pieces"] += state.purged_through >= 0
+        finally:
+            self._free()
+            self._open.close()
+
+    # How it is done
+
+    def _window(self, data: bytes, later: int) -> None:
+        self.world.now_us += later
+        self.pending += self._put(data)
+        self._offer()
+
+    def _put(self, data: bytes) -> list[str]:
+        """Input files of these rows: expiry keys lie about the committed latest point."""
+        partitions: list[list[Row]] = [[]]
+        by, unit = self.trial.settings.by, self.trial.unit
+        front = self.oracle.latest
+        if front is None:
+            front = BEGIN_US if by == "event_time" else 0 * unit
+        for byte in data:
+            if byte >> 7 and len(partitions) < 3:
+                partitions.append([])
+            step = byte >> 3 & 15
+            expiry: Any = None
+            if by == "category":
+                expiry = _CATEGORIES[step]
+            elif by in ("event_time", "ordered") and _STEPS[step] is not None:
+                expiry = front + _STEPS[step] * unit
+            partitions[-1].append(Row((_KEYS[byte & 7],), expiry))
+        FIGURES["rows put"] += len(data)
+        return self.world.put(partitions)
+
+    def _offer(self) -> None:
+        """Gives the pending batch to the driver and holds what comes of it against the oracle."""
+        if self.pending:
+            self._absorb()
+            paths = [path for path in self.pending if path not in self.known]
+            given = self.process.offer(list(self.pending))
+            assert given == bool(paths), "a known batch is judged, or a new one skipped"
+            self.pending = []
+            self._absorb()
+            assert self.known >= set(paths), "a batch is done and not committed"
+
+    def _dies_in(self, data: bytes, point: str, nth: int) -> bool:
+        self.pending += self._put(data)
+        with armed(point, nth, _die):
+            try:
+                self._offer()
+            except DriverKilled:
+                FIGURES["drivers killed"] += 1
+                return True
+        return False
+
+    def _start(self) -> None:
+        """A new process. What a start owes: no unnamed piece, no staged row, no intent but the newest is left."""
+        intents = read_intents(self.world.config.store.path)
+        self.process = Process(self.world)
+        FIGURES["restarts"] += 1
+        state = self._absorb()
+        named = {(ref.file, ref.name) for refs in state.pieces.values() for ref in refs}
+        named |= {(retired.ref.file, retired.ref.name) for retired in state.retired}
+        lying = {(piece.file, piece.name) for piece in self.process.pieces.pieces()}
+        assert lying <= named, f"orphans: {lying - named}"
+        assert not [folder for home in staging_homes(self.world.config) for folder in home.glob("_staging/*")]
+        left = read_intents(self.world.config.store.path)
+        assert left == sorted(intents, key=lambda intent: intent.epoch)[-1:]
+        mark = read_published(self.world.config.store.path / "published")
+        assert mark is not None
+        assert mark.window == state.next_window - 1
+
+    def _absorb(self) -> Any:
+        """Judges by the oracle what the log has committed since the last look."""
+        state = self.reader.refresh()
+        while len(self.committed) < state.next_window:
+            window = len(self.committed)
+            committer = self._committer(window)
+            assert committer is not None
+            judged = self.world.judged[committer]
+            assert judged.wall_us >= self.last_wall_us, "the wall clock went back"
+            again = [
+                other.wall_us
+                for key, other in self.world.judged.items()
+                if key[0] == window and other.paths == judged.paths
+            ]
+            assert set(again) == {judged.wall_us}, f"window {window} was judged by several clocks: {again}"
+            assert not self.known & set(judged.paths), "a file is judged twice"
+            self.last_wall_us = judged.wall_us
+            partitions = [self.world.rows[path] for path in judged.paths]
+            said = self.oracle.judge(partitions, judged.wall_us)
+            self.committed.append(judged.paths)
+            expected = [[self._named(answer) for answer in part] for part in self._comparable(said)]
+            assert judged.answers == expected, f"window {window} by {committer}"
+            self.expected.append(expected)
+            self.known.update(judged.paths)
+            for port, reason, _ in (answer for part in expected for answer in part):
+                self.totals[port] += 1
+                self.reasons[reason] += bool(reason)
+                self.ports_seen[window, port] += 1
+            latest = judged.wall_us if self.trial.settings.by == "processing_time" else self.oracle.latest
+            self.points[window] = expiry_point(latest, self.trial.settings.period)
+            FIGURES["windows"] += 1
+            FIGURES["rows"] += sum(map(len, partitions))
+        return state
+
+    def _committer(self, window: int) -> tuple[int, int, int] | None:
+        """(window, epoch, attempt) of the judging that the log has committed."""
+        sources = self.reader.refresh().sources.get(window)
+        if sources is None:
+            return None
+        _, epoch, attempt = map(int, sources.name.split("-"))
+        return window, epoch, attempt
+
+    def _comparable(self, said: list[list[Answer]]) -> list[list[Answer]]:
+        return comparable(said, self.trial.settings, keep_first_seen=self.trial.first_seen)
+
+    def _named(self, answer: Answer) -> Answer:
+        port, reason, first = answer
+        if first is None:
+            return answer
+        window, partition, position, expiry = first
+        return port, reason, (window, self.committed[window][partition], position, expiry)  # type: ignore[return-value]
+
+    def _run_zombie(self, run: TaskRun) -> None:
+        state = self.reader.refresh()
+        ahead = self._position(run.shard)
+        stays = run.task.views[run.shard].next_window < ahead
+        before = self._table_bytes(run.shard) if stays else None
+        try:
+            verdicts = run_task(run.task, run.shard, run.columns, _Receipts(self.world))
+        except StaleViewError:
+            FIGURES["zombies refused"] += 1
+        except CorruptionError:
+            gone = set(run.task.views[run.shard].pieces) - set(state.pieces.get(run.shard, ()))
+            assert gone, "a piece that is named cannot be read"
+        else:
+            assert verdicts == run.verdicts, "a zombie says something else"
+            assert not stays, "a zombie judged by tables that are ahead of it"
+            FIGURES["zombies ran"] += 1
+        assert before is None or self._table_bytes(run.shard) == before, "a zombie changed tables"
+
+    def _position(self, shard: int) -> int:
+        """How far the shard's tables are, 0 where they are worthless."""
+        store_id = self.reader.manifest.store_id
+        for path in self._generations():
+            header = generation._read_header(path)
+            if int(path.parent.name) == shard and header is not None and not header.is_dirty:
+                layout = self.world.tables().layout
+                same = header.boot_id == self.world.boot_id() and header.columns == generation._column_bits(layout)
+                if same and header.incarnation == self.reader.manifest.incarnation and header.store_id == store_id:
+                    return header.next_window
+        return 0
+
+    def _generations(self) -> list[Path]:
+        """The highest generation of every shard."""
+        highest: dict[Path, int] = {}
+        for path in self.root.glob("disk/*/*/*"):
+            if path.name.isdecimal():
+                highest[path.parent] = max(highest.get(path.parent, 0), int(path.name))
+        return [shard / str(number) for shard, number in sorted(highest.items())]
+
+    def _table_bytes(self, shard: int) -> dict[str, bytes]:
+        paths = [path for place in ("disk", "memory") for path in self.root.glob(f"{place}/*/{shard:04d}/*/*")]
+        return {str(path): path.read_bytes() for path in paths if path.is_file()}
+
+    def _everything_of_drivers(self) -> dict[str, bytes]:
+        """All files that only an owner may change."""
+        state = self.world.config.store.path
+        paths = [state / "published", *state.glob("log/*"), *state.glob("sources/*"), *self.root.glob("out/*/*")]
+        return {str(path): path.read_bytes() for path in paths if path.is_file()}
+
+    def _cut_power(self) -> None:
+        """Another boot: of tables, which nobody syncs, headers have survived and digests have not."""
+        self._free()
+        self.world.boot += 1
+        mapped_tables._mapped.clear()
+        for path in [*self.root.glob("disk/*/*/*/t*.table"), *self.root.glob("memory/*/*/*/t*.table")]:
+            data = path.read_bytes()
+            path.write_bytes(data[:4096] + bytes(len(data) - 4096))
+
+    def _free(self) -> None:
+        while self.held:
+            lock = self.held.pop()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
+
+    def _read_ports(self, next_window: int) -> None:
+        """What a reader of the ports sees: whole windows up to the mark, nothing that is not committed."""
+        published: dict[str, dict[int, Path]] = {}
+        for port, sink in file_sinks(self.world.config).items():
+            published[port] = {}
+            for path in sink.path.iterdir():
+                name = FinalName.of(path.name)
+                if name is not None:
+                    published[port][name.window] = path
+                    assert name.window < next_window, "a port shows a window before its commit"
+                    if str(path) not in self.read_files:
+                        self.read_files[str(path)] = name.window
+                        self._check_file(port, name.window, path)
+            beside = read_published(sink.path / PUBLISHED)
+            assert beside is not None
+            assert beside.window <= self.mark
+        for window in range(self.mark + 1):
+            for port, files in published.items():
+                assert (self.ports_seen[window, port] > 0) == (window in files), f"window {window}, port {port}"
+        FIGURES["looks at ports"] += 1
+
+    def _check_file(self, port: str, window: int, path: Path) -> None:
+        lines = path.read_text().splitlines()
+        rows = [
+            [ordinal, position, *answer]
+            for ordinal, part in enumerate(self.expected[window])
+            for position, answer in enumerate(part)
+            if answer[0] == port
+        ]
+        assert [json.loads(line) for line in lines] == json.loads(json.dumps(rows)), f"{path}"
+
+
+def _die() -> None:
+    raise DriverKilled
+
+
+def run(examples: int, steps: int, *, by: str, backend: str = "file", ports: bool = False) -> None:
+    """So many examples of so many steps."""
+    machine = type("JobMachine", (JobMachine,), {"by": by, "backend": backend, "ports": ports})
+    profile = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        print_blob=True,
+        derandomize=False,
+        suppress_health_check=list(HealthCheck),
+        phases=[phase for phase in Phase if phase is not Phase.explain],
+    )
+    run_state_machine_as_test(machine, settings=profile)
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], None]]:
+    """Prints past the capture: the figures are wanted from runs that pass."""
+
+    def show(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}")
+
+    return show
+
+
+def test_a_job_in_some_steps() -> None:
+    """Windows, deaths, twins, zombies, take-overs, lost and damaged tables: verdicts are the oracle's throughout."""
+    for by in _SHARES:
+        run(2, 20, by=by)
+        run(1, 20, by=by, ports=True)
+
+
+@pytest.mark.faults
+def test_a_job_in_many_steps(shown: Callable[[str], None]) -> None:
+    """The same, 500 times 50 steps."""
+    FIGURES.clear()
+    for by, share in _SHARES.items():
+        run(share - share // 10 - share // 20, 50, by=by)
+        run(share // 10, 50, by=by, ports=True)
+        run(share // 20, 50, by=by, backend="rocksdb")
+    shown("500 x 50: " + ", ".join(f"{count} {what}" for what, count in sorted(FIGURES.items())))
+    assert FIGURES["windows"] > 5_000
+
+
+_SHARES = {"never": 40, "category": 80, "processing_time": 60, "ordered": 160, "event_time": 160}
+"""Of 500 examples: the more an expiry has that can go wrong, the more."""
