@@ -23,12 +23,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
-from deduper import checkpoint
 from deduper.config import Config
-from deduper.file_source import file_stream, source_digest
+from deduper.file_batch import FileBatches
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
+from deduper.source_batch import BatchSource
 from deduper.spark_session import require_java, start_session
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
@@ -106,7 +106,7 @@ class _Job:
         self._on_progress = on_progress
         judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session))
         self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock)
-        self._known = known_digests(owned.log.root, owned.log.state.sources)
+        self._source = _batch_source(config, owned)
         self._stop = threading.Event()
         self._stopped_by = "drained"
         self._working = threading.Lock()
@@ -135,7 +135,7 @@ class _Job:
 
     def _writer(self, *, drain: bool) -> DataStreamWriter:
         writer = (
-            file_stream(self._session, self._config.source)
+            self._source.stream(self._session)
             .writeStream.foreachBatch(self._on_batch)
             .queryName(self._config.name)
             .option("checkpointLocation", str(self._checkpoint))
@@ -166,32 +166,24 @@ class _Job:
         finally:
             self._working.release()
 
-    def _on_batch(self, _: DataFrame, batch_id: int) -> None:
-        """Spark's callback. The frame is not read: see `file_source`."""
+    def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Spark's callback."""
         with self._working:
             if self._stop.is_set():
                 raise _StopRequested(f"batch {batch_id} came after the stop")
             try:
-                self._run_batch(batch_id)
+                self._run_batch(batch_id, frame)
             except Exception as exc:
                 # Kept whole: through Spark it would come back as a text.
                 self._failure = reason_to_stop(self._log, exc)
                 raise
 
-    def _run_batch(self, batch_id: int) -> None:
-        listed = checkpoint.files_of_batch(self._checkpoint, batch_id)
-        fresh = tuple(file for file in listed if source_digest(file.path, file.modified_ms) not in self._known)
-        if len(fresh) < len(listed):
-            logger.warning(
-                "batch %d: %d of its %d files were judged before and are skipped",
-                batch_id,
-                len(listed) - len(fresh),
-                len(listed),
-            )
-        if not fresh:
+    def _run_batch(self, batch_id: int, frame: DataFrame) -> None:
+        batch = self._source.batch(batch_id, frame)
+        if batch is None:
             return
-        progress = self._runner.run(Batch(self._query_id(), batch_id, fresh))
-        self._known |= {source_digest(file.path, file.modified_ms) for file in fresh}
+        progress = self._runner.run(Batch(self._query_id(), batch_id, batch))
+        self._source.judged(batch)
         self.windows += 1
         for port in self.totals:
             self.totals[port] += getattr(progress, port)
@@ -228,3 +220,7 @@ class _Job:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _batch_source(config: Config, owned: Ownership) -> BatchSource:
+    return FileBatches(config.source, owned.checkpoint, known_digests(owned.log.root, owned.log.state.sources))

@@ -24,10 +24,10 @@ from deduper.categories import CategoryState, PlaceIntervals, arrange
 from deduper.clock import POSITION_BITS, ClockRules
 from deduper.config import CategoryExpiry, Config
 from deduper.digest_columns import fast_digest, secure_digest, shard_of
-from deduper.file_source import SourceFile, read_files, with_order
-from deduper.parse import CATEGORY, CHANGED, EXPIRY, FATE, ORDER, RAW, REC, parsed, record_column, with_keys
+from deduper.parse import CATEGORY, EXPIRY, FATE, ORDER, RAW, REC, record_column, with_keys
 from deduper.receipts import ReceiptBox
 from deduper.shard_task import REASONS, ArrowColumns, BatchTask, clock_function, judge_function, verdict_type
+from deduper.source_batch import SourceBatch
 from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict
 
 HI, LO, LATEST, SHARD, JUDGED, DEDUP, PORT = "_hi", "_lo", "_latest", "_shard", "_judged", "_dedup", "_port"
@@ -54,22 +54,13 @@ class Categories:
     ids: dict[str, int]
 
 
-def prepare(session: SparkSession, config: Config, salt: bytes, files: Sequence[SourceFile]) -> Prepared:
-    """Read, parse and digest the files; one row a record, plus one for each file that is an error itself.
+def prepare(session: SparkSession, config: Config, salt: bytes, batch: SourceBatch) -> Prepared:
+    """Read, parse and digest a batch.
 
     `rows_in` counts the rows in the same pass, as `rows`.
     """
-    source = config.source
-    readable = [file for file in files if file.fate is Fate.ADMITTED]
-    frame = _file_errors(session, config, files) if len(readable) < len(files) else None
-    if readable:
-        rows = with_order(session, read_files(session, source, files), files, ORDER, CHANGED)
-        tuples = parsed(rows, source)
-        frame = tuples if frame is None else tuples.unionByName(frame)
-    if frame is None:
-        raise ValueError("a window has at least one file")
     counted = Observation()
-    frame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+    frame = batch.tuples(session).observe(counted, F.count(F.lit(1)).alias("rows"))
     keyed = with_keys(frame, config)
     columns = [(record_column(column), column.type.text) for column in config.key_columns]
     hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(columns, salt)
@@ -141,16 +132,6 @@ def dedup_type(config: Config) -> str:
         "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"
         f"{first if config.store.first_seen else ''}>"
     )
-
-
-def _file_errors(session: SparkSession, config: Config, files: Sequence[SourceFile]) -> DataFrame:
-    rows = [
-        (None, f"{file.problem}", int(file.fate), ordinal << POSITION_BITS)
-        for ordinal, file in enumerate(files)
-        if file.fate is not Fate.ADMITTED
-    ]
-    schema = f"{REC} struct<{config.source.columns}>, {RAW} string, {FATE} tinyint, {ORDER} bigint"
-    return session.createDataFrame(rows, schema)
 
 
 def _with_clock(
