@@ -31,6 +31,7 @@ from deduper.stopping import Stop, restoring_handlers
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
 from deduper.window_run import Batch, WindowRunner
+from deduper.worker_errors import raised_in_worker
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ class _Job:
                 self._run_batch(batch_id)
             except Exception as exc:
                 # Kept whole: through Spark it would come back as a text.
-                self._failure = reason_to_stop(self._log, exc)
+                self._failure = reason_to_stop(self._log, raised_in_worker(exc))
                 raise
 
     def _run_batch(self, batch_id: int) -> None:
