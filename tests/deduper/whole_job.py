@@ -6,6 +6,7 @@ as a JSON text. The order of the steps is the job's, so that a window can be lef
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import random
@@ -38,6 +39,7 @@ from deduper.output_names import Attempt, FinalName, file_sinks, final_name
 from tests.deduper.engine import BUCKETS, Engine, Shape
 from tests.oracle import Answer, Row, Settings
 
+_SIZES = ((20, 30), (0, 25, 40), (0, 25, 40))
 WALL_US = 1_740_000_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOUR = 3_600_000_000
@@ -114,6 +116,7 @@ class WholeJob:
     directory: Path
     kind: Kind = Kind()
     seed: int = 0
+    interval_us: int = 10_000_000
     answers: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def make(self, windows: int = 5) -> WholeJob:
@@ -168,22 +171,22 @@ class WholeJob:
         """The store as a command opens it."""
         return open_store(str(self.config_file))
 
-    def run_window(self) -> None:
-        """One window, through all its steps."""
-        record = self.judge()
+    def run_window(self, *, change: Callable[[CommitRecord], CommitRecord] = lambda record: record) -> None:
+        """One window, through all its steps; its record is another where it is to be `change`d."""
+        record = change(self.judge())
         self.log.place(record)
         self.publish(record.outputs)
         self.mark(record.window)
         for sink in file_sinks(self.config).values():
             shutil.rmtree(sink.path / "_staging", ignore_errors=True)
 
-    def judge(self, **changes: Any) -> CommitRecord:
-        """Steps 2 and 3: everything is durable, nothing is committed. `changes` go into the record."""
+    def judge(self) -> CommitRecord:
+        """Steps 2 and 3: everything is durable, nothing is committed."""
         window, state = self.log.state.next_window, self.log.state
         attempt = Attempt(window, state.epoch, 0)
-        wall_us = WALL_US + window * 10_000_000
-        partitions = [[self._row(window) for _ in range(self.draw.choice((0, 25, 40)))] for _ in range(3)]
-        files = [str(self.directory / "in" / f"w{window}-{number}.json") for number in range(3)]
+        wall_us = WALL_US + window * self.interval_us
+        partitions = [[self._row(window) for _ in range(self.draw.choice(sizes))] for sizes in _SIZES]
+        files = [source_name(window, number) for number in range(3)]
         answers = self.engine.judge(partitions, wall_us)
         for file, given in zip(files, answers, strict=True):
             self.answers |= {(file, position): answer[0] for position, answer in enumerate(given)}
@@ -238,7 +241,7 @@ class WholeJob:
             "sources": sources,
             "extra": {CATEGORIES: self.engine.categories.to_wire()} if by == "category" else {},
         }
-        return CommitRecord(**{**fields, **changes})
+        return CommitRecord(**fields)
 
     def publish(self, outputs: Sequence[OutputFile]) -> None:
         """Step 5."""
@@ -321,7 +324,7 @@ class WholeJob:
                 in_window, of, at, expiry = first
                 dedup["first_seen"] = {
                     "window": in_window,
-                    "source": str(self.directory / "in" / f"w{in_window}-{of}.json"),
+                    "source": source_name(in_window, of),
                     "position": at,
                     "expiry": self._first_value(expiry),
                 }
@@ -419,12 +422,20 @@ class WholeJob:
         return path
 
     def copied(self, directory: Path) -> WholeJob:
-        """The same in another directory, as it was left; nothing can be committed there."""
+        """The same in another directory, with the same owner, who can go on."""
         shutil.copytree(self.directory, directory, dirs_exist_ok=True)
-        other = WholeJob(directory, self.kind, self.seed, dict(self.answers))
+        other = WholeJob(directory, self.kind, self.seed, self.interval_us, dict(self.answers))
         other.config = load_config(other.config_file, environment={})
         other.log = CommitLog.open(other.config.store.path)
+        other.log._epoch = self.log.epoch
+        other.engine = copy.deepcopy(self.engine)
+        other.draw = copy.deepcopy(self.draw)
         return other
+
+
+def source_name(window: int, number: int) -> str:
+    """The same wherever a job is copied to."""
+    return f"/data/in/w{window}-{number}.json"
 
 
 def described(port: str, path: Path, final: Path, rows: int, *, staged: str = "") -> OutputFile:
