@@ -44,6 +44,7 @@ from tests.services.kafka_connection import Connection
 READY_DEADLINE_S = 90.0
 _LEASH = Path(__file__).parent / "leash.py"
 _PORTS_BEFORE_THIS_ONE_FAILS = 3
+_C1_ONLY = ["-XX:TieredStopAtLevel=1"]
 
 FAST: dict[str, str | int] = {
     # A killed broker comes back when its old session is over.
@@ -105,7 +106,7 @@ class Broker:
         self.log = self.directory / "broker.log"
         self._users = dict(users or {})
         self._settings = FAST | dict(settings or {})
-        self._jvm = [f"-Xmx{heap}", "-XX:+UseSerialGC", *(["-XX:TieredStopAtLevel=1"] if fast_start else [])]
+        self._jvm = [f"-Xmx{heap}", *(_C1_ONLY if fast_start else [])]
         self._fixed_port = port
         self._names = ["PLAINTEXT", "CONTROLLER", *(["TLS"] if tls else []), *(["SASL"] if users else [])]
         self._ports: dict[str, int] = {}
@@ -332,14 +333,14 @@ class Broker:
         path.write_text("".join(lines), encoding="utf-8")
         return path
 
-    def _java(self, jars: str, main_class: str, *arguments: str) -> list[str]:
+    def _java(self, jvm: list[str], jars: str, main_class: str, *arguments: str) -> list[str]:
         # Native libraries are unpacked into java.io.tmpdir and stay there after kill -9.
         scratch = self.directory / "tmp"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         home = os.environ.get("JAVA_HOME")
         options = [
-            *self._jvm,
+            "-XX:+UseSerialGC",
             "-XX:-UsePerfData",
             f"-Djava.io.tmpdir={scratch}",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -347,14 +348,22 @@ class Broker:
             "-Dorg.slf4j.simpleLogger.showThreadName=false",
             "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
         ]
-        return [str(Path(home) / "bin" / "java") if home else "java", *options, "-cp", jars, main_class, *arguments]
+        return [
+            str(Path(home) / "bin" / "java") if home else "java",
+            *jvm,
+            *options,
+            "-cp",
+            jars,
+            main_class,
+            *arguments,
+        ]
 
     def _format(self, jars: str, properties: Path) -> None:
         """Makes the data directory, with a cluster id of its own."""
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # As an argument, a leading dash would be an option.
         cluster = cluster.replace("-", "_")
-        tool = self._java(jars, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
+        tool = self._java(_C1_ONLY, jars, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
         with self.log.open("ab") as log:
             done = subprocess.run(tool, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=120, check=False)
         if done.returncode != 0:
@@ -362,7 +371,7 @@ class Broker:
 
     def _launch(self, jars: str, properties: Path) -> None:
         self._admin = None
-        command = self._java(jars, "kafka.Kafka", str(properties))
+        command = self._java(self._jvm, jars, "kafka.Kafka", str(properties))
         leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *command]
         with self.log.open("ab") as log:
             # A session of its own: Ctrl-C is for us, and we stop the broker in order.
