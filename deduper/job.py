@@ -22,6 +22,7 @@ from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
 from deduper import checkpoint
 from deduper.config import Config
+from deduper.errors import DeduperError
 from deduper.file_source import file_stream, source_digest
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
@@ -83,6 +84,10 @@ def run(
     )
 
 
+# What comes of a JVM that is gone, in whatever state of a call.
+_OF_SPARK = (PySparkException, Py4JError, OSError)
+
+
 class _StopRequested(Exception):
     """Ends a batch that came after the stop: nothing of it was begun, and Spark must not count it as done."""
 
@@ -122,12 +127,19 @@ class _Job:
             self._follow(self._writer(drain=drain).start())
             if self._failure is not None:
                 raise self._failure
-        except (PySparkException, Py4JError, OSError) as exc:
-            # A supervisor's signal goes to all processes of a job: the JVM ends with the window half done.
-            if not self._stop.is_by_signal or not has_ended(self._session):
+        except _OF_SPARK as exc:
+            if not has_ended(self._session, after_signal=self._stop.is_by_signal):
                 raise
             with self._working:
-                logger.warning("the JVM was ended too; what it had begun is judged again at the next start: %s", exc)
+                # Whatever the window's thread does without Spark, it does to its end.
+                failure = self._failure or exc
+            if not isinstance(failure, _OF_SPARK):
+                raise failure from exc
+            if not self._stop.is_by_signal:
+                reason = "Spark's JVM has ended: killed, or out of memory; nothing is lost, start the job again"
+                raise DeduperError(f"{reason} ({str(exc).strip().partition(chr(10))[0]})") from exc
+            # A supervisor's signal goes to all processes of a job: the JVM ends with the window half done.
+            logger.warning("the JVM was ended too; what it had begun is judged again at the next start: %s", failure)
 
     def _follow(self, query: StreamingQuery) -> None:
         """Wait for the query's end, or end it."""

@@ -25,8 +25,7 @@ logger = logging.getLogger(__name__)
 
 _JAVA_VERSIONS = (17, 21)
 
-# A JVM that was asked to end runs its hooks first.
-_JVM_END_S = 10.0
+_JVM_END_S, _JVM_HOOKS_S = 1.0, 10.0
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
@@ -117,14 +116,14 @@ def end_session(session: SparkSession) -> None:
         logger.warning("Spark could not be stopped, its JVM is gone: %s", exc)
 
 
-def has_ended(session: SparkSession) -> bool:
-    """Whether the session's JVM has ended, or does so within seconds."""
+def has_ended(session: SparkSession, *, after_signal: bool = False) -> bool:
+    """Whether the session's JVM has ended, or does so within a moment; after a signal it runs its hooks first."""
     gateway = session.sparkContext._gateway
     process = None if gateway is None else getattr(gateway, "proc", None)
     if process is None:
         return False
     try:
-        process.wait(_JVM_END_S)
+        process.wait(_JVM_HOOKS_S if after_signal else _JVM_END_S)
     except subprocess.TimeoutExpired:
         return False
     return True
