@@ -111,6 +111,25 @@ def _twice(scene: Scene, moments: list[Moment], number: int) -> Tally:
     return tally
 
 
+def test_what_the_dead_left_unsynced_is_synced_by_the_living(tmp_path: Path) -> None:
+    """A process dies at any operation, the next finds its work and builds on it; then all that is not synced goes."""
+    scene = Scene(Plan(windows=2), tmp_path)
+    moments = recorded(scene, "first")
+    tally = in_parallel(lambda at: _built_upon(scene, moments[at], at), range(len(moments)), "built upon")
+    assert tally.violations == []
+    assert tally.states >= 180
+
+
+def _built_upon(scene: Scene, first: Moment, number: int) -> Tally:
+    name = f"built upon, operation {number} ({first.after})"
+
+    def live_and_die() -> None:
+        last = run_recorded(scene, Disk(dict(first.nodes)))[-1]
+        recover(scene, last, cut(last.nodes, 0))
+
+    return tried(name, scene, live_and_die)
+
+
 def test_a_sleeper_that_wakes_changes_nothing(tmp_path: Path) -> None:
     """At every operation of one window another owner takes over and commits; then the first one goes on, then a cut."""
     scene = Scene(replace(DYING, snapshot_every=4), tmp_path)
