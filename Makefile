@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart check test services kafka crash format bench clean
+.PHONY: help setup quickstart check test services kafka crash fuzz format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -24,6 +24,10 @@ kafka: ## a Kafka broker in the foreground, for a person: TOPICS="clicks:4 uniqu
 
 crash: setup ## kill real drivers at every failpoint; KILLS=n adds n at random, SEED=s draws others
 	@CRASH_KILLS=$(KILLS) CRASH_SEED=$(SEED) .venv/bin/python -m pytest -m crash tests/crash
+
+fuzz: setup ## look for inputs that break a decoder; SECONDS=n for each (60), TARGET=name for one
+	@.venv/bin/python -c 'import atheris' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[fuzz]'
+	@.venv/bin/python -m tests.fuzz $(TARGET) -max_total_time=$(or $(SECONDS),60)
 
 format: setup ## put the code into its form
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
