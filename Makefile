@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart check test crash format bench clean
+.PHONY: help setup quickstart check test services kafka crash fuzz format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -16,8 +16,18 @@ check: ## lint, format, types, layers, and the fast tests
 test: ## the same with all tests: Spark, services, crashes
 	@scripts/test.sh
 
+services: setup ## the tests on a real Kafka, which they start
+	@.venv/bin/python -m pytest -m services tests/services
+
+kafka: ## a Kafka broker in the foreground, for a person: TOPICS="clicks:4 unique:4", PORT=9092
+	@scripts/kafka.sh --port $(or $(PORT),9092) $(TOPICS)
+
 crash: setup ## kill real drivers at every failpoint; KILLS=n adds n at random, SEED=s draws others
 	@CRASH_KILLS=$(KILLS) CRASH_SEED=$(SEED) .venv/bin/python -m pytest -m crash tests/crash
+
+fuzz: setup ## look for inputs that break a decoder; SECONDS=n for each (60), TARGET=name for one
+	@.venv/bin/python -c 'import atheris' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[fuzz]'
+	@.venv/bin/python -m tests.fuzz $(TARGET) -max_total_time=$(or $(SECONDS),60)
 
 format: setup ## put the code into its form
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
@@ -26,6 +36,6 @@ bench: setup ## the benchmarks
 	@.venv/bin/python -m pytest -m bench
 
 clean: ## remove caches and the demo; .venv stays
-	@rm -rf demo build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	@rm -rf demo demo-kafka build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		.import_linter_cache *.egg-info
 	@find bucket_store deduper tests -name __pycache__ -type d -prune -exec rm -rf {} +

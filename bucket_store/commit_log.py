@@ -249,7 +249,7 @@ class CommitLog:
         aged = [
             number
             for number in numbers
-            if number % self._every == 0 and self.fs.modified_us(self._path(number)) + grace_us <= now_us
+            if number % self._every == 0 and self._is_as_old(self._path(number), now_us - grace_us)
         ]
         return [self._path(number) for number in numbers if aged and number < aged[-1]]
 
@@ -265,9 +265,16 @@ class CommitLog:
             failpoints.hit("log.folded")
         for name in self.fs.listdir(self._directory):
             path = self._directory / name
-            if is_temporary(name) and self.fs.modified_us(path) + grace_us <= now_us:
+            if is_temporary(name) and self._is_as_old(path, now_us - grace_us):
                 self.fs.remove(path)
         return len(folded)
+
+    def _is_as_old(self, path: Path, moment_us: int) -> bool:
+        """Whether a file was last written at `moment_us` or before; one that is gone since it was listed was not."""
+        try:
+            return self.fs.modified_us(path) <= moment_us
+        except FileNotFoundError:
+            return False
 
     def _path(self, number: int) -> Path:
         return self._directory / record_name(number)

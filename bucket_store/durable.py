@@ -297,11 +297,17 @@ def replace_whole(fs: FileSystem, path: Path, data: bytes) -> None:
 
 
 def make_directories(fs: FileSystem, path: Path) -> None:
-    """Make a directory and its missing parents, durable on return. Safe to repeat and to race."""
+    """Make a directory and its missing parents, durable on return. Safe to repeat and to race.
+
+    The first that is there already is synced into its parent too: who made it may have died before doing that.
+    """
     missing = []
     while not fs.exists(path):
         missing.append(path)
         path = path.parent
+    # Where we may not even look, none of ours has made anything.
+    with contextlib.suppress(PermissionError):
+        fs.fsync_dir(path.parent)
     for directory in reversed(missing):
         fs.mkdir(directory)
         fs.fsync_dir(directory.parent)

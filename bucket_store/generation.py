@@ -157,9 +157,15 @@ def try_lock(directory: Path) -> int | None:
 
 
 def last_used_us(directories: ShardDirectories) -> int | None:
-    """When a shard's tables were last taken into use, µs since the epoch; None when they are worthless on this boot."""
+    """When a shard's tables were last in use, µs since the epoch; None when nobody can use them on this boot.
+
+    A header that lies in another disk directory is not seen. Files in memory are as old as the boot at most, so they
+    count by their own times: a table is touched when it is used.
+    """
     used = []
-    for number in _numbers(directories.disk):
+    if directories.memory != directories.disk:
+        used += [path.stat().st_mtime_ns // 1000 for path in directories.memory.glob("*/*")]
+    for number in _numbers(directories.disk) if directories.disk.is_dir() else ():
         header = _read_header(directories.disk / str(number))
         if header is not None and header.boot_id == boot_id():
             used.append((directories.disk / str(number) / "header").stat().st_mtime_ns // 1000)

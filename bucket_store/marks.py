@@ -75,7 +75,8 @@ def decode_intent(data: bytes, *, file: str) -> Intent | None:
 def write_intent(root: Path, intent: Intent, *, fs: FileSystem = LOCAL) -> None:
     """Replace the intent of the intent's epoch."""
     directory = root / INTENTS_DIRECTORY
-    make_directories(fs, directory)
+    if not fs.exists(directory):
+        make_directories(fs, directory)
     replace_whole(fs, directory / f"{intent.epoch:0{_EPOCH_DIGITS}d}", encode_intent(intent))
 
 

@@ -115,7 +115,9 @@ def write_sources(
     """
     data = encode_sources(window, partitions)
     path = root / DIRECTORY / f"{window:012d}-{epoch:06d}-{attempt:03d}"
-    make_directories(fs, path.parent)
+    # One that is there was made durable by this owner's start, so that a window need not sync it again.
+    if not fs.exists(path.parent):
+        make_directories(fs, path.parent)
     place_new(fs, path, data)
     return SourcesRef(path.name, len(partitions), _checksum(data), len(data))
 

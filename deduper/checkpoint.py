@@ -181,15 +181,21 @@ def _entries(file: Path) -> Iterator[tuple[int, ListedFile]]:
     for line in lines[1:]:
         try:
             entry = json.loads(line)
-            yield entry["batchId"], ListedFile(entry["path"], entry["timestamp"])
-        except (ValueError, KeyError, TypeError) as exc:
+            number, uri, modified_ms = entry["batchId"], entry["path"], entry["timestamp"]
+            if (type(number), type(uri), type(modified_ms)) != (int, str, int):
+                raise TypeError("batchId and timestamp are whole numbers, path is text")
+            yield number, ListedFile(uri, modified_ms)
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise IntegrityError(f"{file}: not an entry of the file source: {line[:200]!r}") from exc
 
 
 def _log_offset(file: Path) -> int:
     try:
-        return int(json.loads(read_entry(file).rstrip("\n").rsplit("\n", 1)[-1])["logOffset"])
-    except (OSError, ValueError, KeyError, TypeError) as exc:
+        offset = json.loads(read_entry(file).rstrip("\n").rsplit("\n", 1)[-1])["logOffset"]
+        if type(offset) is not int:
+            raise TypeError("logOffset is a whole number")
+        return offset
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as exc:
         raise IntegrityError(f"{file}: no offset of a file source in it: torn, absent, or of another source") from exc
 
 
@@ -205,7 +211,8 @@ def read_entry(file: Path) -> str:
         sums = b""
     if len(sums) > _CRC_HEAD.size and sums.startswith(_CRC_MAGIC):
         _, each = _CRC_HEAD.unpack_from(sums)
-        expected = b"".join(struct.pack(">I", zlib.crc32(data[at : at + each])) for at in range(0, len(data), each))
+        steps = range(0, len(data), each or max(1, len(data)))  # 0 bytes a checksum is damage too
+        expected = b"".join(struct.pack(">I", zlib.crc32(data[at : at + each])) for at in steps)
         if sums[_CRC_HEAD.size :] != expected:
             raise IntegrityError(f"{file}: its bytes are not those of {file.name}'s checksum: torn")
     try:

@@ -39,6 +39,7 @@ _SCALARS = {
     "binary": "binary",
 }
 _NESTED = ("struct", "array", "map")
+_MOST_NESTED = 100
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([\w]+)|(.))", re.DOTALL)
 
 
@@ -129,6 +130,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
         self._next = 0
+        self._depth = 0
         self._end = len(text.rstrip())
 
     @property
@@ -161,13 +163,23 @@ class _Reader:
         return self._tokens[self._next - 1].text
 
     def number(self) -> int:
-        if not self.peek().isdigit():
+        # Not isdigit, which takes ² for one; nothing of more digits is a precision.
+        if not re.fullmatch("[0-9]{1,9}", self.peek()):
             raise DdlError(f"expected a number, found `{self.peek()}`", "write it as `decimal(10,2)`", self.offset)
         self._next += 1
         return int(self._tokens[self._next - 1].text)
 
     def type(self) -> ColumnType:
         offset = self.offset
+        if self._depth == _MOST_NESTED:
+            raise DdlError(f"types are nested more than {_MOST_NESTED} deep", "flatten the column", offset)
+        self._depth += 1
+        try:
+            return self._type(offset)
+        finally:
+            self._depth -= 1
+
+    def _type(self, offset: int) -> ColumnType:
         word = self.name("a type").lower()
         if word == "array":
             self.expect("<")

@@ -131,7 +131,8 @@ def plain_value(value: KeyValue, kind: ColumnType) -> Plain:
             raise ValueError(f"{value} is no {kind.name}")
         return value
     if kind.name in ("float", "double") and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(np.float32(value)) if kind.name == "float" else float(value)
+        with np.errstate(over="ignore"):  # beyond a float's range is infinity, as in Spark's cast
+            return float(np.float32(value)) if kind.name == "float" else float(value)
     if kind.name == "decimal" and isinstance(value, int | Decimal) and not isinstance(value, bool):
         return _unscaled(Decimal(value), kind)
     if kind.name == "string" and isinstance(value, str):
@@ -154,14 +155,15 @@ def _unscaled(value: Decimal, kind: ColumnType) -> int:
     number = int("".join(map(str, digits)))
     precision, scale = kind.precision or 0, kind.scale or 0
     shift = int(exponent) + scale
-    if shift >= 0:
+    # Before any power is taken: 1e999999999 is typed in a moment and computed for hours.
+    if number and value.adjusted() + scale >= precision:
+        raise ValueError(f"{value} is no {kind.text}")
+    if number and shift >= 0:
         number *= int(10**shift)
-    else:
-        number, rest = divmod(number, int(10**-shift))
+    elif number:
+        number, rest = divmod(number, int(10 ** min(-shift, len(digits))))
         if rest:
             raise ValueError(f"{value} has more than {scale} digits after the point")
-    if number >= 10**precision:
-        raise ValueError(f"{value} is no {kind.text}")
     return -number if sign else number
 
 

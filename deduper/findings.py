@@ -87,10 +87,14 @@ class Finding:
 
     @classmethod
     def of_error(cls, check: Check, error: Exception, what: str = "", *, file: object = "") -> Finding:
-        """What reading raised, as a finding. `what` says what was read, `file` where, for errors that do not."""
+        """What reading raised, as a finding. `what` says what was read, `file` where, for errors that do not.
+
+        Backends name files from the store's root on: then `file` is the whole path.
+        """
         if isinstance(error, CorruptionError):
             told = f"{what}: {error.what}" if what else error.what
-            return cls.of(check, told, file=error.file, offset=error.offset, expected=error.expected, found=error.found)
+            file = error.file if not file or error.file.startswith("/") else file
+            return cls.of(check, told, file=file, offset=error.offset, expected=error.expected, found=error.found)
         expected = "a format that this release reads" if isinstance(error, UnknownFormatError) else "a readable file"
         return cls.of(check, what or "cannot be read", file=file, expected=expected, found=error)
 

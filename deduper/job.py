@@ -6,16 +6,13 @@ flag was raised ends in an exception, never in a return: Spark would hold it for
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -24,15 +21,18 @@ from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
 from deduper.config import Config
+from deduper.errors import DeduperError
 from deduper.file_batch import FileBatches
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
 from deduper.source_batch import BatchSource
-from deduper.spark_session import require_java, start_session
+from deduper.spark_session import end_session, has_ended, require_java, start_session
+from deduper.stopping import Stop, restoring_handlers
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
 from deduper.window_run import Batch, WindowRunner
+from deduper.worker_errors import raised_in_worker
 
 logger = logging.getLogger(__name__)
 
@@ -66,20 +66,26 @@ def run(
     """
     require_java()
     started = time.perf_counter()
-    with owned_store(config, take_over=take_over, wall_clock_us=clock) as owned:
+    stop = Stop()
+    with restoring_handlers(), owned_store(config, take_over=take_over, wall_clock_us=clock) as owned:
         spark = start_session(config) if session is None else session
+        stop.listen()
         try:
-            job = _Job(spark, config, owned, max_batches, on_progress, clock)
-            stopped_by = job.run(drain=once or config.trigger == "available_now")
+            job = _Job(spark, config, owned, max_batches, on_progress, clock, stop)
+            job.run(drain=once or config.trigger == "available_now")
         finally:
             if session is None:
-                spark.stop()
+                end_session(spark)
     return RunSummary(
         windows=job.windows,
         **job.totals,
         seconds=time.perf_counter() - started,
-        stopped_by=stopped_by,
+        stopped_by=stop.reason,
     )
+
+
+# What comes of a JVM that is gone, in whatever state of a call.
+_OF_SPARK = (PySparkException, Py4JError, OSError)
 
 
 class _StopRequested(Exception):
@@ -97,6 +103,7 @@ class _Job:
         max_batches: int | None,
         on_progress: Callable[[BatchProgress], None],
         clock: Callable[[], int],
+        stop: Stop,
     ) -> None:
         self._session = session
         self._config = config
@@ -107,28 +114,39 @@ class _Job:
         judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session))
         self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock)
         self._source = _batch_source(config, owned)
-        self._stop = threading.Event()
-        self._stopped_by = "drained"
+        self._stop = stop
         self._working = threading.Lock()
         self._failure: Exception | None = None
         self._next_look = 0.0
         self.windows = 0
         self.totals = dict.fromkeys(("unique", "duplicate", "expired", "error"), 0)
 
-    def run(self, *, drain: bool) -> str:
-        """Run to the end; says what ended it."""
-        with self._signals():
+    def run(self, *, drain: bool) -> None:
+        """Run to the end."""
+        try:
             self._follow(self._writer(drain=drain).start())
-        if self._failure is not None:
-            raise self._failure
-        return self._stopped_by
+            if self._failure is not None:
+                raise self._failure
+        except _OF_SPARK as exc:
+            if not has_ended(self._session, after_signal=self._stop.is_by_signal):
+                raise
+            with self._working:
+                # Whatever the window's thread does without Spark, it does to its end.
+                failure = self._failure or exc
+            if not isinstance(failure, _OF_SPARK):
+                raise failure from exc
+            if not self._stop.is_by_signal:
+                reason = "Spark's JVM has ended: killed, or out of memory; nothing is lost, start the job again"
+                raise DeduperError(f"{reason} ({str(exc).strip().partition(chr(10))[0]})") from exc
+            # A supervisor's signal goes to all processes of a job: the JVM ends with the window half done.
+            logger.warning("the JVM was ended too; what it had begun is judged again at the next start: %s", failure)
 
     def _follow(self, query: StreamingQuery) -> None:
         """Wait for the query's end, or end it."""
         while not self._ended(query):
             self._look_at_owner()
             # Between two batches only: a query that is stopped in the middle of a write may return before it ends.
-            if self._stop.is_set() and self._working.acquire(blocking=False):
+            if self._stop.is_asked_for and self._working.acquire(blocking=False):
                 self._working.release()
                 query.stop()
                 return
@@ -149,7 +167,7 @@ class _Job:
         try:
             return bool(query.awaitTermination(_POLL_SECONDS))  # type: ignore[arg-type]
         except StreamingQueryException as exc:
-            if self._failure is None and not self._stop.is_set():
+            if self._failure is None and not self._stop.is_asked_for:
                 raise reason_to_stop(self._log, exc) from exc
             return True
 
@@ -162,20 +180,20 @@ class _Job:
             self._log.check_owner()
         except FencedError as exc:
             self._failure = exc
-            self._request_stop("fenced")
+            self._stop.ask("fenced")
         finally:
             self._working.release()
 
     def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """Spark's callback."""
         with self._working:
-            if self._stop.is_set():
+            if self._stop.is_asked_for:
                 raise _StopRequested(f"batch {batch_id} came after the stop")
             try:
                 self._run_batch(batch_id, frame)
             except Exception as exc:
                 # Kept whole: through Spark it would come back as a text.
-                self._failure = reason_to_stop(self._log, exc)
+                self._failure = reason_to_stop(self._log, raised_in_worker(exc))
                 raise
 
     def _run_batch(self, batch_id: int, frame: DataFrame) -> None:
@@ -190,36 +208,11 @@ class _Job:
         self._on_progress(progress)
         failpoints.hit("window.7.checkpoint")
         if self._max_batches is not None and self.windows >= self._max_batches:
-            self._request_stop("max_batches")
+            self._stop.ask("max_batches")
 
     def _query_id(self) -> str:
         active = self._session.streams.active
         return str(active[0].id) if active else ""
-
-    def _request_stop(self, reason: str) -> None:
-        if not self._stop.is_set():
-            self._stopped_by = reason
-            self._stop.set()
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT ask for a stop; a second one ends the process at once, which is as safe as a power cut.
-
-        Installed after the session exists, because PySpark installs its own.
-        """
-
-        def on_signal(number: int, _: FrameType | None) -> None:
-            if self._stop.is_set():
-                os._exit(130 if number == signal.SIGINT else 143)
-            logger.warning("%s: finishing the window at hand, then stopping", signal.Signals(number).name)
-            self._request_stop("signal")
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _batch_source(config: Config, owned: Ownership) -> BatchSource:

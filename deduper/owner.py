@@ -21,10 +21,12 @@ from pathlib import Path
 from bucket_store import failpoints
 from bucket_store.backend import PieceStore, StoredPiece, open_backend
 from bucket_store.commit_log import CommitLog
+from bucket_store.durable import make_directories
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
 from bucket_store.heartbeat import HeartBeat
 from bucket_store.log_state import live_files
 from bucket_store.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents, remove_prepared
+from bucket_store.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.sources_file import known_digests, remove_unnamed
 from deduper import checkpoint, staging
 from deduper.config import Config
@@ -113,6 +115,7 @@ def recover(config: Config, log: CommitLog, pieces: PieceStore) -> Path:
     All but the checkpoint, which is Spark's, goes through the file system that `log` was opened on.
     """
     staging.make_port_directories(config, fs=log.fs)
+    make_directories(log.fs, log.root / SOURCES_DIRECTORY)
     for mark in mark_paths(config, log):
         remove_prepared(mark, below_epoch=log.state.epoch, fs=log.fs)
     _check_ports(config, log)

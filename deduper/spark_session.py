@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import locale
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deduper.config import Config
 from deduper.errors import DeduperError
 from deduper.file_source import SPARK_SETTINGS
 
+logger = logging.getLogger(__name__)
+
 _JAVA_VERSIONS = (17, 21)
+
+_JVM_END_S, _JVM_HOOKS_S = 1.0, 10.0
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
@@ -74,7 +83,50 @@ def start_session(config: Config) -> SparkSession:
     settings = _SETTINGS | {"spark.sql.shuffle.partitions": str(config.store.shards)}
     for name, value in {**settings, **config.spark}.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
-    return builder.getOrCreate()
+    children = _children()
+    try:
+        return builder.getOrCreate()
+    except BaseException:
+        # Interrupted before it could say where it listens, a JVM waits for ever, and is nobody's.
+        for child in _children() - children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        raise
+
+
+def _children() -> set[int]:
+    """The processes that this one has started, and that run."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+                if int(parent) == os.getpid() and state != "Z":
+                    found.add(int(entry.name))
+    return found
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop a session; one whose JVM is gone has nothing left to stop, and must not hide why."""
+    try:
+        session.stop()
+    except (PySparkException, Py4JError, OSError) as exc:
+        if not has_ended(session):
+            raise
+        logger.warning("Spark could not be stopped, its JVM is gone: %s", exc)
+
+
+def has_ended(session: SparkSession, *, after_signal: bool = False) -> bool:
+    """Whether the session's JVM has ended, or does so within a moment; after a signal it runs its hooks first."""
+    gateway = session.sparkContext._gateway
+    process = None if gateway is None else getattr(gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(_JVM_HOOKS_S if after_signal else _JVM_END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def require_java() -> None:

@@ -51,7 +51,7 @@ def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
     memory, disk = Path(settings.memory_dir), Path(settings.disk_dir)
     names = {path.name for top in (memory, disk) if top.is_dir() for path in top.iterdir()}
     for store_id in sorted(name for name in names if _STORE_ID.fullmatch(name)):
-        used = [last_used_us(shard) for shard in _shards(memory, disk, store_id) if shard.disk.is_dir()]
+        used = [last_used_us(shard) for shard in _shards(memory, disk, store_id)]
         last = max((time_us for time_us in used if time_us is not None), default=None)
         if last is None:
             yield StaleTables(store_id, memory, disk, None, "tables of an earlier boot")

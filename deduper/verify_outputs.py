@@ -169,11 +169,14 @@ def _check_output(config: Config, window: int, output: OutputFile, found: Publis
 
 
 def _places(config: Config, output: OutputFile) -> tuple[Path | None, Path | None]:
-    """Where a committed file lies, published and staged; also when the store was moved, or a port's path changed."""
+    """Where a committed file lies, published and staged: where the config has the port, else where the record says.
+
+    In this order, because a store that was copied elsewhere still has records that name the old places.
+    """
     sink = file_sinks(config).get(output.port)
-    finals = [Path(output.final), *([] if sink is None else [sink.path / Path(output.final).name])]
     inside = output.staged.rpartition(f"/{STAGING}/")[2]
-    staged = [Path(output.staged), *(home / STAGING / inside for home in staging_homes(config))]
+    finals = [*([] if sink is None else [sink.path / Path(output.final).name]), Path(output.final)]
+    staged = [*(home / STAGING / inside for home in staging_homes(config)), Path(output.staged)]
     return next(filter(Path.is_file, finals), None), next(filter(Path.is_file, staged), None)
 
 

@@ -106,6 +106,14 @@ class _Job:
             self._names[window] = tuple(partition.name for partition in partitions)
         return self._names[window]
 
+    def count(self, window: int, rows: _Rows) -> None:
+        """Of a window whose record is folded away, which ports have all rows that the state still counts."""
+        info = self.state.windows.get(window)
+        found = np.bincount(rows.ports, minlength=len(_PORTS))
+        for port in file_sinks(self.config):
+            if info is not None and info.counts.get(port) == found[_PORTS.index(port)]:
+                self.files.is_whole.add((window, port))
+
     def is_whole(self, window: int, *ports: str) -> bool:
         """Whether all rows of the window that left by these ports lie there."""
         return all((window, port) in self.files.is_whole for port in ports)
@@ -218,6 +226,8 @@ def _check_window(job: _Job, window: int, ports: Mapping[str, list[Path]], findi
         return 0  # Its sources file is damaged, and found as such.
     rows = _read(job, window, ports, names, findings)
     known = job.history.commits.get(window)
+    if known is None:
+        job.count(window, rows)
     _check_ports(rows, window, findings)
     _check_reasons(job, rows, window, known, findings)
     _check_sources(job, rows, window, names, findings)

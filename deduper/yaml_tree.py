@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -26,6 +27,10 @@ _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = tuple(_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "value"))
 # The library tells text from the rest; what the rest means is decided here.
 _TEXT_TAGS = (_TAG + "str", _TAG + "timestamp")
+_MOST_DIGITS = 1000
+"""Of an int; more are read as text, which no setting that wants a number takes."""
+_MOST_OPEN = 100
+"""Brackets open at once: for each the library looks at all others again, at every character."""
 _SECRET_LINE = re.compile(r"(?P<name>[\w.\- ]+)(?P<colon>[\"']?\s*[:=]\s*)(?P<value>\S.*)$")
 
 
@@ -46,6 +51,8 @@ def read_document(text: str, source: str, environment: Mapping[str, str] | None,
     `source` names the text in places: a file, which then also have lines and columns, or (`in_file` False) a variable
     or flag, which do not. `${VAR}` is filled in from the environment, and left alone without one.
     """
+    if _brackets_open(text) > _MOST_OPEN:
+        return _too_deep(source, in_file)
     yaml = YAML(typ="rt", pure=True)
     try:
         root = yaml.compose(text)
@@ -54,13 +61,29 @@ def read_document(text: str, source: str, environment: Mapping[str, str] | None,
     except (YAMLError, ValueError) as error:
         place = Place(source, 1, 1) if in_file else Place(source)
         return Document(problems=[Problem(place, "", f"is not YAML: {' '.join(str(error).split())}")])
+    except RecursionError:
+        return _too_deep(source, in_file)
     if root is None:
         return Document()
     walker = _Walker(text, source, environment, in_file)
-    walker.find_secrets(root, hidden=False)
-    walker.document.values[()] = walker.place(root)
-    walker.document.data = walker.value(root, ())
+    try:
+        walker.find_secrets(root, hidden=False)
+        walker.document.values[()] = walker.place(root)
+        walker.document.data = walker.value(root, ())
+    except RecursionError:
+        return _too_deep(source, in_file)
     return walker.document
+
+
+def _brackets_open(text: str) -> int:
+    """How many brackets are open at once at most, those in texts too."""
+    steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
+    return max(accumulate(steps), default=0)
+
+
+def _too_deep(source: str, in_file: bool) -> Document:
+    place = Place(source, 1, 1) if in_file else Place(source)
+    return Document(problems=[Problem(place, "", "is nested too deep", "settings are nested four deep at most")])
 
 
 class _Walker:
@@ -212,7 +235,7 @@ def _plain_value(text: str) -> Any:
         return True
     if text in ("false", "False", "FALSE"):
         return False
-    if re.fullmatch(r"[-+]?\d+", text):
+    if re.fullmatch(r"[-+]?\d+", text) and len(text) <= _MOST_DIGITS:
         return int(text)
     if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?", text):
         return float(text)

@@ -97,6 +97,13 @@ setup_java() {
   export JAVA_HOME="$home"
 }
 
+# Maven, which fetches the jars of the Kafka that tests and `make kafka` start. Not needed once they lie in the cache, nor
+# when DEDUPER_MAVEN_URL names a repository to fetch them from.
+setup_maven() {
+  [[ -n "${DEDUPER_MAVEN_URL:-}" ]] || compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/deduper/kafka-*/" >/dev/null ||
+    command -v mvn >/dev/null || try_install maven || missing "Maven, which fetches Kafka's jars" maven
+}
+
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   case "${1:-}" in
     "" | test) ;;

@@ -16,7 +16,10 @@ if [[ "${1:-}" == --fast ]]; then
 fi
 
 setup_python test
-[[ ${#markers[@]} == 0 ]] || setup_java
+if [[ ${#markers[@]} != 0 ]]; then
+  setup_java
+  setup_maven
+fi
 cd "$REPO"
 
 failed=()

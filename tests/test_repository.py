@@ -21,7 +21,7 @@ COMMANDS: Any = get_command(app)
 ROOT = Path(__file__).parent.parent
 BARE_PYTHON = 'bare() { [[ "$2" == *version_info* ]] && echo 3.11; }'
 """A bash function that acts as a Python without its venv module."""
-SCRIPTS = ["scripts/setup.sh", "scripts/quickstart.sh", "scripts/test.sh", ".ci/run"]
+SCRIPTS = ["scripts/setup.sh", "scripts/quickstart.sh", "scripts/test.sh", "scripts/kafka.sh", ".ci/run"]
 
 
 def tracked_texts() -> dict[str, str]:
@@ -106,6 +106,7 @@ def test_setup_takes_a_java_that_spark_runs_on(tmp_path: Path) -> None:
     ("absent", "step", "package"),
     [
         ("find_java() { return 1; }", "setup_java", "openjdk-17-jre-headless"),
+        ("XDG_CACHE_HOME=/nonexistent; PATH=/nonexistent; unset DEDUPER_MAVEN_URL", "setup_maven", "maven"),
         ("find_python() { return 1; }; VENV=/nonexistent", "setup_python", "python3-venv"),
         (f"{BARE_PYTHON}; find_python() {{ echo bare; }}; VENV=/nonexistent", "setup_python", r"python3\.11-venv"),
     ],

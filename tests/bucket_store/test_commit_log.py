@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty_files import FaultyFiles, ForgetfulFiles
+from faulty_files import FaultyFiles
 from log_samples import commit, piece
 
 from bucket_store.commit_log import CommitLog
@@ -24,6 +24,7 @@ from bucket_store.errors import (
 )
 from bucket_store.log_record import ClaimRecord, CommitRecord, DeletionRecord, record_name
 from bucket_store.log_values import LogState, Snapshot
+from tests.faults.crash_disk import Disk, Machine, cut
 
 
 @pytest.fixture(autouse=True)
@@ -204,9 +205,9 @@ def test_a_log_of_a_thousand_records_opens_in_under_half_a_second(tmp_path: Path
     log = CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=2000)
     log.claim_epoch("me", 6)
     advance(log, 1000)
-    start = time.perf_counter()
+    start = time.process_time()  # not by the clock, which runs on while other processes have the machine
     opened = CommitLog.open(tmp_path)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
     assert opened.state == log.state
 
 
@@ -491,29 +492,20 @@ def test_whatever_call_fails_the_outcome_is_true(tmp_path: Path, windows_before:
 @pytest.mark.parametrize("seed", range(40))
 def test_what_place_returned_survives_a_power_cut(seed: int) -> None:
     """After a cut at any moment the log opens, and holds every window that was reported, whole."""
-    files = ForgetfulFiles()
+    disk = Disk()
     root = Path("/store")
-    log = CommitLog.create(root, {}, wall_us=5, snapshot_every=4, fs=files)
+    log = CommitLog.create(root, {}, wall_us=5, snapshot_every=4, fs=Machine(disk))
     log.claim_epoch("me", 6)
     reported = 0
-    cuts = []
-    real_link, real_write = files.link, files.write_file
-
-    def link(source: Path, target: Path) -> None:
-        real_link(source, target)
-        cuts.append((reported, files.cut(seed)))
-
-    def write_file(path: Path, data: bytes, *, sync: bool) -> None:
-        real_write(path, data, sync=sync)
-        cuts.append((reported, files.cut(seed)))
-
-    files.link, files.write_file = link, write_file  # type: ignore[method-assign]
+    promises = [0] * len(disk.moments)
+    disk.is_kept = True
     for window in range(9):
         log.place(commit(window))
+        promises += [reported] * (len(disk.moments) - len(promises))
         reported = window + 1
-        cuts.append((reported, files.cut(seed)))
-    for promised, after in cuts:
-        found = CommitLog.open(root, fs=after)
+        promises[-1] = reported
+    for promised, nodes in zip(promises, disk.moments, strict=True):
+        found = CommitLog.open(root, fs=Machine(cut(nodes, seed)))
         assert promised <= found.state.next_window <= promised + 1
         found.claim_epoch("next", 7)
         found.place(commit(found.state.next_window, 2))

@@ -141,7 +141,7 @@ class PublishedStore:
                 order[in_order], expiry[in_order], fates[in_order]
             )
         pieces, verdicts = [], np.zeros(len(rows), np.uint8)
-        entries_of, admitted = [], []
+        entries_of, admitted, kept = [], [], []
         for shard in range(config.store.shards):
             mine = np.flatnonzero(shards_of(digests, config.store.shards) == shard)
             outcome = judge_shard(
@@ -162,6 +162,8 @@ class PublishedStore:
             entries_of.append(outcome.entries)
             if outcome.max_admitted is not None:
                 admitted.append(outcome.max_admitted)
+            if outcome.max_remembered is not None:
+                kept.append(outcome.max_remembered)
             if outcome.entries is not None:
                 pieces.append(self._append(config, log, outcome.entries, shard, window))
         self._publish(config, log, window, rows, verdicts, files, order)
@@ -185,7 +187,7 @@ class PublishedStore:
                 buckets=tuple(
                     sorted({int(b) for entries in entries_of if entries is not None for b in entries.bucket_keys})
                 ),
-                timestamp=None,
+                timestamp=max(kept, default=None),
                 sources=self._sources(log, window, files),
                 extra=extra,
             )

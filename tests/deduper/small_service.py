@@ -31,6 +31,7 @@ from bucket_store.log_values import LogState
 from bucket_store.manager import TableSettings
 from bucket_store.rocksdb_backend import RocksPieces
 from bucket_store.sources_file import known_digests
+from bucket_store.table_file import TableFile
 from deduper import judging, owner, staging, window_run
 from deduper.categories import PlaceIntervals, arrange
 from deduper.checkpoint import ListedFile
@@ -267,12 +268,27 @@ class _NoPool:
         return future
 
 
+_apply = TableFile.apply
+
+
+def _torn_apply(table: TableFile, entries: Any, only_window: int, start: int = 0) -> int:
+    """`TableFile.apply` with a failpoint in its middle: whoever dies there leaves anything behind."""
+    try:
+        failpoints.hit("table.torn")
+    except Killed:
+        _apply(table, entries, only_window, start)
+        table.slots[:] = 0
+        raise
+    return _apply(table, entries, only_window, start)
+
+
 @contextmanager
 def machine_of(world: World) -> Iterator[None]:
     """This process acts as Spark's workers on the world's machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TaskContext, "get", lambda: _context)
         patch.setattr(generation, "boot_id", world.boot_id)
+        patch.setattr(TableFile, "apply", _torn_apply)
         # Of 8 pieces a shard and more, or nothing would ever be deleted here.
         patch.setattr(window_run, "_DELETION_BATCH", 1)
         # Who holds a database here goes on only when the other one is through.

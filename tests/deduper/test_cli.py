@@ -108,7 +108,9 @@ def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words
 
 
 @pytest.mark.parametrize(
-    "words", [words for words in COMMANDS if words[0] in ("status", "verify", "gc", "repair", "inspect", "run")], ids=" ".join
+    "words",
+    [words for words in COMMANDS if words[0] in ("status", "verify", "gc", "repair", "inspect", "run")],
+    ids=" ".join,
 )
 def test_every_reading_command_answers_in_json_too(words: tuple[str, ...]) -> None:
     """For programs."""

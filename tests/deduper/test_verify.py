@@ -1,23 +1,35 @@
-"""`verify` finds what is wrong with a store, and nothing in a sound one."""
+"""`verify` finds nothing in a sound store with sound outputs, whatever the job is like, and looks at all of it."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
-from bucket_store.backend import open_backend
+from bucket_store.backend import StoredPiece, open_backend
+from bucket_store.errors import CorruptionError
+from bucket_store.file_backend import FilePieces
+from bucket_store.heartbeat import HeartBeat
+from bucket_store.log_values import DeletionRecord
 from deduper.findings import Check
+from deduper.leftovers import LeftoverKind
 from deduper.open_store import open_store
-from deduper.verify import Verification, verify_store
+from deduper.output_names import file_sinks
+from deduper.verify import Verification, verify_store, verify_target
+from deduper.verify_rows import ROWS_CHECKS
+from tests.deduper.whole_job import KINDS, Kind, WholeJob
 
 BUCKET = BEGIN_US // HOUR_US
 
 
 @pytest.fixture
 def config_file(tmp_path: Path) -> Path:
-    """The config of a sound store of two windows."""
+    """The config of a sound store of two windows, whose ports are written nowhere."""
     file = write_config(tmp_path)
     keys = [SeenKey((f"u{n}", n), BUCKET + n % 3, BEGIN_US + n % 3 * HOUR_US, n) for n in range(30)]
     make_store(file, [Window(keys, BEGIN_US), Window([SeenKey(("late", 1), BUCKET, BEGIN_US)], BEGIN_US)])
@@ -36,41 +48,109 @@ def test_a_sound_store_is_sound(config_file: Path) -> None:
     assert (found["unnamed_pieces"], found["findings"]) == (0, [])
 
 
-def test_every_flipped_byte_of_a_piece_is_found(config_file: Path) -> None:
-    """Header, directory, digests, columns, padding: in a sample of places over every piece."""
-    store = open_store(str(config_file))
-    for pieces in store.log.state.pieces.values():
-        for piece in pieces:
-            file = store.root / piece.file
-            whole = file.read_bytes()
-            for at in range(piece.offset, piece.offset + piece.length, 29):
-                damaged = bytearray(whole)
-                damaged[at] ^= 1
-                file.write_bytes(damaged)
-                found = verified(config_file)
-                assert not found.is_sound, at
-                assert all(piece.name in finding.what for finding in found.findings)
-            file.write_bytes(whole)
-    assert verified(config_file).is_sound
+@pytest.mark.parametrize(
+    ("kind", "snapshot_every"),
+    [(kind, 1000 if number % 2 else 3) for number, kind in enumerate(KINDS.values())],
+    ids=KINDS,
+)
+def test_every_check_passes_on_every_kind_of_job(tmp_path: Path, kind: Kind, snapshot_every: int) -> None:
+    """Every row of every port is read, and every record of the source is found where the service sent it."""
+    job = WholeJob(tmp_path, replace(kind, snapshot_every=snapshot_every), seed=5).make(7)
+    report = verify_store(job.open(), rows=True, settled=True, expected=job.answers)
+    assert report.findings == ()
+    written = file_sinks(job.config)
+    assert report.rows == sum(port in written for port in job.answers.values()) > 0
+    assert report.ran == set(Check)
+    assert set(report.skipped) <= ({Check.ROWS_CLOCK} if len(written) < 4 else set())
+    assert (report.notes, report.leftovers) == ((), ())
 
 
-def test_a_missing_segment_and_a_damaged_sources_file_are_both_told(config_file: Path) -> None:
-    """One finding hides no other."""
-    store = open_store(str(config_file))
-    (store.root / store.log.state.pieces[0][0].file).unlink()
-    sources = store.root / "sources" / store.log.state.sources[1].name
-    sources.write_bytes(sources.read_bytes()[:-1])
-    findings = verified(config_file).findings
-    assert any("piece 000000000000" in finding.what for finding in findings)
-    assert any(finding.what.startswith("sources of window 1: ") for finding in findings)
+def test_a_store_whose_records_are_folded_away_is_sound(tmp_path: Path) -> None:
+    """What the records would have said is not looked at, and that is told."""
+    job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(9)
+    assert job.log.delete_folded(now_us=2**60) > 0
+    report = verify_store(job.open(), rows=True, settled=True, expected=job.answers)
+    assert report.findings == ()
+    assert set(report.skipped) == {Check.ROWS_REASON, Check.ROWS_CLOCK, Check.PIECES_OVERDUE}
 
 
-def test_counts_that_differ_from_the_pieces_are_told(tmp_path: Path) -> None:
-    """A window that counted more uniques than it remembers has lost keys."""
-    file = write_config(tmp_path)
-    make_store(file, [Window([SeenKey(("a", 1), BUCKET, BEGIN_US)], BEGIN_US, {"unique": 2})])
-    found = {(finding.check, finding.expected, finding.found) for finding in verified(file).findings}
-    assert found == {(Check.LOG_COUNTS, "2", "1 entries"), (Check.LOG_COUNTS, "2", "1")}
+def test_what_readers_take_away_is_told_and_no_finding(tmp_path: Path) -> None:
+    """Ports are there to be emptied; what can still be checked is."""
+    job = WholeJob(tmp_path, KINDS["own_bucket"], seed=5).make(8)
+    for port in ("unique", "error"):
+        for path in job.published(port)[::3]:
+            path.unlink()
+    report = verify_store(job.open(), rows=True, settled=True)
+    assert report.findings == ()
+    assert any("readers have taken them" in note.text for note in report.notes)
+    assert set(report.skipped) == {Check.ROWS_CLOCK, Check.ROWS_FIRST_SEEN}
+
+
+def test_a_sleepers_record_in_a_freed_slot_counts_for_nothing(tmp_path: Path) -> None:
+    """It lies below the newest snapshot, where the records before it are gone."""
+    job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(9)
+    log = job.log.root / "log"
+    stale = (log / f"{3:020d}").read_bytes()
+    job.log.delete_folded(now_us=2**60)
+    (log / f"{3:020d}").write_bytes(stale)
+    assert verify_store(job.open()).findings == ()
+
+
+def test_without_a_config_it_says_what_was_not_checked(tmp_path: Path) -> None:
+    """The ports and the period stand in the config alone."""
+    job = WholeJob(tmp_path, seed=5).make(3)
+    report = verify_target(str(job.log.root), rows=True)
+    assert report.findings == ()
+    assert report.skipped.keys() >= {Check.PIECES_OVERDUE, Check.OUTPUTS_BYTES, *ROWS_CHECKS}
+    assert all("config" in why for why in report.skipped.values())
+
+
+def test_rows_are_read_only_when_they_are_asked_for(tmp_path: Path) -> None:
+    """Because that takes time."""
+    report = verify_target(str(WholeJob(tmp_path, seed=5).make(3).config_file))
+    assert report.rows == 0
+    assert {check for check, why in report.skipped.items() if "--rows" in why} == set(ROWS_CHECKS)
+
+
+@pytest.mark.parametrize("step", ["judged", "committed", "published", "store marked"])
+def test_a_store_between_two_steps_of_a_window_is_sound_but_not_settled(tmp_path: Path, step: str) -> None:
+    """A crash leaves it so, and the next start goes on from there."""
+    job = WholeJob(tmp_path, seed=5).make(4)
+    record = job.judge()
+    if step != "judged":
+        job.log.place(record)
+    if step in ("published", "store marked"):
+        job.publish(record.outputs)
+    if step == "store marked":
+        job.mark_at(job.log.root / "published", record.window)
+    report = verify_store(job.open(), rows=True)
+    assert report.findings == ()
+    settled = verify_store(job.open(), rows=True, settled=True)
+    assert {finding.check for finding in settled.findings} == {Check.UNSETTLED}
+    assert settled.exit_code == 3
+
+
+def test_a_beating_heart_is_a_note(tmp_path: Path) -> None:
+    """And in a job that should have ended, a finding."""
+    job = WholeJob(tmp_path, seed=5).make(2)
+    HeartBeat(job.log.root, "somebody:2").beat()
+    report = verify_store(job.open())
+    assert report.findings == ()
+    assert [note.text.split(":")[0] for note in report.notes] == [
+        "the heartbeat of somebody",
+        "the newest claim, of epoch 1, is somebody",
+    ]
+    assert [finding.check for finding in verify_store(job.open(), settled=True).findings] == [Check.UNSETTLED]
+
+
+def test_a_window_that_lost_a_piece_to_expiry_is_sound(tmp_path: Path) -> None:
+    """Its record still says what all its pieces spanned; the rest must lie within."""
+    job = WholeJob(tmp_path, seed=5).make(6)
+    piece = job.log.state.pieces[1][0]
+    job.log.place(DeletionRecord((piece,), job.log.state.last_wall_us, 0))
+    report = verify_store(job.open(), rows=True)
+    assert report.findings == ()
+    assert [leftover.kind for leftover in report.leftovers] == [LeftoverKind.RETIRED_PIECE]
 
 
 def test_remains_of_a_broken_attempt_are_counted_and_harmless(config_file: Path) -> None:
@@ -80,3 +160,49 @@ def test_remains_of_a_broken_attempt_are_counted_and_harmless(config_file: Path)
     pieces.close()
     found = verified(config_file)
     assert (found.is_sound, found.unnamed_pieces) == (True, 1)
+
+
+def test_what_is_let_go_of_while_it_is_read_is_no_finding(tmp_path: Path) -> None:
+    """A job runs beside it: the piece is gone, and so is its name in the log."""
+    job = WholeJob(tmp_path, KINDS["own_bucket"], seed=5).make(4)
+    store = job.open()
+    piece = store.log.state.pieces[0][0]
+
+    class LettingGo(FilePieces):
+        """The job lets go of a piece when `verify` comes to it."""
+
+        def read(self, wanted: Any, start: int = 0, length: int | None = None) -> bytes:
+            if wanted.name == piece.name and piece in job.log.state.pieces[0]:
+                job.log.place(DeletionRecord((piece,), job.log.state.last_wall_us, 0))
+                self.delete([piece])
+                raise CorruptionError("piece", file=piece.file, offset=piece.offset, expected="bytes", found="none")
+            return super().read(wanted, start, length)
+
+    assert verify_store(replace(store, pieces=LettingGo(store.root))).findings == ()
+    assert piece not in job.log.state.pieces[0]
+
+
+def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -> None:
+    """A window is committed and published between the reading of the log and the listing of its ports."""
+    job = WholeJob(tmp_path, KINDS["own_bucket"], seed=5).make(4)
+    store = job.open()
+
+    class Late(FilePieces):
+        """The job commits a window while the pieces are listed."""
+
+        def pieces(self) -> Iterator[StoredPiece]:
+            if job.log.state.next_window == 4:
+                job.run_window()
+            return super().pieces()
+
+    report = verify_store(replace(store, pieces=Late(store.root)), rows=True)
+    assert report.findings == ()
+    assert job.log.state.next_window == 5
+
+
+def test_the_json_names_every_check_and_its_promise(tmp_path: Path) -> None:
+    """For programs that want to know what was looked at."""
+    report = verify_target(str(WholeJob(tmp_path, seed=5).make(2).config_file), rows=True).to_json()
+    by_id = {check["check"]: check for check in json.loads(json.dumps(report))["checks"]}
+    assert by_id.keys() == {check.id for check in Check} - {"unsettled", "rows.expected"}
+    assert all(check["ran"] and check["promise"] and check["findings"] == 0 for check in by_id.values())

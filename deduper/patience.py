@@ -1,0 +1,97 @@
+"""How long a passing fault is borne: one deadline, and one line of log every ten seconds saying what is waited for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from deduper.kafka_errors import BrokerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+LOG_EVERY_S = 10.0
+_PAUSE_S = 0.2
+
+
+class Reporter:
+    """Says what is waited for, at most every ten seconds, whoever waits. Safe for several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last: float | None = None
+
+    def say(self, text: str) -> None:
+        """Log it, unless something was said a moment ago."""
+        with self._lock:
+            now = self._clock()
+            if self._last is not None and now - self._last < LOG_EVERY_S:
+                return
+            self._last = now
+        logger.warning("%s", text)
+
+
+class Patience:
+    """Waiting for one thing after another. Every step forward starts the deadline anew. For one thread."""
+
+    def __init__(
+        self,
+        subject: str,
+        deadline_s: float,
+        reporter: Reporter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._subject = subject
+        self._deadline_s = deadline_s
+        self._reporter = reporter
+        self._clock = clock
+        self._sleep = sleep
+        self._since: float | None = None
+        self._first_repeat: float | None = None
+
+    def forward(self) -> None:
+        """Something was achieved."""
+        self._since = None
+
+    def wait(self, what: str, reason: str, pause_s: float = _PAUSE_S) -> float:
+        """Note that `what` is still waited for, and pause; gives for how long it has been.
+
+        Raises:
+            BrokerUnavailableError: for longer than the deadline.
+        """
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        waited = now - self._since
+        self._report(what, reason, waited)
+        self._sleep(pause_s)
+        return waited
+
+    def repeat(self, reason: str) -> None:
+        """Note that all is begun again from the start; what was achieved in between does not count.
+
+        Raises:
+            BrokerUnavailableError: the first time was longer ago than the deadline.
+        """
+        now = self._clock()
+        if self._first_repeat is None:
+            self._first_repeat = now
+        self._report("the transaction to succeed", reason, now - self._first_repeat)
+        self._sleep(_PAUSE_S)
+
+    def _report(self, what: str, reason: str, waited_s: float) -> None:
+        if waited_s >= self._deadline_s:
+            raise BrokerUnavailableError(
+                f"{self._subject}: waited {waited_s:.0f} s for {what}: {reason}; nothing is lost: bring the brokers "
+                "back and start the job again"
+            )
+        # The first second or so of a fault is not worth a line: a new leader is found within it.
+        if waited_s >= 1:
+            self._reporter.say(
+                f"{self._subject}: waiting for {what} for {waited_s:.0f} s ({reason}); goes on by itself, gives up "
+                f"after {self._deadline_s:.0f} s"
+            )

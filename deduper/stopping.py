@@ -1,0 +1,68 @@
+"""What ends a job before its source does: a signal, a limit, another owner. One flag, raised once, with its reason.
+
+SIGTERM and SIGINT ask for a stop: the window at hand is finished first. A second signal ends the process at once, which
+is as safe as a power cut. Signals are listened to from when Spark's session exists, because PySpark installs a handler
+of its own, until it is stopped; during the start Python's own handlers end the process at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stop:
+    """Whether the job is to stop, and why. Any thread may ask and look."""
+
+    def __init__(self) -> None:
+        self._flag = threading.Event()
+        self._signals = 0
+        self.reason = "drained"
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody has asked."""
+        return self._flag.is_set()
+
+    @property
+    def is_by_signal(self) -> bool:
+        """Whether a signal has come, be it the reason or not."""
+        return self._signals > 0
+
+    def ask(self, reason: str) -> None:
+        """Ask for a stop; the first reason counts."""
+        if not self._flag.is_set():
+            self.reason = reason
+            self._flag.set()
+
+    def listen(self) -> None:
+        """From here on a signal asks for a stop. In the main thread only; `restoring_handlers` undoes it."""
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(128 + number)
+        logger.warning("%s: finishing the window at hand, then stopping", signal.Signals(number).name)
+        self.ask("signal")
+
+
+@contextlib.contextmanager
+def restoring_handlers() -> Iterator[None]:
+    """Whatever is installed inside, by us or by PySpark, gives way to the handlers from before. Main thread only."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,589 @@
+"""One function for each decoder: takes any bytes, and fails where the decoder does what no decoder may do.
+
+Allowed is a value that is right in every type and gives the same when written and read again, or else the errors that
+the decoder's docstring names. Everything else (another exception, another value after a round trip) comes out as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import types
+import typing
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from bucket_store import (
+    file_backend,
+    generation,
+    heartbeat,
+    log_record,
+    manifest,
+    marks,
+    piece,
+    piece_reader,
+    sealed,
+    sources_file,
+)
+from bucket_store.errors import CorruptionError, UnknownFormatError
+from bucket_store.log_state import fold
+from bucket_store.log_values import LogState
+from deduper import checkpoint, config_file, ddl, digests, key_values, units, yaml_tree
+from deduper.errors import ConfigError, IntegrityError, UsageError
+from tests.fuzz import shapes
+
+LOG_FILES = Path(__file__).parent.parent / "data" / "log_v1"
+PIECES = Path(__file__).parent.parent / "bucket_store" / "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A decoder under test: the modules it stands for, what to do with an input, and inputs to begin with."""
+
+    modules: tuple[types.ModuleType, ...]
+    run: Callable[[bytes], None]
+    seeds: Callable[[], Iterator[bytes]]
+
+
+# --- what must be true of whatever a decoder gives
+
+
+def assert_typed(value: Any, kind: Any = None) -> None:
+    """Every field of a dataclass, however deep, is of its annotated type; exactly: True is no int."""
+    if is_dataclass(value):
+        assert kind is None or type(value) in (typing.get_args(kind) or (kind,)), f"{value!r:.100} is no {kind}"
+        hints = _hints(type(value))
+        for field in fields(value):
+            assert_typed(getattr(value, field.name), hints[field.name])
+        return
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        matching = [one for one in arguments if type(value) is (typing.get_origin(one) or one)]
+        assert matching, f"{value!r:.100} is none of {arguments}"
+        assert_typed(value, matching[0])
+    elif origin is tuple:
+        assert type(value) is tuple, f"{value!r:.100} is no {kind}"
+        for item in value:
+            assert_typed(item, arguments[0])
+    elif origin is dict:
+        assert type(value) is dict, f"{value!r:.100} is no {kind}"
+        for key, item in value.items():
+            assert_typed(key, arguments[0])
+            assert_typed(item, arguments[1])
+    elif kind is not Any and kind is not None:
+        assert type(value) is kind, f"{value!r:.100} is no {kind}"
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+class OneFile:
+    """Files of which every one has these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, path: Path) -> bytes:
+        return self._data
+
+
+def _sample(name: str) -> bytes:
+    return (LOG_FILES / f"{name}.bin").read_bytes()
+
+
+def _body(name: str) -> bytes:
+    return _sample(name)[sealed.BODY_OFFSET : -8]
+
+
+def _three_ways(data: bytes, tree: Any = None) -> Iterator[bytes]:
+    """A sound file as it is and without its seal; and one change to it of every kind in turn."""
+    yield bytes([shapes.RAW]) + data
+    yield bytes([shapes.BODY]) + data[sealed.BODY_OFFSET : -8]
+    if tree is not None:
+        for at in range(shapes.count_of_nodes(tree)):
+            yield shapes.replacing(at, at)
+
+
+# --- the seal, manifest, log
+
+
+def _run_sealed(data: bytes) -> None:
+    whole = shapes.unwrapped(data, b"TESTTEST", [], msgpack.packb)
+    with suppress(CorruptionError, UnknownFormatError):
+        body = sealed.unseal(whole, magic=b"TESTTEST", version=1, file="f")
+        assert sealed.seal(b"TESTTEST", 1, body) == whole
+
+
+def _seeds_sealed() -> Iterator[bytes]:
+    yield from _three_ways(sealed.seal(b"TESTTEST", 1, b"body"))
+    yield b"\0" + sealed.seal(b"TESTTEST", 2, b"body")
+
+
+def _run_manifest(data: bytes) -> None:
+    tree = json.loads(_body("manifest"))
+    whole = shapes.unwrapped(data, manifest.MAGIC, tree, _json)
+    with suppress(CorruptionError, UnknownFormatError):
+        found = manifest.decode_manifest(whole, file="f")
+        assert_typed(found)
+        assert found.snapshot_every >= 2
+        with suppress(RecursionError):  # of writing settings that nobody writes
+            again = manifest.decode_manifest(manifest.encode_manifest(found), file="f")
+            assert repr(again) == repr(found)
+
+
+def _json(tree: Any) -> bytes:
+    try:
+        return json.dumps(tree).encode()
+    except (TypeError, RecursionError):
+        return b"[" * 5000
+
+
+def _record_kinds() -> dict[int, tuple[int, Any]]:
+    """Of each kind of record: the number of the sample and its payload."""
+    numbers = {"claim": 1, "commit": 2, "deletion": 3, "collation": 4, "snapshot": 5}
+    return {
+        kind: (numbers[name], msgpack.unpackb(_body(name)[54:]))
+        for kind, name in enumerate(("claim", "commit", "deletion", "collation", "snapshot"), 1)
+    }
+
+
+RECORDS = _record_kinds()
+
+
+def _run_record(data: bytes) -> None:
+    """Kind and number come from the second byte, so that the payload alone is the fuzzer's."""
+    kind = data[1] % 7 if len(data) > 1 else 0
+    number, tree = RECORDS.get(kind, (1, []))
+
+    def enveloped(payload: bytes) -> bytes:
+        head = log_record._ENVELOPE.pack(kind, 0, len(payload), number, 1, bytes(16), -1, -1)
+        return sealed.seal(log_record.MAGIC, 1, head + payload)
+
+    match data[:1]:
+        case b"\x01":
+            whole = enveloped(data[2:])
+        case b"\x02":
+            whole = enveloped(msgpack.packb(shapes.changed(tree, data[2:])))
+        case b"\x03":
+            whole = sealed.seal(log_record.MAGIC, 1, data[2:])
+        case _:
+            whole = data[2:]
+    with suppress(CorruptionError, UnknownFormatError):
+        record = log_record.decode_record(whole, number=number, file="f")
+        assert_typed(record)
+        encoded = log_record.encode_record(record)
+        again = log_record.decode_record(encoded, number=number, file="f")
+        assert again == record or "nan" in repr(record)
+        # What is sound by itself is folded, where it may still not follow.
+        fold(LogState(next_number=number, epoch=record.epoch), record)
+
+
+def _seeds_record() -> Iterator[bytes]:
+    for kind, name in enumerate(("claim", "commit", "deletion", "collation", "snapshot"), 1):
+        head = bytes([kind])
+        yield b"\0" + head + _sample(name)
+        yield b"\1" + head + _body(name)[54:]
+        yield b"\3" + head + _body(name)
+        for at in range(shapes.count_of_nodes(RECORDS[kind][1])):
+            yield b"\2" + head + shapes.replacing(at, at)[1:]
+
+
+# --- intents, marks, sources, heartbeat
+
+
+def _run_intent(data: bytes) -> None:
+    whole = shapes.unwrapped(data, marks.INTENT_MAGIC, msgpack.unpackb(_body("intent")), msgpack.packb)
+    with suppress(UnknownFormatError):
+        found = marks.decode_intent(whole, file="f")
+        if found is not None:
+            assert_typed(found)
+            assert repr(marks.decode_intent(marks.encode_intent(found), file="f")) == repr(found)
+
+
+def _run_mark(data: bytes) -> None:
+    whole = shapes.unwrapped(data, marks.PUBLISHED_MAGIC, msgpack.unpackb(_body("published")), msgpack.packb)
+    with suppress(UnknownFormatError):
+        found = marks.read_published(Path("f"), fs=typing.cast(Any, OneFile(whole)))
+        if found is not None:
+            assert_typed(found)
+
+
+def _run_sources(data: bytes) -> None:
+    tree = msgpack.unpackb(_body("sources")[12 + 16 * _COUNT :])
+    if data[:1] == bytes([shapes.CHANGES]):
+        packed = msgpack.packb(shapes.changed(tree, data[1:]))
+        whole = sealed.seal(sources_file.MAGIC, 1, _body("sources")[: 12 + 16 * _COUNT] + packed)
+    else:
+        whole = shapes.unwrapped(data, sources_file.MAGIC, tree, msgpack.packb)
+    with suppress(CorruptionError, UnknownFormatError):
+        found = sources_file.decode_sources(whole, window=3, file="f")
+        assert_typed_all(found)
+        assert sources_file.decode_sources(sources_file.encode_sources(3, found), window=3, file="f") == found
+
+
+_COUNT = int.from_bytes(_body("sources")[8:12], "little")
+
+
+def assert_typed_all(values: tuple[Any, ...]) -> None:
+    """As `assert_typed`, of each."""
+    for value in values:
+        assert_typed(value)
+
+
+_BEAT = ["host:1", bytes(8), 3]
+
+
+def _run_heartbeat(data: bytes) -> None:
+    whole = shapes.unwrapped(data, heartbeat.MAGIC, _BEAT, msgpack.packb)
+    with suppress(UnknownFormatError):
+        found = heartbeat.read_beat(Path(), fs=typing.cast(Any, OneFile(whole)))
+        if found is not None:
+            assert_typed(found)
+
+
+_GENERATION = ["5a" * 16, "inc", "boot", bytes(16), 3, 1000, False]
+
+
+def _run_generation(data: bytes) -> None:
+    """The header of a shard's tables has a frame of its own."""
+    directory = _scratch()
+    kind, rest = data[:1], data[1:]
+    if kind in (b"\x01", b"\x02"):
+        body = rest if kind == b"\x01" else msgpack.packb(shapes.changed(_GENERATION, rest))
+        covered = generation._HEAD.pack(generation._MAGIC, 1, len(body) % 2**16) + body
+        rest = covered + generation._CHECKSUM.pack(shapes.checksum(covered))
+    (directory / "header").write_bytes(rest.ljust(512, b"\0"))
+    found = generation._read_header(directory)
+    if found is not None:
+        assert_typed(found)
+
+
+# --- pieces and segments
+
+
+class OnePiece:
+    """A backend of one piece, which notes where it was read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, located: Any, start: int = 0, length: int | None = None) -> bytes:
+        end = len(self._data) if length is None else start + length
+        if not 0 <= start <= end <= len(self._data):
+            raise CorruptionError("truncated", file="f", offset=start, expected=end, found=len(self._data))
+        return self._data[start:end]
+
+
+def _sound_pieces() -> list[bytes]:
+    return [path.read_bytes() for path in sorted(PIECES.glob("*.bin"))]
+
+
+def _piece_of(data: bytes) -> bytes:
+    """Raw, resealed, or a sound piece with some words changed and resealed; the second byte says which sound one."""
+    if len(data) < 2:
+        return data
+    if data[0] == shapes.CHANGES:
+        sound = _sound_pieces()
+        return shapes.resealed_piece(shapes.changed_words(sound[data[1] % len(sound)], data[2:]))
+    return shapes.resealed_piece(data[2:]) if data[0] == shapes.BODY else data[2:]
+
+
+def _run_piece(data: bytes) -> None:
+    """The whole piece: everything in it is read, and nothing that contradicts itself is let through."""
+    whole = _piece_of(data)
+    with suppress(CorruptionError, UnknownFormatError):
+        header, buckets = piece.decode_piece(whole, file="f", offset=100)
+        rows = [(bucket.bucket, len(bucket.digests)) for bucket in buckets]
+        assert [bucket for bucket, _ in rows] == header.buckets.tolist() == sorted({bucket for bucket, _ in rows})
+        assert sum(count for _, count in rows) == header.entries
+        assert header.header_length + sum(header.lengths.tolist()) == header.length == len(whole)
+        piece.dump_piece(whole)
+
+
+def _run_piece_header(data: bytes) -> None:
+    """The header alone, and the room that it asks for before its checksum is looked at."""
+    whole = _piece_of(data)
+    with suppress(CorruptionError, UnknownFormatError):
+        assert 88 <= piece.header_length(whole, file="f", offset=0) <= 88 + 64 * 2**32
+    with suppress(CorruptionError, UnknownFormatError):
+        header = piece.decode_header(whole, file="f", offset=0)
+        assert header.header_length <= len(whole)
+        ref = header.to_ref(file="f", name="n", offset=0)
+        assert ref.min_bucket <= ref.max_bucket
+        assert [header.index_of(bucket) for bucket in header.buckets.tolist()] == list(range(len(header.buckets)))
+
+
+def _run_piece_bucket(data: bytes) -> None:
+    """By ranged reads, as a job reads it, against the whole decoding."""
+    whole = _piece_of(data)
+    ref = piece.PieceRef(3, "f", "n", 0, len(whole), 0, 0, 0, 1, 0, 0, None)
+    with suppress(CorruptionError, UnknownFormatError):
+        header = piece.decode_header(whole, file="f", offset=0)
+        ref = header.to_ref(file="f", name="n", offset=0)
+    piece_reader._headers.clear()
+    reader = piece_reader.PieceReader(typing.cast(Any, OnePiece(whole)), bytes(range(16)).hex())
+    with suppress(CorruptionError, UnknownFormatError):
+        for part in reader.all_parts([ref]):
+            assert len(reader.read(part).digests) == part.count
+
+
+def _seeds_piece() -> Iterator[bytes]:
+    for number, data in enumerate(_sound_pieces()):
+        yield bytes([shapes.RAW, 0]) + data
+        yield bytes([shapes.BODY, 0]) + data
+        for word in (2, 3, 8, 11, 12, 15, 18, 20, 22, 24, 26, 28):
+            yield bytes([shapes.CHANGES, number]) + bytes([word, 0, word % 4, word])
+
+
+class OpenBytes:
+    """An open file in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def pread(self, length: int, at: int) -> bytes:
+        assert 0 <= length <= 16 << 20, f"{length} bytes asked for, of a file of {len(self._data)}"
+        assert at >= 0
+        return self._data[at : at + length]
+
+
+def _run_segment(data: bytes) -> None:
+    """Frames are listed in their order and lie in the file; listing ends."""
+    whole = shapes.resealed_frames(data[1:]) if data[:1] == b"\1" else data[1:]
+    if data[:1] == b"\2":
+        whole = shapes.resealed_frames(shapes.changed_words(_segment(), data[1:]))
+    last = -1
+    for frame in file_backend._frames(typing.cast(Any, OpenBytes(whole))):
+        assert last < frame.at < frame.piece_at <= len(whole)
+        assert type(frame.name) is str
+        last = frame.at
+
+
+def _segment() -> bytes:
+    frames = [
+        file_backend._encode_frame(3, 2, name, len(data)) + data
+        for name, data in (("a", b"x" * 30), ("long name é", b""), ("c", b"BSFRAME1" * 3))
+    ]
+    return b"".join(frames)
+
+
+def _seeds_segment() -> Iterator[bytes]:
+    for kind in (b"\0", b"\1"):
+        yield kind + _segment()
+        yield kind + _segment()[:60] + _segment()
+    for word in range(0, 20, 3):
+        yield b"\2" + bytes([word, 0, word % 4, word])
+
+
+# --- the upper package
+
+
+def _run_checkpoint(data: bytes) -> None:
+    """Files of Spark's checkpoint, split at zero bytes. What is called sound is read without an error."""
+    root = _scratch() / "checkpoint"
+    shutil.rmtree(root, ignore_errors=True)
+    names = ("metadata", "offsets/0", "commits/0", "sources/0/0", "offsets/1", "sources/0/1", "sources/0/.1.crc")
+    for name, text in zip(names, data.split(b"\0", len(names) - 1), strict=False):
+        if text != b"absent":
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(text)
+    sound = checkpoint.is_sound(root)
+    assert type(sound) is bool
+    for batch in (0, 1):
+        try:
+            listed = checkpoint.files_of_batch(root, batch)
+        except (IntegrityError, OSError):
+            assert not sound or not (root / "offsets" / str(batch)).exists() or batch == 0
+        else:
+            assert_typed_all(tuple(listed))
+            assert all(type(file.path) is str for file in listed)
+    try:
+        assert_typed_all(tuple(checkpoint.finished_files(root)))
+    except (IntegrityError, OSError):
+        assert not sound
+
+
+def _seeds_checkpoint() -> Iterator[bytes]:
+    def entry(number: int) -> bytes:
+        return b'v1\n{"path":"file:///in/%d.json","timestamp":%d,"batchId":%d}' % (number, 1000 + number, number)
+
+    def offset(number: int) -> bytes:
+        return b'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}' % number
+
+    parts = [b'{"id":"x"}', offset(0), b"v1\n{}", entry(0), offset(1), entry(1)]
+    yield b"\0".join(parts)
+    yield b"\0".join([*parts, b"crc\0" + bytes(4)])
+    for odd in (b"Infinity", b"NaN", b"1e400", b'"1"', b"-1", b"[]", b"1" * 5000, b"1.5", b"null", b"true"):
+        yield b"\0".join([*parts[:4], b'v1\n{"logOffset":%b}' % odd, entry(1)])
+        yield b"\0".join([*parts[:5], b'v1\n{"path":%b,"timestamp":%b,"batchId":1}' % (odd, odd)])
+        yield b"\0".join([*parts[:5], b'v1\n{"path":"p","timestamp":1,"batchId":%b}' % odd])
+    yield b"\0".join([*parts[:5], b"v1\n" + b"[" * 3000])
+
+
+_CONFIG = """\
+source: {format: files, path: in, schema: "id long, at timestamp, user string", file_format: json}
+key: id
+expiry: {by: event_time, field: at, period: 24h, span: 1h, clock: arrival, lookup: own_bucket}
+store: {shards: 4, memory: 1GiB, url: "rocksdb:state/x"}
+trigger: 10s
+sinks:
+  unique: {format: parquet, path: out/unique}
+  duplicate: {format: json, path: out/duplicate}
+  expired: {format: csv, path: out/expired}
+  error: {format: none}
+"""
+
+
+def _run_yaml(data: bytes) -> None:
+    """No text is an error that is raised: mistakes are listed, with their places."""
+    document = yaml_tree.read_document(data.decode("utf-8", "replace"), "f", {"HOME": "h"})
+    for problem in document.problems:
+        assert problem.place.source == "f"
+        str(problem)
+
+
+def _run_config(data: bytes) -> None:
+    """A file of any bytes, read to the end: a configuration, or all its mistakes as one ConfigError."""
+    path = _scratch() / "job.yaml"
+    path.write_bytes(data)
+    with suppress(ConfigError):
+        config_file.load_config(path, environment={})
+
+
+def _seeds_config() -> Iterator[bytes]:
+    yield _CONFIG.encode()
+    for old, new in (
+        ("id\n", "[id, user]\n"),
+        ("24h", "9" * 5000 + "h"),
+        ("long", "decimal(²,1)"),
+        ("long", "array<" * 400 + "int" + ">" * 400),
+        ("4", "9" * 5000),
+        ("10s", "${X:-10s}"),
+        ("in,", "${X},"),
+        ("in,", "[" * 900 + "]" * 900 + ","),
+        ("in,", "&a [*a],"),
+        ("in,", "!!python/object:os.system x,"),
+        ("1GiB", "1e400"),
+        ("1GiB", ".inf"),
+        ("4", "0x10"),
+        ("by: event_time", "by: ordered"),
+        ("by: event_time", "by: category"),
+        ("by: event_time", "by: processing_time"),
+        ("by: event_time", "by: never"),
+    ):
+        yield _CONFIG.replace(old, new).encode()
+
+
+def _run_ddl(data: bytes) -> None:
+    """Columns, and the same columns again from their printed types."""
+    with suppress(ddl.DdlError):
+        columns = ddl.parse_columns(data.decode("utf-8", "replace"))
+        assert_typed_all(columns)
+        printed = ", ".join(f"`{column.name.replace('`', '``')}` {column.type.text}" for column in columns)
+        assert ddl.parse_columns(printed) == columns
+
+
+def _seeds_ddl() -> Iterator[bytes]:
+    yield b"user string, id long, price decimal(10,2) NOT NULL, tags array<string>, `odd name` int COMMENT 'x'"
+    yield "s struct<a: int, `b``c`: map<string,array<double>>>, ² decimal(²,1)".encode()
+    yield b"a " + b"array<" * 300 + b"int" + b">" * 300
+    yield b"a decimal(" + b"9" * 5000 + b")"
+
+
+def _run_duration(data: bytes) -> None:
+    """Durations and sizes: what is read is printed so that it is read again as the same number."""
+    text = data.decode("utf-8", "replace")
+    with suppress(units.UnitError):
+        duration = units.parse_duration(text)
+        assert 0 <= duration <= units.MAX_I64
+        assert units.parse_duration(units.format_duration(duration)) == duration
+    with suppress(units.UnitError):
+        size = units.parse_size(text)
+        assert 0 <= size <= units.MAX_I64
+        assert units.parse_size(units.format_size(size)) == size
+
+
+def _seeds_duration() -> Iterator[bytes]:
+    for text in ("90s", "24h", "1h30m", "1.5h", "500ms", "7us", "7µs", "2GiB", "1.5GB", "100B", "٣d", "9" * 30 + "d"):
+        yield text.encode()
+    yield b"9" * 5000 + b"h"
+    yield b"0." + b"0" * 60 + b"1h"
+
+
+def _run_key(data: bytes) -> None:
+    """The key of `deduper inspect key`: the first line declares columns, each other one is a value as it is typed."""
+    declared, *texts = data.decode("utf-8", "surrogateescape").split("\n")
+    try:
+        columns = [column for column in ddl.parse_columns(declared) if column.type.is_scalar][:20]
+    except ddl.DdlError:
+        return
+    with suppress(UsageError, ValueError):  # which the command makes a UsageError
+        values = key_values.parse_key(texts, columns, null="null")
+        kinds = [column.type.text for column in columns]
+        for secure in (False, True):
+            hi, lo = digests.key_digest(values, kinds, bytes(16), secure=secure)
+            assert 0 <= hi < 2**64
+            assert 0 <= lo < 2**64
+
+
+def _seeds_key() -> Iterator[bytes]:
+    yield b"a string, b long, c boolean\nx\n-7\ntrue"
+    yield b"a decimal(10,2), b date, c timestamp, d timestamp_ntz\n1.50\n2024-12-31\n2024-12-31T23:59:59Z\n2024-12-31"
+    yield b"a double, b float, c binary, d tinyint\n1e400\nnan\n0x00ff\n300"
+    yield b"a decimal(38,0)\n1e999999999"
+    yield b"a string\n\xff"
+    yield b"a float\n1e300"
+    yield b"a long\n" + b"9" * 5000
+    yield b"a timestamp\n0001-01-01T00:00:00+14:00"
+
+
+@cache
+def _scratch() -> Path:
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
+
+
+def _of(name: str, tree: Any) -> Callable[[], Iterator[bytes]]:
+    return lambda: _three_ways(_sample(name), tree)
+
+
+TARGETS: dict[str, Target] = {
+    "sealed": Target((sealed,), _run_sealed, _seeds_sealed),
+    "manifest": Target((manifest,), _run_manifest, _of("manifest", json.loads(_body("manifest")))),
+    "record": Target((log_record,), _run_record, _seeds_record),
+    "intent": Target((marks,), _run_intent, _of("intent", msgpack.unpackb(_body("intent")))),
+    "mark": Target((marks,), _run_mark, _of("published", msgpack.unpackb(_body("published")))),
+    "sources": Target((sources_file,), _run_sources, _of("sources", [[0] * 5] * _COUNT)),
+    "heartbeat": Target(
+        (heartbeat,),
+        _run_heartbeat,
+        lambda: _three_ways(sealed.seal(heartbeat.MAGIC, 1, msgpack.packb(_BEAT)), _BEAT),
+    ),
+    "generation": Target(
+        (generation,),
+        _run_generation,
+        lambda: (b"\2" + shapes.replacing(at, at)[1:] for at in range(len(_GENERATION))),
+    ),
+    "piece": Target((piece,), _run_piece, _seeds_piece),
+    "piece_header": Target((piece,), _run_piece_header, _seeds_piece),
+    "piece_bucket": Target((piece, piece_reader), _run_piece_bucket, _seeds_piece),
+    "segment": Target((file_backend,), _run_segment, _seeds_segment),
+    "checkpoint": Target((checkpoint,), _run_checkpoint, _seeds_checkpoint),
+    "yaml": Target((yaml_tree,), _run_yaml, _seeds_config),
+    "config": Target((config_file, yaml_tree), _run_config, _seeds_config),
+    "ddl": Target((ddl,), _run_ddl, _seeds_ddl),
+    "duration": Target((units,), _run_duration, _seeds_duration),
+    "key": Target((key_values, digests), _run_key, _seeds_key),
+}

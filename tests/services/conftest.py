@@ -1,0 +1,64 @@
+"""Brokers for tests: one for all, which is always up, and ones of one's own to ill-treat at length."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.services.kafka_broker import Broker
+
+_topics = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One PLAINTEXT broker for all tests. It may be killed, stopped and frozen: after the test it runs again."""
+    with Broker(tmp_path_factory.mktemp("kafka")) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def _broker_is_up_again(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test that ill-treated the shared broker, it runs."""
+    yield
+    if "broker" in request.fixturenames:
+        shared: Broker = request.getfixturevalue("broker")
+        shared.thaw()
+        if not shared.is_running:
+            shared.start()
+
+
+@pytest.fixture
+def new_topic(broker: Broker, request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Makes topics on the shared broker, each with a name nobody else has: `new_topic("in", partitions=3)`."""
+
+    def make(name: str = "topic", partitions: int = 1, **settings: str | int) -> str:
+        return broker.create_topic(f"{name}-{next(_topics)}", partitions, **settings)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with TLS and SASL listeners and ACLs; users `alice` and `bob`, who may do nothing yet."""
+    users = {"alice": "secret-of-alice", "bob": "secret-of-bob"}
+    with Broker(tmp_path_factory.mktemp("secure-kafka"), tls=True, users=users) as one:
+        yield one
+
+
+@pytest.fixture
+def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Broker]]:
+    """Makes started brokers of a test's own, with the arguments of `Broker`; they are gone after the test."""
+    made: list[Broker] = []
+
+    def make(**arguments: object) -> Broker:
+        one = Broker(tmp_path_factory.mktemp("own-kafka"), **arguments)  # type: ignore[arg-type]
+        made.append(one)
+        one.start()
+        return one
+
+    yield make
+    for one in made:
+        one.kill()
