@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     ValidationInfo,
@@ -23,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from deduper.config_kafka import KafkaSink, KafkaSource
 from deduper.config_types import (
     Count,
     Duration,
@@ -31,6 +30,7 @@ from deduper.config_types import (
     Number,
     NumberOrOff,
     PathOrAuto,
+    Section,
     Size,
     SparkValue,
     local_path,
@@ -45,12 +45,6 @@ from deduper.units import format_duration
 
 PORTS = ("unique", "duplicate", "expired", "error")
 """The names of the four output ports, in the order of the verdicts."""
-
-
-class Section(BaseModel):
-    """What all sections share: frozen, and an unknown setting is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class FilesSource(Section):
@@ -120,8 +114,7 @@ class FilesSource(Section):
         return next((column for column in self.parsed_columns if column.name == name), None)
 
 
-# Kafka is one class more here: `Annotated[FilesSource | KafkaSource, Field(discriminator="format")]`.
-SourceConfig = FilesSource
+SourceConfig = Annotated[FilesSource | KafkaSource, Field(discriminator="format")]
 
 
 class NeverExpiry(Section):
@@ -275,7 +268,7 @@ class NoneSink(Section):
     format: Literal["none"]
 
 
-SinkConfig = Annotated[FileSink | NoneSink, Field(discriminator="format")]
+SinkConfig = Annotated[FileSink | KafkaSink | NoneSink, Field(discriminator="format")]
 
 
 class SinksConfig(Section):
@@ -289,7 +282,7 @@ class SinksConfig(Section):
         examples=["{format: json, path: out/error}"],
     )
 
-    def items(self) -> tuple[tuple[str, FileSink | NoneSink], ...]:
+    def items(self) -> tuple[tuple[str, FileSink | KafkaSink | NoneSink], ...]:
         """(port, sink) in the order of `PORTS`."""
         return tuple((port, getattr(self, port)) for port in PORTS)
 

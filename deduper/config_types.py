@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from deduper.units import MAX_I64, UnitError, format_duration, format_size, parse_duration, parse_size
@@ -37,6 +37,12 @@ def shown(value: object) -> str:
     elif value is None:
         text = "null"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Section(BaseModel):
+    """What all sections share: frozen, and an unknown setting is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _read_duration(value: object) -> int:
