@@ -42,6 +42,10 @@ class FileBatch:
     def names(self) -> tuple[str, ...]:
         return tuple(file.path for file in self.files)
 
+    @property
+    def starts(self) -> tuple[int, ...]:
+        return (0,) * len(self.files)
+
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         return tuple(
             SourcePartition(

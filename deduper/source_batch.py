@@ -25,6 +25,10 @@ class SourceBatch(Protocol):
     def names(self) -> tuple[str, ...]:
         """The names of the source partitions, by ordinal."""
 
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """What the positions in each source partition count from, by ordinal: 0, or a first offset."""
+
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         """The source partitions as the store keeps them; `rows` are the rows that were judged of each, by ordinal."""
 
