@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -489,7 +488,9 @@ def test_whatever_call_fails_the_outcome_is_true(tmp_path: Path, windows_before:
     pytest.fail("no placing ever came to its end")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed < 6 else pytest.mark.faults) for seed in range(40)]
+)
 def test_what_place_returned_survives_a_power_cut(seed: int) -> None:
     """After a cut at any moment the log opens, and holds every window that was reported, whole."""
     disk = Disk()
@@ -594,47 +595,3 @@ def test_a_reader_that_listed_before_the_deletion_starts_again_at_the_newer_snap
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-# --- races
-
-
-def _race_for_windows(root: Path, windows: int, start: Any, results: Any) -> None:
-    """One of the processes: claim, commit what comes next, claim again when fenced; tells what it was told."""
-    start.wait()
-    told: list[tuple[int, int]] = []
-    log = CommitLog.open(root)
-    while log.refresh().next_window < windows:
-        try:
-            epoch = log.claim_epoch(str(os.getpid()), 1)
-            while log.state.next_window < windows:
-                window = log.state.next_window
-                log.place(commit(window, epoch, query_id=str(os.getpid())))
-                told.append((window, os.getpid()))
-        except (FencedError, NotCommittedError):
-            continue
-    results.put(told)
-
-
-def test_eight_processes_racing_for_thirty_commits(tmp_path: Path) -> None:
-    """Each number has one winner, each window is committed once, and nobody is told of a commit that is not his."""
-    CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=10)
-    context = multiprocessing.get_context("fork")
-    start, results = context.Event(), context.Queue()
-    racers = [context.Process(target=_race_for_windows, args=(tmp_path, 30, start, results)) for _ in range(8)]
-    for racer in racers:
-        racer.start()
-    start.set()
-    told = [entry for _ in racers for entry in results.get(timeout=60)]
-    for racer in racers:
-        racer.join(timeout=60)
-        assert racer.exitcode == 0
-    records = list(CommitLog.open(tmp_path).records())
-    assert [record.number for record in records] == list(range(len(records)))
-    made = [record.body for record in records if isinstance(record.body, CommitRecord)]
-    assert [body.window for body in made] == list(range(30))
-    assert len({window for window, _ in told}) == len(told)
-    assert set(told) <= {(body.window, int(body.query_id)) for body in made}
-    epochs = [record.body.epoch for record in records if isinstance(record.body, ClaimRecord)]
-    assert epochs == list(range(1, len(epochs) + 1))
-    assert temporaries(tmp_path) == []
