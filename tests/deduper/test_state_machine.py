@@ -63,6 +63,9 @@ _KEYS = ("a", "b", "c", "d", "e", "", "g", None)
 _STEPS = (0, 0, 1, 1, 3, -1, -2, -9, -10, -11, -20, 2, 5, 12, 1000, None)
 _CATEGORIES = ("p", "q", "p", "r", "q", "s", "t", "p", "q", "r", "s", "t", "u", "p", "v", None)
 _CLOCK = (0, SECOND, 3 * SECOND, 30 * SECOND, 700 * SECOND, -SECOND, -1000 * SECOND)
+_DAMAGES = ("gone", "head", "head", "short", "header", "litter", "old")
+_CAPACITY = st.integers(40, 47)
+"""Where a table's header says how large it is: nothing but the checksum tells that this is wrong."""
 _ROOM = (0, 30_000, 60_000, 130_000, *[1 << 24] * 5)
 
 TASK_POINTS = (
@@ -112,6 +115,7 @@ START_POINTS = (
 
 _ROWS = st.one_of(st.binary(max_size=14), st.binary(min_size=10, max_size=20))
 """A row a byte: three bits of key, four of expiry key or category; the highest begins a new source partition."""
+_MAYBE_ROWS = st.one_of(st.just(b""), st.just(b""), _ROWS)
 _MOMENT = st.sampled_from(_CLOCK)
 _NTH = st.sampled_from((1, 1, 2, 3))
 
@@ -163,6 +167,7 @@ class JobMachine(RuleBasedStateMachine):
         self.sleepers: list[Process] = []
         self.read_files: dict[str, int] = {}
         self.held: list[int] = []
+        self.old_tables: list[tuple[Path, bytes]] = []
         self.points: dict[int, Any] = {}
         self.committed: list[tuple[str, ...]] = []
         self.expected: list[list[list[Answer]]] = []
@@ -230,7 +235,7 @@ class JobMachine(RuleBasedStateMachine):
         FIGURES["windows with twins"] += 1
         self._window(data, SECOND)
 
-    @rule(data=_ROWS, point=st.sampled_from(DRIVER_POINTS), nth=_NTH, later=_MOMENT, more=_ROWS)
+    @rule(data=_ROWS, point=st.sampled_from(DRIVER_POINTS), nth=_NTH, later=_MOMENT, more=_MAYBE_ROWS)
     def window_with_a_dying_driver(self, data: bytes, point: str, nth: int, later: int, more: bytes) -> None:
         """The driver dies; the next one is given the batch again, with what has come meanwhile, if anything has."""
         if self._dies_in(data, point, nth):
@@ -315,6 +320,8 @@ class JobMachine(RuleBasedStateMachine):
     @rule(what=st.sampled_from(("memory", "disk", "both", "boot", "held", "freed")))
     def tables_lost(self, what: str) -> None:
         """The machine loses its power or its directories; or a frozen task keeps a lock."""
+        if what in ("memory", "disk", "both", "boot"):
+            self.old_tables = [(path, path.read_bytes()) for path in self._table_files()]
         if what == "boot":
             self._cut_power()
         elif what == "held":
@@ -328,14 +335,16 @@ class JobMachine(RuleBasedStateMachine):
             for name in ("memory", "disk") if what == "both" else (what,):
                 shutil.rmtree(self.root / name, ignore_errors=True)
 
-    @rule(
-        which=st.integers(0, 7),
-        how=st.sampled_from(("gone", "head", "short", "header", "litter")),
-        at=st.integers(0, 63),
-    )
+    @rule(which=st.integers(0, 7), how=st.sampled_from(_DAMAGES), at=st.one_of(st.integers(0, 63), _CAPACITY))
     def table_damaged(self, which: int, how: str, at: int) -> None:
-        """A table is evicted or damaged where damage is found; or a dead worker left half of one."""
-        tables = [path for path in sorted(self.root.glob("*/*/*/*/t*.table")) if path.parts[-5] in ("memory", "disk")]
+        """A table is evicted, or damaged where damage is found; half of one is left, or an old one comes back."""
+        if how == "old":
+            for path, data in self.old_tables:
+                header = generation._read_header(self._disk_of(path.parent))
+                if not path.exists() and path.parent.exists() and header is not None and header.nonce != data[16:32]:
+                    path.write_bytes(data)
+            return
+        tables = self._table_files()
         if how == "header":
             tables = [path / "header" for path in self._generations()]
         if not tables:
@@ -548,6 +557,13 @@ class JobMachine(RuleBasedStateMachine):
                     return header.next_window
         return 0
 
+    def _table_files(self) -> list[Path]:
+        return sorted(path for place in ("memory", "disk") for path in self.root.glob(f"{place}/*/*/*/t*.table"))
+
+    def _disk_of(self, directory: Path) -> Path:
+        """A generation's directory on disk, which has the header, by either of its two."""
+        return self.root / "disk" / Path(*directory.parts[-3:])
+
     def _generations(self) -> list[Path]:
         """The highest generation of every shard."""
         highest: dict[Path, int] = {}
@@ -571,7 +587,7 @@ class JobMachine(RuleBasedStateMachine):
         self._free()
         self.world.boot += 1
         mapped_tables._mapped.clear()
-        for path in [*self.root.glob("disk/*/*/*/t*.table"), *self.root.glob("memory/*/*/*/t*.table")]:
+        for path in self._table_files():
             data = path.read_bytes()
             path.write_bytes(data[:4096] + bytes(max(0, len(data) - 4096)))
 
