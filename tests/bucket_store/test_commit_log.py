@@ -12,7 +12,7 @@ from faulty_files import FaultyFiles
 from log_samples import commit, piece
 
 from bucket_store.commit_log import CommitLog
-from bucket_store.durable import is_temporary
+from bucket_store.durable import LocalFileSystem, is_temporary
 from bucket_store.errors import (
     CorruptionError,
     FencedError,
@@ -442,6 +442,22 @@ def test_a_snapshot_that_may_be_placed_leaves_its_record_certainly_unplaced(tmp_
     files.fault = None
     log.refresh()
     assert log.place(commit(0)).next_window == 1
+
+
+def test_a_claim_that_slept_beyond_the_grace_is_fenced(tmp_path: Path) -> None:
+    """Its slot was folded away and its temporary file cleaned up: another has the store, and that is what it says."""
+
+    class Sleepy(LocalFileSystem):
+        def link(self, source: Path, target: Path) -> None:
+            for number in range(5):
+                CommitLog.open(tmp_path).claim_epoch(f"meanwhile {number}", 7)
+            CommitLog.open(tmp_path).delete_folded(now_us=time.time_ns() // 1000, grace_us=0)
+            super().link(source, target)
+
+    CommitLog.create(tmp_path, {"shards": 2}, wall_us=5, snapshot_every=2)
+    with pytest.raises(FencedError):
+        CommitLog.open(tmp_path, fs=Sleepy()).claim_epoch("sleeper", 6)
+    assert CommitLog.open(tmp_path).state.epoch == 5
 
 
 def test_a_slot_with_another_record_of_the_same_epoch_is_not_committed(tmp_path: Path) -> None:
