@@ -1,8 +1,8 @@
 """Chains of kills: each run is killed somewhere else, the next one picks up what it left, the last one runs to the end.
 
-Every point is met by every victim that can die there: the driver, the whole machine or the JVM in a chain, since that
-ends the run; Python workers many in one run, since Spark starts a failed task again. Which backend, which occurrence
-and in which order is drawn from the seed.
+Every point is met by two victims in every session: the driver, the whole machine or the JVM in a chain, since that ends
+the run; a Python worker, many in one run, since Spark starts a failed task again. Which victim, backend, occurrence and
+order is drawn from the seed; with `CRASH_ALL` (`make crash`) each point is met by all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.crash.scene import DELETE, FORGET, MANY_WINDOWS, ROOT, TEAR, Scene
 KILLED = -signal.SIGKILL
 DRIVER, MACHINE, JVM, WORKER = "driver", "machine", "jvm", "worker"
 _LAST_WINDOWS = 3  # left for the end of a chain, so that a run never ends before it is killed
-_STORIES_A_BACKEND = 3
+_KILLS_A_STORY = 12
 _TASK_FAILURES = 8
 
 
@@ -83,20 +83,22 @@ def victims(point: str) -> tuple[str, ...]:
     return (DRIVER, MACHINE) if point in STARTS else (DRIVER, MACHINE, JVM)
 
 
-def planned(rng: random.Random) -> dict[str, tuple[str, list[Kill]]]:
-    """Every point twice: its JVM (or the whole machine) on one backend, its driver (or the machine) on the other."""
+def planned(rng: random.Random, *, everyone: bool) -> dict[str, tuple[str, list[Kill]]]:
+    """Every point once, its victim and backend drawn; with `everyone` each of its victims, on both backends in turn."""
     dealt: dict[str, list[Kill]] = {variant: [] for variant in VARIANTS}
     for point in sorted(points().keys() - set(OTHERS)):
-        pair = (rng.choice((DRIVER, MACHINE)), JVM) if JVM in victims(point) else (DRIVER, MACHINE)
-        for victim, variant in zip(pair, rng.sample(sorted(VARIANTS), 2), strict=True):
-            dealt[ONLY_ON.get(point, variant)].append(_drawn(rng, point, victim))
+        chosen = rng.sample(victims(point), len(victims(point)) if everyone else 1)
+        backends = rng.sample(sorted(VARIANTS), 2)
+        for number, victim in enumerate(chosen):
+            dealt[ONLY_ON.get(point, backends[number % 2])].append(_drawn(rng, point, victim))
     stories = {}
     for variant, kills in dealt.items():
         rng.shuffle(kills)
         # Without retries of tasks a worker's death ends the job.
         kills[3:3] = [_drawn(rng, rng.choice([p for p, where in points().items() if where == "worker"]), WORKER)]
-        for number in range(_STORIES_A_BACKEND):
-            stories[f"kills {number}, {variant}"] = (variant, kills[number::_STORIES_A_BACKEND])
+        count = -(-len(kills) // _KILLS_A_STORY)
+        for number in range(count):
+            stories[f"kills {number}, {variant}"] = (variant, kills[number::count])
     return stories
 
 

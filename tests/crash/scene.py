@@ -32,10 +32,10 @@ from tests.spark.harness import PORTS, read_rows
 
 ROOT = Path(__file__).parent.parent.parent
 FILES_A_WINDOW, ROWS_A_FILE = 2, 90
-WINDOWS, MANY_WINDOWS = 7, 16
+WINDOWS, MANY_WINDOWS = 7, 12
 SNAPSHOT_EVERY = 4
 _FIRST_FILE_TIME = 1_700_000_000
-_DEADLINE_S = 600.0
+DEADLINE_S = 600.0
 FORGET, DELETE, TEAR = "forget the last commit", "delete the checkpoint", "tear the checkpoint"
 SHARED_CLASSES: dict[str, Path] = {}
 """`archive`: Java's classes as a run of this session has left them, which saves a start a quarter of its work."""
@@ -158,13 +158,13 @@ spark:
         """
         driver = self.start("--once", *options, armed=armed)
         before = self.windows() if self._killed_at is not None else None
-        deadline = time.monotonic() + _DEADLINE_S
+        deadline = time.monotonic() + DEADLINE_S
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = driver.wait(0.2)
                     break
-                assert time.monotonic() < deadline, f"{self.log}: not ended in {_DEADLINE_S} s\n{self.output()}"
+                assert time.monotonic() < deadline, f"{self.log}: not ended in {DEADLINE_S} s\n{self.output()}"
                 before = self._note_recovery(before)
         except BaseException:
             end(driver)
@@ -305,7 +305,7 @@ def end(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-def wait_until(what: str, condition: Any, deadline_s: float = _DEADLINE_S) -> None:
+def wait_until(what: str, condition: Any, deadline_s: float = DEADLINE_S) -> None:
     """Look again and again until a condition holds."""
     end_at = time.monotonic() + deadline_s
     while not condition():

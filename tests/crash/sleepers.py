@@ -22,6 +22,7 @@ from tests.crash import ledger
 from tests.crash.calm import VARIANTS, Calm
 from tests.crash.kills import ONLY_ON
 from tests.crash.scene import (
+    DEADLINE_S,
     MANY_WINDOWS,
     Scene,
     is_frozen,
@@ -31,7 +32,7 @@ from tests.crash.scene import (
     wait_until,
 )
 
-_SLEEPERS = 4
+_SLEEPERS = 3
 # Where an owner looks, acts, and may sleep in between; nothing of what follows may change anything then.
 _SLEEPS = (
     "start.claimed",
@@ -143,7 +144,7 @@ def tasks_come_back(variant: str, calm: Calm, directory: Path) -> None:
         thread = threading.Thread(target=watched, args=(driver,))
         thread.start()
         try:
-            code = driver.wait(300)
+            code = driver.wait(DEADLINE_S)
         finally:
             over.set()
             thread.join()
