@@ -200,6 +200,13 @@ def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -
     assert job.log.state.next_window == 5
 
 
+def test_every_check_stands_in_the_documentation() -> None:
+    """With its exit code and its promise; a check's name is stable."""
+    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+    for check in set(Check) - {Check.UNSETTLED, Check.ROWS_EXPECTED}:
+        assert f"| `{check.id}` | {check.level.value.value} | {check.promise} |" in text
+
+
 def test_only_what_is_found_twice_counts() -> None:
     """The second pass is what is reported, without that which only it, or only the first one, has seen."""
 
