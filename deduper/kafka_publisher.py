@@ -292,6 +292,12 @@ class _Slot:
             opened.producer.purge()
 
     def _attempt(self, work: _Window, patience: Patience, subject: str) -> int | None:
+        if self._opened is not None:
+            self._opened.producer.poll(0)
+            if self.last_words is not None:
+                # It has lost a connection since. Such a one tends to hang when it sends the offset, and another costs
+                # 0.1 s.
+                self.discard()
         if self._opened is None:
             self._opened = self._init(patience, subject)  # 1
             failpoints.hit("kafka.initialised")
