@@ -379,11 +379,18 @@ class CommitLog:
         try:
             return self._read(record.number)
         except FileNotFoundError as exc:
-            if isinstance(cause, FileExistsError):
+            # A claim that slept beyond the grace finds its slot folded away, and its temporary file too.
+            if isinstance(cause, FileExistsError) or self._is_beyond(record.number):
                 raise FencedError(f"{path} was there and is gone: the log is beyond it") from exc
             raise NotCommittedError(f"{path} could not be placed: {cause}") from cause
         except (OSError, StoreError) as exc:
             raise MaybeCommittedError(f"{path}: placing it gave {cause}, reading it back {exc}") from exc
+
+    def _is_beyond(self, number: int) -> bool:
+        try:
+            return max(self._numbers(), default=0) > number
+        except OSError:
+            return False  # The first error is the one to tell.
 
     def _settle(self, number: int, after: LogState) -> None:
         """With record `number` in its slot, go on to the state `after` it, if it is part of the log and ours to go on.

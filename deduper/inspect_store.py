@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store.log_values import CommitRecord
-from bucket_store.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket, decode_header, header_length
+from bucket_store.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket
+from bucket_store.piece_reader import PieceReader
 from bucket_store.sources_file import SourcePartition, read_sources
 from deduper.clock import POSITION_BITS
 from deduper.digests import KeyValue, key_digest
@@ -22,7 +23,6 @@ from deduper.open_store import OpenStore
 from deduper.units import format_time
 from deduper.verdict import Verdict, bucket_key, first_live_bucket
 
-_HEADER_GUESS_BYTES = 4096
 _PORTS = tuple(verdict.port for verdict in Verdict)
 
 
@@ -291,12 +291,8 @@ def _holds(store: OpenStore, bucket: int) -> str:
 
 
 def _header(store: OpenStore, piece: PieceRef) -> PieceHeader:
-    """The header of a piece; one ranged read, two when its directory is long."""
-    data = store.pieces.read(piece, 0, min(piece.length, _HEADER_GUESS_BYTES))
-    wanted = header_length(data, file=piece.file, offset=piece.offset)
-    if wanted > len(data):
-        data = store.pieces.read(piece, 0, wanted)
-    return decode_header(data, file=piece.file, offset=piece.offset)
+    """The header of a piece, which is the one that the log names; one ranged read, two when its directory is long."""
+    return PieceReader(store.pieces, store.log.manifest.store_id).header(piece)
 
 
 def _buckets_of(store: OpenStore, piece: PieceRef, wanted: set[int] | None) -> Iterator[BucketEntries]:

@@ -128,6 +128,7 @@ class _Job:
             if self._failure is not None:
                 raise self._failure
         except _OF_SPARK as exc:
+            # Of the JVM's exceptions not even the text can be had without it, so none is told below.
             if not has_ended(self._session, after_signal=self._stop.is_by_signal):
                 raise
             with self._working:
@@ -137,9 +138,9 @@ class _Job:
                 raise failure from exc
             if not self._stop.is_by_signal:
                 reason = "Spark's JVM has ended: killed, or out of memory; nothing is lost, start the job again"
-                raise DeduperError(f"{reason} ({str(exc).strip().partition(chr(10))[0]})") from exc
+                raise DeduperError(reason) from exc
             # A supervisor's signal goes to all processes of a job: the JVM ends with the window half done.
-            logger.warning("the JVM was ended too; what it had begun is judged again at the next start: %s", failure)
+            logger.warning("the JVM was ended too; what it had begun is judged again at the next start")
 
     def _follow(self, query: StreamingQuery) -> None:
         """Wait for the query's end, or end it."""

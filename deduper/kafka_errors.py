@@ -95,7 +95,7 @@ class Fate(Enum):
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}
 
 _DENIED = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Write and Describe on the topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Write, Describe and, for the offset, Read on the topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "Read on the group (it has the name of the transactional id)",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write and Describe on the transactional id",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "IdempotentWrite on the cluster",

@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from bucket_store import failpoints
+from deduper.bounded_call import HungError, bounded
 from deduper.errors import IntegrityError
 from deduper.kafka_errors import (
     BAD_LOGIN,
@@ -55,7 +56,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STEP_S = 2.0
-"""No call blocks for longer, so that what is waited for can be said."""
+"""No call is to block for longer, so that what is waited for can be said."""
+
+_HUNG_S = 15.0
+_OFFSETS_HUNG_S = 6.0  # The one call that is known to hang; it takes milliseconds.
 
 DEFAULT_OFFSETS_RETENTION_S = 7 * 86400.0
 _RETENTION_MARGIN_S = 3600.0
@@ -269,6 +273,11 @@ class _Slot:
                     self.discard()
                     raise
                 patience.repeat(reason)
+            except HungError as exc:
+                # Whether the call has done its work, the next look tells; and the next init ends its transaction.
+                logger.warning("%s: begun again with another producer: %s", subject, exc)
+                self.discard()
+                patience.repeat(str(exc))
             except FileNotFoundError as exc:
                 self._give_back()
                 raise self._files_are_gone(work, patience, subject) from exc
@@ -283,6 +292,12 @@ class _Slot:
             opened.producer.purge()
 
     def _attempt(self, work: _Window, patience: Patience, subject: str) -> int | None:
+        if self._opened is not None:
+            self._opened.producer.poll(0)
+            if self.last_words is not None:
+                # It has lost a connection since. Such a one tends to hang when it sends the offset, and another costs
+                # 0.1 s.
+                self.discard()
         if self._opened is None:
             self._opened = self._init(patience, subject)  # 1
             failpoints.hit("kafka.initialised")
@@ -311,6 +326,7 @@ class _Slot:
             lambda: opened.producer.send_offsets_to_transaction([offset], opened.group, STEP_S),
             "the group's coordinator",
             patience,
+            _OFFSETS_HUNG_S,
         )
         failpoints.hit("kafka.offsets")
         # A commit that ran into its time is asked again, never aborted: it may have happened.
@@ -330,12 +346,18 @@ class _Slot:
             )
         except KafkaException as exc:
             raise KafkaOptionsError(f"{subject}: {error_of(exc).str()}; correct the sink's options") from exc
-        self._again(lambda: producer.init_transactions(STEP_S), "the transaction coordinator", patience)
+
+        def init() -> None:
+            producer.poll(0)  # Nothing else brings `_remember` what went wrong before.
+            producer.init_transactions(STEP_S)
+
+        self._again(init, "the transaction coordinator", patience)
         return _Opened(producer, self._partitions(producer, patience, subject))
 
     def _partitions(self, producer: Producer, patience: Patience, subject: str) -> int:
         """How many partitions the topic has. A topic just made may be unknown to a broker for a moment."""
         topic = self.sink.topic
+        began = time.monotonic()
         while True:
             found = self._again(lambda: producer.list_topics(topic, STEP_S), "the brokers", patience).topics[topic]
             if found.error is None:
@@ -343,11 +365,11 @@ class _Slot:
             lasting = lasting_error(found.error, subject)
             if lasting is not None:
                 raise lasting
-            waited = patience.wait(f"topic {topic}", found.error.str())
-            if names_a_missing_topic(found.error) and waited > _TOPIC_GRACE_S:
+            if names_a_missing_topic(found.error) and time.monotonic() - began > _TOPIC_GRACE_S:
                 raise TopicMissingError(
                     f"{subject}: the cluster has no such topic; create it, or correct sinks.{self.sink.port}.topic"
                 )
+            patience.repeat(f"topic {topic}: {found.error.str()}")
 
     def _look(self, patience: Patience, subject: str) -> tuple[Position | None, Any]:
         """Step 2: what the slot has published, by its group's committed offset, None when there is none; the group."""
@@ -362,6 +384,11 @@ class _Slot:
         consumer = Consumer(options, logger=_QUIET)
 
         def ask() -> TopicPartition:
+            # The coordinator's refusal comes as an event; the call itself would only run out of time.
+            event = consumer.poll(0)
+            refusal = None if event is None else event.error()
+            if refusal is not None and lasting_error(refusal, subject) is not None:
+                raise KafkaException(refusal)
             (found,) = consumer.committed([TopicPartition(self.sink.topic, 0)], STEP_S)
             if found.error is not None:
                 raise KafkaException(found.error)
@@ -466,15 +493,17 @@ class _Slot:
             if error_of(exc).code() != KafkaError._STATE:
                 raise
 
-    def _again(self, call: Callable[[], T], what: str, patience: Patience) -> T:
-        """Make a call until it succeeds or fails for good."""
+    def _again(self, call: Callable[[], T], what: str, patience: Patience, hung_s: float = _HUNG_S) -> T:
+        """Make a call until it succeeds or fails for good; HungError when it does not come back."""
         while True:
             try:
-                result = call()
+                result = bounded(call, hung_s)
             except KafkaException as exc:
                 error = error_of(exc)
                 if fate_of(error) is not Fate.AGAIN:
                     raise
+                if self._opened is not None:
+                    self._opened.producer.poll(0)
                 waited = patience.wait(what, self._said(error))
                 words = self.last_words
                 if words is not None and words.code() in BAD_LOGIN and waited > _LOGIN_GRACE_S:
@@ -519,6 +548,8 @@ class _Slot:
             self._again(lambda: opened.producer.abort_transaction(STEP_S), "the abort", patience)
         except KafkaException as exc:
             return Fate.FENCED if fate_of(error_of(exc)) is Fate.FENCED else Fate.RENEW
+        except HungError:
+            return Fate.RENEW
         opened.since = None
         return Fate.ABORT
 
@@ -527,10 +558,10 @@ class _Slot:
         opened = self._opened
         if opened is not None and opened.since is not None:
             try:
-                opened.producer.abort_transaction(STEP_S)
-            except KafkaException as exc:
+                bounded(lambda: opened.producer.abort_transaction(STEP_S), _HUNG_S)
+            except (KafkaException, HungError) as exc:
                 # Who comes next aborts it.
-                logger.debug("not aborted: %s", error_of(exc).str())
+                logger.debug("not aborted: %s", exc)
         self.discard()
 
     def _remember(self, error: KafkaError) -> None:

@@ -76,8 +76,9 @@ def _verdict(report: RepairReport) -> Text:
     if not stuck:
         return Text("repeat with --apply while no job runs", style="yellow")
     labels = " ".join(f"--forget {repair.label}" for repair in stuck[:3]) + (" …" if len(stuck) > 3 else "")
+    count = "1 piece needs" if len(stuck) == 1 else f"{len(stuck):,} pieces need"
     return Text(
-        f"{len(stuck):,} pieces need a decision: give the outputs with --from DIR, let go with {labels}, or start a "
+        f"{count} a decision: give the outputs with --from DIR, let go with {labels}, or start a "
         "new store from the source (docs/recovery.md)",
         style="bold red",
     )

@@ -110,10 +110,10 @@ def end_session(session: SparkSession) -> None:
     """Stop a session; one whose JVM is gone has nothing left to stop, and must not hide why."""
     try:
         session.stop()
-    except (PySparkException, Py4JError, OSError) as exc:
+    except (PySparkException, Py4JError, OSError):
         if not has_ended(session):
             raise
-        logger.warning("Spark could not be stopped, its JVM is gone: %s", exc)
+        logger.warning("Spark need not be stopped, its JVM is gone")
 
 
 def has_ended(session: SparkSession, *, after_signal: bool = False) -> bool:

@@ -29,9 +29,12 @@ from rich.text import Text
 from bucket_store.durable import LOCAL
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
 from bucket_store.heartbeat import FILE_NAME as HEARTBEAT_NAME
+from bucket_store.heartbeat import MAGIC as HEARTBEAT_MAGIC
 from bucket_store.heartbeat import read_beat
 from bucket_store.log_values import LogState
 from bucket_store.manifest import Manifest, read_manifest
+from bucket_store.marks import INTENT_MAGIC, INTENTS_DIRECTORY
+from bucket_store.sealed import unseal
 from deduper import judging
 from deduper.errors import ExitCode
 from deduper.findings import Check, Finding, Findings, Level, Note, confirmed
@@ -278,13 +281,19 @@ def _known(store: OpenStore, history: LogHistory) -> LogHistory:
 def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> None:
     beat = read_beat(store.root)
     claim = history.last_claim
-    if beat is None:
-        if (store.root / HEARTBEAT_NAME).exists():
-            findings.note("the heartbeat is damaged; the next beat replaces it", is_unsettled=True)
-        return
-    findings.note(f"the heartbeat of {beat.owner} is there: a job runs, or was killed", is_unsettled=True)
-    if claim is not None and claim.owner != beat.owner:
-        findings.note(f"the newest claim, of epoch {claim.epoch}, is {claim.owner}'s, the heartbeat {beat.owner}'s")
+    if beat is not None:
+        findings.note(f"the heartbeat of {beat.owner} is there: a job runs, or was killed", is_unsettled=True)
+        if claim is not None and claim.owner != beat.owner:
+            findings.note(f"the newest claim, of epoch {claim.epoch}, is {claim.owner}'s, the heartbeat {beat.owner}'s")
+    # What is replaced whole and never synced may be torn by a power cut: it counts as absent then.
+    for path in [store.root / HEARTBEAT_NAME, *sorted((store.root / INTENTS_DIRECTORY).glob("[0-9]*"))]:
+        magic = HEARTBEAT_MAGIC if path.name == HEARTBEAT_NAME else INTENT_MAGIC
+        try:
+            unseal(path.read_bytes(), magic=magic, version=1, file=str(path))
+        except FileNotFoundError:
+            continue
+        except StoreError as error:
+            findings.note(f"damaged, and counts as absent: {error}", is_unsettled=True)
 
 
 def _check_settled(store: OpenStore, lying: tuple[Leftover, ...], findings: Findings) -> None:

@@ -174,6 +174,7 @@ def _compare(store: OpenStore, part: _Slice, rows: NDArray[np.int64], clock: Clo
     rows, hi, lo, buckets, windows = rows[order], hi[order], lo[order], buckets[order], windows[order]
     is_same = (hi[1:] == hi[:-1]) & (lo[1:] == lo[:-1])
     if clock is None:
+        # Words hold the bucket already; only by chance are two alike.
         is_same &= buckets[1:] == buckets[:-1]
     else:
         is_same &= ~_renewed(store, part, rows, windows, clock)

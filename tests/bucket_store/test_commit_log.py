@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from faulty_files import FaultyFiles
 from log_samples import commit, piece
 
 from bucket_store.commit_log import CommitLog
-from bucket_store.durable import is_temporary
+from bucket_store.durable import LocalFileSystem, is_temporary
 from bucket_store.errors import (
     CorruptionError,
     FencedError,
@@ -445,6 +444,22 @@ def test_a_snapshot_that_may_be_placed_leaves_its_record_certainly_unplaced(tmp_
     assert log.place(commit(0)).next_window == 1
 
 
+def test_a_claim_that_slept_beyond_the_grace_is_fenced(tmp_path: Path) -> None:
+    """Its slot was folded away and its temporary file cleaned up: another has the store, and that is what it says."""
+
+    class Sleepy(LocalFileSystem):
+        def link(self, source: Path, target: Path) -> None:
+            for number in range(5):
+                CommitLog.open(tmp_path).claim_epoch(f"meanwhile {number}", 7)
+            CommitLog.open(tmp_path).delete_folded(now_us=time.time_ns() // 1000, grace_us=0)
+            super().link(source, target)
+
+    CommitLog.create(tmp_path, {"shards": 2}, wall_us=5, snapshot_every=2)
+    with pytest.raises(FencedError):
+        CommitLog.open(tmp_path, fs=Sleepy()).claim_epoch("sleeper", 6)
+    assert CommitLog.open(tmp_path).state.epoch == 5
+
+
 def test_a_slot_with_another_record_of_the_same_epoch_is_not_committed(tmp_path: Path) -> None:
     """As when a first try of this process was placed after all: refresh tells."""
     files = FaultyFiles()
@@ -489,7 +504,9 @@ def test_whatever_call_fails_the_outcome_is_true(tmp_path: Path, windows_before:
     pytest.fail("no placing ever came to its end")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed < 6 else pytest.mark.faults) for seed in range(40)]
+)
 def test_what_place_returned_survives_a_power_cut(seed: int) -> None:
     """After a cut at any moment the log opens, and holds every window that was reported, whole."""
     disk = Disk()
@@ -594,47 +611,3 @@ def test_a_reader_that_listed_before_the_deletion_starts_again_at_the_newer_snap
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-# --- races
-
-
-def _race_for_windows(root: Path, windows: int, start: Any, results: Any) -> None:
-    """One of the processes: claim, commit what comes next, claim again when fenced; tells what it was told."""
-    start.wait()
-    told: list[tuple[int, int]] = []
-    log = CommitLog.open(root)
-    while log.refresh().next_window < windows:
-        try:
-            epoch = log.claim_epoch(str(os.getpid()), 1)
-            while log.state.next_window < windows:
-                window = log.state.next_window
-                log.place(commit(window, epoch, query_id=str(os.getpid())))
-                told.append((window, os.getpid()))
-        except (FencedError, NotCommittedError):
-            continue
-    results.put(told)
-
-
-def test_eight_processes_racing_for_thirty_commits(tmp_path: Path) -> None:
-    """Each number has one winner, each window is committed once, and nobody is told of a commit that is not his."""
-    CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=10)
-    context = multiprocessing.get_context("fork")
-    start, results = context.Event(), context.Queue()
-    racers = [context.Process(target=_race_for_windows, args=(tmp_path, 30, start, results)) for _ in range(8)]
-    for racer in racers:
-        racer.start()
-    start.set()
-    told = [entry for _ in racers for entry in results.get(timeout=60)]
-    for racer in racers:
-        racer.join(timeout=60)
-        assert racer.exitcode == 0
-    records = list(CommitLog.open(tmp_path).records())
-    assert [record.number for record in records] == list(range(len(records)))
-    made = [record.body for record in records if isinstance(record.body, CommitRecord)]
-    assert [body.window for body in made] == list(range(30))
-    assert len({window for window, _ in told}) == len(told)
-    assert set(told) <= {(body.window, int(body.query_id)) for body in made}
-    epochs = [record.body.epoch for record in records if isinstance(record.body, ClaimRecord)]
-    assert epochs == list(range(1, len(epochs) + 1))
-    assert temporaries(tmp_path) == []

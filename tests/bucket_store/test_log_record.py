@@ -6,7 +6,7 @@ import struct
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from log_samples import NONCE, commit, envelope, logs, piece
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
@@ -43,7 +43,7 @@ SAMPLES = {
 }
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_every_record_comes_back_equal(records: list[LogRecord]) -> None:
     """Round trip of all kinds with all fields, ints as ints and floats as floats."""

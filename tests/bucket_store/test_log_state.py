@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import reduce
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from log_samples import commit, envelope, logs, piece
 
 from bucket_store.errors import CorruptionError
@@ -23,7 +23,7 @@ def folded(*bodies: Body) -> LogState:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_a_snapshot_stands_for_all_records_below_it(records: list[LogRecord]) -> None:
     """From whatever snapshot a reader starts, and one by one or at once, the state is the same."""
@@ -36,7 +36,7 @@ def test_a_snapshot_stands_for_all_records_below_it(records: list[LogRecord]) ->
         assert snapshot.state == fold_all(LogState(), records[:number])
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_the_state_is_what_a_plain_reading_of_the_records_says(records: list[LogRecord]) -> None:
     """Against a model that knows nothing of snapshots: windows, sums, live and retired pieces, outputs, sources."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from bucket_store import failpoints
 from bucket_store.commit_log import CommitLog
+from bucket_store.errors import StoreError
 from deduper import checkpoint
 from deduper.config import Config
 from deduper.config_file import load_config
@@ -26,14 +27,18 @@ from deduper.judging import fixed_settings
 from deduper.open_store import open_store
 from deduper.staging import STAGING
 from deduper.verify import verify_store
+from tests.crash import ledger
 from tests.spark.harness import PORTS, read_rows
 
 ROOT = Path(__file__).parent.parent.parent
-FILES, FILES_A_WINDOW, ROWS_A_FILE = 14, 2, 90
-WINDOWS = FILES // FILES_A_WINDOW
+FILES_A_WINDOW, ROWS_A_FILE = 2, 90
+WINDOWS, MANY_WINDOWS = 7, 12
 SNAPSHOT_EVERY = 4
 _FIRST_FILE_TIME = 1_700_000_000
-_DEADLINE_S = 240.0
+DEADLINE_S = 600.0
+FORGET, DELETE, TEAR = "forget the last commit", "delete the checkpoint", "tear the checkpoint"
+SHARED_CLASSES: dict[str, Path] = {}
+"""`archive`: Java's classes as a run of this session has left them, which saves a start a quarter of its work."""
 
 
 @dataclass
@@ -44,38 +49,51 @@ class Scene:
     store: str = "rocksdb:state"
     lookup: str = "own_bucket"
     error_format: str = "parquet"
-    trigger: str = "1s"
+    schema: str = "k string, t long"
+    expiry: str = ""
+    master: str = "local[2]"
+    java_options: str = ""
+    clock: Path | None = None
     log: list[str] = field(default_factory=list)
     drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _killed_at: float | None = None
 
-    def make(self, files: int = FILES) -> Scene:
+    def make(self, windows: int = WINDOWS) -> Scene:
         """The directory, the config file, the input, and a store whose log is folded often."""
         (self.directory / "in").mkdir(parents=True)
-        (self.directory / "tmp").mkdir()
+        (self.directory / "tmp").mkdir(exist_ok=True)
+        expiry = self.expiry or f"{{by: ordered, field: t, period: 60, span: 10, lookup: {self.lookup}}}"
+        archive = SHARED_CLASSES.get("archive")
+        shared = f"-XX:SharedArchiveFile={archive}" if archive else ""
         self.config_path.write_text(
             f"""\
 name: crash
-source: {{format: files, path: in, file_format: json, schema: "k string, t long",
+source: {{format: files, path: in, file_format: json, schema: "{self.schema}",
          max_files_per_batch: {FILES_A_WINDOW}}}
 key: k
-expiry: {{by: ordered, field: t, period: 60, span: 10, lookup: {self.lookup}}}
+expiry: {expiry}
 store: {{url: "{self.store}", shards: 2, tables: tables}}
 sinks:
   unique: {{format: parquet, path: out/unique}}
   duplicate: {{format: parquet, path: out/duplicate}}
   expired: {{format: parquet, path: out/expired}}
   error: {{format: {self.error_format}, path: out/error}}
-trigger: {self.trigger}
+trigger: 1s
 spark:
-  spark.master: "local[2]"
+  spark.master: "{self.master}"
   spark.driver.memory: 1g
-  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={self.directory / "tmp"}"
+  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {shared} {self.java_options}
+                                  -Djava.io.tmpdir={self.directory / "tmp"}"
 """
         )
-        for number in range(files):
-            self.add_file(number)
+        self.add_windows(0, windows)
         CommitLog.create(self.config.store.path, fixed_settings(self.config), wall_us=1, snapshot_every=SNAPSHOT_EVERY)
         return self
+
+    def add_windows(self, first: int, end: int) -> None:
+        """The input of windows [first, end)."""
+        for number in range(first * FILES_A_WINDOW, end * FILES_A_WINDOW):
+            self.add_file(number)
 
     def add_file(self, number: int) -> None:
         """Keys that come again in the file, in its window and in later ones; late tuples; every kind of error line."""
@@ -85,6 +103,10 @@ spark:
         lines += [json.dumps({"k": f"late{key}", "t": now - 100 + key}) for key in range(4)]
         lines += [json.dumps({"k": f"only{number}.{key}", "t": now}) for key in range(4)]
         lines += [json.dumps({"k": None, "t": now}), json.dumps({"k": "no time"}), "{torn", '{"k": 1']
+        self.put_file(number, lines)
+
+    def put_file(self, number: int, lines: list[str]) -> None:
+        """A file of the input, whole at once, later than those of lower numbers."""
         path = self.directory / "in" / f"file-{number:04d}.json"
         hidden = path.with_name(f".{path.name}")
         hidden.write_text("".join(f"{line}\n" for line in lines))
@@ -101,14 +123,18 @@ spark:
         """The configuration, read anew."""
         return load_config(self.config_path)
 
-    def start(self, *options: str, armed: str = "") -> subprocess.Popen[bytes]:
-        """A driver in a session of its own, so that all its processes can be stopped at once."""
-        environment = {
+    def environment(self, armed: str) -> dict[str, str]:
+        """The environment of a process of this job."""
+        return {
             **os.environ,
             failpoints.ENVIRONMENT: armed,
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.directory / "tmp"),
+            **({} if self.clock is None else {"CRASH_CLOCK": str(self.clock)}),
         }
+
+    def start(self, *options: str, armed: str = "") -> subprocess.Popen[bytes]:
+        """A driver in a session of its own, so that all its processes can be stopped at once."""
         self.log.append(f"{' '.join(options)} {armed}")
         with (self.directory / "driver.log").open("ab") as output:
             output.write(f"--- {self.log[-1]}\n".encode())
@@ -116,7 +142,7 @@ spark:
             driver = subprocess.Popen(
                 [sys.executable, "-m", "tests.crash.driver", "run", str(self.config_path), "--json", *options],
                 cwd=ROOT,
-                env=environment,
+                env=self.environment(armed),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -126,13 +152,38 @@ spark:
         return driver
 
     def run(self, *options: str, armed: str = "") -> int:
-        """A driver from start to end: its exit code, -9 when it was killed. What it leaves running, it leaves."""
+        """A driver from start to end: its exit code, -9 when it was killed. What it leaves running, it leaves.
+
+        After a kill, the time to the next commit is noted.
+        """
         driver = self.start("--once", *options, armed=armed)
+        before = self.windows() if self._killed_at is not None else None
+        deadline = time.monotonic() + DEADLINE_S
         try:
-            return driver.wait(_DEADLINE_S)
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = driver.wait(0.2)
+                    break
+                assert time.monotonic() < deadline, f"{self.log}: not ended in {DEADLINE_S} s\n{self.output()}"
+                before = self._note_recovery(before)
         except BaseException:
             end(driver)
             raise
+        self._note_recovery(before)
+        self._killed_at = time.monotonic() if "kill" in armed and code != 0 else None
+        return code
+
+    def _note_recovery(self, before: int | None) -> int | None:
+        if before is not None and self._killed_at is not None:
+            with contextlib.suppress(StoreError, OSError):
+                if self.windows() > before:
+                    ledger.note_recovery(time.monotonic() - self._killed_at)
+                    return None
+        return before
+
+    def output(self) -> str:
+        """What all drivers have said."""
+        return (self.directory / "driver.log").read_text(errors="replace")
 
     def windows(self) -> int:
         """How many windows are committed."""
@@ -145,6 +196,17 @@ spark:
         if numbers:
             (commits / str(max(numbers))).unlink()
             (commits / f".{max(numbers)}.crc").unlink(missing_ok=True)
+
+    def delete_checkpoint(self) -> None:
+        """As if somebody had tidied up."""
+        shutil.rmtree(self.config.checkpoint_path, ignore_errors=True)
+
+    def tear_checkpoint(self) -> None:
+        """The newest offsets are empty: a power cut, since Spark syncs nothing."""
+        offsets = (checkpoint.newest(self.config.checkpoint_path) or Path("none")) / "offsets"
+        numbers = [int(path.name) for path in offsets.iterdir() if path.name.isdecimal()] if offsets.is_dir() else []
+        if numbers:
+            (offsets / str(max(numbers))).write_bytes(b"")
 
     def rows(self) -> dict[str, Counter[str]]:
         """The published rows of every port as texts that know no directory, with how often each is there."""
@@ -198,15 +260,20 @@ spark:
         self.check_nothing_is_public_twice(undisturbed)
         for what, value in undisturbed.items():
             assert outcome[what] == value, f"{self.log}: {what}: {outcome[what]}, undisturbed {value}"
-        report = verify_store(open_store(self.store.replace("state", str(self.directory / "state"))))
-        assert (report.findings, report.unnamed_pieces) == ((), 0), (self.log, report.findings, report.unnamed_pieces)
+        self.check_store(settled=True)
         staged = [str(path) for path in self.directory.rglob(f"{STAGING}/*")]
         assert staged == [], self.log
         state = CommitLog.open(self.config.store.path).state
         named = {ref.name for ref in state.sources.values()}
         assert {path.name for path in (self.directory / "state" / "sources").iterdir()} == named, self.log
         assert not (self.directory / "state" / "heartbeat").exists(), self.log
-        assert not list(self.directory.glob("state/checkpoint/*.set-aside-*")), self.log
+        if not any(TEAR in line for line in self.log):
+            assert not list(self.directory.glob("state/checkpoint/*.set-aside-*")), self.log
+
+    def check_store(self, *, settled: bool = False) -> None:
+        """All invariants, rows and all; `settled`: nothing is half done or lies about either."""
+        report = verify_store(open_store(str(self.config_path)), rows=True, settled=settled)
+        assert report.findings == (), (self.log, report.findings)
 
     def clean_up(self) -> None:
         """End what still runs, and remove the tables in shared memory, which outlive every process."""
@@ -238,7 +305,7 @@ def end(driver: subprocess.Popen[bytes]) -> None:
     driver.wait()
 
 
-def wait_until(what: str, condition: Any, deadline_s: float = _DEADLINE_S) -> None:
+def wait_until(what: str, condition: Any, deadline_s: float = DEADLINE_S) -> None:
     """Look again and again until a condition holds."""
     end_at = time.monotonic() + deadline_s
     while not condition():
@@ -246,6 +313,21 @@ def wait_until(what: str, condition: Any, deadline_s: float = _DEADLINE_S) -> No
         time.sleep(0.1)
 
 
+def state_of(process: int) -> tuple[str, str]:
+    """(name, state) of a process; T is stopped, Z a zombie or gone."""
+    try:
+        head, _, tail = Path("/proc", str(process), "stat").read_text(errors="replace").rpartition(")")
+    except (FileNotFoundError, ProcessLookupError):
+        return "", "Z"
+    return head.partition("(")[2], tail.split()[0]
+
+
 def is_frozen(driver: subprocess.Popen[bytes]) -> bool:
     """Whether the driver itself has been stopped by SIGSTOP."""
-    return Path("/proc", str(driver.pid), "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return state_of(driver.pid)[1] == "T"
+
+
+def living(driver: subprocess.Popen[bytes]) -> dict[int, str]:
+    """The processes of a driver that run, and their names."""
+    states = {process: state_of(process) for process in list(session_of(driver))}
+    return {process: name for process, (name, state) in states.items() if state != "Z"}

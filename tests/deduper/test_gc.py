@@ -189,7 +189,8 @@ def test_a_file_of_a_live_piece_stays_whatever_is_in_it(tmp_path: Path) -> None:
     for ref in refs:
         data[ref.offset - 20] ^= 1
     segment.write_bytes(data)
-    collected(store, delete=True)
+    store.open().pieces.append(shard=1, epoch=1, name=f"{99:012d}-000001-000-0001-deadbeef", data=b"x")
+    assert [item.is_deleted for item in collected(store, delete=True).garbage] == [True]
     assert [store.open().pieces.read(ref)[:7] for ref in refs] == [b"BSPIECE"] * len(refs)
     assert not list(repair.find_damage(store.open()))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
+from bucket_store.errors import CorruptionError
 from deduper.categories import CategoryState
 from deduper.ddl import parse_columns
 from deduper.digests import KeyValue
@@ -53,6 +54,21 @@ def test_a_remembered_key_names_its_first_copy_and_its_end(tmp_path: Path) -> No
     assert all(inspect_key(open_store(str(file)), (f"u{n}", n)).entries[0].row == n for n in range(50))
     unknown = inspect_key(open_store(str(file)), ("u1", 2))
     assert (unknown.is_remembered, unknown.entries) == (False, ())
+
+
+def test_another_piece_in_the_place_of_the_named_one_is_not_believed(tmp_path: Path) -> None:
+    """A sound piece of the same length lies where the log names one: corruption, as it is for a job."""
+    file = write_config(tmp_path)
+    make_store(file, [Window([seen("a", 1, hours=0)], BEGIN_US + HOUR_US)])
+    (tmp_path / "other").mkdir()
+    make_store(other := write_config(tmp_path / "other"), [Window([seen("a", 1, hours=0)], BEGIN_US + HOUR_US)])
+    store, foreign = open_store(str(file)), open_store(str(other))
+    (refs,), (foreign_refs,) = store.log.state.pieces.values(), foreign.log.state.pieces.values()
+    place, data = store.root / refs[0].file, foreign.pieces.read(foreign_refs[0])
+    whole = place.read_bytes()
+    place.write_bytes(whole[: refs[0].offset] + data + whole[refs[0].offset + len(data) :])
+    with pytest.raises(CorruptionError, match="identity of piece"):
+        inspect_bucket(store, BUCKET)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from bucket_store.sources_file import write_sources
 from deduper.leftovers import Leftover, LeftoverKind, leftovers
 from deduper.open_store import OpenStore, open_store
 from deduper.output_names import Attempt
+from tests.deduper.whole_job import WholeJob
 
 BUCKET = BEGIN_US // HOUR_US
 WINDOWS = [Window([SeenKey((f"u{n}{w}", n), BUCKET, BEGIN_US, n) for n in range(8)], BEGIN_US) for w in range(2)]
@@ -115,16 +116,20 @@ def test_a_segment_without_a_live_piece_is_listed(config_file: Path) -> None:
     assert (found.epoch, found.is_abandoned) == (2, True)
 
 
-def test_staged_files_of_a_committed_window_are_needed_until_the_mark(config_file: Path) -> None:
-    """Its outputs may have to be published from there."""
-    store = open_store(str(config_file))
-    # `make_store` names the folder of a window's staged file by the window alone.
-    state = store.log.state
-    assert state.outputs[1][0].staged.endswith("_staging/1")
-    folder = Attempt(1, 1, 0)
-    config_folder = config_file.parent / "out/unique/_staging" / folder.folder
-    config_folder.mkdir(parents=True)
-    assert [found.kind for found in listed(config_file)] == [LeftoverKind.STAGING], "another attempt than the record's"
+def test_staged_files_of_a_committed_window_are_needed_until_the_mark(tmp_path: Path) -> None:
+    """Its outputs may have to be published from there; those of another attempt never."""
+    job = WholeJob(tmp_path).make(2)
+    job.log.place(job.judge())
+    other = tmp_path / "out" / "unique" / "_staging" / Attempt(2, 1, 9).folder
+    other.mkdir(parents=True)
+    assert [found.path for found in leftovers(job.open())] == [other]
+    other.rmdir()
+    job.mark_at(job.log.root / "published", 2)
+    found = leftovers(job.open())
+    assert {path for leftover in found for path in leftover.path.rglob("*.*")} == {
+        Path(output.staged) for output in job.record(2)[1].outputs
+    }
+    assert all(leftover.kind is LeftoverKind.STAGING and leftover.is_abandoned for leftover in found)
 
 
 def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None:

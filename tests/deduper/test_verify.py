@@ -16,11 +16,11 @@ from bucket_store.errors import CorruptionError
 from bucket_store.file_backend import FilePieces
 from bucket_store.heartbeat import HeartBeat
 from bucket_store.log_values import DeletionRecord
-from deduper.findings import Check
+from deduper.findings import Check, Finding, Findings
 from deduper.leftovers import LeftoverKind
 from deduper.open_store import open_store
 from deduper.output_names import file_sinks
-from deduper.verify import Verification, verify_store, verify_target
+from deduper.verify import Verification, _made_twice, verify_store, verify_target
 from deduper.verify_rows import ROWS_CHECKS
 from tests.deduper.whole_job import KINDS, Kind, WholeJob
 
@@ -198,6 +198,32 @@ def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -
     report = verify_store(replace(store, pieces=Late(store.root)), rows=True)
     assert report.findings == ()
     assert job.log.state.next_window == 5
+
+
+def test_every_check_stands_in_the_documentation() -> None:
+    """With its exit code and its promise; a check's name is stable."""
+    text = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+    for check in set(Check) - {Check.UNSETTLED, Check.ROWS_EXPECTED}:
+        assert f"| `{check.id}` | {check.level.value.value} | {check.promise} |" in text
+
+
+def test_only_what_is_found_twice_counts() -> None:
+    """The second pass is what is reported, without that which only it, or only the first one, has seen."""
+
+    def finding(offset: int) -> Finding:
+        return Finding.of(Check.OUTPUTS_MISSING, "a file", file="f", offset=offset, expected="there", found="none")
+
+    passes = iter([[finding(1), finding(2)], [finding(2), finding(3)]])
+
+    def one_pass(found: Findings) -> str:
+        for each in next(passes):
+            found.add(each)
+        return "what the pass gives"
+
+    findings = Findings()
+    assert _made_twice(one_pass, findings) == "what the pass gives"
+    assert findings.found == [finding(2)]
+    assert list(passes) == []
 
 
 def test_the_json_names_every_check_and_its_promise(tmp_path: Path) -> None:

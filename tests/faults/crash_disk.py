@@ -225,11 +225,15 @@ class Machine:
         self.is_dead = False
         self._open: list[OpenFileOnDisk] = []
 
-    def kill(self) -> None:
-        """SIGKILL: what it has written stays as it is, its locks go."""
+    def die(self) -> None:
+        """The process ends: what it has written stays as it is, its locks go."""
         self.is_dead = True
         for file in self._open:
             file.unlock()
+
+    def kill(self) -> None:
+        """SIGKILL, to be called from `step`."""
+        self.die()
         raise Killed
 
     def read(self, path: Path) -> bytes:
@@ -455,7 +459,7 @@ class OpenFileOnDisk:
     """An `OpenFile` of a `Machine`."""
 
     def __init__(self, machine: Machine, path: Path, number: int, *, is_writable: bool) -> None:
-        self._machine, self._path, self._number, self._is_writable = machine, path, number, is_writable
+        self._machine, self.path, self._number, self._is_writable = machine, path, number, is_writable
 
     def size(self) -> int:
         return len(self._machine.node(self._number).data)
@@ -468,15 +472,15 @@ class OpenFileOnDisk:
 
     def pwrite(self, data: bytes | memoryview, at: int) -> int:
         if not self._is_writable:
-            raise OSError(errno.EBADF, "open for reading", str(self._path))
-        self._machine.write(self._path, self._number, Write(at, bytes(data)))
+            raise OSError(errno.EBADF, "open for reading", str(self.path))
+        self._machine.write(self.path, self._number, Write(at, bytes(data)))
         return len(data)
 
     def truncate(self, size: int) -> None:
-        self._machine.write(self._path, self._number, Write(size, None))
+        self._machine.write(self.path, self._number, Write(size, None))
 
     def sync(self) -> None:
-        self._machine.sync(self._path, self._number)
+        self._machine.sync(self.path, self._number)
 
     def try_lock(self) -> bool:
         self._machine.node(self._number)

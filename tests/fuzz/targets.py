@@ -6,6 +6,7 @@ the decoder's docstring names. Everything else (another exception, another value
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 import tempfile
@@ -552,7 +553,9 @@ def _seeds_key() -> Iterator[bytes]:
 @cache
 def _scratch() -> Path:
     memory = Path("/dev/shm")
-    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
+    directory = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def _of(name: str, tree: Any) -> Callable[[], Iterator[bytes]]:

@@ -1,0 +1,238 @@
+"""Chains of kills: each run is killed somewhere else, the next one picks up what it left, the last one runs to the end.
+
+Every point is met by two victims in every session: the driver, the whole machine or the JVM in a chain, since that ends
+the run; a Python worker, many in one run, since Spark starts a failed task again. Which victim, backend, occurrence and
+order is drawn from the seed; with `CRASH_ALL` (`make crash`) each point is met by all of them.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import signal
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bucket_store.commit_log import CommitLog
+from deduper.staging import STAGING
+from tests.crash import ledger
+from tests.crash.calm import VARIANTS, Calm
+from tests.crash.scene import DELETE, FORGET, MANY_WINDOWS, ROOT, TEAR, Scene
+
+KILLED = -signal.SIGKILL
+DRIVER, MACHINE, JVM, WORKER = "driver", "machine", "jvm", "worker"
+_LAST_WINDOWS = 3  # left for the end of a chain, so that a run never ends before it is killed
+_KILLS_A_STORY = 12
+_TASK_FAILURES = 8
+
+
+def points() -> dict[str, str]:
+    """Every failpoint, and whether it is in the `driver` or in a `worker`, as docs/failpoints.md says."""
+    lines = (ROOT / "docs" / "failpoints.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^\| `([a-z0-9.]+)` \| (driver|worker) \|", lines, re.MULTILINE))
+
+
+# Where a start stands before there is a JVM, and what only some kill leaves for it.
+STARTS = (
+    "start.claimed",
+    "start.published",
+    "start.discarded",
+    "start.checkpoint",
+    "stage.discarded",
+    "sources.removed",
+)
+# Of other commands, or in need of a broker: other stories and tests kill there.
+OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(("gc.", "repair.", "kafka.")))
+ONLY_ON = {"stage.restaged": "file"}
+# Nothing is dead before so many windows.
+AGED = {"expire.recorded": 4, "expire.deleted": 4, "piece.deleted": 3, "piece.file.gone": 4, "log.folded": 2}
+# What leaves behind what a start at this point can find.
+HELPERS = {"stage.discarded": "window.2.judged", "sources.removed": "window.3.durable"}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One run that ends in a kill, and what else is broken before the next one starts."""
+
+    point: str
+    victim: str
+    nth: int = 1
+    then: str = ""
+
+    @property
+    def armed(self) -> str:
+        """The failpoint's setting."""
+        in_worker = points()[self.point] == "worker"
+        action = {
+            DRIVER: "kill-driver" if in_worker else "kill",
+            MACHINE: "kill-all",
+            JVM: "kill-jvm",
+            WORKER: "kill" if in_worker else "kill-worker",
+        }[self.victim]
+        return f"{self.point}={action}@{self.nth}"
+
+    @property
+    def codes(self) -> set[int]:
+        """What the driver may end with."""
+        return {KILLED} if self.victim in (DRIVER, MACHINE) else {1}
+
+
+def victims(point: str) -> tuple[str, ...]:
+    """Who can be killed at a point in a chain."""
+    return (DRIVER, MACHINE) if point in STARTS else (DRIVER, MACHINE, JVM)
+
+
+def planned(rng: random.Random, *, everyone: bool) -> dict[str, tuple[str, list[Kill]]]:
+    """Every point once, its victim and backend drawn; with `everyone` each of its victims, on both backends in turn."""
+    dealt: dict[str, list[Kill]] = {variant: [] for variant in VARIANTS}
+    for point in sorted(points().keys() - set(OTHERS)):
+        chosen = rng.sample(victims(point), len(victims(point)) if everyone else 1)
+        backends = rng.sample(sorted(VARIANTS), 2)
+        for number, victim in enumerate(chosen):
+            dealt[ONLY_ON.get(point, backends[number % 2])].append(_drawn(rng, point, victim))
+    stories = {}
+    for variant, kills in dealt.items():
+        rng.shuffle(kills)
+        # Without retries of tasks a worker's death ends the job.
+        kills[3:3] = [_drawn(rng, rng.choice([p for p, where in points().items() if where == "worker"]), WORKER)]
+        count = -(-len(kills) // _KILLS_A_STORY)
+        for number in range(count):
+            stories[f"kills {number}, {variant}"] = (variant, kills[number::count])
+    return stories
+
+
+def _drawn(rng: random.Random, point: str, victim: str) -> Kill:
+    nth = 1 if point in STARTS else rng.choice((1, 1, 1, 1, 2, 2, 3))
+    return Kill(point, victim, nth, rng.choice(("", "", "", "", "", FORGET, FORGET, DELETE, TEAR)))
+
+
+def at_random(rng: random.Random, wanted: int) -> dict[str, tuple[str, list[Kill]]]:
+    """Chains of twelve kills of anybody anywhere, as many as asked for."""
+    stories = {}
+    for number in range(-(-wanted // 12)):
+        kills = []
+        for _ in range(min(12, wanted - 12 * number)):
+            point = rng.choice(sorted(points().keys() - set(OTHERS)))
+            kill = _drawn(rng, point, rng.choice(victims(point)))
+            kills.append(replace(kill, nth=rng.choice((1, 1, 2, 3, 5))))
+        stories[f"random {number}"] = (rng.choice(sorted(VARIANTS)), kills)
+    return stories
+
+
+class Chain:
+    """The kills of one story, over as many jobs as it takes."""
+
+    def __init__(self, variant: str, kills: list[Kill], calm: Calm, directory: Path) -> None:
+        self._variant = variant
+        self._waiting = list(kills)
+        self._calm = calm
+        self._directory = directory
+        self._missed: dict[Kill, int] = {}
+        self._may_miss = directory.name.startswith("random")
+
+    def tell(self) -> None:
+        """To the end of the last job."""
+        number = 0
+        while self._waiting:
+            self._one_job(self._directory / str(number))
+            number += 1
+
+    def _one_job(self, directory: Path) -> None:
+        scene = Scene(directory, **VARIANTS[self._variant]).make(MANY_WINDOWS)
+        expected = self._calm.outcome(self._variant, MANY_WINDOWS)
+        try:
+            while self._waiting and MANY_WINDOWS - scene.windows() >= _LAST_WINDOWS:
+                kill = self._next(scene)
+                code = scene.run(armed=kill.armed)
+                if code == 0:
+                    self._miss(kill, scene)
+                    break
+                assert code in kill.codes, f"{kill}: exit code {code}\n{scene.log}\n{scene.output()}"
+                ledger.note_kill(kill.point, kill.victim, self._variant)
+                if kill in self._waiting:
+                    self._waiting.remove(kill)
+                scene.check_nothing_is_public_twice(expected)
+                self._break(scene, kill.then)
+            code = scene.run()
+            assert code == 0, f"exit code {code}\n{scene.log}\n{scene.output()}"
+            scene.check_is_as_if_undisturbed(expected)
+        finally:
+            scene.clean_up()
+
+    def _break(self, scene: Scene, what: str) -> None:
+        {
+            "": lambda: None,
+            FORGET: scene.forget_last_commit,
+            DELETE: scene.delete_checkpoint,
+            TEAR: scene.tear_checkpoint,
+        }[what]()
+        if what:
+            scene.log.append(what)
+
+    def _miss(self, kill: Kill, scene: Scene) -> None:
+        """The run came to its end: the job was over before the point was met so often."""
+        if self._may_miss:
+            self._waiting.remove(kill)
+            return
+        self._missed[kill] = self._missed.get(kill, 0) + 1
+        assert self._missed[kill] < 3, f"{kill} was never met\n{scene.log}\n{scene.output()}"
+
+    def _next(self, scene: Scene) -> Kill:
+        """The next kill that the state of the job lets come to pass; else one that leads to such a state."""
+        if self._may_miss:
+            return self._waiting[0]
+        left = {
+            "stage.discarded": any(scene.directory.rglob(f"{STAGING}/*")),
+            "sources.removed": _has_unnamed_sources(scene),
+        }
+        windows = scene.windows()
+        ready = [
+            kill
+            for kill in self._waiting
+            if left.get(kill.point, True)
+            and windows >= AGED.get(kill.point, 0)
+            and (kill.nth == 1 or MANY_WINDOWS - windows > _LAST_WINDOWS + kill.nth)
+        ]
+        urgent = [kill for kill in ready if kill.point in left]
+        if urgent or ready:
+            return (urgent or ready)[0]
+        return Kill(HELPERS.get(self._waiting[0].point, "window.4.committed"), DRIVER)
+
+
+def _has_unnamed_sources(scene: Scene) -> bool:
+    log = CommitLog.open(scene.config.store.path)
+    named = {ref.name for ref in log.state.sources.values()}
+    directory = log.root / "sources"
+    return directory.is_dir() and any(path.name not in named for path in directory.iterdir() if path.name[0] != ".")
+
+
+def chain_of_kills(variant: str, kills: list[Kill], calm: Calm, directory: Path) -> None:
+    """Kill, start again, kill; then to the end."""
+    Chain(variant, kills, calm, directory).tell()
+
+
+def workers_die(variant: str, calm: Calm, directory: Path) -> None:
+    """At every point a worker is killed, or its task fails, once; Spark tries again, and the run does not notice."""
+    rng = random.Random(ledger.SEED + zlib.crc32(variant.encode()))
+    scene = Scene(directory, master=f"local[2,{_TASK_FAILURES}]", **VARIANTS[variant]).make(MANY_WINDOWS)
+    try:
+        armed = {}
+        for point, where in points().items():
+            if point in STARTS or point in OTHERS or ONLY_ON.get(point, variant) != variant:
+                continue
+            actions = ("kill", "kill", "raise") if where == "worker" else ("kill-worker",)
+            nth = rng.choice((1, 2, 3)) if where == "worker" else rng.choice((1, 2, 3, 4, 5))
+            armed[point] = f"{point}={rng.choice(actions)}@{nth}:once={directory / 'tmp' / point}"
+        code = scene.run(armed=",".join(armed.values()))
+        assert code == 0, f"exit code {code}\n{scene.log}\n{scene.output()}"
+        met = {point for point in armed if (directory / "tmp" / point).exists()}
+        for point in met:
+            ledger.note_kill(point, WORKER if "=kill" in armed[point] else "task", variant)
+        assert met == armed.keys(), f"never met: {armed.keys() - met}"
+        scene.check_nothing_is_public_twice(calm.outcome(variant, MANY_WINDOWS))
+        # What the dead have left goes with the next start.
+        assert scene.run() == 0, scene.output()
+        scene.check_is_as_if_undisturbed(calm.outcome(variant, MANY_WINDOWS))
+    finally:
+        scene.clean_up()

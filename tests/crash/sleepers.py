@@ -1,0 +1,218 @@
+"""Who sleeps while others go on: frozen drivers that are overtaken, frozen workers whose task is given to another.
+
+A sleeper wakes when it no longer matters, and must find out. Drivers end with exit code 5 and change not a byte;
+workers leave an orphan piece at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+import zlib
+from pathlib import Path
+
+from tests.crash import ledger
+from tests.crash.calm import VARIANTS, Calm
+from tests.crash.kills import ONLY_ON
+from tests.crash.scene import (
+    DEADLINE_S,
+    MANY_WINDOWS,
+    Scene,
+    is_frozen,
+    living,
+    signal_all,
+    state_of,
+    wait_until,
+)
+
+_SLEEPERS = 3
+# Where an owner looks, acts, and may sleep in between; nothing of what follows may change anything then.
+_SLEEPS = (
+    "start.claimed",
+    "start.checkpoint",
+    "window.0.batch",
+    "window.1.intent",
+    "stage.written",
+    "window.2.judged",
+    "window.3.synced",
+    "window.3.durable",
+    "log.written",
+    "window.4.committed",
+    "publish.renamed",
+    "window.5.published",
+    "window.6.checked",
+    "window.6.half",
+    "window.6.marked",
+    "expire.recorded",
+    "window.7.checkpoint",
+)
+_ZOMBIES = (
+    "judge.drained",
+    "tables.applying",
+    "judge.piece.before",
+    "piece.half",
+    "piece.entered",
+    "judge.piece.after",
+)
+
+
+def are_overtaken(variant: str, points: list[str], calm: Calm, directory: Path) -> None:
+    """Drivers frozen, each overtaken by the next; the last one goes to the end; then all wake, in any order."""
+    rng = random.Random(ledger.SEED + zlib.crc32(variant.encode()))
+    scene = Scene(directory, **VARIANTS[variant]).make()
+    try:
+        sleepers = []
+        for point in points:
+            driver = scene.start("--once", "--take-over", armed=f"{point}=freeze")
+            wait_until(f"the driver frozen at {point}", lambda driver=driver: is_frozen(driver) or driver.poll())
+            assert driver.poll() is None, f"{point} was never met\n{scene.output()}"
+            sleepers.append((point, driver))
+        assert scene.run("--take-over") == 0, scene.output()
+        before = scene.everything()
+        rng.shuffle(sleepers)
+        for point, driver in sleepers:
+            woken = time.monotonic()
+            driver.send_signal(signal.SIGCONT)
+            code = driver.wait(120)
+            ledger.note_stop(f"woken at {point}", time.monotonic() - woken)
+            assert code == 5, f"frozen at {point}: exit code {code}\n{scene.output()}"
+        after = scene.everything()
+        changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        assert changed == set(), f"{[point for point, _ in sleepers]}: {changed}"
+        scene.check_is_as_if_undisturbed(calm.outcome(variant))
+    finally:
+        scene.clean_up()
+
+
+def sleeping_points(rng: random.Random) -> dict[str, list[str]]:
+    """Some points for each variant, none twice, in the order in which a job can still meet them."""
+    drawn = rng.sample(_SLEEPS, _SLEEPERS * len(VARIANTS))
+    return {
+        variant: drawn[number * _SLEEPERS : (number + 1) * _SLEEPERS] for number, variant in enumerate(sorted(VARIANTS))
+    }
+
+
+def tasks_come_back(variant: str, calm: Calm, directory: Path) -> None:
+    """Workers frozen in the middle of a task, cut off from Spark, which gives the task to another; woken later.
+
+    At once, so that two judge the same shard of the same window at the same time; after two more windows; or when the
+    job is over. What a sleeper adds is an orphan piece at most.
+    """
+    rng = random.Random(ledger.SEED + zlib.crc32(variant.encode()))
+    scene = Scene(directory, master="local[2,8]", **VARIANTS[variant]).make(MANY_WINDOWS)
+    points = [point for point in _ZOMBIES if ONLY_ON.get(point, variant) == variant]
+    wake_after = {point: rng.choice((0, 0, 2, MANY_WINDOWS)) for point in points}
+    wake_after[rng.choice(points)] = 0
+    armed = ",".join(
+        f"{point}=freeze@{number + 1}:once={directory / 'tmp' / point}" for number, point in enumerate(points)
+    )
+    asleep: dict[int, tuple[str, int]] = {}
+    over = threading.Event()
+    woken: list[str] = []
+    failures: list[BaseException] = []
+
+    def watch(driver: subprocess.Popen[bytes]) -> None:
+        seen: set[str] = set()
+        while not over.is_set():
+            for process in living(driver):
+                if process not in asleep and process != driver.pid and state_of(process)[1] == "T":
+                    (point,) = {p for p in points if (directory / "tmp" / p).exists()} - seen or {"?"}
+                    seen.add(point)
+                    cut_off(process)
+                    asleep[process] = (point, scene.windows() + wake_after.get(point, 0))
+            for process, (point, at) in list(asleep.items()):
+                if state_of(process)[1] == "T" and scene.windows() >= at:
+                    os.kill(process, signal.SIGCONT)
+                    woken.append(point)
+            time.sleep(0.1)
+
+    def watched(driver: subprocess.Popen[bytes]) -> None:
+        try:
+            watch(driver)
+        except BaseException as exc:  # noqa: BLE001  # told by the story, not by the thread
+            failures.append(exc)
+
+    try:
+        driver = scene.start("--once", armed=armed)
+        thread = threading.Thread(target=watched, args=(driver,))
+        thread.start()
+        try:
+            code = driver.wait(DEADLINE_S)
+        finally:
+            over.set()
+            thread.join()
+        assert not failures, failures
+        assert code == 0, f"exit code {code}\n{scene.output()}"
+        met = {point for point, _ in asleep.values()}
+        assert met == set(points), f"never met: {set(points) - met}"
+        for process, (point, _) in asleep.items():
+            if state_of(process)[1] == "T":
+                os.kill(process, signal.SIGCONT)
+                woken.append(point)
+        wait_until("every sleeper gone", lambda: all(state_of(process)[1] == "Z" for process in asleep), 30)
+        expected = calm.outcome(variant, MANY_WINDOWS)
+        scene.check_nothing_is_public_twice(expected)
+        scene.check_store()
+        assert scene.run() == 0, scene.output()
+        scene.check_is_as_if_undisturbed(expected)
+    finally:
+        scene.clean_up()
+
+
+def cut_off(process: int) -> None:
+    """Shut a frozen worker's connection with Spark, as a network that parts does: Spark takes it for dead."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    pidfd = os.pidfd_open(process)
+    try:
+        for entry in Path("/proc", str(process), "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if not str(entry.readlink()).startswith("socket:"):
+                    continue
+                taken = libc.syscall(438, pidfd, int(entry.name), 0)  # pidfd_getfd
+                if taken < 0:
+                    raise OSError(ctypes.get_errno(), f"the connection of process {process} cannot be had")
+                with socket.socket(fileno=taken) as connection, contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+    finally:
+        os.close(pidfd)
+
+
+def notices_in_idleness(calm: Calm, directory: Path) -> None:
+    """A whole machine asleep with nothing to do, overtaken, and woken: it exits with 5 though no file has come."""
+    scene = Scene(directory).make()
+    try:
+        old = scene.start()
+        wait_until("everything judged", lambda: scene.windows() == calm.outcome("rocksdb")["windows"])
+        signal_all(old, signal.SIGSTOP)
+        assert scene.run("--take-over") == 0, scene.output()
+        before = scene.everything()
+        signal_all(old, signal.SIGCONT)
+        assert old.wait(120) == 5, scene.output()
+        assert scene.everything() == before
+        scene.check_is_as_if_undisturbed(calm.outcome("rocksdb"))
+    finally:
+        scene.clean_up()
+
+
+def is_taken_over_at_work(calm: Calm, directory: Path) -> None:
+    """Two live drivers: the second is refused; with --take-over it wins and the first exits with 5."""
+    scene = Scene(directory).make()
+    try:
+        first = scene.start("--once")
+        wait_until("the first at work", lambda: scene.windows() >= 1)
+        assert scene.run() == 5
+        code = scene.run("--take-over")
+        assert first.wait(120) in {0, 5}, scene.output()
+        assert code == 0, scene.output()
+        # What the first one's tasks wrote after it was overtaken goes with the next start.
+        assert scene.run() == 0, scene.output()
+        scene.check_is_as_if_undisturbed(calm.outcome("rocksdb"))
+    finally:
+        scene.clean_up()

@@ -1,0 +1,89 @@
+"""Stopping a job from outside: politely, in a hurry, before it has begun; and how long each takes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.crash import ledger
+from tests.crash.calm import Calm
+from tests.crash.scene import Scene, is_frozen, living, signal_all, wait_until
+
+_AT_ONCE_S = 10.0  # on a machine that has other things to do; the figures are printed
+_STARTS = 3
+
+
+def stop_when_asked(calm: Calm, directory: Path) -> None:
+    """Ctrl-C and SIGTERM end with 0 after the window at hand, a second Ctrl-C with 130 at once; nothing is left.
+
+    Ctrl-C goes to the whole process group, as a terminal sends it; SIGTERM to every process, as a supervisor does.
+    """
+    rng = random.Random(ledger.SEED)
+    scene = Scene(directory).make()
+    try:
+        for _ in range(_STARTS):
+            driver = scene.start("--once")
+            wait_until("Java", lambda driver=driver: "java" in living(driver).values())
+            time.sleep(rng.uniform(0.0, 3.0))
+            _stop(scene, driver, "Ctrl-C at the start", lambda d: os.killpg(d.pid, signal.SIGINT), {130})
+        assert scene.windows() == 0
+
+        driver = _at_work(scene, "window.1.intent")
+        _stop(scene, driver, "Ctrl-C", lambda d: os.killpg(d.pid, signal.SIGINT), {0}, within_s=120)
+        assert scene.windows() == 1
+
+        driver = _at_work(scene, "window.2.judged")
+        driver.send_signal(signal.SIGCONT)
+        _stop(scene, driver, "SIGTERM", lambda d: d.send_signal(signal.SIGTERM), {0}, within_s=120)
+        windows = scene.windows()
+        assert windows >= 2
+
+        # The JVM goes with it: what is half judged is given up.
+        driver = _at_work(scene, rng.choice(("window.1.intent", "stage.written", "window.4.committed")))
+        _stop(scene, driver, "SIGTERM to all", lambda d: signal_all(d, signal.SIGTERM), {0}, within_s=120)
+        assert scene.windows() in (windows, windows + 1)
+
+        driver = _at_work(scene, rng.choice(("window.1.intent", "window.3.durable", "publish.renamed")))
+        driver.send_signal(signal.SIGINT)
+        driver.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+        _stop(scene, driver, "a second Ctrl-C", lambda d: os.killpg(d.pid, signal.SIGINT), {130, 0})
+
+        assert not (directory / "state" / "heartbeat").exists() or scene.windows() < calm.outcome("rocksdb")["windows"]
+        assert scene.run() == 0, scene.output()
+        scene.check_is_as_if_undisturbed(calm.outcome("rocksdb"))
+    finally:
+        scene.clean_up()
+
+
+def _at_work(scene: Scene, point: str) -> subprocess.Popen[bytes]:
+    """A driver in the middle of a window, frozen there."""
+    driver = scene.start("--once", armed=f"{point}=freeze")
+    wait_until(f"a driver at {point}", lambda: is_frozen(driver))
+    return driver
+
+
+def _stop(
+    scene: Scene,
+    driver: subprocess.Popen[bytes],
+    what: str,
+    send: object,
+    codes: set[int],
+    within_s: float = _AT_ONCE_S,
+) -> None:
+    """Send, wake, and look at the exit code, the time, and what is left of the processes."""
+    assert callable(send)
+    sent = time.monotonic()
+    send(driver)
+    driver.send_signal(signal.SIGCONT)
+    try:
+        code = driver.wait(within_s)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"{what}: not ended in {within_s} s\n{scene.output()}") from None
+    ledger.note_stop(what, time.monotonic() - sent)
+    assert code in codes, f"{what}: exit code {code}\n{scene.output()}"
+    wait_until(f"{what}: no process left", lambda: not living(driver), 30)
