@@ -46,6 +46,10 @@ class FileBatch:
     def starts(self) -> tuple[int, ...]:
         return (0,) * len(self.files)
 
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return (0,) * len(self.files)
+
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         return tuple(
             SourcePartition(

@@ -6,6 +6,7 @@ flag was raised ends in an exception, never in a return: Spark would hold it for
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -18,11 +19,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bucket_store import failpoints
+from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
-from deduper.config import Config
+from deduper.config import Config, FilesSource
 from deduper.errors import DeduperError
 from deduper.file_batch import FileBatches
+from deduper.output_names import topic_sinks
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
@@ -31,7 +34,7 @@ from deduper.spark_session import end_session, has_ended, require_java, start_se
 from deduper.stopping import Stop, restoring_handlers
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
-from deduper.window_run import Batch, WindowRunner
+from deduper.window_run import Batch, TopicPorts, WindowRunner
 from deduper.worker_errors import raised_in_worker
 
 logger = logging.getLogger(__name__)
@@ -67,8 +70,20 @@ def run(
     require_java()
     started = time.perf_counter()
     stop = Stop()
-    with restoring_handlers(), owned_store(config, take_over=take_over, wall_clock_us=clock) as owned:
-        spark = start_session(config) if session is None else session
+
+    def the_session() -> SparkSession:
+        return start_session(config) if session is None else session
+
+    with (
+        restoring_handlers(),
+        owned_store(
+            config,
+            take_over=take_over,
+            wall_clock_us=clock,
+            open_topics=lambda log: _topic_ports(config, log, the_session),
+        ) as owned,
+    ):
+        spark = the_session()
         stop.listen()
         try:
             job = _Job(spark, config, owned, max_batches, on_progress, clock, stop)
@@ -112,7 +127,7 @@ class _Job:
         self._max_batches = max_batches
         self._on_progress = on_progress
         judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session))
-        self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock)
+        self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock, owned.topics)
         self._source = _batch_source(config, owned)
         self._stop = stop
         self._working = threading.Lock()
@@ -217,4 +232,21 @@ class _Job:
 
 
 def _batch_source(config: Config, owned: Ownership) -> BatchSource:
-    return FileBatches(config.source, owned.checkpoint, known_digests(owned.log.root, owned.log.state.sources))
+    if isinstance(config.source, FilesSource):
+        return FileBatches(config.source, owned.checkpoint, known_digests(owned.log.root, owned.log.state.sources))
+    # Not everybody has Kafka's client.
+    from deduper.kafka_batch import KafkaBatches
+    from deduper.kafka_cluster import KafkaCluster
+
+    group = config.name if config.source.group == "" else config.source.group
+    return KafkaBatches(config.source, owned.checkpoint, KafkaCluster(config.source, group), owned.log.state)
+
+
+def _topic_ports(
+    config: Config, log: CommitLog, session: Callable[[], SparkSession]
+) -> contextlib.AbstractContextManager[TopicPorts | None]:
+    if not topic_sinks(config):
+        return contextlib.nullcontext()
+    from deduper.kafka_ports import KafkaPorts
+
+    return contextlib.closing(KafkaPorts(config, log, session))

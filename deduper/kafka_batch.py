@@ -20,24 +20,16 @@ from deduper.config_kafka import KafkaSource
 from deduper.errors import IntegrityError
 from deduper.kafka_checkpoint import offsets_of_batch
 from deduper.kafka_cluster import KafkaCluster
-from deduper.kafka_offsets import Ends, Loss, OffsetRange, advanced, ends_from_wire, ends_to_wire, new_offsets
+from deduper.kafka_offsets import ENDS, Ends, Loss, OffsetRange, advanced, ends_to_wire, judged_ends, new_offsets
 from deduper.kafka_source import kafka_stream, kafka_tuples
 from deduper.source_batch import SourceBatch
 
 logger = logging.getLogger(__name__)
 
-ENDS = "kafka.ends"
-"""Where a commit record keeps how far each topic partition was judged."""
-
-
-def judged_ends(state: LogState) -> Ends:
-    """How far each topic partition was judged, says the log."""
-    return ends_from_wire(state.extra.get(ENDS, ()))
-
 
 @dataclass(frozen=True, slots=True)
 class KafkaBatch:
-    """The offsets of a window, in source order: topic, then partition. `frame` is Spark's batch, which may hold more."""
+    """The offsets of a window in source order: topic, then partition. `frame` is Spark's batch and may hold more."""
 
     source: KafkaSource
     cluster_id: str
@@ -56,6 +48,10 @@ class KafkaBatch:
     @property
     def starts(self) -> tuple[int, ...]:
         return tuple(taken.start for taken in self.ranges)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return tuple(taken.place.partition for taken in self.ranges)
 
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         return tuple(

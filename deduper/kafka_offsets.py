@@ -20,7 +20,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bucket_store.log_values import LogState
 from deduper.errors import IntegrityError
+
+ENDS = "kafka.ends"
+"""Where a commit record keeps how far each topic partition was judged: in its `extra`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -176,3 +180,8 @@ def ends_from_wire(wire: Iterable[Any]) -> Ends:
         for topic, topic_id, partitions in wire
         for partition, offset in partitions
     }
+
+
+def judged_ends(state: LogState) -> Ends:
+    """How far each topic partition was judged, says the log."""
+    return ends_from_wire(state.extra.get(ENDS, ()))

@@ -29,6 +29,10 @@ class SourceBatch(Protocol):
     def starts(self) -> tuple[int, ...]:
         """What the positions in each source partition count from, by ordinal: 0, or a first offset."""
 
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Which writer of an ordered port takes each source partition, by ordinal; the same in every window."""
+
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         """The source partitions as the store keeps them; `rows` are the rows that were judged of each, by ordinal."""
 

@@ -31,6 +31,8 @@ from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_publis
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
 from deduper.config import Config
+from deduper.errors import UsageError
+from deduper.output_names import TopicPlace
 from deduper.progress import BatchProgress
 from deduper.source_batch import SourceBatch
 from deduper.window_judge import Judgement, port_counts
@@ -57,6 +59,13 @@ class Judge(Protocol):
         """The window after `state`, its pieces durable and its rows staged."""
 
 
+class TopicPorts(Protocol):
+    """Who publishes to topics; the service's is `KafkaPorts`."""
+
+    def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
+        """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
+
+
 class WindowRunner:
     """Runs windows one after another for the owner of a store. Not for several threads.
 
@@ -64,13 +73,20 @@ class WindowRunner:
     """
 
     def __init__(
-        self, config: Config, log: CommitLog, pieces: PieceStore, judge: Judge, wall_clock_us: Callable[[], int]
+        self,
+        config: Config,
+        log: CommitLog,
+        pieces: PieceStore,
+        judge: Judge,
+        wall_clock_us: Callable[[], int],
+        topics: TopicPorts | None = None,
     ) -> None:
         self._config = config
         self._log = log
         self._pieces = pieces
         self._judge = judge
         self._wall_clock_us = wall_clock_us
+        self._topics = topics
         self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
         self._snapshots_seen = -1
 
@@ -110,7 +126,7 @@ class WindowRunner:
             state = self._log.place(record)
         failpoints.hit("window.4.committed")
         with phases.of("publish"):
-            publish_window(self._config, self._log, window, outputs)
+            publish_window(self._config, self._log, window, outputs, self._topics)
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
             # With those of attempts that failed: nobody else would come for them before the next start.
@@ -219,13 +235,20 @@ class WindowRunner:
             self._log.delete_folded(now_us=now_us)
 
 
-def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile]) -> None:
+def publish_window(
+    config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile], topics: TopicPorts | None = None
+) -> None:
     """Steps 5 and 6. Safe to repeat.
 
     Every file port has the mark of the greatest published window beside its files, put there after all ports.
     """
     log.check_owner()
-    for output in staging.publish(outputs, fs=log.fs):
+    files = [output for output in outputs if TopicPlace.of(output.final) is None]
+    if len(files) < len(outputs):
+        if topics is None:
+            raise UsageError(f"window {window} was staged for topics, and no port is a topic now: put the sinks back")
+        topics.publish(window, outputs)
+    for output in staging.publish(files, fs=log.fs):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
     mark_published(config, log, window)

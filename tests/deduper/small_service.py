@@ -348,6 +348,8 @@ class SmallJudge(WindowJudge):
             tables=world.tables(),
             views=judging.shard_views(config, self._log.manifest, self._log.state),
             source_names=batch.names,
+            source_starts=batch.starts,
+            source_slots=batch.slots,
             sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
             places=None if categories is None else categories.places,
         )
