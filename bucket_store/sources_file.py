@@ -119,7 +119,12 @@ def write_sources(
     if not fs.exists(path.parent):
         make_directories(fs, path.parent)
     place_new(fs, path, data)
-    return SourcesRef(path.name, len(partitions), _checksum(data), len(data))
+    return sources_ref(path.name, partitions, data)
+
+
+def sources_ref(name: str, partitions: Sequence[SourcePartition], data: bytes) -> SourcesRef:
+    """How a commit record names a sources file of this name with these partitions, encoded as `data`."""
+    return SourcesRef(name, len(partitions), _checksum(data), len(data))
 
 
 def read_sources(root: Path, window: int, ref: SourcesRef, *, fs: FileSystem = LOCAL) -> tuple[SourcePartition, ...]:

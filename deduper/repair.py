@@ -1,4 +1,4 @@
-"""Damaged pieces, and the way back: rebuilt from the outputs and proven, or let go of when told to.
+"""Damaged pieces and sources files, and the way back: rebuilt and proven, or let go of when told to.
 
 A damaged piece stops the job with exit code 4. `plan` finds all of them and says for each what can be done; `apply`
 does it. Nothing is guessed: a piece is either the bytes that its record names, or it is not put in place.
@@ -13,6 +13,7 @@ c  write the note of every file that is to be left
 d  one collation record: the new pieces take the place of the old ones
 e  a deletion record for pieces that hold only dead keys, and for those that the caller named to be forgotten
 f  move the files that were left into the quarantine; for forgotten pieces remove this machine's tables, which know them
+g  put sources files that could be made again in place of the damaged ones, which go into the quarantine too
 
 Broken off at any step, the store is whole, and `apply` can be run again: before d nothing has changed, after it the
 rest is finished by the notes.
@@ -39,8 +40,10 @@ from bucket_store import failpoints
 from bucket_store.durable import LOCAL, make_directories, place_new
 from bucket_store.errors import CorruptionError, StoreError
 from bucket_store.heartbeat import HeartBeat
-from bucket_store.log_values import CollationRecord, DeletionRecord
+from bucket_store.log_values import CollationRecord, DeletionRecord, SourcesRef
 from bucket_store.piece import PieceRef, decode_piece, piece_name
+from bucket_store.sources_file import DIRECTORY as SOURCES
+from bucket_store.sources_file import read_sources
 from deduper.config import Config
 from deduper.errors import OwnerAliveError, UsageError
 from deduper.judging import dead_pieces
@@ -101,6 +104,17 @@ class PieceRepair:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcesRepair:
+    """A window's sources file that is missing or damaged, and whether it can be made again."""
+
+    window: int
+    name: str
+    error: str
+    way: Way
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RepairReport:
     """What is damaged and what is, or was, done about it. `left_files` are those that move into the quarantine."""
 
@@ -111,6 +125,7 @@ class RepairReport:
     copied: int
     unfinished: tuple[str, ...]
     consequence: str
+    sources: tuple[SourcesRepair, ...]
 
     @property
     def waiting(self) -> tuple[PieceRepair, ...]:
@@ -120,7 +135,9 @@ class RepairReport:
     @property
     def is_sound(self) -> bool:
         """Nothing is damaged, or nothing is any more."""
-        return not self.waiting if self.is_applied else not self.repairs and not self.unfinished
+        if self.is_applied:
+            return not self.waiting and all(item.way is Way.REBUILD for item in self.sources)
+        return not self.repairs and not self.unfinished and not self.sources
 
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`."""
@@ -136,6 +153,17 @@ class RepairReport:
             "copied_pieces": self.copied,
             "unfinished": list(self.unfinished),
             "consequence": self.consequence,
+            "sources": [
+                {
+                    "window": item.window,
+                    "file": f"{SOURCES}/{item.name}",
+                    "what": item.error,
+                    "way": item.way.value,
+                    "why": item.why,
+                    "done": self.is_applied and item.way is Way.REBUILD,
+                }
+                for item in self.sources
+            ],
         }
 
 
@@ -194,7 +222,8 @@ def apply(
     if owner_lives(store.root):
         raise OwnerAliveError(f"{store.root}: a job runs on this store; stop it, then repair")
     before = plan(store, more_outputs=more_outputs, forget=forget)
-    if not before.left_files and not before.unfinished:
+    can_mend = any(item.way is Way.REBUILD for item in before.sources)
+    if not before.left_files and not before.unfinished and not can_mend:
         return replace(before, is_applied=True)
     owner = f"{platform.node()}:{os.getpid()}"
     wall_us = max(time.time_ns() // 1000 if now_us is None else now_us, store.log.state.last_wall_us)
@@ -266,7 +295,25 @@ def _planned(
         copied=sum(ref.file in left and ref not in damaged for ref in live),
         unfinished=tuple(note.file for note in _unfinished(store, ())),
         consequence=_consequence(store, repairs),
+        sources=tuple(_damaged_sources(store)),
     )
+
+
+def _damaged_sources(store: OpenStore) -> Iterator[SourcesRepair]:
+    for window, ref in store.log.state.sources.items():
+        try:
+            read_sources(store.root, window, ref)
+        except (StoreError, OSError) as error:
+            data, why = _made_again(store, window, ref)
+            yield SourcesRepair(window, ref.name, str(error), Way.NONE if data is None else Way.REBUILD, why)
+
+
+def _made_again(store: OpenStore, window: int, ref: SourcesRef) -> tuple[bytes | None, str]:
+    if store.config is None:
+        return None, "the store was named without its config"
+    from deduper.rebuild_sources import rebuild_sources  # pyspark comes with it, which a sound store need not wait for
+
+    return rebuild_sources(store, store.config, window, ref)
 
 
 def _files_to_leave(repairs: Sequence[PieceRepair]) -> set[str]:
@@ -404,6 +451,9 @@ class _Applying:
             self._remove_tables()
         for note in _unfinished(store, notes):
             self._move(note)
+        for item in before.sources:
+            if item.way is Way.REBUILD:
+                self._mend_sources(item)
         return replace(before, is_applied=True, copied=len(sound))
 
     def _append(self, piece: PieceRef, data: bytes) -> PieceRef:
@@ -444,6 +494,23 @@ class _Applying:
             LOCAL.fsync_dir(source.parent)
             LOCAL.fsync_dir(note.target.parent)
         failpoints.hit("repair.quarantined")
+
+    def _mend_sources(self, item: SourcesRepair) -> None:
+        """Step g for one file. Broken off in between the file is missing, which is damage of the same kind."""
+        ref = self._store.log.state.sources[item.window]
+        data, why = _made_again(self._store, item.window, ref)
+        if data is None:
+            raise UsageError(f"sources of window {item.window}: the source changed meanwhile: {why}")
+        directory = self._store.root / QUARANTINE
+        make_directories(LOCAL, directory)
+        make_directories(LOCAL, self._store.root / SOURCES)
+        path = self._store.root / SOURCES / item.name
+        self._store.log.check_owner()
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(directory / f"{self._epoch:06d}-{SOURCES}-{item.name}")
+            LOCAL.fsync_dir(directory)
+        failpoints.hit("repair.sources")
+        place_new(LOCAL, path, data)
 
     def _remove_tables(self) -> None:
         """They still hold what was forgotten: whether a key is known would depend on the machine that is asked."""

@@ -30,6 +30,11 @@ def render(report: RepairReport) -> list[RenderableType]:
                 style=_COLOURS[repair.way],
             )
         )
+    for item in report.sources:
+        answers.append(Text(f"window {item.window}: {item.name}: the list of its source files", style="bold"))
+        answers.append(Text(f"    {item.error}"))
+        verb = _verb(item.way, done=report.is_applied and item.way is Way.REBUILD)
+        answers.append(Text(f"    {verb}: {item.why}", style=_COLOURS[item.way]))
     rows: list[tuple[str, object]] = [("pieces", f"{report.pieces_read:,} read, {len(report.repairs):,} damaged")]
     if report.left_files:
         moved = "moved to" if report.is_applied else "would move to"
@@ -73,6 +78,13 @@ def _verdict(report: RepairReport) -> Text:
     if report.is_sound:
         return Text("every piece is what the log says", style="green")
     stuck = [repair for repair in report.repairs if repair.way is Way.NONE]
+    lists = sum(item.way is Way.NONE for item in report.sources)
+    if lists and not stuck:
+        return Text(
+            f"{lists:,} lists of source files cannot be made again: put them back from a copy, or start a new store "
+            "from the source (docs/recovery.md)",
+            style="bold red",
+        )
     if not stuck:
         return Text("repeat with --apply while no job runs", style="yellow")
     labels = " ".join(f"--forget {repair.label}" for repair in stuck[:3]) + (" …" if len(stuck) > 3 else "")

@@ -248,9 +248,12 @@ class PublishedStore:
     def _sources(self, log: CommitLog, window: int, files: Sequence[Path]) -> Any:
         partitions = []
         for file in files:
-            file.write_text("x")
+            file.write_text("{}\n" * 30)
             modified_ms = file.stat().st_mtime_ns // 1_000_000
-            partitions.append(SourcePartition(str(file), modified_ms, 0, 1, 30, source_digest(str(file), modified_ms)))
+            size = file.stat().st_size
+            partitions.append(
+                SourcePartition(str(file), modified_ms, 0, size, 30, source_digest(str(file), modified_ms))
+            )
         return write_sources(log.root, window=window, epoch=self.kind.epoch, attempt=3, partitions=partitions)
 
     def _publish(

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from bucket_store import failpoints, generation, manager, mapped_tables, piece_reader
+from bucket_store import failpoints, generation, manager, mapped_tables, piece_reader, table_file, table_shelf
 from bucket_store.backend import open_backend
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_values import LogState
@@ -289,6 +289,9 @@ def machine_of(world: World) -> Iterator[None]:
         patch.setattr(TaskContext, "get", lambda: _context)
         patch.setattr(generation, "boot_id", world.boot_id)
         patch.setattr(TableFile, "apply", _torn_apply)
+        # Tables of a thousand keys would never grow here.
+        patch.setattr(table_file, "_LEAST_CAPACITY", 4)
+        patch.setattr(table_shelf, "LEAST_SLACK", 2)
         # Of 8 pieces a shard and more, or nothing would ever be deleted here.
         patch.setattr(window_run, "_DELETION_BATCH", 1)
         # Who holds a database here goes on only when the other one is through.

@@ -175,6 +175,69 @@ def test_without_the_sources_file_the_order_is_guessed_and_proven(tmp_path: Path
     assert contents(store) == before
 
 
+def flip_sources(store: PublishedStore, window: int) -> Path:
+    """One bit of the list of a window's source files."""
+    path = store.config.store.path / "sources" / store.open().log.state.sources[window].name
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def test_a_list_of_source_files_is_made_again(tmp_path: Path) -> None:
+    """Lost or damaged, from the names in the outputs and the files themselves; the damaged one is kept."""
+    store = made(tmp_path)
+    sources = store.config.store.path / "sources"
+    before = {path.name: path.read_bytes() for path in sources.iterdir()}
+    flip_sources(store, 1)
+    (sources / store.open().log.state.sources[3].name).unlink()
+    planned = repair.plan(store.open())
+    assert [(item.window, item.way) for item in planned.sources] == [(1, Way.REBUILD), (3, Way.REBUILD)]
+    assert not planned.is_sound
+    assert repair.apply(store.open()).is_sound
+    assert {path.name: path.read_bytes() for path in sources.iterdir()} == before
+    assert len(list((store.config.store.path / QUARANTINE).glob("*-sources-*"))) == 1
+
+
+@pytest.mark.parametrize("change", ["touched", "grown", "gone"])
+def test_a_list_of_changed_source_files_is_not_made_up(change: str, tmp_path: Path) -> None:
+    """The damaged one stays where it is."""
+    store = made(tmp_path)
+    path = flip_sources(store, 1)
+    damaged = path.read_bytes()
+    source = tmp_path / "in" / "w1-0.json"
+    times = source.stat()
+    if change == "gone":
+        source.unlink()
+    elif change == "grown":
+        source.write_text("{}\n" * 31)
+        os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    else:
+        os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns + 5_000_000_000))
+    done = repair.apply(store.open())
+    assert [item.way for item in done.sources] == [Way.NONE]
+    assert not done.is_sound
+    assert path.read_bytes() == damaged
+
+
+def test_a_list_that_was_put_aside_is_made_in_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two, the file is missing, which is damage of the same kind."""
+    store = made(tmp_path)
+    path = flip_sources(store, 1)
+
+    def hit(name: str) -> None:
+        if name == "repair.sources":
+            raise Killed
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+    with pytest.raises(Killed):
+        repair.apply(store.open())
+    monkeypatch.undo()
+    assert not path.exists()
+    assert repair.apply(store.open()).is_sound
+    assert not list(repair.plan(store.open()).sources)
+
+
 def test_a_lost_piece_is_forgotten_only_by_name(tmp_path: Path) -> None:
     """It leaves with the count of its keys, this machine's tables go with it, and the others are as they were."""
     store = made(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -269,11 +270,15 @@ time.sleep(600)
     for victim in ("starter", "leash"):
         with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE, text=True) as run:
             assert run.stdout is not None
-            pids = list(map(int, run.stdout.readline().split()))
-            assert all(map(is_alive, pids))
-            os.kill(run.pid if victim == "starter" else pids[0], signal.SIGKILL)
-            assert wait_until(lambda pids=pids: not is_alive(pids[1])), victim
-            run.kill()
+            leash_pid, command_pid = map(int, run.stdout.readline().split())
+            try:
+                assert is_alive(command_pid)
+                os.kill(run.pid if victim == "starter" else leash_pid, signal.SIGKILL)
+                assert wait_until(lambda pid=command_pid: not is_alive(pid)), f"{victim} killed, its command lives"
+            finally:
+                run.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(command_pid, signal.SIGKILL)
 
 
 def test_a_taken_port_is_told(broker: Broker, tmp_path: Path) -> None:
