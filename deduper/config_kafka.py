@@ -1,16 +1,16 @@
-"""Kafka as a source and as a port: the two sections, as frozen values; see `config`."""
+"""Kafka as a source and as a port: the sections, as frozen values; see `config`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from deduper.config_types import Count, Duration, Section, SparkValue, refusal, shown
-from deduper.ddl import Column, DdlError, parse_columns
+from deduper.config_kafka_types import Group, Pattern, Servers, SinkOptions, SourceOptions, Starting, Topic, Topics
+from deduper.config_types import Count, Delimiter, Duration, Schema, Section, refusal, refuse_taken_name, shown
+from deduper.ddl import Column, ColumnType, parse_columns, quoted
+from deduper.kafka_options import connection_options
 
 RECORD_PARTS = {
     "key": "string",
@@ -24,97 +24,54 @@ RECORD_PARTS = {
 
 HEADER = "header:"
 
-_SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):(\d{1,5})")
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_OURS = {
-    "kafka.bootstrap.servers": "write `bootstrap_servers`",
-    "kafka.group.id": "write `group`",
-    "kafka.auto.offset.reset": "write `starting_offsets`",
-    "kafka.enable.auto.commit": "write `group`: offsets are committed after each window",
-    "kafka.key.deserializer": "remove it: keys are read as bytes",
-    "kafka.value.deserializer": "remove it: values are read as bytes",
-    "kafka.key.serializer": "remove it: keys are written as they were read",
-    "kafka.value.serializer": "remove it: values are written as they were read",
-    "kafka.transactional.id": "remove it: it is made of the job, the store, the port and the slot",
-    "kafka.enable.idempotence": "remove it: `delivery: exactly_once` has it",
-    "kafka.acks": "remove it: all replicas acknowledge",
-}
+TEXT_COLUMNS = "value string"
+"""The columns of a value that is plain text."""
 
-
-def _read_servers(value: object) -> object:
-    servers = value if isinstance(value, list | tuple) else str(value).split(",") if isinstance(value, str) else None
-    if not servers:
-        raise refusal(f"`{shown(value)}` names no broker", 'write `"host:9092"`, several with commas')
-    trimmed = [str(server).strip() for server in servers]
-    for server in trimmed:
-        found = _SERVER.fullmatch(server)
-        if found is None or not 0 < int(found[2]) < 65536:
-            raise refusal(f"`{shown(server)}` is not host:port", 'write `"host:9092"`, several with commas')
-    return ",".join(trimmed)
-
-
-Servers = Annotated[str, BeforeValidator(_read_servers), WithJsonSchema({"type": "string", "x-kind": "host:port,…"})]
-
-
-def _read_topic(value: object) -> object:
-    if not isinstance(value, str) or not _TOPIC.fullmatch(value) or value in (".", ".."):
-        raise refusal(f"`{shown(value)}` is no topic", "use letters, digits, `.`, `_` and `-`, at most 249")
-    return value
-
-
-Topic = Annotated[str, BeforeValidator(_read_topic)]
-
-
-def _checked_options(value: object) -> object:
-    if not isinstance(value, Mapping):
-        return value
-    for name in value:
-        if name in _OURS:
-            raise refusal(f"`{name}` is set by the job", _OURS[name])
-        if not str(name).startswith(("kafka.", "librdkafka.")):
-            raise refusal(f"`{name}` is not a Kafka option", f"write it with its prefix: `kafka.{name}`")
-    return value
-
-
-Options = Annotated[dict[str, SparkValue], BeforeValidator(_checked_options)]
+_PARTS = f"{', '.join(RECORD_PARTS)} or {HEADER}NAME"
 
 
 class KafkaValue(Section):
     """What the value of a record holds."""
 
-    format: Literal["json", "csv", "text"] = Field(description="How a value is read: JSON, CSV or plain text")
-    ddl: str = Field(
-        default="",
+    format: Literal["json", "csv", "text"] = Field(
+        description="How a value is read: one JSON object, one line of CSV, or plain text", examples=["json"]
+    )
+    ddl: Schema | None = Field(
+        default=None,
         alias="schema",
-        description="Columns as Spark DDL (json and csv); text has one, `value string`",
+        description=f"Columns as Spark DDL (json and csv); text has one, `{TEXT_COLUMNS}`",
         examples=['"user string, id long, ts timestamp"'],
     )
-    delimiter: str = Field(default=",", description="One character between the fields (csv only)")
+    delimiter: Delimiter = Field(default=",", description="One character between the fields (csv only)")
 
     @model_validator(mode="after")
-    def _has_columns(self) -> KafkaValue:
-        if self.format == "text":
-            if self.ddl:
-                raise refusal("a text has one column, `value string`", "remove `schema`")
-            return self
-        if not self.ddl:
-            raise refusal("`schema` is missing", 'write `schema: "user string, id long, ts timestamp"`')
+    def _agrees(self) -> KafkaValue:
+        if self.format == "text" and self.ddl is not None:
+            raise refusal(
+                f"means nothing for text, which has one column, `{TEXT_COLUMNS}`",
+                "remove it, or write `format: json`",
+                at=("schema",),
+                at_key=True,
+            )
+        if self.format != "text" and self.ddl is None:
+            write = 'write `schema: "user string, id long, ts timestamp"`'
+            raise refusal("is missing", f"{write}, or `format: text`", at=("schema",))
+        if self.format != "csv" and self.delimiter != ",":
+            what = f"means nothing for {self.format}"
+            raise refusal(what, "remove it, or write `format: csv`", at=("delimiter",), at_key=True)
+        nested = [column for column in self.parsed_columns if not column.type.is_scalar]
+        if self.format == "csv" and nested:
+            raise refusal(
+                f"a CSV field cannot hold column `{nested[0].name}` of type {nested[0].type.text}",
+                "declare it as string, or write `format: json`",
+                at=("schema",),
+            )
         return self
-
-    @field_validator("ddl")
-    @classmethod
-    def _parses(cls, value: str) -> str:
-        if value:
-            try:
-                parse_columns(value)
-            except DdlError as error:
-                raise refusal(error.what, error.write, offset=error.offset) from None
-        return value
 
     @property
     def columns(self) -> str:
         """The columns of a value as Spark DDL."""
-        return self.ddl or "value string"
+        return self.ddl or TEXT_COLUMNS
 
     @property
     def parsed_columns(self) -> tuple[Column, ...]:
@@ -122,57 +79,30 @@ class KafkaValue(Section):
         return parse_columns(self.columns)
 
 
-def _read_starting(value: object) -> object:
-    if value in ("earliest", "latest"):
-        return value
-    if isinstance(value, Mapping) and set(value) == {"time"}:
-        try:
-            datetime.fromisoformat(str(value["time"]))
-        except ValueError:
-            raise refusal(f"`{shown(value['time'])}` is no time", "write `{time: 2025-03-01T00:00:00Z}`") from None
-        return {"time": str(value["time"])}
-    if isinstance(value, Mapping) and value and all(isinstance(partitions, Mapping) for partitions in value.values()):
-        for topic, partitions in value.items():
-            for partition, offset in partitions.items():
-                if not str(partition).isdecimal() or isinstance(offset, bool) or not isinstance(offset, int):
-                    raise refusal(f"`{topic}`: `{partition}: {offset}` is no offset", 'write `{clicks: {"0": 12}}`')
-        return {str(t): {str(p): o for p, o in partitions.items()} for t, partitions in value.items()}
-    raise refusal(
-        f"`{shown(value)}` is no place to start from",
-        'write `earliest`, `latest`, `{time: 2025-03-01T00:00:00Z}` or `{clicks: {"0": 12}}`',
-    )
-
-
-Starting = Annotated[
-    Literal["earliest", "latest"] | dict[str, Any],
-    BeforeValidator(_read_starting),
-    WithJsonSchema({"type": ["string", "object"], "x-kind": "earliest, latest, a time or offsets"}),
-]
-
-
-def _read_group(value: object) -> object:
-    if value is False or value == "off":
-        return None
-    return value
-
-
 class KafkaSource(Section):
     """Topics of a Kafka cluster."""
 
     format: Literal["kafka"]
-    bootstrap_servers: Servers = Field(description="Brokers to begin with", examples=['"localhost:9092"'])
-    topics: tuple[Topic, ...] = Field(default=(), description="Topics to read", examples=["[clicks]"])
-    topic_pattern: str | None = Field(
-        default=None, description="Or a regular expression of topics", examples=["clicks-.*"]
+    bootstrap_servers: Servers = Field(
+        description="Brokers to begin with; several with commas", examples=['"localhost:9092"']
+    )
+    topics: Topics = Field(default=(), description="Topics to read", examples=["[clicks]"])
+    topic_pattern: Pattern | None = Field(
+        default=None,
+        description="Or a regular expression for the whole name; topics made later are read too",
+        examples=["clicks-.*"],
     )
     starting_offsets: Starting = Field(
-        default="earliest", description="Where a new store starts; an old one goes on where it was"
+        default="earliest",
+        description='Where a new store starts (`{time: "2025-03-01T00:00:00Z"}`, `{clicks: {"0": 12}}`); '
+        "an old one goes on where it was",
+        examples=["earliest"],
     )
     max_offsets_per_batch: Count = Field(default=500_000, ge=1, description="Most offsets one window takes")
     value: KafkaValue = Field(description="What a value holds", examples=['{format: json, schema: "..."}'])
     record: dict[str, str] = Field(
         default_factory=dict,
-        description="Columns from the rest of the record: key, key_binary, timestamp, topic, partition, offset, header:NAME",
+        description=f"Columns from the rest of the record, by name: {_PARTS}",
         examples=["{user: key, arrived: timestamp}"],
     )
     tombstones: Literal["error", "judge"] = Field(
@@ -182,52 +112,88 @@ class KafkaSource(Section):
     data_loss: Literal["fail", "continue"] = Field(
         default="fail", description="When offsets are gone that were not judged: stop with exit 4, or report and go on"
     )
-    group: Annotated[str | None, BeforeValidator(_read_group)] = Field(
-        default="",
+    group: Group = Field(
+        default="",  # filled in with the job's name by `Config`
         description="Consumer group the offsets are committed to, for lag tools; default: the job's name; or off",
     )
     deadline: Duration = Field(default=600_000_000, description="How long a broker that does not answer is waited for")
-    options: Options = Field(
+    options: SourceOptions = Field(
         default_factory=dict,
-        description="Options of Kafka's clients, such as SASL and TLS",
+        description="Options of Kafka's clients, such as SASL and TLS, with the prefix `kafka.`",
         examples=["{kafka.security.protocol: SSL}"],
     )
-
-    @field_validator("topics", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) else value
 
     @field_validator("record")
     @classmethod
     def _known_parts(cls, value: dict[str, str]) -> dict[str, str]:
+        seen: list[str] = []
         for name, part in value.items():
+            if not name.strip():
+                raise refusal("has a column without a name", "write `record: {user: key}`")
             if part not in RECORD_PARTS and not (part.startswith(HEADER) and len(part) > len(HEADER)):
-                known = ", ".join(RECORD_PARTS)
-                raise refusal(f"`{name}: {shown(part)}` is no part of a record", f"write {known} or header:NAME")
-            if name.lower().startswith("_"):
-                raise refusal(f"column `{name}` begins with `_`", "rename the column; those names are taken")
+                raise refusal(f"`{shown(part)}` is no part of a record", f"write {_PARTS}", at=(name,))
+            if name.lower() in seen:
+                what = f"column `{name}` stands twice, because Spark does not tell capitals from small letters"
+                raise refusal(what, "rename one of the two", at=(name,), at_key=True)
+            refuse_taken_name(name, at=(name,))
+            seen.append(name.lower())
         return value
 
     @model_validator(mode="after")
-    def _topics_or_pattern(self) -> KafkaSource:
-        if bool(self.topics) == bool(self.topic_pattern):
-            raise refusal(
-                "names no topic" if not self.topics else "has both topics and topic_pattern", "write one of them"
-            )
-        names = [column.name.lower() for column in self.value.parsed_columns]
+    def _agrees(self) -> KafkaSource:
+        if self.topics and self.topic_pattern is not None:
+            raise refusal("cannot stand beside `topics`", "remove one of the two", at=("topic_pattern",), at_key=True)
+        if not self.topics and self.topic_pattern is None:
+            raise refusal("is missing", "write `topics: [clicks]`, or a `topic_pattern`", at=("topics",))
+        of_value = [column.name.lower() for column in self.value.parsed_columns]
         for name in self.record:
-            if name.lower() in names:
-                raise refusal(f"record column `{name}` is a column of the value too", "rename it")
+            if name.lower() in of_value:
+                what = f"column `{name}` is one of the value's columns too"
+                raise refusal(what, "rename one of the two", at=("record", name), at_key=True)
+        for topic, partitions in self._named_offsets.items():
+            if not self.reads(topic):
+                what = f"`{topic}` is not a topic that is read" if partitions else "names no partition"
+                wanted = (
+                    f"topics are {', '.join(self.topics)}" if self.topics else f"it must match {self.topic_pattern}"
+                )
+                raise refusal(what, wanted, at=("starting_offsets", topic), at_key=True)
         return self
+
+    @property
+    def _named_offsets(self) -> dict[str, dict[str, int]]:
+        start = self.starting_offsets
+        return {} if isinstance(start, str) or isinstance(start.get("time"), str) else start
+
+    def reads(self, topic: str) -> bool:
+        """Whether a topic of this name is one of the source's."""
+        if self.topic_pattern is not None:
+            return re.fullmatch(self.topic_pattern, topic) is not None
+        return topic in self.topics
+
+    @property
+    def place(self) -> str:
+        """Where the records come from, for people."""
+        what = f"topics {self.topic_pattern}" if self.topic_pattern is not None else ", ".join(self.topics)
+        return f"{what} at {self.bootstrap_servers}"
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What else, beside offsets, decides what tuples come of them."""
+        isolation = self.options.get("kafka.isolation.level", "read_committed")
+        return {
+            "schema": self.columns,
+            "format": ["kafka", self.value.format, self.value.delimiter, self.tombstones, isolation],
+            "record": [[column.name, part] for column, part in self.record_columns],
+        }
 
     @property
     def record_columns(self) -> tuple[tuple[Column, str], ...]:
         """The columns from outside the value, each with the part of the record it is."""
-        return tuple(
-            (parse_columns(f"`{name}` {RECORD_PARTS.get(part, 'string')}")[0], part)
-            for name, part in self.record.items()
-        )
+        columns = []
+        for name, part in self.record.items():
+            kind = RECORD_PARTS.get(part, "string")
+            columns.append((Column(name, ColumnType(kind, kind)), part))
+        return tuple(columns)
 
     @property
     def parsed_columns(self) -> tuple[Column, ...]:
@@ -237,7 +203,7 @@ class KafkaSource(Section):
     @property
     def columns(self) -> str:
         """All columns as Spark DDL."""
-        record = [f"`{column.name}` {column.type.text}" for column, _ in self.record_columns]
+        record = [f"{quoted(column.name)} {column.type.text}" for column, _ in self.record_columns]
         return ", ".join([self.value.columns, *record])
 
     def column(self, name: str) -> Column | None:
@@ -246,14 +212,29 @@ class KafkaSource(Section):
 
 
 class KafkaSink(Section):
-    """A port whose rows are written to a Kafka topic, with the key, value, headers and timestamp they were read with."""
+    """A port whose rows are sent to a Kafka topic, with the key, value, headers and timestamp they were read with."""
 
     format: Literal["kafka"]
     topic: Topic = Field(description="Topic the port's rows go to; it must exist", examples=["unique"])
-    bootstrap_servers: Servers | None = Field(default=None, description="Brokers; default: the source's")
+    bootstrap_servers: Servers = Field(
+        default="",  # filled in with the source's by `Config`
+        description="Brokers to begin with; default: the source's",
+        examples=['"localhost:9092"'],
+    )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once",
-        description="exactly_once: transactions; at_least_once: Spark's sink, which may repeat a window and keeps no timestamp",
+        description="exactly_once: transactions; at_least_once: Spark's sink, which may repeat a window",
     )
     preserve_order: bool = Field(default=False, description="Keep the order of each source partition")
-    options: Options = Field(default_factory=dict, description="Options of Kafka's clients; default: the source's")
+    options: SinkOptions = Field(
+        default_factory=dict,
+        description="Options of Kafka's clients; without brokers of its own, over the source's for connecting",
+        examples=["{kafka.compression.type: zstd}"],
+    )
+
+    def beside(self, source: KafkaSource) -> KafkaSink:
+        """The port with the source's brokers, and its options for connecting to them, unless it names its own."""
+        if self.bootstrap_servers:
+            return self
+        options = {**connection_options(source.options), **self.options}
+        return self.model_copy(update={"bootstrap_servers": source.bootstrap_servers, "options": options})

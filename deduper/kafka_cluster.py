@@ -19,9 +19,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from deduper.config_kafka import KafkaSource
 from deduper.errors import DeduperError
-from deduper.kafka_errors import TopicMissingError, error_of, lasting_error, names_a_missing_topic
+from deduper.kafka_errors import TopicMissingError
+from deduper.kafka_fates import error_of, lasting_error, names_a_missing_topic
 from deduper.kafka_offsets import Ends, OffsetRange, Offsets, TopicPartition, write_offsets
-from deduper.kafka_options import librdkafka_options
+from deduper.kafka_options import connection_options, librdkafka_options
 from deduper.patience import Patience, Reporter
 
 logger = logging.getLogger(__name__)
@@ -34,8 +35,7 @@ _QUIET.setLevel(logging.CRITICAL)
 
 
 def _client_options(source: KafkaSource) -> dict[str, str]:
-    options = {name: str(value) for name, value in source.options.items()}
-    return librdkafka_options(source.bootstrap_servers, options)
+    return librdkafka_options(source.bootstrap_servers, connection_options(source.options))
 
 
 class KafkaCluster:

@@ -74,9 +74,9 @@ def test_translated(java: dict[str, str], native: dict[str, str]) -> None:
         ({"acks": "1"}, "a transaction needs all"),
         ({"ssl.truststore.location": "/ca.jks"}, "keytool"),
         ({"ssl.truststore.location": "/ca.p12", "ssl.truststore.type": "PKCS12"}, "make a PEM file"),
-        ({"ssl.keystore.location": "/me"}, "is JKS"),
+        ({"ssl.keystore.location": "/me"}, "of type JKS"),
         ({"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required keyTab=x;"}, "Krb5LoginModule"),
-        ({"sasl.jaas.config": "hunter2"}, "not of the form"),
+        ({"sasl.jaas.config": "hunter2"}, "not of the form of a JAAS line"),
     ],
 )
 def test_refused(java: dict[str, str], said: str) -> None:
