@@ -221,11 +221,11 @@ def _verdict_column(outcome: ShardOutcome, task: BatchTask) -> pa.StructArray:
     if not task.rules.keep_first_seen:
         return pa.StructArray.from_arrays(columns, names)
     absent = outcome.first_window < 0
-    names, positions = _first_places(outcome, task)
+    sources, positions = _first_places(outcome, task)
     first_seen = pa.StructArray.from_arrays(
         [
             pa.array(outcome.first_window),
-            names,
+            sources,
             pa.array(positions),
             pa.array(outcome.first_expiry),
         ],

@@ -77,7 +77,11 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "format: file\n",
         ["3:11: source.format: `file` is not known here; did you mean `files`?"],
     ),
-    "no-format": ("  format: files\n", "", ["2:1: source.format: is missing; write `format:` with one of files, kafka"]),
+    "no-format": (
+        "  format: files\n",
+        "",
+        ["2:1: source.format: is missing; write `format:` with one of files, kafka"],
+    ),
     "no-path": ("  path: in/\n", "", ["2:1: source.path: is missing; write `path: in/`"]),
     "s3": (
         "path: in/",
