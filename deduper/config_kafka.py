@@ -144,7 +144,8 @@ class KafkaSource(Section):
         if self.topics and self.topic_pattern is not None:
             raise refusal("cannot stand beside `topics`", "remove one of the two", at=("topic_pattern",), at_key=True)
         if not self.topics and self.topic_pattern is None:
-            raise refusal("is missing", "write `topics: [clicks]`, or a `topic_pattern`", at=("topics",))
+            what = "names no topic" if "topics" in self.model_fields_set else "is missing"
+            raise refusal(what, "write `topics: [clicks]`, or a `topic_pattern`", at=("topics",))
         of_value = [column.name.lower() for column in self.value.parsed_columns]
         for name in self.record:
             if name.lower() in of_value:

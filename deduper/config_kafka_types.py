@@ -74,8 +74,6 @@ def _read_topics(value: object) -> object:
         return (value,)
     if not isinstance(value, list | tuple):
         raise refusal(f"must be a list of topics, found `{shown(value)}`", "write `topics: [clicks]`")
-    if not value:
-        raise refusal("must name at least one topic", "write `topics: [clicks]`")
     for position, topic in enumerate(value):
         if topic in value[:position]:
             raise refusal(f"topic `{shown(topic)}` stands twice", "name every topic once", at=(str(position),))
@@ -89,7 +87,7 @@ Topics = Annotated[
         {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]},
     ),
 ]
-"""One or more topics, each once."""
+"""Topics, each once."""
 
 
 # Python's reading of a pattern must be Java's, because each side asks its own cluster client for the topics. What both

@@ -199,7 +199,12 @@ def _host_check(java: Mapping[str, str]) -> dict[str, str]:
 
 def _buffer(java: Mapping[str, str]) -> dict[str, str]:
     value = java.get("buffer.memory")
-    return {} if value is None else {"queue.buffering.max.kbytes": str(max(1, int(value) >> 10))}
+    if value is None:
+        return {}
+    if not re.fullmatch("[0-9]{1,18}", value.strip()):
+        what = f"is {value!r}, which is no number of bytes"
+        raise KafkaOptionsError(what, "write 33554432", option="kafka.buffer.memory")
+    return {"queue.buffering.max.kbytes": str(max(1, int(value) >> 10))}
 
 
 _TRANSLATED: dict[str, Callable[[Mapping[str, str]], dict[str, str]]] = {
