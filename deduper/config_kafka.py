@@ -172,6 +172,14 @@ class KafkaSource(Section):
         return topic in self.topics
 
     @property
+    def subscription(self) -> dict[str, str]:
+        """The options by which Spark's connector finds the topics."""
+        if self.topic_pattern is None:
+            return {"subscribe": ",".join(self.topics)}
+        # One part of Spark looks for the pattern anywhere in a topic's name, another wants it to be the whole name.
+        return {"subscribePattern": f"^(?:{self.topic_pattern})$"}
+
+    @property
     def place(self) -> str:
         """Where the records come from, for people."""
         what = f"topics {self.topic_pattern}" if self.topic_pattern is not None else ", ".join(self.topics)

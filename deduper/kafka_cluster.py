@@ -118,7 +118,7 @@ class KafkaCluster:
         if start == "latest":
             return self.latest_offsets(places)
         assert isinstance(start, Mapping)
-        if set(start) == {"time"}:
+        if isinstance(start.get("time"), str):  # and not a topic of that name
             when = datetime.fromisoformat(str(start["time"]))
             when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
             found = self._offsets(places, OffsetSpec.for_timestamp(int(when.timestamp() * 1000)))

@@ -29,10 +29,9 @@ _TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST = "_topic", "_partition", "_ordinal"
 
 def kafka_stream(session: SparkSession, source: KafkaSource, starting_offsets: str) -> DataFrame:
     """The stream of all records from `starting_offsets` (Spark's own form) on; a checkpoint overrides them."""
-    topics = {"subscribe": ",".join(source.topics)} if source.topics else {"subscribePattern": source.topic_pattern}
     settings = {
         **{name: value for name, value in source.options.items() if name.startswith("kafka.")},
-        **topics,
+        **source.subscription,
         "kafka.bootstrap.servers": source.bootstrap_servers,
         "startingOffsets": starting_offsets,
         "maxOffsetsPerTrigger": source.max_offsets_per_batch,

@@ -121,6 +121,15 @@ def test_a_pattern_is_taken_when_java_and_python_agree_on_it(pattern: str, offse
     assert (problem.setting, problem.place.line, problem.place.column) == ("source.topic_pattern", 5, 19 + offset)
 
 
+def test_spark_is_told_to_match_whole_names(tmp_path: Path) -> None:
+    """As `reads` does: Spark alone would take every topic in whose name the pattern can be found."""
+    source = kafka_source(loaded(BASE.replace("topics: [clicks, taps]", "topic_pattern: clicks|taps"), tmp_path))
+    pattern = source.subscription["subscribePattern"]
+    for topic, is_read in (("clicks", True), ("taps", True), ("clicks-2", False), ("my-taps", False)):
+        assert source.reads(topic) == is_read == (re.search(pattern, topic) is not None), topic
+    assert kafka_source(loaded(BASE, tmp_path)).subscription == {"subscribe": "clicks,taps"}
+
+
 SECRETS = f"""\
     {JAAS}: 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="hunter1";'
     kafka.ssl.keystore.password: hunter2
