@@ -186,6 +186,11 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "    format: protobuf\n",
         ["8:13: source.value.format: `protobuf` is not known here; write one of json, csv, text"],
     ),
+    "value-avro": (
+        "    format: json\n",
+        "    format: avro\n",
+        ["8:13: source.value.format: `avro` is not in this release; write one of json, csv, text"],
+    ),
     "value-typo": (
         "    schema:",
         "    shema:",
