@@ -238,8 +238,7 @@ def _batch_source(config: Config, owned: Ownership) -> BatchSource:
     from deduper.kafka_batch import KafkaBatches
     from deduper.kafka_cluster import KafkaCluster
 
-    group = config.name if config.source.group == "" else config.source.group
-    return KafkaBatches(config.source, owned.checkpoint, KafkaCluster(config.source, group), owned.log.state)
+    return KafkaBatches(config.source, owned.checkpoint, KafkaCluster(config.source), owned.log.state)
 
 
 def _topic_ports(

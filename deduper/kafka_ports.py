@@ -83,14 +83,13 @@ class KafkaPorts:
 
     def _publisher(self, port: str, sink: KafkaSink) -> KafkaPublisher:
         if port not in self._publishers:
-            options = sink.options if sink.options or sink.bootstrap_servers else self._source.options
             self._publishers[port] = KafkaPublisher(
                 job=self._config.name,
                 store_id=self._log.manifest.store_id,
                 port=port,
                 topic=sink.topic,
-                bootstrap_servers=sink.bootstrap_servers or self._source.bootstrap_servers,
-                options={name: str(value) for name, value in options.items()},
+                bootstrap_servers=sink.bootstrap_servers,
+                options=sink.options,
                 keep_order=sink.preserve_order,
                 settings=PublisherSettings(deadline_s=self._source.deadline / 1_000_000),
             )
@@ -98,12 +97,11 @@ class KafkaPorts:
 
     def _publish_at_least_once(self, sink: KafkaSink, files: Sequence[OutputFile]) -> None:
         """By Spark's sink, which knows no transactions: a crash before the mark sends the window again."""
-        options = sink.options if sink.options or sink.bootstrap_servers else self._source.options
         rows = self._session().read.parquet(*[output.staged for output in files]).select(KEY, VALUE, HEADERS)
         (
             rows.write.format("kafka")
-            .options(**{name: value for name, value in options.items() if name.startswith("kafka.")})
-            .option("kafka.bootstrap.servers", sink.bootstrap_servers or self._source.bootstrap_servers)
+            .options(**{name: value for name, value in sink.options.items() if name.startswith("kafka.")})
+            .option("kafka.bootstrap.servers", sink.bootstrap_servers)
             .option("includeHeaders", "true")
             .option("topic", sink.topic)
             .save()

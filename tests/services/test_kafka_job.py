@@ -104,7 +104,7 @@ def header(record: Record, name: str) -> str | None:
 def test_every_record_leaves_by_one_topic_as_it_came(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:
-    """Key, value, headers and timestamp are kept; verdict, reason, window and origin are told; a second run adds nothing."""
+    """Key, value, headers and timestamp are kept; verdict, reason, window and origin are told."""
     source = new_topic("in", partitions=3)
     sent = send(broker.plain(), source, records(500))
     job = KafkaJob(tmp_path, session, settings(broker, source, topics))
