@@ -24,6 +24,7 @@ from deduper import checkpoint
 from deduper.config import Config
 from deduper.errors import DeduperError
 from deduper.file_source import file_stream, source_digest
+from deduper.full_disk import cannot_write
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
@@ -169,7 +170,8 @@ class _Job:
             return bool(query.awaitTermination(_POLL_SECONDS))  # type: ignore[arg-type]
         except StreamingQueryException as exc:
             if self._failure is None and not self._stop.is_asked_for:
-                raise reason_to_stop(self._log, exc) from exc
+                failure = cannot_write(exc, "its checkpoint", self._checkpoint) or exc
+                raise reason_to_stop(self._log, failure) from exc
             return True
 
     def _look_at_owner(self) -> None:
