@@ -180,10 +180,10 @@ def test_the_broker_dies_and_comes_back(
     broker: Broker, new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed and started again in the middle: the publisher goes on by itself, and has said what it waited for."""
-    job = new_job(windows=60, rows=2000)
+    job = new_job(windows=40, rows=1500)
     with ThreadPoolExecutor(1) as pool, Follower(broker.plain(), job.topic) as reader:
         publishing = pool.submit(job.publish, job.publisher())
-        reader.wait_for(3000)
+        reader.wait_for(2000)
         broker.kill()
         assert not publishing.done(), "more windows are needed to kill the broker in the middle"
         time.sleep(1.5)
@@ -354,7 +354,7 @@ def test_the_broker_refuses_the_transaction_timeout(new_job: Callable[..., Job])
 
 def test_records_go_out_as_they_are(broker: Broker, new_topic: Callable[..., str], tmp_path: Path) -> None:
     """Null and empty keys and values, headers in order and repeated, timestamps; partitions as Java chooses them."""
-    topic = new_topic("plain", partitions=5)
+    topic = new_topic("plain", partitions=13)
     keys = [None, b"", b"21", b"foobar", b"a-little-bit-long-string", "Zürich".encode(), b"\x00\xff", b"k" * 1000]
     values = [b"v", None, b"", b"x" * 5000]
     headers = [[], [("a", b"1"), ("a", None), ("b", b"")], [("Grüße", b"\xff")]]
@@ -377,8 +377,8 @@ def test_records_go_out_as_they_are(broker: Broker, new_topic: Callable[..., str
         reader.wait_for(len(rows))
         records = reader.records
     for slot in (2, 7):
-        for partition in range(5):
-            sent = [row for row in rows if row["slot"] == slot and java_partition(row["key"], slot, 5) == partition]
+        for partition in range(13):
+            sent = [row for row in rows if row["slot"] == slot and java_partition(row["key"], slot, 13) == partition]
             got = [
                 (one.key, one.value, list(one.headers), one.timestamp_ms)
                 for one in records
