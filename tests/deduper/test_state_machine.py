@@ -32,7 +32,7 @@ from bucket_store import generation, mapped_tables
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import CorruptionError, FencedError, StaleViewError
 from bucket_store.marks import read_intents, read_published
-from deduper import window_run
+from deduper import judging, window_run
 from deduper.open_store import OpenStore
 from deduper.output_names import PUBLISHED, FinalName, file_sinks
 from deduper.staging import staging_homes
@@ -297,6 +297,21 @@ class JobMachine(RuleBasedStateMachine):
         self._start()
         self._offer()
 
+    @rule(data=_ROWS)
+    def start_beside_a_working_driver(self, data: bytes) -> None:
+        """The old driver commits in the very slot that the new one's claim was written for.
+
+        If it also folds and deletes that slot (no grace lasts long by this clock), the new one gives up.
+        """
+        self.pending += self._put(data)
+        old = self.process
+        with armed("log.written", 1, lambda: old.offer(list(self.pending)) and None), contextlib.suppress(FencedError):
+            self.process = Process(self.world)
+            FIGURES["takeovers"] += 1
+            self.sleepers = [*self.sleepers[-1:], old]
+        self._absorb()
+        self._offer()
+
     @rule(which=st.integers(0, 11))
     def zombie_task(self, which: int) -> None:
         """A task of an earlier window runs again: what it said then, or nothing; and no table is different."""
@@ -540,7 +555,9 @@ class JobMachine(RuleBasedStateMachine):
             FIGURES["zombies refused"] += 1
         except CorruptionError:
             gone = set(run.task.views[run.shard].pieces) - set(state.pieces.get(run.shard, ()))
-            assert gone, "a piece that is named cannot be read"
+            latest_us = max(self.world.latest_us, state.last_wall_us)
+            young = [left.ref for left in state.retired if left.wall_us + judging.DELETION_GRACE_US > latest_us]
+            assert gone - set(young), "a piece that is named, or has left a moment ago, cannot be read"
         else:
             assert verdicts == run.verdicts, "a zombie says something else"
             assert not stays, "a zombie judged by tables that are ahead of it"
