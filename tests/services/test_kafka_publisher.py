@@ -110,10 +110,10 @@ def test_killed_at_random_moments(broker: Broker, new_job: Callable[..., Job]) -
     """Whenever it dies. The seed is in the failure."""
     seed = random.randrange(1 << 30)
     rng = random.Random(seed)
-    job = new_job(windows=30, slots=3, rows=1000)
+    job = new_job(windows=20, slots=3, rows=1000)
     killed = 0
     with Follower(broker.plain(), job.topic) as reader:
-        for _ in range(8):
+        for _ in range(6):
             process = job.start()
             assert process.said() == "ready"
             time.sleep(rng.random() * 0.5)
