@@ -339,7 +339,7 @@ class JobMachine(RuleBasedStateMachine):
     def tables_lost(self, what: str) -> None:
         """The machine loses its power or its directories; or a frozen task keeps a lock."""
         if what in ("memory", "disk", "both", "boot"):
-            self.old_tables = [(path, path.read_bytes()) for path in self._table_files()]
+            self.old_tables = [*self.old_tables[-20:], *((path, path.read_bytes()) for path in self._table_files())]
         if what == "boot":
             self._cut_power()
         elif what == "held":
@@ -359,8 +359,11 @@ class JobMachine(RuleBasedStateMachine):
         if how == "old":
             for path, data in self.old_tables:
                 header = generation._read_header(self._disk_of(path.parent))
-                if not path.exists() and path.parent.exists() and header is not None and header.nonce != data[16:32]:
+                if header is not None and header.nonce != data[16:32]:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.unlink(missing_ok=True)
                     path.write_bytes(data[:64].ljust(len(data), b"\0"))
+                    FIGURES["old tables back"] += 1
             return
         tables = self._table_files()
         if how == "header":
