@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bucket_store.commit_log import CommitLog
-from deduper.staging import STAGING
 from tests.crash import ledger
 from tests.crash.calm import VARIANTS, Calm
 from tests.crash.scene import DELETE, FORGET, MANY_WINDOWS, ROOT, TEAR, Scene
@@ -183,7 +182,7 @@ class Chain:
         if self._may_miss:
             return self._waiting[0]
         left = {
-            "stage.discarded": any(scene.directory.rglob(f"{STAGING}/*")),
+            "stage.discarded": bool(scene.staged()),
             "sources.removed": _has_unnamed_sources(scene),
         }
         windows = scene.windows()
