@@ -28,7 +28,7 @@ from deduper.full_disk import cannot_write
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
-from deduper.spark_session import end_session, has_ended, require_java, start_session
+from deduper.spark_session import end_session, has_ended, kill_children, require_java, start_session
 from deduper.stopping import Stop, restoring_handlers
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
@@ -69,6 +69,8 @@ def run(
     started = time.perf_counter()
     stop = Stop()
     with restoring_handlers(), owned_store(config, take_over=take_over, wall_clock_us=clock) as owned:
+        if session is None:
+            stop.end_at_once(kill_children)
         spark = start_session(config) if session is None else session
         stop.listen()
         try:

@@ -102,7 +102,8 @@ def planned(rng: random.Random, *, everyone: bool) -> dict[str, tuple[str, list[
 
 
 def _drawn(rng: random.Random, point: str, victim: str) -> Kill:
-    nth = 1 if point in STARTS else rng.choice((1, 1, 1, 1, 2, 2, 3))
+    # Tables are built once in a while only.
+    nth = 1 if point in (*STARTS, "tables.building") else rng.choice((1, 1, 1, 1, 2, 2, 3))
     return Kill(point, victim, nth, rng.choice(("", "", "", "", "", FORGET, FORGET, DELETE, TEAR)))
 
 

@@ -89,6 +89,9 @@ def are_overtaken(variant: str, points: list[str], calm: Calm, directory: Path) 
             code = driver.wait(120)
             ledger.note_stop(f"woken at {point}", time.monotonic() - woken)
             assert code == 5, f"frozen at {point}: exit code {code}\n{scene.output()}"
+        # A driver's JVM may outlive it for a moment, and write what the next start would have to find.
+        for _, driver in sleepers:
+            wait_until("no process left", lambda driver=driver: not living(driver), 60)
         after = scene.everything()
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         # A sleeper that had not judged yet does so, for nothing: what it stages and appends, no record names.
