@@ -102,7 +102,8 @@ def are_overtaken(variant: str, points: list[str], calm: Calm, directory: Path) 
         }
         assert seen == set(), f"{[point for point, _ in sleepers]}: {seen}"
         scene.check_store()
-        if changed:
+        # Folders without a file are no change, but left to be discarded all the same.
+        if changed or scene.staged():
             assert scene.run() == 0, scene.output()
         scene.check_is_as_if_undisturbed(calm.outcome(variant))
     finally:
