@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +31,7 @@ from deduper.config import Config
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.file_source import source_digest
 from deduper.judging import fixed_settings
-from deduper.owner_alive import owner_lives
+from deduper.owner_alive import own_name, owner_lives
 from deduper.window_run import mark_paths, mark_published, publish_window
 
 logger = logging.getLogger(__name__)
@@ -57,7 +55,7 @@ def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], 
         SettingsChangedError: a setting that is fixed for the store's life was changed.
     """
     log = open_or_create(config, wall_clock_us())
-    owner = f"{platform.node()}:{os.getpid()}"
+    owner = own_name()
     if not take_over and owner_lives(log.root):
         raise OwnerAliveError(
             f"{log.root}: another process owns this store and is alive; stop it first, or take over with --take-over"
