@@ -23,7 +23,7 @@ kafka: ## a Kafka broker in the foreground, for a person: TOPICS="clicks:4 uniqu
 	@scripts/kafka.sh --port $(or $(PORT),9092) $(TOPICS)
 
 crash: setup ## kill driver, JVM, machine at every failpoint; KILLS=n adds n at random, SEED=s repeats a session
-	@CRASH_ALL=1 CRASH_KILLS=$(KILLS) CRASH_SEED=$(SEED) .venv/bin/python -m pytest -m crash tests/crash
+	@CRASH_ALL=1 CRASH_KILLS=$(KILLS) CRASH_SEED=$(or $(SEED),random) .venv/bin/python -m pytest -m crash tests/crash
 
 fuzz: setup ## look for inputs that break a decoder; SECONDS=n for each (60), TARGET=name for one
 	@.venv/bin/python -c 'import atheris' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[fuzz]'

@@ -8,8 +8,9 @@ A record is placed in these steps:
     c  link(2) to its number: of all racers one gets the name; after any error the record in the slot is read back, and
        its nonce tells whose it is
     d  the directory is synced
-    e  the log is listed: a snapshot above the number means that the number had been folded and deleted, and was free
-       only for that reason; records above it are read, and a higher claim among them means that somebody took over
+    e  the log is listed: a snapshot above the number, and no record right before it any more, mean that the number may
+       have been folded and deleted, and was free only for that reason; otherwise the records above it are read, and a
+       higher claim among them means that somebody took over
 
 Readers start at the greatest number that is a multiple of `snapshot_every`, so what stands below a snapshot never
 counts. Folded records are deleted in ascending order and after a grace, for readers that listed before the snapshot.
@@ -396,12 +397,15 @@ class CommitLog:
         """With record `number` in its slot, go on to the state `after` it, if it is part of the log and ours to go on.
 
         Raises:
-            FencedError: a snapshot stands above it, or a higher claim.
+            FencedError: the log has gone on without it, or a higher claim stands above it.
             MaybeCommittedError: the log could not be listed or read.
         """
         try:
-            newest = max(self._numbers())
-            if newest - newest % self._every > number:
+            numbers = self._numbers()
+            newest = numbers[-1]
+            # Deletion ascends: while the record before is there, this number was never deleted, and whoever placed a
+            # snapshot above has read what stands in it.
+            if newest - newest % self._every > number and number - 1 not in numbers:
                 self._catch_up()
                 raise FencedError(
                     f"{self._path(number)}: the log is beyond it (epoch {self._state.epoch}, number {newest})"

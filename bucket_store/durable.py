@@ -162,12 +162,17 @@ class LocalFileSystem:
         return path.read_bytes()
 
     def write_file(self, path: Path, data: bytes, *, sync: bool) -> None:
-        with path.open("xb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
-            if sync:
-                os.fsync(file.fileno())
+        try:
+            with path.open("xb", buffering=0) as file:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+                if sync:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            # A full disk is met with the file open, and then the error does not say where.
+            error.filename = error.filename or str(path)
+            raise
 
     def link(self, source: Path, target: Path) -> None:
         target.hardlink_to(source)

@@ -11,8 +11,6 @@ A start discards most of this too. What it leaves are set-aside checkpoints, tem
 
 from __future__ import annotations
 
-import os
-import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +25,9 @@ from bucket_store import failpoints
 from bucket_store.backend import StoredPiece
 from bucket_store.heartbeat import HeartBeat
 from bucket_store.log_state import live_files
-from deduper.leftovers import Leftover, LeftoverKind, leftovers
+from deduper.leftovers import Leftover, LeftoverKind, leftovers, modified_us
 from deduper.open_store import OpenStore
-from deduper.owner_alive import owner_lives
+from deduper.owner_alive import own_name, owner_lives
 from deduper.repair import QUARANTINE
 from deduper.stale_tables import stale_tables
 from deduper.terminal import pairs, table
@@ -106,11 +104,10 @@ def collect(
     now_us = time.time_ns() // 1000 if now_us is None else now_us
     lives = owner_lives(store.root)
     listing = _Listing(store, grace_us, now_us, with_quarantine=with_quarantine, owner_lives=lives)
-    if not delete or lives:
-        return GcReport(tuple(listing.garbage(store.log.state.epoch + 1)), grace_us, lives, delete)
-    if all(item.kept for item in listing.garbage(store.log.state.epoch + 1)):
-        return GcReport(tuple(listing.garbage(store.log.state.epoch + 1)), grace_us, lives, delete)
-    owner = f"{platform.node()}:{os.getpid()}"
+    found = tuple(listing.garbage(store.log.state.epoch + 1))
+    if not delete or lives or all(item.kept for item in found):
+        return GcReport(found, grace_us, lives, delete)
+    owner = own_name()
     epoch = store.log.claim_epoch(owner, max(now_us, store.log.state.last_wall_us))
     failpoints.hit("gc.claimed")
     with HeartBeat(store.root, owner):
@@ -199,7 +196,7 @@ class _Listing:
 
     def _quarantined(self) -> Iterator[Garbage]:
         for path in sorted((self._store.root / QUARANTINE).glob("*")):
-            kept = self._kept(_modified_us(path), None, 0) if self._with_quarantine else "only with --quarantine"
+            kept = self._kept(modified_us(path), None, 0) if self._with_quarantine else "only with --quarantine"
             yield Garbage(
                 QUARANTINE,
                 str(path),
@@ -246,13 +243,6 @@ def _size(path: Path) -> int:
         return sum(inner.stat().st_size for inner in path.rglob("*") if inner.is_file())
     except OSError:
         return 0
-
-
-def _modified_us(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns // 1000
-    except FileNotFoundError:
-        return None
 
 
 def render(report: GcReport) -> list[RenderableType]:

@@ -25,12 +25,13 @@ from bucket_store.sources_file import known_digests
 from deduper.config import Config, FilesSource
 from deduper.errors import DeduperError
 from deduper.file_batch import FileBatches
+from deduper.full_disk import cannot_write
 from deduper.output_names import topic_sinks
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
 from deduper.source_batch import BatchSource
-from deduper.spark_session import end_session, has_ended, require_java, start_session
+from deduper.spark_session import end_session, has_ended, kill_children, require_java, start_session
 from deduper.stopping import Stop, restoring_handlers
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
@@ -72,7 +73,10 @@ def run(
     stop = Stop()
 
     def the_session() -> SparkSession:
-        return start_session(config) if session is None else session
+        if session is not None:
+            return session
+        stop.end_at_once(kill_children)
+        return start_session(config)
 
     with (
         restoring_handlers(),
@@ -184,7 +188,8 @@ class _Job:
             return bool(query.awaitTermination(_POLL_SECONDS))  # type: ignore[arg-type]
         except StreamingQueryException as exc:
             if self._failure is None and not self._stop.is_asked_for:
-                raise reason_to_stop(self._log, exc) from exc
+                failure = cannot_write(exc, "its checkpoint", self._checkpoint) or exc
+                raise reason_to_stop(self._log, failure) from exc
             return True
 
     def _look_at_owner(self) -> None:

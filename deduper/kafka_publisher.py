@@ -141,7 +141,7 @@ class KafkaPublisher:
         Every slot is tried, whatever becomes of the others; then the gravest error is raised.
 
         Raises:
-            ProducerFencedError: look at the epochs; if this is still the highest, call again.
+            ProducerFencedError: look at the epochs; if this is still the highest, call again, a few times.
             IntegrityError: another record was published under this number, or staged rows are damaged or gone.
             PublicationUnknownError: see `unknown`.
             KafkaSinkError: what a person must do, or a deadline that has passed.

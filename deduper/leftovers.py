@@ -162,7 +162,7 @@ def _pieces(store: OpenStore, state: LogState, lying: list[StoredPiece]) -> Iter
             is_abandoned=gone is not None,
             window=None if tried is None else int(tried[1]),
             epoch=piece.epoch,
-            modified_us=_modified_us(path) if gone is None else gone.wall_us,
+            modified_us=modified_us(path) if gone is None else gone.wall_us,
             piece=piece,
         )
 
@@ -183,7 +183,7 @@ def _segments(store: OpenStore, state: LogState, with_pieces: set[str]) -> Itera
                 "no piece in it is live",
                 is_abandoned=False,
                 epoch=int(epoch[1]),
-                modified_us=_modified_us(path),
+                modified_us=modified_us(path),
             )
     for path in sorted((store.root / "pieces").glob("*/*.rocksdb/*.ingest")):
         epoch = _SEGMENT_EPOCH.match(path.parent.name)
@@ -194,7 +194,7 @@ def _segments(store: OpenStore, state: LogState, with_pieces: set[str]) -> Itera
             "a table that was not ingested",
             is_abandoned=False,
             epoch=None if epoch is None else int(epoch[1]),
-            modified_us=_modified_us(path),
+            modified_us=modified_us(path),
         )
 
 
@@ -210,7 +210,7 @@ def _sources(root: Path) -> Iterator[Leftover]:
                 is_abandoned=False,
                 window=tried.window,
                 epoch=tried.epoch,
-                modified_us=_modified_us(path),
+                modified_us=modified_us(path),
             )
 
 
@@ -228,7 +228,7 @@ def _staging(store: OpenStore) -> Iterator[Leftover]:
                     is_abandoned=False,
                     window=tried.window,
                     epoch=tried.epoch,
-                    modified_us=_modified_us(path),
+                    modified_us=modified_us(path),
                 )
 
 
@@ -244,7 +244,7 @@ def _intents(root: Path) -> Iterator[Leftover]:
                 f"epoch {newest} has an intent of its own",
                 is_abandoned=True,
                 epoch=int(path.name),
-                modified_us=_modified_us(path),
+                modified_us=modified_us(path),
             )
 
 
@@ -267,7 +267,7 @@ def _temporary(store: OpenStore) -> Iterator[Leftover]:
                     is_abandoned=False,
                     window=None if tried is None else int(tried[1]),
                     epoch=None if epoch is None else int(epoch),
-                    modified_us=_modified_us(path),
+                    modified_us=modified_us(path),
                 )
 
 
@@ -289,7 +289,7 @@ def _checkpoints(store: OpenStore) -> Iterator[Leftover]:
                 "a start could not trust it" if is_aside else f"epoch {newest} has a checkpoint of its own",
                 is_abandoned=is_aside,
                 epoch=int(path.name) if is_earlier else None,
-                modified_us=_modified_us(path),
+                modified_us=modified_us(path),
             )
 
 
@@ -313,7 +313,8 @@ def _size(path: Path) -> int:
     return total
 
 
-def _modified_us(path: Path) -> int | None:
+def modified_us(path: Path) -> int | None:
+    """When a path was last written, µs since the epoch; None when it is gone."""
     try:
         return path.stat().st_mtime_ns // 1000
     except FileNotFoundError:

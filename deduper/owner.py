@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.file_source import source_digest
 from deduper.judging import fixed_settings
 from deduper.kafka_offsets import judged_ends
-from deduper.owner_alive import owner_lives
+from deduper.owner_alive import own_name, owner_lives
 from deduper.window_run import TopicPorts, mark_paths, mark_published, publish_window
 
 logger = logging.getLogger(__name__)
@@ -71,7 +69,7 @@ def owned_store(
         SettingsChangedError: a setting that is fixed for the store's life was changed.
     """
     log = open_or_create(config, wall_clock_us())
-    owner = f"{platform.node()}:{os.getpid()}"
+    owner = own_name()
     if not take_over and owner_lives(log.root):
         raise OwnerAliveError(
             f"{log.root}: another process owns this store and is alive; stop it first, or take over with --take-over"

@@ -1,11 +1,17 @@
-"""Whether the owner of a store is at work, for whoever must not disturb it."""
+"""Who owns a store, and whether he is at work: for owners, and for whoever must not disturb one."""
 
 from __future__ import annotations
 
+import os
 import platform
 from pathlib import Path
 
 from bucket_store.heartbeat import INTERVAL_S, moves, read_beat
+
+
+def own_name() -> str:
+    """What this process calls itself as an owner, in its claims and in its heart's beats: `<machine>:<pid>`."""
+    return f"{platform.node()}:{os.getpid()}"
 
 
 def owner_lives(root: Path) -> bool:

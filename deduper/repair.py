@@ -24,8 +24,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import platform
 import re
 import shutil
 import time
@@ -49,7 +47,7 @@ from deduper.errors import OwnerAliveError, UsageError
 from deduper.judging import dead_pieces
 from deduper.open_store import OpenStore
 from deduper.output_names import FinalName, file_sinks
-from deduper.owner_alive import owner_lives
+from deduper.owner_alive import own_name, owner_lives
 from deduper.rebuild import WindowRebuilder
 from deduper.table_places import table_settings
 from deduper.units import format_time
@@ -225,7 +223,7 @@ def apply(
     can_mend = any(item.way is Way.REBUILD for item in before.sources)
     if not before.left_files and not before.unfinished and not can_mend:
         return replace(before, is_applied=True)
-    owner = f"{platform.node()}:{os.getpid()}"
+    owner = own_name()
     wall_us = max(time.time_ns() // 1000 if now_us is None else now_us, store.log.state.last_wall_us)
     epoch = store.log.claim_epoch(owner, wall_us)
     logger.info("%s: repairing as epoch %d", store.root, epoch)

@@ -11,9 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.core import context
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -89,13 +93,31 @@ def start_session(config: Config) -> SparkSession:
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     children = _children()
     try:
-        return builder.getOrCreate()
+        with _our_signals():
+            return builder.getOrCreate()
     except BaseException:
         # Interrupted before it could say where it listens, a JVM waits for ever, and is nobody's.
-        for child in _children() - children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        kill_children(but=children)
         raise
+
+
+@contextlib.contextmanager
+def _our_signals() -> Iterator[None]:
+    """PySpark installs a handler for SIGINT that calls the JVM in the middle of other calls, and loses the signal."""
+    module: Any = context
+    theirs = module.signal
+    module.signal = SimpleNamespace(signal=lambda *_: None, SIGINT=signal.SIGINT)
+    try:
+        yield
+    finally:
+        module.signal = theirs
+
+
+def kill_children(but: Collection[int] = ()) -> None:
+    """End what this process has started, but for some: the JVM, whose workers end with it."""
+    for child in _children().difference(but):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def _children() -> set[int]:

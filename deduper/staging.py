@@ -20,7 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import xxhash
+from py4j.protocol import Py4JJavaError
 from pyarrow import parquet
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -30,6 +32,7 @@ from bucket_store.log_record import OutputFile
 from deduper.config import Config, FileSink
 from deduper.config_kafka import KafkaSink
 from deduper.errors import IntegrityError
+from deduper.full_disk import cannot_write
 from deduper.judge_plan import DEDUP, PORT, dedup_type
 from deduper.kafka_rows import SLOT
 from deduper.output_names import (
@@ -107,7 +110,13 @@ def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list
         return {}
     target = staging_home(config) / STAGING / attempt.folder
     staged_format = staging_format(sinks, topics)
-    judged.write.partitionBy(PORT).format(staged_format).options(**_TIMES).save(str(target))
+    try:
+        judged.write.partitionBy(PORT).format(staged_format).options(**_TIMES).save(str(target))
+    except (PySparkException, Py4JJavaError) as exc:
+        failure = cannot_write(exc, "the outputs", target)
+        if failure is None:
+            raise
+        raise failure from exc
     failpoints.hit("stage.written")
     staged: dict[str, list[StagedFile]] = {}
     for port, sink in sinks.items():

@@ -1,8 +1,8 @@
 """What ends a job before its source does: a signal, a limit, another owner. One flag, raised once, with its reason.
 
 SIGTERM and SIGINT ask for a stop: the window at hand is finished first. A second signal ends the process at once, which
-is as safe as a power cut. Signals are listened to from when Spark's session exists, because PySpark installs a handler
-of its own, until it is stopped; during the start Python's own handlers end the process at once.
+is as safe as a power cut. While Spark starts there is no window to finish, and the first signal ends the process: at
+once, because an exception would be caught on its way by whatever call into the JVM it meets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,16 @@ class Stop:
         if not self._flag.is_set():
             self.reason = reason
             self._flag.set()
+
+    def end_at_once(self, clean_up: Callable[[], None]) -> None:
+        """Until `listen`, a signal ends the process, after `clean_up`. In the main thread only, as `listen`."""
+
+        def end(number: int, _: FrameType | None) -> None:
+            clean_up()
+            os._exit(128 + number)
+
+        for number in _SIGNALS:
+            signal.signal(number, end)
 
     def listen(self) -> None:
         """From here on a signal asks for a stop. In the main thread only; `restoring_handlers` undoes it."""

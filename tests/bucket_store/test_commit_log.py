@@ -321,8 +321,8 @@ def test_a_writer_whose_number_is_free_is_fenced_while_its_slot_is_being_deleted
         old.place(commit(0))
 
 
-def test_a_snapshot_above_ones_number_fences_before_any_claim_is_seen(tmp_path: Path) -> None:
-    """Whoever placed it is about to claim; the commit is in the log, but no longer ours to publish."""
+def test_a_snapshot_above_ones_number_is_no_claim(tmp_path: Path) -> None:
+    """Whoever placed it may die before he claims; then nobody else would own the store."""
     files = FaultyFiles()
     log = new_log(tmp_path, snapshot_every=4, fs=files)
     advance(log, 1)
@@ -331,6 +331,24 @@ def test_a_snapshot_above_ones_number_fences_before_any_claim_is_seen(tmp_path: 
         if name == "listdir":
             files.fault = None
             die_after_the_due_snapshot(tmp_path)
+
+    files.fault = meanwhile  # type: ignore[assignment]
+    assert log.place(commit(1)).next_window == 2
+    advance(log, 1)
+    assert CommitLog.open(tmp_path).state == log.state
+
+
+def test_a_snapshot_above_ones_number_fences_when_the_slot_may_have_been_freed(tmp_path: Path) -> None:
+    """The record before is folded away too: it cannot be told whose slot it was, and the safe answer is given."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, snapshot_every=4, fs=files)
+    advance(log, 1)
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "listdir":
+            files.fault = None
+            die_after_the_due_snapshot(tmp_path)
+            CommitLog.open(tmp_path).delete_folded(now_us=_now_us() + 1, grace_us=0)
 
     files.fault = meanwhile  # type: ignore[assignment]
     with pytest.raises(FencedError):

@@ -185,6 +185,11 @@ spark:
         """What all drivers have said."""
         return (self.directory / "driver.log").read_text(errors="replace")
 
+    def staged(self) -> list[str]:
+        """What lies in any `_staging`. Not looked for everywhere: a JVM that ends is removing its temporary files."""
+        homes = (self.directory / "state", *(self.directory / "out" / port for port in PORTS))
+        return [str(path) for home in homes for path in (home / STAGING).glob("*")]
+
     def windows(self) -> int:
         """How many windows are committed."""
         return CommitLog.open(self.config.store.path).state.next_window
@@ -261,7 +266,7 @@ spark:
         for what, value in undisturbed.items():
             assert outcome[what] == value, f"{self.log}: {what}: {outcome[what]}, undisturbed {value}"
         self.check_store(settled=True)
-        staged = [str(path) for path in self.directory.rglob(f"{STAGING}/*")]
+        staged = self.staged()
         assert staged == [], self.log
         state = CommitLog.open(self.config.store.path).state
         named = {ref.name for ref in state.sources.values()}

@@ -171,7 +171,7 @@ class World:
     def __init__(self, root: Path, trial: Trial) -> None:
         self.root, self.trial = root, trial
         self.config = trial.config(root)
-        self.now_us = BEGIN_US
+        self.now_us = self.latest_us = BEGIN_US
         self.boot = 1
         self.memory_bytes = self.disk_bytes = 1 << 24
         self.rows: dict[str, list[Row]] = {}
@@ -188,6 +188,11 @@ class World:
             wall_us=self.now_us,
             snapshot_every=trial.snapshot_every,
         )
+
+    def clock(self) -> int:
+        """The wall clock, which `latest_us` remembers."""
+        self.latest_us = max(self.latest_us, self.now_us)
+        return self.now_us
 
     def put(self, partitions: list[list[Row]]) -> list[str]:
         """New input files, one a source partition."""
@@ -486,7 +491,7 @@ class Process:
         self.pieces = open_backend(config.store.url)
         self._guarded(lambda: owner.recover(config, self.log, self.pieces))
         self.judge = SmallJudge(world, self.log, self.pieces)
-        self.runner = WindowRunner(config, self.log, self.pieces, self.judge, lambda: world.now_us)
+        self.runner = WindowRunner(config, self.log, self.pieces, self.judge, world.clock)
         self._known = known_digests(self.log.root, self.log.state.sources)
         self._batches = 0
 

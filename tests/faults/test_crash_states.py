@@ -42,13 +42,13 @@ DYING = Plan(period=6, windows=4, deletion_batch=1)
 
 STRAIGHT = {
     # Name: the plan, what has to happen in it, and the least number of different states.
-    "append": (Plan(shards=2, ports=FOUR_PORTS), ("link", "state/manifest"), 1700),
-    "expire": (DYING, ("write", "--dead--"), 1700),
-    "delete": (replace(DYING, segment_bytes=100), ("remove", ".segment"), 1700),
-    "all live": (replace(DYING, lookup="all_live", shards=2, seed=1), ("write", "--dead--"), 1700),
-    "snapshot": (Plan(snapshot_every=3, windows=4), ("remove", "/log/0000"), 1700),
+    "append": (Plan(shards=2, ports=FOUR_PORTS), ("link", "state/manifest"), 1500),
+    "expire": (DYING, ("write", "--dead--"), 1500),
+    "delete": (replace(DYING, segment_bytes=100), ("remove", ".segment"), 1500),
+    "all live": (replace(DYING, lookup="all_live", shards=2, seed=1), ("write", "--dead--"), 1500),
+    "snapshot": (Plan(snapshot_every=3, windows=4), ("remove", "/log/0000"), 1500),
 }
-SEEDS = range(8)
+SEEDS = range(7)
 
 
 def recorded(scene: Scene, name: str) -> list[Moment]:
@@ -80,9 +80,9 @@ def test_a_cut_of_a_recovery_is_made_good(tmp_path: Path) -> None:
     """A start that dies while it repairs what a cut, or the death of a process, has left: the next one finishes."""
     scene = Scene(replace(DYING, snapshot_every=4), tmp_path)
     moments = recorded(scene, "first")
-    tally = in_parallel(lambda at: _twice(scene, moments, at), range(0, len(moments), 3), "recovery")
+    tally = in_parallel(lambda at: _twice(scene, moments, at), range(0, len(moments), 4), "recovery")
     assert tally.violations == []
-    assert tally.states >= 1000
+    assert tally.states >= 1500
 
 
 def _twice(scene: Scene, moments: list[Moment], number: int) -> Tally:
@@ -117,7 +117,7 @@ def test_what_the_dead_left_unsynced_is_synced_by_the_living(tmp_path: Path) -> 
     moments = recorded(scene, "first")
     tally = in_parallel(lambda at: _built_upon(scene, moments[at], at), range(len(moments)), "built upon")
     assert tally.violations == []
-    assert tally.states >= 180
+    assert tally.states >= 150
 
 
 def _built_upon(scene: Scene, first: Moment, number: int) -> Tally:
@@ -138,7 +138,7 @@ def test_a_sleeper_that_wakes_changes_nothing(tmp_path: Path) -> None:
         steps = _count_steps(scene, begun)
     tally = in_parallel(lambda at: _overtaken(scene, begun, at), range(steps), f"take-over: {steps} operations")
     assert tally.violations == []
-    assert tally.states >= 750
+    assert tally.states >= 900
 
 
 _BEFORE = 2
