@@ -20,7 +20,7 @@ from deduper.config_kafka import KafkaSource
 from deduper.errors import IntegrityError
 from deduper.kafka_checkpoint import offsets_of_batch
 from deduper.kafka_cluster import KafkaCluster
-from deduper.kafka_offsets import ENDS, Ends, Loss, OffsetRange, advanced, ends_to_wire, judged_ends, new_offsets
+from deduper.kafka_offsets import ENDS, Ends, Loss, OffsetRange, ends_to_wire, judged_ends, new_offsets
 from deduper.kafka_source import kafka_stream, kafka_tuples
 from deduper.source_batch import SourceBatch
 
@@ -99,9 +99,9 @@ class KafkaBatches:
         )
         self._report(batch_id, found.losses)
         if not found.ranges:
+            self._ends = found.ends
             return None
-        ends = advanced(self._ends, found.ranges)
-        return KafkaBatch(self._source, self._cluster.cluster_id, frame, found.ranges, ends)
+        return KafkaBatch(self._source, self._cluster.cluster_id, frame, found.ranges, found.ends)
 
     def judged(self, batch: SourceBatch) -> None:
         assert isinstance(batch, KafkaBatch)

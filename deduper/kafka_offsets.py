@@ -84,10 +84,14 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class NewOffsets:
-    """What of a batch the store has not judged: its ranges in the order of the source, and what is lost before them."""
+    """What of a batch the store has not judged: its ranges in the order of the source, and what is lost before them.
+
+    `ends` is how far each topic partition is judged, or lost, after them.
+    """
 
     ranges: tuple[OffsetRange, ...]
     losses: tuple[Loss, ...]
+    ends: Ends
 
 
 def parse_offsets(text: str) -> Offsets:
@@ -136,6 +140,7 @@ def new_offsets(
     """
     ranges: list[OffsetRange] = []
     losses: list[Loss] = []
+    ends = dict(judged)
     for place in sorted(end):
         if place.topic not in topic_ids:
             raise IntegrityError(f"topic {place.topic} is gone from the broker, and its batch was not judged yet")
@@ -157,12 +162,9 @@ def new_offsets(
             begin = reached
         if begin < end[place]:
             ranges.append(OffsetRange(place, topic_id, begin, end[place]))
-    return NewOffsets(tuple(ranges), tuple(losses))
-
-
-def advanced(judged: Ends, ranges: Iterable[OffsetRange]) -> Ends:
-    """How far each topic partition is judged after these ranges."""
-    return {**judged, **{taken.place: End(taken.topic_id, taken.end) for taken in ranges}}
+        # A batch without anything new moves no end back, and a loss is told once.
+        ends[place] = End(topic_id, max(begin, end[place]))
+    return NewOffsets(tuple(ranges), tuple(losses), ends)
 
 
 def ends_to_wire(ends: Ends) -> list[Any]:
