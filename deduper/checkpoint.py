@@ -69,7 +69,7 @@ def finished_files(checkpoint: Path) -> Iterator[ListedFile]:
 
     Those are the batches with a commit, and all before the newest one with offsets: of these Spark repeats one at most.
     """
-    begun, committed = _numbers(checkpoint / "offsets"), _numbers(checkpoint / "commits")
+    begun, committed = entry_numbers(checkpoint / "offsets"), entry_numbers(checkpoint / "commits")
     done = max(committed | {number - 1 for number in begun}, default=-1)
     if done < 0:
         return
@@ -81,25 +81,35 @@ def finished_files(checkpoint: Path) -> Iterator[ListedFile]:
 
 def is_sound(checkpoint: Path) -> bool:
     """Whether every file that a start would read is whole. An absent or empty checkpoint is sound: it is begun anew."""
-    offsets = _numbers(checkpoint / "offsets")
     try:
         for _ in _all_entries(checkpoint):
             pass
-        if not offsets:
-            return not _numbers(checkpoint / "commits")
-        if not _read(checkpoint / "metadata").strip():
+        if not is_sound_log(checkpoint):
             return False
-        for number in sorted(offsets)[-2:]:
+        offsets = sorted(entry_numbers(checkpoint / "offsets"))
+        for number in offsets[-2:]:
             _log_offset(checkpoint / "offsets" / str(number))
-        for number in sorted(_numbers(checkpoint / "commits"))[-1:]:
-            if not _read(checkpoint / "commits" / str(number)).startswith(_VERSION_LINE):
-                return False
-        files_of_batch(checkpoint, max(offsets))
+        for number in offsets[-1:]:
+            files_of_batch(checkpoint, number)
         for _ in finished_files(checkpoint):
             pass
     except (IntegrityError, OSError):
         return False
     return True
+
+
+def is_sound_log(checkpoint: Path) -> bool:
+    """Whether what is the same for every source is whole: the query's id, and the newest commit.
+
+    Raises:
+        OSError, IntegrityError: it is not.
+    """
+    commits = sorted(entry_numbers(checkpoint / "commits"))
+    if not entry_numbers(checkpoint / "offsets"):
+        return not commits
+    if not read_entry(checkpoint / "metadata").strip():
+        return False
+    return all(read_entry(checkpoint / "commits" / str(number)).startswith(_VERSION_LINE) for number in commits[-1:])
 
 
 def take_over(root: Path, epoch: int) -> Path:
@@ -147,7 +157,7 @@ def _source_entries(checkpoint: Path, number: int) -> Iterator[tuple[int, Listed
     if compact.exists():
         return _entries(compact)
     # An entry that was folded into a later compact file and purged: the next compact file holds all earlier ones.
-    later = min((n for n in _numbers(log, suffix=".compact") if n > number), default=None)
+    later = min((n for n in entry_numbers(log, suffix=".compact") if n > number), default=None)
     if later is None:
         raise IntegrityError(f"{plain}: entry {number} of the file source's log is gone; set the checkpoint aside")
     return _entries(log / f"{later}.compact")
@@ -156,16 +166,16 @@ def _source_entries(checkpoint: Path, number: int) -> Iterator[tuple[int, Listed
 def _all_entries(checkpoint: Path) -> Iterator[tuple[int, ListedFile]]:
     """The source's whole log, as Spark reads it at a start: the newest compact file and what came after it."""
     log = checkpoint / "sources" / "0"
-    newest = max(_numbers(log, suffix=".compact"), default=None)
+    newest = max(entry_numbers(log, suffix=".compact"), default=None)
     if newest is not None:
         yield from _entries(log / f"{newest}.compact")
-    for number in sorted(_numbers(log)):
+    for number in sorted(entry_numbers(log)):
         if newest is None or number > newest:
             yield from _entries(log / str(number))
 
 
 def _entries(file: Path) -> Iterator[tuple[int, ListedFile]]:
-    lines = _read(file).split("\n")
+    lines = read_entry(file).split("\n")
     if lines[0] != _VERSION_LINE:
         raise IntegrityError(f"{file}: the first line is not {_VERSION_LINE!r}: torn, or of an unknown Spark")
     for line in lines[1:]:
@@ -181,7 +191,7 @@ def _entries(file: Path) -> Iterator[tuple[int, ListedFile]]:
 
 def _log_offset(file: Path) -> int:
     try:
-        offset = json.loads(_read(file).rstrip("\n").rsplit("\n", 1)[-1])["logOffset"]
+        offset = json.loads(read_entry(file).rstrip("\n").rsplit("\n", 1)[-1])["logOffset"]
         if type(offset) is not int:
             raise TypeError("logOffset is a whole number")
         return offset
@@ -189,8 +199,8 @@ def _log_offset(file: Path) -> int:
         raise IntegrityError(f"{file}: no offset of a file source in it: torn, absent, or of another source") from exc
 
 
-def _read(file: Path) -> str:
-    """The text of a file, held against Hadoop's checksums beside it, without which Spark reads it too.
+def read_entry(file: Path) -> str:
+    """The text of a file of a checkpoint, held against Hadoop's checksums beside it, without which Spark reads it too.
 
     `.<name>.crc`: "crc\\0", bytes a checksum (u32, big endian), then the CRC32 of each so many bytes, big endian.
     """
@@ -211,7 +221,8 @@ def _read(file: Path) -> str:
         raise IntegrityError(f"{file}: no UTF-8: torn") from exc
 
 
-def _numbers(directory: Path, suffix: str = "") -> set[int]:
+def entry_numbers(directory: Path, suffix: str = "") -> set[int]:
+    """The numbers that stand as names in a directory of a checkpoint, before the suffix; none when it is absent."""
     if not directory.is_dir():
         return set()
     names = (entry.name for entry in directory.iterdir())

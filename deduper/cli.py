@@ -196,7 +196,7 @@ def run(
 
     configure_logging(as_json=as_json, verbose=verbose)
     if not as_json:
-        typer.echo(f"{loaded.name}: {loaded.source.path} into {loaded.store.url}; Spark is starting", err=True)
+        typer.echo(f"{loaded.name}: {loaded.source.place} into {loaded.store.url}; Spark is starting", err=True)
     summary = run_job(
         loaded,
         once=once,

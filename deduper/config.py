@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     ValidationInfo,
@@ -23,197 +21,57 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from deduper.config_expiry import (
+    CategoryExpiry,
+    EventTimeExpiry,
+    ExpiryConfig,
+    NeverExpiry,
+    OrderedExpiry,
+    ProcessingTimeExpiry,
+)
+from deduper.config_files import FileSink, FilesSource
+from deduper.config_kafka import KafkaSink, KafkaSource
 from deduper.config_types import (
     Count,
-    Duration,
-    DurationOrOff,
     LocalPath,
-    Number,
-    NumberOrOff,
     PathOrAuto,
+    Section,
     Size,
     SparkValue,
-    local_path,
     read_period,
     refusal,
     resolve,
     shown,
 )
-from deduper.ddl import Column, DdlError, parse_columns
+from deduper.ddl import Column
 from deduper.points import PointScale
 from deduper.units import format_duration
+
+__all__ = [
+    "PORTS",
+    "CategoryExpiry",
+    "Config",
+    "EventTimeExpiry",
+    "ExpiryConfig",
+    "FileSink",
+    "FilesSource",
+    "KafkaSink",
+    "KafkaSource",
+    "NeverExpiry",
+    "NoneSink",
+    "OrderedExpiry",
+    "ProcessingTimeExpiry",
+    "SinkConfig",
+    "SinksConfig",
+    "SourceConfig",
+    "StoreConfig",
+]
 
 PORTS = ("unique", "duplicate", "expired", "error")
 """The names of the four output ports, in the order of the verdicts."""
 
 
-class Section(BaseModel):
-    """What all sections share: frozen, and an unknown setting is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class FilesSource(Section):
-    """Files that appear in a directory."""
-
-    format: Literal["files"]
-    path: str = Field(description="Directory or glob to read; relative to the config file's folder", examples=["in/"])
-    file_format: Literal["json", "csv", "parquet"] = Field(
-        description="What the files hold: JSON lines, CSV or Parquet", examples=["json"]
-    )
-    columns: str = Field(
-        alias="schema",
-        description="Columns as Spark DDL",
-        examples=['"user string, id long, ts timestamp"'],
-    )
-    max_files_per_batch: Count = Field(default=1000, ge=1, description="Most files one window takes")
-    header: bool = Field(default=False, description="The first line of every CSV file names the columns (csv only)")
-    delimiter: str = Field(default=",", description="One character between the fields of a CSV line (csv only)")
-
-    @field_validator("path", mode="before")
-    @classmethod
-    def _absolute_path(cls, value: object, info: ValidationInfo) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise refusal(f"`{shown(value)}` is not a path", "write a directory or glob such as `in/` or `in/*.json`")
-        return str(resolve(local_path(value), info))
-
-    @field_validator("columns")
-    @classmethod
-    def _parses(cls, value: str) -> str:
-        try:
-            columns = parse_columns(value)
-        except DdlError as error:
-            raise refusal(error.what, error.write, offset=error.offset) from None
-        for column in columns:
-            if column.name.lower().startswith("_dedup"):
-                raise refusal(
-                    f"column `{column.name}` would collide with the struct that deduper adds to every row",
-                    "rename the column; names that begin with `_dedup` are taken",
-                )
-        return value
-
-    @field_validator("delimiter")
-    @classmethod
-    def _one_character(cls, value: str) -> str:
-        if len(value) != 1 or value in '\r\n"':
-            raise refusal(f"must be one character, found `{shown(value)}`", 'write one such as `","` or `"\\t"`')
-        return value
-
-    @property
-    def folder(self) -> Path:
-        """The part of `path` before the first wildcard: every file of the source lies below it."""
-        path = Path(self.path)
-        parts = []
-        for part in path.parts:
-            if any(character in part for character in "*?[{"):
-                break
-            parts.append(part)
-        return Path(*parts)
-
-    @property
-    def parsed_columns(self) -> tuple[Column, ...]:
-        """The columns of the schema, in order."""
-        return parse_columns(self.columns)
-
-    def column(self, name: str) -> Column | None:
-        """The column of exactly this name."""
-        return next((column for column in self.parsed_columns if column.name == name), None)
-
-
-# Kafka is one class more here: `Annotated[FilesSource | KafkaSource, Field(discriminator="format")]`.
-SourceConfig = FilesSource
-
-
-class NeverExpiry(Section):
-    """Keys are remembered for ever."""
-
-    by: Literal["never"]
-    buckets: Count = Field(default=64, ge=1, le=65_536, description="Buckets the keys are hashed into")
-
-
-class EventTimeExpiry(Section):
-    """Keys expire by a time that stands in the record."""
-
-    by: Literal["event_time"]
-    field: str = Field(description="The timestamp column, or a whole-number column with `unit`", examples=["ts"])
-    period: Duration = Field(description="How long a key is remembered", examples=["24h"])
-    span: Duration = Field(
-        default=None,  # type: ignore[assignment]  # filled from the period before anybody sees it
-        description="Width of a time bucket; default: a 24th of the period if that is whole seconds, else the period",
-    )
-    unit: Literal["us", "ms", "s"] | None = Field(
-        default=None, description="What a whole-number column counts since 1970; not for timestamp columns"
-    )
-    lookup: Literal["own_bucket", "all_live"] = Field(
-        default="own_bucket",
-        description="Where a key is looked for: in the bucket of its own time, or in the whole live period",
-    )
-    clock: Literal["arrival", "batch"] = Field(
-        default="arrival", description="When the latest point moves: with every tuple, or once a window"
-    )
-    max_ahead_of_now: DurationOrOff = Field(
-        default=3_600_000_000, description="A time further ahead of the wall clock is an error"
-    )
-    max_jump: DurationOrOff = Field(
-        default=None, description="A time further ahead of the latest point (plus the time it stood still) is an error"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_span(cls, data: Any) -> Any:
-        return with_default_span(data)
-
-
-class OrderedExpiry(Section):
-    """Keys expire by a number that stands in the record."""
-
-    by: Literal["ordered"]
-    field: str = Field(
-        description="A number column: int, bigint, decimal up to 18 digits, double", examples=["sequence"]
-    )
-    period: Number = Field(description="How far behind the greatest number a key is remembered", examples=["1000"])
-    span: Number = Field(description="Width of a bucket, in the column's numbers", examples=["100"])
-    lookup: Literal["own_bucket", "all_live"] = Field(
-        default="own_bucket",
-        description="Where a key is looked for: in the bucket of its own number, or in the whole live period",
-    )
-    clock: Literal["arrival", "batch"] = Field(
-        default="arrival", description="When the latest point moves: with every tuple, or once a window"
-    )
-    max_jump: NumberOrOff = Field(default=None, description="A number further ahead of the latest point is an error")
-
-
-class ProcessingTimeExpiry(Section):
-    """Keys expire by the wall clock at which their window was begun."""
-
-    by: Literal["processing_time"]
-    period: Duration = Field(description="How long a key is remembered", examples=["24h"])
-    span: Duration = Field(
-        default=None,  # type: ignore[assignment]  # filled from the period before anybody sees it
-        description="Width of a time bucket; default: a 24th of the period if that is whole seconds, else the period",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_span(cls, data: Any) -> Any:
-        return with_default_span(data)
-
-
-class CategoryExpiry(Section):
-    """Keys live as long as their value of one column is among the most recent ones."""
-
-    by: Literal["category"]
-    field: str = Field(description="A column of few values, such as a file date", examples=["file_date"])
-    live_categories: Count = Field(ge=1, le=1_000_000, description="How many values are live at once", examples=["7"])
-    remember_dropped: Count = Field(
-        default=10_000, ge=0, le=10_000_000, description="Dropped values that are still known as dropped"
-    )
-
-
-ExpiryConfig = Annotated[
-    NeverExpiry | EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry | CategoryExpiry,
-    Field(discriminator="by"),
-]
+SourceConfig = Annotated[FilesSource | KafkaSource, Field(discriminator="format")]
 
 
 class StoreConfig(Section):
@@ -262,20 +120,13 @@ class StoreConfig(Section):
 _URL_ADVICE = "write `rocksdb:PATH` or `file:PATH`"
 
 
-class FileSink(Section):
-    """A port whose rows are written as files into a directory."""
-
-    format: Literal["parquet", "json", "csv"]
-    path: LocalPath = Field(description="Directory the port's files appear in", examples=["out/unique"])
-
-
 class NoneSink(Section):
     """A port whose rows are counted and dropped."""
 
     format: Literal["none"]
 
 
-SinkConfig = Annotated[FileSink | NoneSink, Field(discriminator="format")]
+SinkConfig = Annotated[FileSink | KafkaSink | NoneSink, Field(discriminator="format")]
 
 
 class SinksConfig(Section):
@@ -289,7 +140,7 @@ class SinksConfig(Section):
         examples=["{format: json, path: out/error}"],
     )
 
-    def items(self) -> tuple[tuple[str, FileSink | NoneSink], ...]:
+    def items(self) -> tuple[tuple[str, FileSink | KafkaSink | NoneSink], ...]:
         """(port, sink) in the order of `PORTS`."""
         return tuple((port, getattr(self, port)) for port in PORTS)
 
@@ -360,6 +211,24 @@ class Config(Section):
         if not isinstance(value, list | tuple):
             raise refusal("must be a list of columns", "write `key: [user, id]`")
         return value
+
+    @field_validator("source")
+    @classmethod
+    def _group_of_the_job(cls, source: FilesSource | KafkaSource, info: ValidationInfo) -> FilesSource | KafkaSource:
+        """A Kafka source without a group has the job's name for one."""
+        if isinstance(source, KafkaSource) and source.group == "" and "name" in info.data:
+            return source.model_copy(update={"group": info.data["name"]})
+        return source
+
+    @field_validator("sinks")
+    @classmethod
+    def _brokers_of_the_source(cls, sinks: SinksConfig, info: ValidationInfo) -> SinksConfig:
+        """A Kafka port without brokers has the source's, and its way to log in."""
+        source = info.data.get("source")
+        if not isinstance(source, KafkaSource):
+            return sinks
+        filled = {port: sink.beside(source) for port, sink in sinks.items() if isinstance(sink, KafkaSink)}
+        return sinks.model_copy(update=filled) if filled else sinks
 
     @field_validator("spark", mode="before")
     @classmethod
@@ -448,15 +317,3 @@ class Config(Section):
         if value is None or not isinstance(self.expiry, OrderedExpiry):
             return value
         return self.point_scale.steps(value)
-
-
-def with_default_span(data: Any) -> Any:
-    """The section with `span` filled in: a 24th of the period when that is whole seconds, else the period."""
-    if not isinstance(data, dict) or "span" in data or "period" not in data:
-        return data
-    try:
-        period = read_period(data["period"])
-    except PydanticCustomError:
-        return {**data, "span": "1s"}  # the period itself is reported; a second complaint about the span is not wanted
-    span = period // 24 if period % (24 * 1_000_000) == 0 else period
-    return {**data, "span": f"{span}us"}

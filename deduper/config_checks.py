@@ -5,9 +5,7 @@ The rules take whatever sections are sound, so that a mistake in one section hid
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,16 @@ from deduper.config import (
     OrderedExpiry,
     ProcessingTimeExpiry,
     SinksConfig,
+    SourceConfig,
     StoreConfig,
+)
+from deduper.config_finding import Finding, suggestion
+from deduper.config_kafka_checks import (
+    client_options,
+    port_options,
+    ports_have_records,
+    ports_send_elsewhere,
+    tombstones_have_keys,
 )
 from deduper.ddl import Column
 from deduper.points import PointScale
@@ -32,17 +39,6 @@ _CATEGORY_TYPES = ("string", "date", "boolean", "tinyint", "smallint", "int", "b
 _LONGEST_LONG_DECIMAL = 18
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is wrong with the setting at `path`; `at_key` puts the caret under its name instead of its value."""
-
-    path: tuple[str, ...]
-    what: str
-    write: str
-    at_key: bool = False
-    offset: int | None = None
-
-
 def disagreements(sections: Mapping[str, Any]) -> list[Finding]:
     """Everything that does not fit between the sections given by name; a section that is absent is not judged."""
     found: list[Finding] = []
@@ -52,7 +48,9 @@ def disagreements(sections: Mapping[str, Any]) -> list[Finding]:
     return found
 
 
-def _csv_settings(source: FilesSource) -> Iterator[Finding]:
+def _csv_settings(source: SourceConfig) -> Iterator[Finding]:
+    if not isinstance(source, FilesSource):
+        return  # a value of Kafka's says so itself
     if source.file_format != "csv":
         for name in ("delimiter", "header"):
             if getattr(source, name) == FilesSource.model_fields[name].default:
@@ -73,7 +71,7 @@ def _csv_settings(source: FilesSource) -> Iterator[Finding]:
             )
 
 
-def _key_columns(source: FilesSource, key: tuple[str, ...]) -> Iterator[Finding]:
+def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[Finding]:
     for position, name in enumerate(key):
         path = ("key", str(position))
         column = source.column(name)
@@ -89,7 +87,7 @@ def _key_columns(source: FilesSource, key: tuple[str, ...]) -> Iterator[Finding]
             )
 
 
-def _expiry_column(source: FilesSource, expiry: ExpiryConfig) -> Iterator[Finding]:
+def _expiry_column(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[Finding]:
     if not isinstance(expiry, EventTimeExpiry | OrderedExpiry | CategoryExpiry):
         return
     path = ("expiry", "field")
@@ -161,9 +159,10 @@ def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
             yield Finding(("expiry", name), f"{number} is too large for {kind.text}", "write a smaller number")
 
 
-def _no_column(path: tuple[str, ...], name: str, source: FilesSource) -> Finding:
+def _no_column(path: tuple[str, ...], name: str, source: SourceConfig) -> Finding:
     names = [column.name for column in source.parsed_columns]
-    return Finding(path, f"source.schema has no column `{name}`", suggestion(name, names, "columns are"))
+    told = "source.schema has" if isinstance(source, FilesSource) else "source.value.schema and source.record have"
+    return Finding(path, f"{told} no column `{name}`", suggestion(name, names, "columns are"))
 
 
 def _span(expiry: ExpiryConfig) -> Iterator[Finding]:
@@ -194,7 +193,9 @@ def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
         earlier.append((port, sink.path))
 
 
-def _sinks_apart_from_source(source: FilesSource, sinks: SinksConfig) -> Iterator[Finding]:
+def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+    if not isinstance(source, FilesSource):
+        return
     folder = source.folder
     for port, sink in sinks.items():
         if isinstance(sink, FileSink) and _overlap(sink.path, folder):
@@ -205,8 +206,8 @@ def _sinks_apart_from_source(source: FilesSource, sinks: SinksConfig) -> Iterato
             )
 
 
-def _store_apart_from_source(source: FilesSource, store: StoreConfig) -> Iterator[Finding]:
-    if _overlap(store.path, source.folder):
+def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterator[Finding]:
+    if isinstance(source, FilesSource) and _overlap(store.path, source.folder):
         yield Finding(
             ("store", "url"),
             f"overlaps source.path ({source.folder}): one lies inside the other",
@@ -224,7 +225,7 @@ def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[
             )
 
 
-def _csv_sinks_are_flat(source: FilesSource, sinks: SinksConfig) -> Iterator[Finding]:
+def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
     nested = [column for column in source.parsed_columns if not column.type.is_scalar or column.type.name == "binary"]
     for port, sink in sinks.items():
         if nested and isinstance(sink, FileSink) and sink.format == "csv":
@@ -235,8 +236,8 @@ def _csv_sinks_are_flat(source: FilesSource, sinks: SinksConfig) -> Iterator[Fin
             )
 
 
-def _checkpoint_apart_from_source(source: FilesSource, checkpoint: Path) -> Iterator[Finding]:
-    if _overlap(checkpoint, source.folder):
+def _checkpoint_apart_from_source(source: SourceConfig, checkpoint: Path) -> Iterator[Finding]:
+    if isinstance(source, FilesSource) and _overlap(checkpoint, source.folder):
         yield Finding(
             ("checkpoint",),
             f"overlaps source.path ({source.folder}): one lies inside the other",
@@ -267,18 +268,12 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
     (("source", "sinks"), _csv_sinks_are_flat),
     (("source", "checkpoint"), _checkpoint_apart_from_source),
     (("store", "spark"), _one_machine),
+    (("source",), client_options),
+    (("source", "sinks"), port_options),
+    (("source", "sinks"), ports_have_records),
+    (("source", "sinks"), ports_send_elsewhere),
+    (("source", "key", "null_keys", "expiry"), tombstones_have_keys),
 )
-
-
-def suggestion(wrong: str, known: list[str], listing: str) -> str:
-    """`did you mean …?` when one known name is close, otherwise the list of them."""
-    by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(wrong.lower(), by_lower)
-    if close:
-        # Of equally close names the one that was only cut short: `shard` is `shards` and not `shared`.
-        best = next((name for name in close if name.startswith(wrong.lower())), close[0])
-        return f"did you mean `{by_lower[best]}`?"
-    return f"{listing} {', '.join(known)}"
 
 
 def _overlap(one: Path, other: Path) -> bool:

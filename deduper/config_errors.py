@@ -23,6 +23,8 @@ from deduper.config import (
     EventTimeExpiry,
     FileSink,
     FilesSource,
+    KafkaSink,
+    KafkaSource,
     NeverExpiry,
     NoneSink,
     OrderedExpiry,
@@ -30,7 +32,9 @@ from deduper.config import (
     SinksConfig,
     StoreConfig,
 )
-from deduper.config_checks import Finding, disagreements, suggestion
+from deduper.config_checks import disagreements
+from deduper.config_finding import Finding, suggestion
+from deduper.config_kafka import KafkaValue
 from deduper.config_types import REFUSED, shown
 from deduper.masking import MASK, is_secret
 
@@ -60,18 +64,28 @@ _EXPLANATIONS: dict[tuple[str, ...], tuple[str, str]] = {
         "is refused: a number is not measured against the wall clock",
         "write `max_jump` instead",
     ),
+    ("source", "files", "topics"): ("means nothing for files", "remove it, or write `format: kafka`"),
+    ("source", "files", "bootstrap_servers"): ("means nothing for files", "remove it, or write `format: kafka`"),
+    ("source", "kafka", "path"): ("means nothing for topics", "remove it, or write `format: files`"),
+    ("source", "kafka", "file_format"): ("means nothing for topics", "write `value: {format: json}`"),
+    ("source", "kafka", "header"): ("means nothing for topics", "remove it: `record` makes columns of headers"),
+    ("source", "kafka", "schema"): ("belongs to the value", 'write `value: {format: json, schema: "..."}`'),
+    ("source", "kafka", "delimiter"): ("belongs to the value", 'write `value: {format: csv, delimiter: ","}`'),
+    ("source", "kafka", "max_files_per_batch"): ("means nothing for topics", "write `max_offsets_per_batch`"),
+    ("sinks", "kafka", "path"): ("means nothing for a topic", "remove it, or write `format: parquet`"),
+    ("sinks", "files", "topic"): ("means nothing for files", "remove it, or write `format: kafka`"),
     ("sinks", "none", "path"): ("means nothing for a port that is dropped", "remove it, or write `format: parquet`"),
 }
 
 # Kinds that later releases will have: section -> kinds.
-_LATER_KINDS = {"source": ("kafka",), "sinks": ("kafka", "delta")}
+_LATER_KINDS = {"sinks": ("delta",), "source.value": ("avro",)}
 
 _KIND_SETTING = {"source": "format", "expiry": "by", "sinks": "format"}
 
 _KINDS = {
-    "source": ("files",),
+    "source": ("files", "kafka"),
     "expiry": ("event_time", "ordered", "processing_time", "category", "never"),
-    "sinks": ("parquet", "json", "csv", "none"),
+    "sinks": ("parquet", "json", "csv", "kafka", "none"),
 }
 
 
@@ -89,7 +103,7 @@ def findings(data: Mapping[str, Any], *, base_dir: Path) -> tuple[Config | None,
     for detail in details:
         if detail["type"] == "extra_forbidden":
             known = _without(known, _location(detail)[0])
-    sound: dict[str, Any] = {"spark": {}}
+    sound: dict[str, Any] = {"spark": {}, "null_keys": "error"}
     with suppress(ValidationError):
         Config.model_validate(known, context={"base_dir": base_dir, "sound": sound})
     return None, found + disagreements(sound)
@@ -118,7 +132,7 @@ def _location(detail: ErrorDetails) -> tuple[tuple[str, ...], str]:
     path: list[str] = []
     kind = ""
     for part in map(str, detail["loc"]):
-        in_union = path == ["expiry"] or (len(path) == 2 and path[0] == "sinks")
+        in_union = path in (["source"], ["expiry"]) or (len(path) == 2 and path[0] == "sinks")
         if in_union and not kind and part in _KINDS[path[0]]:
             kind = part
         else:
@@ -132,7 +146,7 @@ def _finding(detail: ErrorDetails) -> Finding:
     if error_type == "extra_forbidden":
         return _unknown(path, kind)
     if error_type == "missing":
-        return _missing_kind(path[:-1]) if path == ("source", "format") else _missing(path, kind)
+        return Finding(path, "is missing", _how_to_write(path, kind))
     if error_type == "union_tag_not_found":
         if isinstance(value, Mapping):
             return _missing_kind(path)
@@ -144,10 +158,11 @@ def _finding(detail: ErrorDetails) -> Finding:
         return _wrong_kind((*path, setting), value[setting] if isinstance(value, Mapping) else value)
     if error_type == "literal_error":
         return _wrong_choice(path, kind, value)
-    if error_type == REFUSED and is_secret(".".join(path)):
-        return Finding(path, "is not a value that this setting takes", "put it in quotes")
     if error_type == REFUSED:
-        return Finding(path, context["what"], context["write"], offset=context["offset"])
+        path = (*path, *context["at"])
+        if is_secret(".".join(path)) and not context["at_key"]:
+            return Finding(path, "is not a value that this setting takes", "put it in quotes")
+        return Finding(path, context["what"], context["write"], at_key=context["at_key"], offset=context["offset"])
     shown_value = MASK if is_secret(".".join(path)) else shown(value)
     return Finding(path, *_words(error_type, shown_value, context, path, kind))
 
@@ -184,18 +199,13 @@ def _no_section(path: tuple[str, ...], value: object) -> tuple[str, str]:
 def _unknown(path: tuple[str, ...], kind: str) -> Finding:
     name = path[-1]
     section = path[0] if len(path) > 1 else ""
-    sink_kind = "none" if kind == "none" else "files"
-    for key in ((name,), (section, kind, name), (section, sink_kind, name)):
+    for key in ((name,), (section, _KIND_OF_MODEL.get(kind, kind), name)):
         if key in _EXPLANATIONS:
             what, write = _EXPLANATIONS[key]
             return Finding(path, what, write, at_key=True)
     model = _model_at(path[:-1], kind)
     names = setting_names(model)
     return Finding(path, "unknown setting", suggestion(name, names, "settings here are"), at_key=True)
-
-
-def _missing(path: tuple[str, ...], kind: str) -> Finding:
-    return Finding(path, "is missing", _how_to_write(path, kind))
 
 
 def _missing_kind(path: tuple[str, ...]) -> Finding:
@@ -218,14 +228,14 @@ def _one_of(names: Sequence[str]) -> str:
 
 
 def _wrong_choice(path: tuple[str, ...], kind: str, value: object) -> Finding:
-    if path == ("source", "format"):
-        return _wrong_kind(path, value)
     field = _model_at(path[:-1], kind).model_fields[path[-1]]
     # `X | None` hides the literal one level down.
     choices = [choice for part in (field.annotation, *get_args(field.annotation)) for choice in get_args(part)]
     names = [choice for choice in choices if isinstance(choice, str)] or [
         choice for choice in get_args(field.annotation) if isinstance(choice, str)
     ]
+    if value in _LATER_KINDS.get(".".join(path[:-1]), ()):
+        return Finding(path, f"`{value}` is not in this release", f"write {_one_of(names)}")
     return Finding(path, f"`{shown(value)}` is not known here", suggestion(str(value), names, "write one of"))
 
 
@@ -239,6 +249,8 @@ def section_models() -> dict[tuple[str, str], type[BaseModel]]:
     return {
         ("", ""): Config,
         ("source", "files"): FilesSource,
+        ("source", "kafka"): KafkaSource,
+        ("source.value", ""): KafkaValue,
         ("expiry", "event_time"): EventTimeExpiry,
         ("expiry", "ordered"): OrderedExpiry,
         ("expiry", "processing_time"): ProcessingTimeExpiry,
@@ -247,36 +259,41 @@ def section_models() -> dict[tuple[str, str], type[BaseModel]]:
         ("store", ""): StoreConfig,
         ("sinks", ""): SinksConfig,
         ("sinks.PORT", "files"): FileSink,
+        ("sinks.PORT", "kafka"): KafkaSink,
         ("sinks.PORT", "none"): NoneSink,
     }
+
+
+# Kinds that share a section's model.
+_KIND_OF_MODEL = {"parquet": "files", "json": "files", "csv": "files"}
 
 
 def _model_at(section: tuple[str, ...], kind: str) -> type[BaseModel]:
     if not section:
         return Config
+    name = "sinks.PORT" if section[0] == "sinks" and len(section) > 1 else ".".join(section)
     models = section_models()
-    if section == ("source",):
-        return models["source", "files"]
-    if len(section) == 2:
-        return models["sinks.PORT", "none" if kind == "none" else "files"]
-    return models[section[0], kind]
+    return models.get((name, "")) or models[name, _KIND_OF_MODEL.get(kind, kind)]
+
+
+# Lists and mappings: advice for something inside is advice for the whole.
+_WHOLES = ("key", "spark", "topics", "starting_offsets", "record", "options")
 
 
 def _how_to_write(path: tuple[str, ...], kind: str) -> str:
     """An example of the setting, from its field; of the whole list or mapping for something inside one."""
-    path = path[:1] if path[0] in ("key", "spark") else path
-    field = next(
-        (field for name, field in _model_at(path[:-1], kind).model_fields.items() if (field.alias or name) == path[-1]),
-        None,
-    )
+    whole = next((depth for depth, name in enumerate(path) if name in _WHOLES), len(path))
+    path = path[: whole + 1]
+    if path == ("sinks",):
+        return f"write a line for each of {', '.join(PORTS)}"
     if path[0] == "sinks" and len(path) == 2:
         return (
             f"write `{path[1]}: {{format: parquet, path: out/{path[1]}}}`, or `{path[1]}: {{format: none}}` to drop it"
         )
-    if path == ("sinks",):
-        return f"write a line for each of {', '.join(PORTS)}"
-    if path[0] == "sinks":
-        return f"write `path: out/{path[1]}`"
+    if path[0] == "sinks" and path[2] in ("path", "topic"):
+        return f"write `path: out/{path[1]}`" if path[2] == "path" else f"write `topic: {path[1]}`"
+    fields = _model_at(path[:-1], kind).model_fields
+    field = next((field for name, field in fields.items() if (field.alias or name) == path[-1]), None)
     if field is not None and field.examples:
         return f"write `{path[-1]}: {field.examples[0]}`"
     if field is not None and not field.is_required() and field.default is not None:

@@ -195,9 +195,7 @@ def _add_variable(merged: _Merged, name: str, text: str) -> None:
 
 def _add_override(merged: _Merged, override: str, variables: Mapping[str, str]) -> None:
     dotted, equals, text = override.partition("=")
-    path = tuple(dotted.strip().split("."))
-    if path[0] == "spark" and len(path) > 2:
-        path = ("spark", ".".join(path[1:]))
+    path = _override_path(dotted.strip())
     if not equals or not all(path):
         # What comes after the name may be a secret.
         name = re.match(r"[\w.-]*", override)
@@ -208,6 +206,13 @@ def _add_override(merged: _Merged, override: str, variables: Mapping[str, str]) 
         return
     place = Place(f"--set {dotted.strip()}")
     merged.add(_placed(_read_value(text, place.source, path, variables), path, place))
+
+
+def _override_path(dotted: str) -> SettingPath:
+    """The setting of a flag; the names of Spark's settings and of Kafka's options have dots of their own."""
+    path = tuple(dotted.split("."))
+    depth = 1 if path[0] == "spark" else path.index("options") + 1 if "options" in path[:3] else len(path)
+    return (*path[:depth], ".".join(path[depth:])) if len(path) > depth else path
 
 
 def _read_value(text: str, source: str, path: SettingPath, variables: Mapping[str, str] | None) -> Document:
@@ -262,13 +267,15 @@ def _in_reading_order(problems: list[Problem]) -> list[Problem]:
 
 def _effective(config: Config, merged: _Merged) -> list[EffectiveSetting]:
     settings: list[EffectiveSetting] = []
-    values = config.model_dump(mode="json", by_alias=True, exclude_none=True)
+    values = config.model_dump(mode="json", by_alias=True)
     values["checkpoint"] = str(config.checkpoint_path)
     _flatten(values, (), merged, settings)
     return settings
 
 
 def _flatten(value: Any, path: SettingPath, merged: _Merged, into: list[EffectiveSetting]) -> None:
+    if value is None:
+        return
     if isinstance(value, dict) and (value or not path):
         for name, inner in value.items():
             _flatten(inner, (*path, name), merged, into)

@@ -45,7 +45,8 @@ def _describe(setting: dict[str, Any], optional_field: Any) -> None:
         setting.update(sides[0])
     if "default" not in setting or optional_field is None:
         return
-    if setting["default"] is None and "off" not in setting.get("x-kind", ""):
+    is_filled_in_later = setting["default"] in ("", [])
+    if is_filled_in_later or (setting["default"] is None and "off" not in setting.get("x-kind", "")):
         del setting["default"]
     elif "x-kind" in setting:
         setting["default"] = default_text(optional_field)

@@ -11,21 +11,25 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from deduper.ddl import DdlError, parse_columns
 from deduper.units import MAX_I64, UnitError, format_duration, format_size, parse_duration, parse_size
 
 REFUSED = "refused"
 """The pydantic error type of every refusal of ours; its context holds `what`, `write` and perhaps `offset`."""
 
 
-def refusal(what: str, write: str, *, offset: int | None = None) -> PydanticCustomError:
+def refusal(
+    what: str, write: str, *, offset: int | None = None, at: tuple[str, ...] = (), at_key: bool = False
+) -> PydanticCustomError:
     """An error for pydantic that says what is wrong and what to write.
 
-    `offset` is the character of the setting's text at which it goes wrong.
+    `offset` is the character of the setting's text at which it goes wrong. A section that refuses one of its settings
+    names it with `at`; `at_key` means its name more than its value.
     """
-    context: dict[str, Any] = {"what": what, "write": write, "offset": offset}
+    context: dict[str, Any] = {"what": what, "write": write, "offset": offset, "at": at, "at_key": at_key}
     return PydanticCustomError(REFUSED, "{what}; {write}", context)
 
 
@@ -37,6 +41,12 @@ def shown(value: object) -> str:
     elif value is None:
         text = "null"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Section(BaseModel):
+    """What all sections share: frozen, and an unknown setting is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _read_duration(value: object) -> int:
@@ -115,6 +125,45 @@ def resolve(text: str, info: ValidationInfo) -> Path:
     """An absolute path: relative ones start at the folder of the config file (`base_dir` of the validation context)."""
     base_dir = (info.context or {}).get("base_dir") or Path.cwd()
     return Path(base_dir, Path(text).expanduser()).resolve()
+
+
+def _read_schema(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        columns = parse_columns(value)
+    except DdlError as error:
+        raise refusal(error.what, error.write, offset=error.offset) from None
+    for column in columns:
+        refuse_taken_name(column.name)
+    return value
+
+
+def refuse_taken_name(name: str, *, at: tuple[str, ...] = ()) -> None:
+    """Refuse a column whose name is that of one which deduper adds.
+
+    Raises:
+        PydanticCustomError: it is.
+    """
+    if name.lower().startswith("_dedup"):
+        raise refusal(
+            f"column `{name}` would collide with the struct that deduper adds to every row",
+            "rename the column; names that begin with `_dedup` are taken",
+            at=at,
+            at_key=bool(at),
+        )
+    if name.lower() in _TAKEN:
+        what = f"column `{name}` would collide with one that deduper works with"
+        raise refusal(what, "rename the column", at=at, at_key=bool(at))
+
+
+_TAKEN = ("_port", "_record")
+
+
+def _read_delimiter(value: object) -> object:
+    if isinstance(value, str) and (len(value) != 1 or value in '\r\n"'):
+        raise refusal(f"must be one character, found `{shown(value)}`", 'write one such as `","` or `"\\t"`')
+    return value
 
 
 def _read_path(value: object, info: ValidationInfo) -> Path:
@@ -207,6 +256,12 @@ PathOrAuto = Annotated[
     WithJsonSchema({"type": "string", "x-kind": "path or auto"}),
 ]
 """An absolute local path, or the text `auto`."""
+
+Schema = Annotated[str, BeforeValidator(_read_schema)]
+"""Columns as Spark DDL."""
+
+Delimiter = Annotated[str, BeforeValidator(_read_delimiter)]
+"""One character between the fields of CSV."""
 
 SparkValue = Annotated[str | int | float | bool, BeforeValidator(_read_spark_value)]
 """The value of a Spark setting."""

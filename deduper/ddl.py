@@ -229,7 +229,7 @@ class _Reader:
             self.skip(":")
             field = self.type()
             self.attributes()
-            fields.append(f"{_quoted(name)}:{field.text}")
+            fields.append(f"{quoted(name)}:{field.text}")
             if not self.skip(","):
                 break
         self.expect(">")
@@ -249,5 +249,6 @@ class _Reader:
 _SHAPE = "write columns as `name type, name type`"
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as it can stand in DDL."""
     return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"

@@ -6,6 +6,7 @@ flag was raised ends in an exception, never in a return: Spark would hold it for
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -18,21 +19,23 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from bucket_store import failpoints
+from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
-from deduper import checkpoint
-from deduper.config import Config
+from deduper.config import Config, FilesSource
 from deduper.errors import DeduperError
-from deduper.file_source import file_stream, source_digest
+from deduper.file_batch import FileBatches
 from deduper.full_disk import cannot_write
+from deduper.output_names import topic_sinks
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.receipts import receipt_box
+from deduper.source_batch import BatchSource
 from deduper.spark_session import end_session, has_ended, kill_children, require_java, start_session
 from deduper.stopping import Stop, restoring_handlers
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
-from deduper.window_run import Batch, WindowRunner
+from deduper.window_run import Batch, TopicPorts, WindowRunner
 from deduper.worker_errors import raised_in_worker
 
 logger = logging.getLogger(__name__)
@@ -68,10 +71,23 @@ def run(
     require_java()
     started = time.perf_counter()
     stop = Stop()
-    with restoring_handlers(), owned_store(config, take_over=take_over, wall_clock_us=clock) as owned:
-        if session is None:
-            stop.end_at_once(kill_children)
-        spark = start_session(config) if session is None else session
+
+    def the_session() -> SparkSession:
+        if session is not None:
+            return session
+        stop.end_at_once(kill_children)
+        return start_session(config)
+
+    with (
+        restoring_handlers(),
+        owned_store(
+            config,
+            take_over=take_over,
+            wall_clock_us=clock,
+            open_topics=lambda log: _topic_ports(config, log, the_session),
+        ) as owned,
+    ):
+        spark = the_session()
         stop.listen()
         try:
             job = _Job(spark, config, owned, max_batches, on_progress, clock, stop)
@@ -115,8 +131,8 @@ class _Job:
         self._max_batches = max_batches
         self._on_progress = on_progress
         judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session))
-        self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock)
-        self._known = known_digests(owned.log.root, owned.log.state.sources)
+        self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock, owned.topics)
+        self._source = _batch_source(config, owned)
         self._stop = stop
         self._working = threading.Lock()
         self._failure: Exception | None = None
@@ -157,7 +173,7 @@ class _Job:
 
     def _writer(self, *, drain: bool) -> DataStreamWriter:
         writer = (
-            file_stream(self._session, self._config.source)
+            self._source.stream(self._session)
             .writeStream.foreachBatch(self._on_batch)
             .queryName(self._config.name)
             .option("checkpointLocation", str(self._checkpoint))
@@ -189,32 +205,24 @@ class _Job:
         finally:
             self._working.release()
 
-    def _on_batch(self, _: DataFrame, batch_id: int) -> None:
-        """Spark's callback. The frame is not read: see `file_source`."""
+    def _on_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """Spark's callback."""
         with self._working:
             if self._stop.is_asked_for:
                 raise _StopRequested(f"batch {batch_id} came after the stop")
             try:
-                self._run_batch(batch_id)
+                self._run_batch(batch_id, frame)
             except Exception as exc:
                 # Kept whole: through Spark it would come back as a text.
                 self._failure = reason_to_stop(self._log, raised_in_worker(exc))
                 raise
 
-    def _run_batch(self, batch_id: int) -> None:
-        listed = checkpoint.files_of_batch(self._checkpoint, batch_id)
-        fresh = tuple(file for file in listed if source_digest(file.path, file.modified_ms) not in self._known)
-        if len(fresh) < len(listed):
-            logger.warning(
-                "batch %d: %d of its %d files were judged before and are skipped",
-                batch_id,
-                len(listed) - len(fresh),
-                len(listed),
-            )
-        if not fresh:
+    def _run_batch(self, batch_id: int, frame: DataFrame) -> None:
+        batch = self._source.batch(batch_id, frame)
+        if batch is None:
             return
-        progress = self._runner.run(Batch(self._query_id(), batch_id, fresh))
-        self._known |= {source_digest(file.path, file.modified_ms) for file in fresh}
+        progress = self._runner.run(Batch(self._query_id(), batch_id, batch))
+        self._source.judged(batch)
         self.windows += 1
         for port in self.totals:
             self.totals[port] += getattr(progress, port)
@@ -226,3 +234,23 @@ class _Job:
     def _query_id(self) -> str:
         active = self._session.streams.active
         return str(active[0].id) if active else ""
+
+
+def _batch_source(config: Config, owned: Ownership) -> BatchSource:
+    if isinstance(config.source, FilesSource):
+        return FileBatches(config.source, owned.checkpoint, known_digests(owned.log.root, owned.log.state.sources))
+    # Not everybody has Kafka's client.
+    from deduper.kafka_batch import KafkaBatches
+    from deduper.kafka_cluster import KafkaCluster
+
+    return KafkaBatches(config.source, owned.checkpoint, KafkaCluster(config.source), owned.log.state)
+
+
+def _topic_ports(
+    config: Config, log: CommitLog, session: Callable[[], SparkSession]
+) -> contextlib.AbstractContextManager[TopicPorts | None]:
+    if not topic_sinks(config):
+        return contextlib.nullcontext()
+    from deduper.kafka_ports import KafkaPorts
+
+    return contextlib.closing(KafkaPorts(config, log, session))

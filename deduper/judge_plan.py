@@ -24,10 +24,13 @@ from deduper.categories import CategoryState, PlaceIntervals, arrange
 from deduper.clock import POSITION_BITS, ClockRules
 from deduper.config import CategoryExpiry, Config
 from deduper.digest_columns import fast_digest, secure_digest, shard_of
-from deduper.file_source import SourceFile, read_files, with_order
-from deduper.parse import CATEGORY, CHANGED, EXPIRY, FATE, ORDER, RAW, REC, parsed, record_column, with_keys
+from deduper.kafka_rows import rows_to_send
+from deduper.kafka_source import RECORD
+from deduper.output_names import file_sinks, topic_sinks
+from deduper.parse import CATEGORY, EXPIRY, FATE, ORDER, RAW, REC, record_column, with_keys
 from deduper.receipts import ReceiptBox
 from deduper.shard_task import REASONS, ArrowColumns, BatchTask, clock_function, judge_function, verdict_type
+from deduper.source_batch import SourceBatch
 from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict
 
 HI, LO, LATEST, SHARD, JUDGED, DEDUP, PORT = "_hi", "_lo", "_latest", "_shard", "_judged", "_dedup", "_port"
@@ -54,22 +57,13 @@ class Categories:
     ids: dict[str, int]
 
 
-def prepare(session: SparkSession, config: Config, salt: bytes, files: Sequence[SourceFile]) -> Prepared:
-    """Read, parse and digest the files; one row a record, plus one for each file that is an error itself.
+def prepare(session: SparkSession, config: Config, salt: bytes, batch: SourceBatch) -> Prepared:
+    """Read, parse and digest a batch.
 
     `rows_in` counts the rows in the same pass, as `rows`.
     """
-    source = config.source
-    readable = [file for file in files if file.fate is Fate.ADMITTED]
-    frame = _file_errors(session, config, files) if len(readable) < len(files) else None
-    if readable:
-        rows = with_order(session, read_files(session, source, files), files, ORDER, CHANGED)
-        tuples = parsed(rows, source)
-        frame = tuples if frame is None else tuples.unionByName(frame)
-    if frame is None:
-        raise ValueError("a window has at least one file")
     counted = Observation()
-    frame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+    frame = batch.tuples(session).observe(counted, F.count(F.lit(1)).alias("rows"))
     keyed = with_keys(frame, config)
     columns = [(record_column(column), column.type.text) for column in config.key_columns]
     hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(columns, salt)
@@ -108,7 +102,9 @@ def judged(
     *,
     in_order: bool,
 ) -> DataFrame:
-    """The source's columns, DEDUP and PORT of every row whose port is written somewhere.
+    """What is staged of every row whose port is written somewhere, and PORT.
+
+    For file ports the source's columns and DEDUP, for topics SEND_COLUMNS; both when there are both.
 
     `in_order` runs the clock tuple by tuple; otherwise all tuples meet the latest point at the window's start.
     """
@@ -116,7 +112,7 @@ def judged(
     if category_ids is not None:
         frame = _with_category_ids(session, frame, category_ids)
     with_latest = clock is not None and in_order and config.lookup == "all_live"
-    frame = _exchanged(frame, config.store.shards, with_latest=with_latest)
+    frame = _exchanged(frame, config, with_latest=with_latest)
     inputs = [HI, LO, ORDER, FATE, _CATEGORY_ID if category_ids is not None else EXPIRY]
     if with_latest:
         inputs.append(LATEST)
@@ -130,8 +126,24 @@ def judged(
         verdicts = verdicts.filter(F.col(f"{JUDGED}.verdict").isin([int(verdict) for verdict in kept]))
     port = F.element_at(_strings(_PORTS), F.col(f"{JUDGED}.verdict") + 1)
     dedup = _dedup_column(config, task)
-    columns = [record_column(column).alias(column.name) for column in config.source.parsed_columns]
-    return verdicts.select(*columns, dedup.alias(DEDUP), port.alias(PORT))
+    return _to_stage(verdicts.withColumn(DEDUP, dedup).withColumn(PORT, port), config, task)
+
+
+def _to_stage(verdicts: DataFrame, config: Config, task: BatchTask) -> DataFrame:
+    topics = topic_sinks(config)
+    columns: list[Column] = []
+    if file_sinks(config):
+        columns += [record_column(column).alias(column.name) for column in config.source.parsed_columns]
+        columns.append(F.col(DEDUP))
+    slot = F.col(SHARD)
+    if any(sink.preserve_order for sink in topics.values()):
+        # A writer for each source partition; what a task gets of one is put back into its order.
+        slot = F.element_at(_integers(task.source_slots), F.shiftright(ORDER, POSITION_BITS).cast("int") + 1)
+        verdicts = verdicts.repartitionById(config.store.shards, F.pmod(slot, F.lit(config.store.shards)).cast("int"))
+        verdicts = verdicts.sortWithinPartitions(ORDER)
+    if topics:
+        columns += rows_to_send(F.col(DEDUP), slot, keep_first_seen=config.store.first_seen)
+    return verdicts.select(*columns, PORT)
 
 
 def dedup_type(config: Config) -> str:
@@ -141,16 +153,6 @@ def dedup_type(config: Config) -> str:
         "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"
         f"{first if config.store.first_seen else ''}>"
     )
-
-
-def _file_errors(session: SparkSession, config: Config, files: Sequence[SourceFile]) -> DataFrame:
-    rows = [
-        (None, f"{file.problem}", int(file.fate), ordinal << POSITION_BITS)
-        for ordinal, file in enumerate(files)
-        if file.fate is not Fate.ADMITTED
-    ]
-    schema = f"{REC} struct<{config.source.columns}>, {RAW} string, {FATE} tinyint, {ORDER} bigint"
-    return session.createDataFrame(rows, schema)
 
 
 def _with_clock(
@@ -213,13 +215,17 @@ def _with_category_ids(session: SparkSession, frame: DataFrame, ids: dict[str, i
     return frame.join(F.broadcast(table), F.col(CATEGORY) == F.col("_value"), "left").drop("_value")
 
 
-def _exchanged(frame: DataFrame, shards: int, *, with_latest: bool) -> DataFrame:
+def _exchanged(frame: DataFrame, config: Config, *, with_latest: bool) -> DataFrame:
     """Row i of shard s in task s. Errors have no key: they are dealt out by their place, so that no shard drowns."""
+    shards = config.store.shards
     is_error = F.col(FATE) >= _FIRST_ERROR
     shard = F.when(is_error, F.pmod(F.col(ORDER), F.lit(shards)).cast("int")).otherwise(shard_of(F.col(LO), shards))
     raw = F.when(is_error, F.col(RAW)).alias(RAW)
     key = _CATEGORY_ID if _CATEGORY_ID in frame.columns else EXPIRY
-    kept = [REC, FATE, ORDER, HI, LO, key, *([LATEST] if with_latest else [])]
+    kept = [FATE, ORDER, HI, LO, key, *([LATEST] if with_latest else [])]
+    # Whole records are the dearest part of the exchange: only what some port writes goes through.
+    kept += [REC] if file_sinks(config) else []
+    kept += [RECORD] if topic_sinks(config) else []
     return frame.select(*kept, raw, shard.alias(SHARD)).repartitionById(shards, F.col(SHARD))
 
 
@@ -229,7 +235,7 @@ def _dedup_column(config: Config, task: BatchTask) -> Column:
         F.element_at(_strings(REASONS), F.col(f"{JUDGED}.reason") + 1).alias("reason"),
         F.col(f"{JUDGED}.window").alias("window"),
         F.element_at(_strings(task.source_names), F.shiftright(ORDER, POSITION_BITS).cast("int") + 1).alias("source"),
-        F.col(ORDER).bitwiseAND((1 << POSITION_BITS) - 1).alias("position"),
+        _position(task).alias("position"),
         F.col(RAW).alias("raw"),
     ]
     if config.store.first_seen:
@@ -242,6 +248,20 @@ def _dedup_column(config: Config, task: BatchTask) -> Column:
         )
         fields.append(F.when(first.isNotNull(), seen).alias("first_seen"))
     return F.struct(*fields)
+
+
+def _position(task: BatchTask) -> Column:
+    """The place in the source partition: a row's number in its file, a record's offset."""
+    position = F.col(ORDER).bitwiseAND((1 << POSITION_BITS) - 1)
+    if not any(task.source_starts):
+        return position
+    ordinal = F.shiftright(ORDER, POSITION_BITS).cast("int")
+    return position + F.element_at(_integers(task.source_starts), ordinal + 1)
+
+
+def _integers(values: Sequence[int]) -> Column:
+    """As `_strings`."""
+    return F.from_json(F.lit(json.dumps(list(values))), "array<bigint>")
 
 
 def _expiry_ddl(config: Config) -> str:

@@ -55,8 +55,7 @@ def settings_hash(config: Config) -> str:
     judged_by = {
         **fixed_settings(config),
         "expiry": config.expiry.model_dump(mode="json"),
-        "schema": config.source.columns,
-        "format": [config.source.file_format, config.source.header, config.source.delimiter],
+        **config.source.reading,
     }
     text = json.dumps(judged_by, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

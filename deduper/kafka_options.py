@@ -53,6 +53,26 @@ _OURS = {
     "acks": "a transaction needs all",
 }
 
+# What librdkafka has of security. Another option of Java's with such a name would be lost, so it is refused.
+_SECURITY = ("security.", "ssl.", "sasl.")
+_KNOWN_SECURITY = {
+    "security.protocol",
+    *("ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list", "ssl.endpoint.identification.algorithm"),
+    *("ssl.key.location", "ssl.key.password", "ssl.key.pem", "ssl.certificate.location", "ssl.certificate.pem"),
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.keystore.location", "ssl.keystore.password"),
+    *("sasl.mechanism", "sasl.username", "sasl.password", "sasl.kerberos.service.name"),
+    *("sasl.kerberos.principal", "sasl.kerberos.keytab", "sasl.kerberos.kinit.cmd"),
+    *("sasl.kerberos.min.time.before.relogin", "sasl.oauthbearer.method", "sasl.oauthbearer.client.id"),
+    *("sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope", "sasl.oauthbearer.extensions"),
+    "sasl.oauthbearer.token.endpoint.url",
+}
+# By which a client finds its brokers and is let in, whatever it does there.
+_CONNECTING = (
+    *_SECURITY,
+    *("client.id", "client.dns.lookup", "reconnect.backoff.", "retry.backoff.", "connections.max.idle.ms"),
+    *("metadata.max.age.ms", "socket.", "broker.address.", "enable.ssl.", "enable.sasl.", "https.", "debug"),
+)
+
 _JAAS = re.compile(r"^\s*([\w.$]+)\s+\w+\s*(.*?);?\s*$", re.DOTALL)
 _JAAS_OPTION = re.compile(r'([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([^\s;]+))')
 _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
@@ -68,7 +88,8 @@ def librdkafka_options(bootstrap_servers: str, options: Mapping[str, str]) -> di
     native = {name.removeprefix(_NATIVE): str(value) for name, value in options.items() if name.startswith(_NATIVE)}
     for name in sorted(_OURS.keys() & (java.keys() | native.keys())):
         if not (name == "acks" and java.get(name) in ("all", "-1")):
-            raise KafkaOptionsError(f"kafka.{name} cannot be set for this sink: {_OURS[name]}; leave it out")
+            prefix = _JAVA if name in java else _NATIVE
+            raise KafkaOptionsError(f"cannot be set: {_OURS[name]}", "leave it out", option=prefix + name)
     made = {"bootstrap.servers": bootstrap_servers}
     for name, translate in _TRANSLATED.items():
         made |= translate(java)
@@ -76,9 +97,26 @@ def librdkafka_options(bootstrap_servers: str, options: Mapping[str, str]) -> di
     for name in (*_CONSUMED, *_OURS, "bootstrap.servers"):
         java.pop(name, None)
     for name, value in java.items():
-        if name not in _IGNORED:
-            made[_RENAMED.get(name, name)] = value
+        if name in _IGNORED:
+            continue
+        native_name = _RENAMED.get(name, name)
+        if native_name.startswith(_SECURITY) and native_name not in _KNOWN_SECURITY:
+            raise KafkaOptionsError(
+                "has no equal in librdkafka, which the job uses beside Spark's own client",
+                f"remove it, or say the same with `{_NATIVE}` options",
+                option=_JAVA + name,
+            )
+        made[native_name] = value
     return made | native
+
+
+def connection_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those options by which a client finds its brokers and is let in, which are the same whatever it does there."""
+    return {
+        name: value
+        for name, value in options.items()
+        if name.removeprefix(_JAVA).removeprefix(_NATIVE).startswith(_CONNECTING)
+    }
 
 
 def _login(java: Mapping[str, str]) -> dict[str, str]:
@@ -88,8 +126,10 @@ def _login(java: Mapping[str, str]) -> dict[str, str]:
         return {}
     found = _JAAS.match(line)
     # Never the line itself in a message: it holds the password.
+    option = "kafka.sasl.jaas.config"
     if found is None:
-        raise KafkaOptionsError('kafka.sasl.jaas.config is not of the form `class required name="value" ...;`')
+        form = 'write `class required name="value" ...;`'
+        raise KafkaOptionsError("is not of the form of a JAAS line", form, option=option)
     module = found.group(1).rpartition(".")[2]
     values = {
         name: re.sub(r"\\(.)", r"\1", double) if double else single or bare
@@ -105,9 +145,10 @@ def _login(java: Mapping[str, str]) -> dict[str, str]:
         }
         return login | ({"sasl.oauthbearer.scope": values["scope"]} if "scope" in values else {})
     raise KafkaOptionsError(
-        f"kafka.sasl.jaas.config: {module} with {', '.join(sorted(values)) or 'no options'} cannot be used here: write "
-        "PlainLoginModule or ScramLoginModule with username and password, OAuthBearerLoginModule with clientId and "
-        "clientSecret, or librdkafka.sasl.* options"
+        f"has {module} with {', '.join(sorted(values)) or 'no options'}, which cannot be used here",
+        "write PlainLoginModule or ScramLoginModule with username and password, OAuthBearerLoginModule with clientId "
+        "and clientSecret, or librdkafka.sasl.* options",
+        option=option,
     )
 
 
@@ -136,9 +177,11 @@ def _need_pem(store: str, kind: str | None, location: str, *, also: tuple[str, .
     kind = (kind or _kind_by_name(location)).upper()
     if kind != "PEM" and kind not in also:
         raise KafkaOptionsError(
-            f"kafka.ssl.{store}.location: {location} is {kind}, which this sink cannot read: make a PEM file of it "
-            f"(keytool -importkeystore -srckeystore {location} -destkeystore s.p12 -deststoretype PKCS12; "
-            f"openssl pkcs12 -in s.p12 -out s.pem), and set kafka.ssl.{store}.type: PEM; Spark reads it as well"
+            f"is {location}, a key store of type {kind}, which librdkafka cannot read",
+            f"make a PEM file of it (keytool -importkeystore -srckeystore {location} -destkeystore s.p12 "
+            "-deststoretype PKCS12; openssl pkcs12 -in s.p12 -out s.pem), and write "
+            f"`kafka.ssl.{store}.type: PEM` too; Spark reads it as well",
+            option=f"kafka.ssl.{store}.location",
         )
     return kind
 
@@ -156,7 +199,12 @@ def _host_check(java: Mapping[str, str]) -> dict[str, str]:
 
 def _buffer(java: Mapping[str, str]) -> dict[str, str]:
     value = java.get("buffer.memory")
-    return {} if value is None else {"queue.buffering.max.kbytes": str(max(1, int(value) >> 10))}
+    if value is None:
+        return {}
+    if not re.fullmatch("[0-9]{1,18}", value.strip()):
+        what = f"is {value!r}, which is no number of bytes"
+        raise KafkaOptionsError(what, "write 33554432", option="kafka.buffer.memory")
+    return {"queue.buffering.max.kbytes": str(max(1, int(value) >> 10))}
 
 
 _TRANSLATED: dict[str, Callable[[Mapping[str, str]], dict[str, str]]] = {

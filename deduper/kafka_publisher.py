@@ -33,19 +33,14 @@ from bucket_store import failpoints
 from deduper.bounded_call import HungError, bounded
 from deduper.errors import IntegrityError
 from deduper.kafka_errors import (
-    BAD_LOGIN,
-    Fate,
     KafkaDeniedError,
     KafkaOptionsError,
     ProducerFencedError,
     PublicationUnknownError,
     TopicMissingError,
     TransactionTooLongError,
-    error_of,
-    fate_of,
-    lasting_error,
-    names_a_missing_topic,
 )
+from deduper.kafka_fates import BAD_LOGIN, Fate, error_of, fate_of, lasting_error, names_a_missing_topic
 from deduper.kafka_options import librdkafka_options
 from deduper.patience import Patience, Reporter
 from deduper.publication import Position, Unknown, Verdict, after, verdict

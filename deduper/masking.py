@@ -10,7 +10,9 @@ import re
 MASK = "***"
 
 _SECRET_NAME = re.compile(
-    r"password|passwd|secret|token|credential|sasl\.jaas|key.*pass|private.?key|access.?key", re.I
+    r"password|passwd|passphrase|secret|token|credential|sasl\.jaas|key.*pass|private.?key|access.?key|keystore\.key"
+    r"|\bkey\.pem",
+    re.I,
 )
 _USER_INFO = re.compile(r"(?<=://)[^/@\s:]+:[^/@\s]+(?=@)")
 

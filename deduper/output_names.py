@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deduper.config import Config, FileSink
+from deduper.config_kafka import KafkaSink
 
 STAGING = "_staging"
 PUBLISHED = "_published"
@@ -64,6 +65,31 @@ def final_name(store_id: str, attempt: Attempt, number: int, sink_format: str) -
 def file_sinks(config: Config) -> dict[str, FileSink]:
     """The ports that are written to files."""
     return {port: sink for port, sink in config.sinks.items() if isinstance(sink, FileSink)}
+
+
+def topic_sinks(config: Config) -> dict[str, KafkaSink]:
+    """The ports that are written to Kafka topics."""
+    return {port: sink for port, sink in config.sinks.items() if isinstance(sink, KafkaSink)}
+
+
+_TOPIC = re.compile(r"kafka:(?P<topic>[a-zA-Z0-9._-]+)\?slots=(?P<slots>\d+(?:,\d+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlace:
+    """Where the rows of a staged file go that is never published as a file: a topic, by these writers."""
+
+    topic: str
+    slots: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"kafka:{self.topic}?slots={','.join(map(str, self.slots))}"
+
+    @classmethod
+    def of(cls, final: str) -> TopicPlace | None:
+        """What the final name in a commit record says; None when it is a file's."""
+        found = _TOPIC.fullmatch(final)
+        return None if found is None else cls(found["topic"], tuple(map(int, found["slots"].split(","))))
 
 
 def staging_homes(config: Config) -> list[Path]:

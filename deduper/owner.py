@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +27,15 @@ from bucket_store.log_state import live_files
 from bucket_store.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents, remove_prepared
 from bucket_store.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.sources_file import known_digests, remove_unnamed
-from deduper import checkpoint, staging
+from deduper import checkpoint, kafka_checkpoint, staging
 from deduper.config import Config
+from deduper.config_kafka import KafkaSource
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.file_source import source_digest
 from deduper.judging import fixed_settings
+from deduper.kafka_offsets import judged_ends
 from deduper.owner_alive import own_name, owner_lives
-from deduper.window_run import mark_paths, mark_published, publish_window
+from deduper.window_run import TopicPorts, mark_paths, mark_published, publish_window
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +47,21 @@ class Ownership:
     log: CommitLog
     pieces: PieceStore
     checkpoint: Path
+    topics: TopicPorts | None = None
+
+
+def _no_topics(_: CommitLog) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], int]) -> Iterator[Ownership]:
+def owned_store(
+    config: Config,
+    *,
+    take_over: bool,
+    wall_clock_us: Callable[[], int],
+    open_topics: Callable[[CommitLog], AbstractContextManager[TopicPorts | None]] = _no_topics,
+) -> Iterator[Ownership]:
     """Own the store from start (steps a to f) to stop, with a beating heart in between.
 
     Raises:
@@ -64,12 +78,16 @@ def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], 
     epoch = log.claim_epoch(owner, wall_us)
     logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
     failpoints.hit("start.claimed")
-    with HeartBeat(log.root, owner), contextlib.closing(open_backend(config.store.url)) as pieces:
+    with (
+        HeartBeat(log.root, owner),
+        contextlib.closing(open_backend(config.store.url)) as pieces,
+        open_topics(log) as topics,
+    ):
         try:
-            recovered = recover(config, log, pieces)
+            recovered = recover(config, log, pieces, topics)
         except Exception as exc:
             raise reason_to_stop(log, exc) from exc
-        yield Ownership(log, pieces, recovered)
+        yield Ownership(log, pieces, recovered, topics)
 
 
 def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
@@ -107,7 +125,7 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
     return log
 
 
-def recover(config: Config, log: CommitLog, pieces: PieceStore) -> Path:
+def recover(config: Config, log: CommitLog, pieces: PieceStore, topics: TopicPorts | None = None) -> Path:
     """Steps d to f. Safe to repeat, and to die in. Gives the directory of this epoch's checkpoint.
 
     All but the checkpoint, which is Spark's, goes through the file system that `log` was opened on.
@@ -122,7 +140,7 @@ def recover(config: Config, log: CommitLog, pieces: PieceStore) -> Path:
         if published is None or window > published.window:
             logger.warning("window %d was committed and perhaps not published: publishing it", window)
             outputs = staging.where_they_lie(config, log.state.outputs[window], fs=log.fs)
-            publish_window(config, log, window, outputs)
+            publish_window(config, log, window, outputs, topics)
     # Also for ports that nothing has left by: no other store may take them for free.
     mark_published(config, log, log.state.next_window - 1)
     failpoints.hit("start.published")
@@ -171,15 +189,29 @@ def _take_checkpoint(config: Config, log: CommitLog) -> Path:
     """Step f. The store is the truth; the checkpoint only saves reading the whole source again."""
     path = checkpoint.take_over(config.checkpoint_path, log.state.epoch)
     failpoints.hit("start.checkpoint")
-    why = None
-    if not checkpoint.is_sound(path):
-        why = "it is torn"
-    else:
-        known = known_digests(log.root, log.state.sources, fs=log.fs)
-        ahead = sum(source_digest(file.path, file.modified_ms) not in known for file in checkpoint.finished_files(path))
-        if ahead:
-            why = f"it holds {ahead} files for done that the store has never judged"
+    why = _distrust_of_offsets(path, log) if isinstance(config.source, KafkaSource) else _distrust_of_files(path, log)
     if why is not None:
         aside = checkpoint.set_aside(path)
-        logger.warning("checkpoint %s set aside as %s: %s; files that were judged are skipped", path, aside, why)
+        logger.warning("checkpoint %s set aside as %s: %s; what was judged is skipped", path, aside, why)
     return path
+
+
+def _distrust_of_files(path: Path, log: CommitLog) -> str | None:
+    """Why a checkpoint of files cannot be gone on with."""
+    if not checkpoint.is_sound(path):
+        return "it is torn"
+    known = known_digests(log.root, log.state.sources, fs=log.fs)
+    ahead = sum(source_digest(file.path, file.modified_ms) not in known for file in checkpoint.finished_files(path))
+    return f"it holds {ahead} files for done that the store has never judged" if ahead else None
+
+
+def _distrust_of_offsets(path: Path, log: CommitLog) -> str | None:
+    """Why a checkpoint of Kafka offsets cannot be gone on with."""
+    if not kafka_checkpoint.is_sound(path):
+        return "it is torn"
+    ends = judged_ends(log.state)
+    for place, offset in kafka_checkpoint.finished_offsets(path).items():
+        judged = ends[place].offset if place in ends else 0
+        if offset > judged and (place in ends or offset > 0):
+            return f"it holds {place} for done up to offset {offset}, the store has judged up to {judged}"
+    return None

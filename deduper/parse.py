@@ -11,12 +11,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from deduper.config import CategoryExpiry, Config, EventTimeExpiry, FilesSource
+from deduper.config_kafka import KafkaValue
 from deduper.ddl import Column as SourceColumn
 from deduper.file_source import LINE, ROW, is_text
 from deduper.verdict import Fate
 
 REC, RAW, FATE, ORDER, CHANGED, EXPIRY, CATEGORY = "_rec", "_raw", "_fate", "_order", "_changed", "_expiry", "_category"
-_TEXT, _CORRUPT, _END = "_text", "_dedup_corrupt", "_dedup_end"
+TEXT, _CORRUPT, _END = "_text", "_dedup_corrupt", "_dedup_end"
 _OWN_FIELDS = {"json": (_CORRUPT,), "csv": (_END, _CORRUPT)}
 _BOM = "\ufeff"
 _TO_THE_END = 2**31 - 1
@@ -38,30 +39,41 @@ def parsed(rows: DataFrame, source: FilesSource) -> DataFrame:
     line = F.col(LINE)
     # A byte order mark belongs to the file and not to its first record: as a part of it, it would make another key.
     text = F.when((F.col(ROW) == 0) & line.startswith(_BOM), F.substring(line, 2, _TO_THE_END)).otherwise(line)
-    text = F.rtrim(text, F.lit(_BLANKS if source.file_format == "json" else "\r"))
     valid = F.is_valid_utf8(line)
     raw = F.when(valid, line).otherwise(F.base64(line.cast("binary")))
-    record, malformed = _json_record(source) if source.file_format == "json" else _csv_record(source)
+    text, record, malformed = text_record(text, source.file_format == "json", source)
     fate = (
         F.when(F.col(CHANGED), int(Fate.FILE_CHANGED))
         .when(~valid, int(Fate.INVALID_UTF8))
         .when(malformed, int(Fate.MALFORMED))
         .otherwise(int(Fate.ADMITTED))
     )
-    read = rows.withColumn(_TEXT, text).withColumn(REC, record).withColumn(RAW, raw)
-    bare = F.col(REC).dropFields(*_OWN_FIELDS[source.file_format]).alias(REC)
-    return read.select(bare, RAW, fate.cast("tinyint").alias(FATE), ORDER)
+    read = rows.withColumn(TEXT, text).withColumn(REC, record).withColumn(RAW, raw)
+    return read.select(
+        bare_record(source.file_format == "json").alias(REC), RAW, fate.cast("tinyint").alias(FATE), ORDER
+    )
 
 
-def _json_record(source: FilesSource) -> tuple[Column, Column]:
-    """The record of _TEXT, and whether it is malformed.
+def text_record(text: Column, is_json: bool, source: FilesSource | KafkaValue) -> tuple[Column, Column, Column]:
+    """The text as it is parsed (TEXT), the record of that column (REC), and whether it (REC again) is malformed."""
+    trimmed = F.rtrim(text, F.lit(_BLANKS if is_json else "\r"))
+    return trimmed, *(_json_record(source) if is_json else _csv_record(source))
+
+
+def bare_record(is_json: bool) -> Column:
+    """REC without the fields that only tell whether it is malformed."""
+    return F.col(REC).dropFields(*_OWN_FIELDS["json" if is_json else "csv"])
+
+
+def _json_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
+    """The record of TEXT, and whether it is malformed.
 
     Spark reads one object and says nothing of what follows it. So the text is put into an array before a number made
     from it, which no text can hold by accident: where the number is not the second element, the text was not one whole
     value. Only texts with a `}` before their end can have something behind their object; few flat records do, and for
     the others this look costs a tenth of the parsing.
     """
-    text = F.col(_TEXT)
+    text = F.col(TEXT)
     record = F.from_json(text, f"{source.columns}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
     mark = F.xxhash64(text).cast("string")
     followed = F.get_json_object(F.concat(F.lit("["), text, F.lit(","), mark, F.lit("]")), "$[1]").eqNullSafe(mark)
@@ -69,13 +81,13 @@ def _json_record(source: FilesSource) -> tuple[Column, Column]:
     return record, F.col(REC).isNull() | F.col(f"{REC}.{_CORRUPT}").isNotNull() | more
 
 
-def _csv_record(source: FilesSource) -> tuple[Column, Column]:
-    """The record of _TEXT, and whether it is malformed.
+def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
+    """The record of TEXT, and whether it is malformed.
 
     Quotes are doubled inside quoted fields (RFC 4180), as our own CSV ports write them. Each line is given one field
     more, because Spark takes a quote that is never closed for closed at the end: it then takes that field with it.
     """
-    text = F.col(_TEXT)
+    text = F.col(TEXT)
     # A record's missing columns are null: a line with fewer fields is filled up, counting no delimiter inside quotes.
     bare = F.when(F.instr(text, '"') > 0, F.regexp_replace(text, '"[^"]*"', "")).otherwise(text)
     given = F.length(bare) - F.length(F.replace(bare, F.lit(source.delimiter), F.lit("")))

@@ -29,6 +29,8 @@ _READ_BYTES = 1 << 20
 
 def rebuild_sources(store: OpenStore, config: Config, window: int, ref: SourcesRef) -> tuple[bytes | None, str]:
     """The bytes of a window's sources file, proven by the checksum in the log, or None; and how, or why not."""
+    if not isinstance(config.source, FilesSource):
+        return None, "it tells ranges of offsets, which nothing else has"
     problem = "neither Spark's checkpoint nor the outputs say which files the window read"
     named = {"Spark's checkpoint": _listed(store, config, window), "the outputs": _shown(store, config, window)}
     for origin, files in named.items():

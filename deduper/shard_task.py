@@ -41,7 +41,9 @@ ArrowColumns = tuple[pa.Array, ...]
 class BatchTask:
     """All that a shard's task may know of its batch and of the store; pickled into the UDF.
 
-    `source_names` are those of this window by ordinal; `sources_files` maps live windows to the file that holds theirs.
+    `source_names`, what positions in them count from (`source_starts`) and their writers (`source_slots`, for ports
+    that keep their order) are those of this window by ordinal; `sources_files` maps live windows to the file that holds
+    theirs.
     """
 
     store_url: str
@@ -54,6 +56,8 @@ class BatchTask:
     tables: TableSettings
     views: tuple[ShardView, ...]
     source_names: tuple[str, ...]
+    source_starts: tuple[int, ...]
+    source_slots: tuple[int, ...]
     sources_files: dict[int, SourcesRef]
     places: PlaceIntervals | None
 
@@ -217,11 +221,12 @@ def _verdict_column(outcome: ShardOutcome, task: BatchTask) -> pa.StructArray:
     if not task.rules.keep_first_seen:
         return pa.StructArray.from_arrays(columns, names)
     absent = outcome.first_window < 0
+    sources, positions = _first_places(outcome, task)
     first_seen = pa.StructArray.from_arrays(
         [
             pa.array(outcome.first_window),
-            _source_names(outcome, task),
-            pa.array(outcome.first_origin & ((1 << POSITION_BITS) - 1)),
+            sources,
+            pa.array(positions),
             pa.array(outcome.first_expiry),
         ],
         ["window", "source", "position", "expiry"],
@@ -230,12 +235,13 @@ def _verdict_column(outcome: ShardOutcome, task: BatchTask) -> pa.StructArray:
     return pa.StructArray.from_arrays([*columns, first_seen], [*names, "first_seen"])
 
 
-def _source_names(outcome: ShardOutcome, task: BatchTask) -> pa.Array:
-    """The names of the source partitions that the first copies came from, null where there is none.
+def _first_places(outcome: ShardOutcome, task: BatchTask) -> tuple[pa.Array, np.ndarray[Any, Any]]:
+    """The source partitions that the first copies came from, null where there is none, and the positions in them.
 
     Only the windows that are met are looked up: a batch's duplicates come from few of them.
     """
     names: list[str] = []
+    starts: list[int] = []
     codes = np.zeros(len(outcome.verdict), np.int32)
     rows = np.flatnonzero(outcome.first_window >= 0)
     # A window and an ordinal in it, as one number: both fit, a window has at most 2**23 source partitions.
@@ -244,24 +250,28 @@ def _source_names(outcome: ShardOutcome, task: BatchTask) -> pa.Array:
     for place in met.tolist():
         window, ordinal = place >> _ORDINAL_BITS, place & ((1 << _ORDINAL_BITS) - 1)
         if window == task.window:
-            known = task.source_names
+            known = tuple(zip(task.source_names, task.source_starts, strict=True))
         else:
-            known = _names_of(task.store_root, window, task.sources_files.get(window))
-        names.append(known[ordinal] if ordinal < len(known) else "")
+            known = _sources_of(task.store_root, window, task.sources_files.get(window))
+        name, start = known[ordinal] if ordinal < len(known) else ("", 0)
+        names.append(name)
+        starts.append(start)
     codes[rows] = inverse
+    positions = outcome.first_origin & ((1 << POSITION_BITS) - 1)
+    positions[rows] += np.array(starts, np.int64)[inverse]
     named = pa.DictionaryArray.from_arrays(pa.array(codes, mask=outcome.first_window < 0), pa.array(names, pa.string()))
-    return named.cast(pa.string())
+    return named.cast(pa.string()), positions
 
 
 _ORDINAL_BITS = 63 - POSITION_BITS
 
 
 @lru_cache(maxsize=256)
-def _names_of(store_root: str, window: int, sources_file: SourcesRef | None) -> tuple[str, ...]:
-    """The source partitions of an earlier window by ordinal; a worker meets the same windows again and again."""
+def _sources_of(store_root: str, window: int, sources_file: SourcesRef | None) -> tuple[tuple[str, int], ...]:
+    """Name and start of an earlier window's source partitions by ordinal; a worker meets the same ones often."""
     if sources_file is None:
         return ()
-    return tuple(partition.name for partition in read_sources(Path(store_root), window, sources_file))
+    return tuple((part.name, part.start) for part in read_sources(Path(store_root), window, sources_file))
 
 
 def _slices(column: pa.StructArray, lengths: list[int]) -> Iterator[pa.Array]:

@@ -22,8 +22,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deduper.config import Config
+from deduper.config_kafka import KafkaSource
 from deduper.errors import DeduperError
 from deduper.file_source import SPARK_SETTINGS
+from deduper.kafka_jars import connector_settings
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,8 @@ def start_session(config: Config) -> SparkSession:
         os.environ["LC_ALL"] = "C.UTF-8"
     builder = SparkSession.builder.appName(f"deduper {config.name}")
     settings = _SETTINGS | {"spark.sql.shuffle.partitions": str(config.store.shards)}
+    if isinstance(config.source, KafkaSource):
+        settings |= connector_settings(config.spark)
     for name, value in {**settings, **config.spark}.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     children = _children()

@@ -30,10 +30,22 @@ from bucket_store import failpoints
 from bucket_store.durable import LOCAL, FileSystem, listed, make_directories, remove_tree
 from bucket_store.log_record import OutputFile
 from deduper.config import Config, FileSink
+from deduper.config_kafka import KafkaSink
 from deduper.errors import IntegrityError
 from deduper.full_disk import cannot_write
 from deduper.judge_plan import DEDUP, PORT, dedup_type
-from deduper.output_names import PUBLISHED, STAGING, Attempt, file_sinks, final_name, is_data_file, staging_homes
+from deduper.kafka_rows import SLOT
+from deduper.output_names import (
+    PUBLISHED,
+    STAGING,
+    Attempt,
+    TopicPlace,
+    file_sinks,
+    final_name,
+    is_data_file,
+    staging_homes,
+    topic_sinks,
+)
 
 __all__ = [
     "PUBLISHED",
@@ -59,19 +71,20 @@ _SYNC_THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One staged file: its port, where it lies, and how many rows its format says it has."""
+    """One staged file: its port, where it lies, how many rows its format says it has, and who sends them, if sent."""
 
     port: str
     path: Path
     rows: int
+    slots: tuple[int, ...] = ()
 
 
-def staging_format(sinks: Mapping[str, FileSink]) -> str:
-    """The format of the one staged write: JSON when every port is JSON, otherwise Parquet.
+def staging_format(sinks: Mapping[str, FileSink], topics: Mapping[str, KafkaSink]) -> str:
+    """The format of the one staged write: JSON when every port is JSON files, otherwise Parquet.
 
     CSV is always made from staged Parquet: its rows cannot be counted without parsing them, and it holds no struct.
     """
-    return "json" if sinks and all(sink.format == "json" for sink in sinks.values()) else "parquet"
+    return "json" if sinks and not topics and all(sink.format == "json" for sink in sinks.values()) else "parquet"
 
 
 def staging_home(config: Config) -> Path:
@@ -91,12 +104,12 @@ def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list
 
     Without any file port the rows are judged and dropped. Gives the staged files of each port, in its own format.
     """
-    sinks = file_sinks(config)
-    if not sinks:
+    sinks, topics = file_sinks(config), topic_sinks(config)
+    if not sinks and not topics:
         judged.write.format("noop").mode("overwrite").save()
         return {}
     target = staging_home(config) / STAGING / attempt.folder
-    staged_format = staging_format(sinks)
+    staged_format = staging_format(sinks, topics)
     try:
         judged.write.partitionBy(PORT).format(staged_format).options(**_TIMES).save(str(target))
     except (PySparkException, Py4JJavaError) as exc:
@@ -110,13 +123,18 @@ def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list
         source = target / f"{PORT}={port}"
         if not source.is_dir():
             continue
-        if sink.format == staged_format:
+        # Rows that are sent to topics stand beside the others: a file port's are made without them.
+        if sink.format == staged_format and not topics:
             if not _same_file_system(source, sink.path):
                 source = _copied(source, sink.path / STAGING / attempt.folder / source.name)
             staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in _data_files(source)]
         else:
             staged[port] = _restage(judged.sparkSession, config, port, sink, source, staged_format, attempt)
             failpoints.hit("stage.restaged")
+    for port in topics:
+        if (target / f"{PORT}={port}").is_dir():
+            files = _data_files(target / f"{PORT}={port}")
+            staged[port] = [StagedFile(port, file, _rows(file, staged_format), _slots(file)) for file in files]
     return staged
 
 
@@ -167,9 +185,14 @@ def make_durable(
     fs: FileSystem = LOCAL,
 ) -> tuple[OutputFile, ...]:
     """Sync every staged file and its directories, each once, and describe them for the commit record."""
-    sinks = file_sinks(config)
+    sinks, topics = file_sinks(config), topic_sinks(config)
     named = [
-        (file, sinks[port].path / final_name(store_id, attempt, number, sinks[port].format))
+        (
+            file,
+            str(TopicPlace(topics[port].topic, file.slots))
+            if port in topics
+            else str(sinks[port].path / final_name(store_id, attempt, number, sinks[port].format)),
+        )
         for port, files in staged.items()
         for number, file in enumerate(sorted(files, key=lambda file: file.path.name))
     ]
@@ -221,12 +244,13 @@ def where_they_lie(config: Config, outputs: Sequence[OutputFile], *, fs: FileSys
     found = []
     for output in outputs:
         staged, final = Path(output.staged), Path(output.final)
-        if output.port in sinks and not fs.exists(staged) and not fs.exists(final):
+        is_file = TopicPlace.of(output.final) is None
+        if (output.port in sinks or not is_file) and not fs.exists(staged) and not (is_file and fs.exists(final)):
             inside = str(staged).rpartition(f"/{STAGING}/")[2]
             for home in staging_homes(config):
                 if fs.exists(home / STAGING / inside):
-                    final = sinks[output.port].path / final.name
-                    output = replace(output, staged=str(home / STAGING / inside), final=str(final))
+                    place = str(sinks[output.port].path / final.name) if is_file else output.final
+                    output = replace(output, staged=str(home / STAGING / inside), final=place)
                     break
         found.append(output)
     return found
@@ -261,7 +285,7 @@ def _staged_folders(fs: FileSystem, config: Config) -> list[tuple[Attempt, Path]
     ]
 
 
-def _synced_output(fs: FileSystem, file: StagedFile, final: Path) -> OutputFile:
+def _synced_output(fs: FileSystem, file: StagedFile, final: str) -> OutputFile:
     """Read a file through its checksum and sync it."""
     digest = xxhash.xxh3_64()
     size_bytes = 0
@@ -273,7 +297,7 @@ def _synced_output(fs: FileSystem, file: StagedFile, final: Path) -> OutputFile:
     return OutputFile(
         port=file.port,
         staged=str(file.path),
-        final=str(final),
+        final=final,
         size_bytes=size_bytes,
         checksum=digest.intdigest(),
         rows=file.rows,
@@ -291,6 +315,11 @@ def _up_to_staging(path: Path) -> Iterator[Path]:
 
 def _data_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.is_file() and is_data_file(path.name))
+
+
+def _slots(file: Path) -> tuple[int, ...]:
+    """The writers that the rows of a staged file are dealt to."""
+    return tuple(sorted(parquet.read_table(file, columns=[SLOT]).column(SLOT).unique().to_pylist()))
 
 
 def _rows(file: Path, file_format: str) -> int:

@@ -22,6 +22,18 @@ source:
   schema: "user string, id long, ts timestamp, page string"
   max_files_per_batch: 1000       # most files one window takes
 
+# Or from Kafka. Ports may then send to topics too: `unique: {{format: kafka, topic: unique}}`.
+#source:
+#  format: kafka
+#  bootstrap_servers: "localhost:9092"
+#  topics: [clicks]                # or topic_pattern: clicks-.*
+#  starting_offsets: earliest      # earliest | latest | {{time: "2025-03-01T00:00:00Z"}} | {{clicks: {{"0": 12}}}}
+#  max_offsets_per_batch: 500000   # most offsets one window takes
+#  value: {{format: json, schema: "user string, id long, ts timestamp, page string"}}    # json | csv | text
+#  record: {{arrived: timestamp}}    # key | key_binary | timestamp | topic | partition | offset | header:NAME
+#  tombstones: error               # error | judge: records without a value
+#  options: {{}}                     # such as kafka.security.protocol: SASL_SSL
+
 key: [user, id]                   # equal in all of these = the same record
 null_keys: error                  # error | allow: may a key be null?
 digest: fast                      # fast | secure (SHA-256, for input from people who wish you harm)
@@ -42,7 +54,7 @@ store:
   table_disk: 16GiB               # most bytes of tables on the local disk
   first_seen: true                # every duplicate names its first copy; costs 20 bytes a key
 
-sinks:                            # parquet | json | csv | none, each in a directory of its own
+sinks:                            # parquet | json | csv | kafka | none, each in a directory of its own
   unique:    {{format: parquet, path: out/unique}}
   duplicate: {{format: parquet, path: out/duplicate}}
   expired:   {{format: parquet, path: out/expired}}

@@ -60,6 +60,7 @@ class Fate(IntEnum):
     FILE_CHANGED = 17
     FILE_MISSING = 18
     FILE_UNREADABLE = 19
+    TOMBSTONE = 20
 
     @property
     def reason(self) -> str:

@@ -12,8 +12,6 @@ window is judged again, tuple by tuple.
 from __future__ import annotations
 
 import logging
-import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -28,12 +26,13 @@ from bucket_store.manager import TableSettings
 from deduper import judging, staging
 from deduper.config import CategoryExpiry, Config
 from deduper.errors import IntegrityError
-from deduper.file_source import SourceFile
 from deduper.judge_plan import Categories, arrange_categories, judged, prepare
 from deduper.receipts import Receipt, ReceiptBox, take_receipts
 from deduper.shard_task import BatchTask
+from deduper.source_batch import SourceBatch
+from deduper.spark_errors import innermost_cause
 from deduper.staging import Attempt, StagedFile
-from deduper.verdict import Fate, Verdict
+from deduper.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ class Judgement:
     """A window that was judged and staged, and whose counts agree."""
 
     attempt: Attempt
-    files: tuple[SourceFile, ...]
+    batch: SourceBatch
     receipts: dict[int, Receipt]
     staged: dict[str, list[StagedFile]]
     categories: Categories | None
@@ -76,24 +75,23 @@ class WindowJudge:
         self._in_order_left = 0
         self._in_order_last = 0
 
-    def judge(self, files: tuple[SourceFile, ...], state: LogState, wall_us: int) -> Judgement:
-        """The window after `state`: of these files, or of all that can be read with the others as error tuples.
+    def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
+        """The window after `state`: of this batch, with what of it cannot be read as error tuples.
 
         Raises:
             IntegrityError: counts that do not agree, twice.
             PySparkException: Spark failed, and not over input.
         """
-        suspects: Counter[str] = Counter()
         disagreements = 0
         in_order = self._starts_in_order()
         while True:
             attempt = Attempt(state.next_window, state.epoch, self._attempts)
             self._attempts += 1
             try:
-                judgement = self._judge_once(attempt, files, state, wall_us, in_order=in_order)
+                judgement = self._judge_once(attempt, batch, state, wall_us, in_order=in_order)
             except (PySparkException, Py4JJavaError) as exc:
-                files = _without_unreadable(files, exc, suspects)
-                logger.warning("window %d: judged again: %s", attempt.window, _cause(exc))
+                batch = batch.after_failure(exc)
+                logger.warning("window %d: judged again: %s", attempt.window, innermost_cause(exc))
                 continue
             problem = _disagreement(self._config, judgement)
             if problem is None and not in_order and self._config.clock == "arrival":
@@ -113,10 +111,10 @@ class WindowJudge:
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
     def _judge_once(
-        self, attempt: Attempt, files: tuple[SourceFile, ...], state: LogState, wall_us: int, *, in_order: bool
+        self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, *, in_order: bool
     ) -> Judgement:
         config = self._config
-        prepared = prepare(self._session, config, self._log.manifest.salt, files)
+        prepared = prepare(self._session, config, self._log.manifest.salt, batch)
         categories = None
         if isinstance(config.expiry, CategoryExpiry):
             categories = arrange_categories(prepared.frame, config.expiry, judging.category_state(state))
@@ -130,7 +128,9 @@ class WindowJudge:
             rules=judging.judge_rules(config, state, wall_us),
             tables=self._tables,
             views=judging.shard_views(config, self._log.manifest, self._log.state),
-            source_names=tuple(file.path for file in files),
+            source_names=batch.names,
+            source_starts=batch.starts,
+            source_slots=batch.slots,
             sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
             places=None if categories is None else categories.places,
         )
@@ -146,7 +146,7 @@ class WindowJudge:
         )
         staged = staging.stage(frame, config, attempt)
         receipts = take_receipts(self._receipts, attempt.window, attempt.epoch, attempt.attempt)
-        return Judgement(attempt, files, receipts, staged, categories, int(prepared.rows_in.get["rows"]))
+        return Judgement(attempt, batch, receipts, staged, categories, int(prepared.rows_in.get["rows"]))
 
     def _abandon(self, judgement: Judgement) -> None:
         """Nothing of this attempt is named by a record, now or later; what it staged goes with the window's rest."""
@@ -205,45 +205,3 @@ def _disagreement(config: Config, judgement: Judgement) -> str | None:
         if staged != counts[port]:
             return f"port {port}: {counts[port]} rows judged, {staged} rows staged"
     return None
-
-
-def _without_unreadable(
-    files: tuple[SourceFile, ...], error: PySparkException | Py4JJavaError, suspects: Counter[str]
-) -> tuple[SourceFile, ...]:
-    """The files with the one that made Spark fail as an error tuple, once it has failed twice or is gone.
-
-    Raises:
-        PySparkException, Py4JJavaError: the failure names no file of the window: it is not about input.
-    """
-    text = str(error)
-    named = [file for file in files if file.fate is Fate.ADMITTED and _names(text, file)]
-    if not named or not any(condition in text for condition in _READ_FAILURES) or any(s in text for s in _PASSING):
-        raise error
-    # One path may be the beginning of another.
-    culprit = max(named, key=lambda file: len(file.uri))
-    suspects[culprit.uri] += 1
-    if not culprit.is_there():
-        bad = culprit.as_error(Fate.FILE_MISSING, f"{culprit.path}: vanished before it was read")
-    elif suspects[culprit.uri] > 1:
-        bad = culprit.as_error(Fate.FILE_UNREADABLE, f"{culprit.path}: {_cause(error)}")
-    else:
-        return files
-    return tuple(bad if file is culprit else file for file in files)
-
-
-_PASSING = ("Too many open files", "Input/output error", "Stale file handle", "Cannot allocate memory", "OutOfMemory")
-"""Faults of the machine: no file may be written off for one of them. The job stops, and its next start tries again."""
-_READ_FAILURES = ("FAILED_READ_FILE", "PATH_NOT_FOUND", "FileNotFoundException", "CANNOT_READ_FILE_FOOTER")
-
-
-def _names(text: str, file: SourceFile) -> bool:
-    # Spark quotes the path it was given, in which a backslash stands before the signs of its pattern language.
-    plain = text.replace("\\", "")
-    return file.uri.removeprefix("file://").removeprefix("file:") in text or file.path.replace("\\", "") in plain
-
-
-def _cause(error: BaseException) -> str:
-    """The innermost cause of a Java exception, or the first line of any other."""
-    text = str(error).strip()
-    causes = re.findall(r"^Caused by: (?:[\w$]+\.)*(.+)$", text, re.MULTILINE)
-    return (causes[-1] if causes else text.split("\n", 1)[0])[:500]

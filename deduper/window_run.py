@@ -1,4 +1,4 @@
-"""One window, from the files of a batch to the published outputs, in the seven numbered steps of FORMAT.md.
+"""One window, from the records of a batch to the published outputs, in the seven numbered steps of FORMAT.md.
 
     1 intent          what is about to be judged, and the wall clock it is judged by
     2 judge           pieces, receipts, staged rows
@@ -30,10 +30,11 @@ from bucket_store.log_values import CommitRecord, DeletionRecord, LogState, Outp
 from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_published, read_intents, write_intent
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
-from deduper.checkpoint import ListedFile
 from deduper.config import Config
-from deduper.file_source import SourceFile, stat_files
+from deduper.errors import UsageError
+from deduper.output_names import TopicPlace
 from deduper.progress import BatchProgress
+from deduper.source_batch import SourceBatch
 from deduper.window_judge import Judgement, port_counts
 
 logger = logging.getLogger(__name__)
@@ -44,18 +45,25 @@ _DELETION_GRACE_US = judging.DELETION_GRACE_US
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What Spark asked for: the files of one of its batches that the store does not know yet."""
+    """What Spark asked for: what of one of its batches the store does not know yet."""
 
     query_id: str
     batch_id: int
-    files: tuple[ListedFile, ...]
+    source: SourceBatch
 
 
 class Judge(Protocol):
     """Who does step 2; the service's is `WindowJudge`."""
 
-    def judge(self, files: tuple[SourceFile, ...], state: LogState, wall_us: int) -> Judgement:
+    def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         """The window after `state`, its pieces durable and its rows staged."""
+
+
+class TopicPorts(Protocol):
+    """Who publishes to topics; the service's is `KafkaPorts`."""
+
+    def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
+        """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
 
 
 class WindowRunner:
@@ -65,13 +73,20 @@ class WindowRunner:
     """
 
     def __init__(
-        self, config: Config, log: CommitLog, pieces: PieceStore, judge: Judge, wall_clock_us: Callable[[], int]
+        self,
+        config: Config,
+        log: CommitLog,
+        pieces: PieceStore,
+        judge: Judge,
+        wall_clock_us: Callable[[], int],
+        topics: TopicPorts | None = None,
     ) -> None:
         self._config = config
         self._log = log
         self._pieces = pieces
         self._judge = judge
         self._wall_clock_us = wall_clock_us
+        self._topics = topics
         self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
         self._snapshots_seen = -1
 
@@ -86,13 +101,12 @@ class WindowRunner:
         self._log.check_owner()
         state = self._log.state
         window, epoch = state.next_window, state.epoch
-        files = tuple(stat_files(batch.files))
         failpoints.hit("window.0.batch")
         with phases.of("intent"):
-            intent = self._intend(batch, files, state)
+            intent = self._intend(batch, state)
         failpoints.hit("window.1.intent")
         with phases.of("judge"):
-            judgement = self._judge.judge(files, state, intent.wall_us)
+            judgement = self._judge.judge(batch.source, state, intent.wall_us)
         failpoints.hit("window.2.judged")
         with phases.of("durable"):
             store_id = self._log.manifest.store_id
@@ -112,7 +126,7 @@ class WindowRunner:
             state = self._log.place(record)
         failpoints.hit("window.4.committed")
         with phases.of("publish"):
-            publish_window(self._config, self._log, window, outputs)
+            publish_window(self._config, self._log, window, outputs, self._topics)
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
             # With those of attempts that failed: nobody else would come for them before the next start.
@@ -134,7 +148,7 @@ class WindowRunner:
             phases=phases.as_dict(),
         )
 
-    def _intend(self, batch: Batch, files: Sequence[SourceFile], state: LogState) -> Intent:
+    def _intend(self, batch: Batch, state: LogState) -> Intent:
         """Step 1. The wall clock never goes back; a repeated intent keeps its own."""
         wall_us = max(self._wall_clock_us(), state.last_wall_us)
         intent = Intent(
@@ -142,7 +156,7 @@ class WindowRunner:
             epoch=state.epoch,
             query_id=batch.query_id,
             batch_id=batch.batch_id,
-            partitions=tuple(file.digest for file in files),
+            partitions=batch.source.digests,
             wall_us=wall_us,
             latest_point=state.latest_point,
             log_position=state.next_number,
@@ -178,7 +192,9 @@ class WindowRunner:
         reasons: Counter[str] = Counter()
         for receipt in receipts:
             reasons.update(receipt.reasons)
-        extra = {} if judgement.categories is None else {judging.CATEGORIES: judgement.categories.after.to_wire()}
+        extra = judgement.batch.extra()
+        if judgement.categories is not None:
+            extra[judging.CATEGORIES] = judgement.categories.after.to_wire()
         return CommitRecord(
             window=judgement.attempt.window,
             epoch=judgement.attempt.epoch,
@@ -219,13 +235,20 @@ class WindowRunner:
             self._log.delete_folded(now_us=now_us)
 
 
-def publish_window(config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile]) -> None:
+def publish_window(
+    config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile], topics: TopicPorts | None = None
+) -> None:
     """Steps 5 and 6. Safe to repeat.
 
     Every file port has the mark of the greatest published window beside its files, put there after all ports.
     """
     log.check_owner()
-    for output in staging.publish(outputs, fs=log.fs):
+    files = [output for output in outputs if TopicPlace.of(output.final) is None]
+    if len(files) < len(outputs):
+        if topics is None:
+            raise UsageError(f"window {window} was staged for topics, and no port is a topic now: put the sinks back")
+        topics.publish(window, outputs)
+    for output in staging.publish(files, fs=log.fs):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
     mark_published(config, log, window)
@@ -259,21 +282,11 @@ def _asks_for(intent: Intent) -> tuple[object, ...]:
     return intent.window, intent.partitions, intent.settings_hash, intent.latest_point
 
 
-def _partitions(judgement: Judgement) -> list[SourcePartition]:
+def _partitions(judgement: Judgement) -> tuple[SourcePartition, ...]:
     rows: Counter[int] = Counter()
     for receipt in judgement.receipts.values():
         rows.update(receipt.rows_by_partition)
-    return [
-        SourcePartition(
-            name=file.path,
-            version=file.modified_ms,
-            start=0,
-            end=file.size_bytes,
-            rows=rows[ordinal],
-            digest=file.digest,
-        )
-        for ordinal, file in enumerate(judgement.files)
-    ]
+    return judgement.batch.partitions(rows)
 
 
 class _Phases:

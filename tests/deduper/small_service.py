@@ -38,10 +38,12 @@ from deduper.checkpoint import ListedFile
 from deduper.clock import POSITION_BITS, PartitionClock, batch_clock
 from deduper.config import PORTS, CategoryExpiry, Config
 from deduper.digests import key_digest, shards_of
-from deduper.file_source import SourceFile, source_digest
+from deduper.file_batch import FileBatch
+from deduper.file_source import source_digest, stat_files
 from deduper.judge_plan import Categories
 from deduper.receipts import take_receipts
 from deduper.shard_task import REASONS, BatchTask, judge_function
+from deduper.source_batch import SourceBatch
 from deduper.staging import Attempt, StagedFile
 from deduper.verdict import Fate, Verdict
 from deduper.window_judge import Judgement, WindowJudge
@@ -320,10 +322,10 @@ class SmallJudge(WindowJudge):
         super().__init__(cast(Any, None), world.config, log, pieces, world.tables(), cast(Any, self._box))
 
     def _judge_once(
-        self, attempt: Attempt, files: tuple[SourceFile, ...], state: LogState, wall_us: int, *, in_order: bool
+        self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, *, in_order: bool
     ) -> Judgement:
         world, config = self._world, self._config
-        partitions = [world.rows[file.path] for file in files]
+        partitions = [world.rows[path] for path in batch.names]
         rows = [row for part in partitions for row in part]
         order = np.array([p << POSITION_BITS | i for p, part in enumerate(partitions) for i in range(len(part))], "i8")
         fate = np.array([self._parsed(row) for row in rows], np.uint8)
@@ -353,7 +355,9 @@ class SmallJudge(WindowJudge):
             rules=judging.judge_rules(config, state, wall_us),
             tables=world.tables(),
             views=judging.shard_views(config, self._log.manifest, self._log.state),
-            source_names=tuple(file.path for file in files),
+            source_names=batch.names,
+            source_starts=batch.starts,
+            source_slots=batch.slots,
             sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
             places=None if categories is None else categories.places,
         )
@@ -367,7 +371,7 @@ class SmallJudge(WindowJudge):
                 verdicts[row] = verdict
         answers = _by_partition([_answer(verdict) for verdict in verdicts], partitions)
         key = (attempt.window, attempt.epoch, attempt.attempt)
-        world.judged[key] = Judged(tuple(file.path for file in files), wall_us, answers)
+        world.judged[key] = Judged(batch.names, wall_us, answers)
         if world.trouble.lose_receipt:
             self._box.value.popitem()
         world.trouble = Trouble()
@@ -375,7 +379,7 @@ class SmallJudge(WindowJudge):
         for receipt in receipts.values():
             for name in ("hits", "loaded", "merged", "evicted", "expired"):
                 world.figures[f"tables {name}"] += int(receipt.table_counters[name])
-        return Judgement(attempt, files, receipts, self._staged(attempt, answers), categories, len(rows))
+        return Judgement(attempt, batch, receipts, self._staged(attempt, answers), categories, len(rows))
 
     def _parsed(self, row: Row) -> Fate:
         if self._config.null_keys == "error" and None in row.key:
@@ -498,7 +502,8 @@ class Process:
         if not fresh:
             return False
         self._batches += 1
-        self._guarded(lambda: self.runner.run(Batch("query", self._batches, fresh)))
+        batch = FileBatch(self.world.config.source, tuple(stat_files(fresh)))
+        self._guarded(lambda: self.runner.run(Batch("query", self._batches, batch)))
         self._known |= {source_digest(file.path, 0) for file in fresh}
         failpoints.hit("window.7.checkpoint")
         return True

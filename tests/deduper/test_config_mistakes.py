@@ -64,14 +64,24 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "kafka": (
         "format: files\n",
         "format: kafka\n",
-        ["3:11: source.format: `kafka` is not in this release; write `files`"],
+        [
+            '2:1: source.bootstrap_servers: is missing; write `bootstrap_servers: "localhost:9092"`',
+            '2:1: source.value: is missing; write `value: {format: json, schema: "..."}`',
+            "4:3: source.path: means nothing for topics; remove it, or write `format: files`",
+            "5:3: source.file_format: means nothing for topics; write `value: {format: json}`",
+            '6:3: source.schema: belongs to the value; write `value: {format: json, schema: "..."}`',
+        ],
     ),
     "format-typo": (
         "format: files\n",
         "format: file\n",
         ["3:11: source.format: `file` is not known here; did you mean `files`?"],
     ),
-    "no-format": ("  format: files\n", "", ["2:1: source.format: is missing; write `format:` with `files`"]),
+    "no-format": (
+        "  format: files\n",
+        "",
+        ["2:1: source.format: is missing; write `format:` with one of files, kafka"],
+    ),
     "no-path": ("  path: in/\n", "", ["2:1: source.path: is missing; write `path: in/`"]),
     "s3": (
         "path: in/",
@@ -476,7 +486,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "sink-delta": (
         "{format: none}",
         "{format: delta, path: out/x}",
-        ["17:21: sinks.expired.format: `delta` is not in this release; write one of parquet, json, csv, none"],
+        ["17:21: sinks.expired.format: `delta` is not in this release; write one of parquet, json, csv, kafka, none"],
     ),
     "sink-format": (
         "{format: none}",
@@ -486,7 +496,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "sink-no-format": (
         "{format: none}",
         "{path: out/x}",
-        ["17:3: sinks.expired.format: is missing; write `format:` with one of parquet, json, csv, none"],
+        ["17:3: sinks.expired.format: is missing; write `format:` with one of parquet, json, csv, kafka, none"],
     ),
     "sink-no-path": (
         "{format: none}",

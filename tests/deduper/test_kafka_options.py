@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deduper.kafka_errors import KafkaOptionsError
-from deduper.kafka_options import librdkafka_options
+from deduper.kafka_options import connection_options, librdkafka_options
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -74,9 +74,11 @@ def test_translated(java: dict[str, str], native: dict[str, str]) -> None:
         ({"acks": "1"}, "a transaction needs all"),
         ({"ssl.truststore.location": "/ca.jks"}, "keytool"),
         ({"ssl.truststore.location": "/ca.p12", "ssl.truststore.type": "PKCS12"}, "make a PEM file"),
-        ({"ssl.keystore.location": "/me"}, "is JKS"),
+        ({"ssl.keystore.location": "/me"}, "of type JKS"),
         ({"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required keyTab=x;"}, "Krb5LoginModule"),
-        ({"sasl.jaas.config": "hunter2"}, "not of the form"),
+        ({"buffer.memory": "32MiB"}, "no number of bytes"),
+        ({"ssl.enabled.protocols": "TLSv1.3"}, "has no equal in librdkafka"),
+        ({"sasl.jaas.config": "hunter2"}, "not of the form of a JAAS line"),
     ],
 )
 def test_refused(java: dict[str, str], said: str) -> None:
@@ -97,3 +99,10 @@ def test_native_options_win_and_sparks_own_are_left_out() -> None:
     """`librdkafka.` for what Java has no name for."""
     options = {"kafka.linger.ms": "5", "librdkafka.linger.ms": "7", "librdkafka.debug": "eos", "minPartitions": "3"}
     assert librdkafka_options("b:9092", options) == {"bootstrap.servers": "b:9092", "linger.ms": "7", "debug": "eos"}
+
+
+def test_what_connects_is_told_from_what_only_a_consumer_or_a_producer_has() -> None:
+    """So that one client's options serve another."""
+    connecting = {"kafka.ssl.key.password": "k", "librdkafka.socket.keepalive.enable": "true", "kafka.client.id": "me"}
+    others = {"kafka.isolation.level": "read_committed", "kafka.max.poll.records": "7", "kafka.acks": "all"}
+    assert connection_options(connecting | others) == connecting

@@ -18,6 +18,7 @@ from deduper import owner, staging, window_run
 from deduper.checkpoint import ListedFile
 from deduper.config import Config
 from deduper.errors import IntegrityError, UsageError
+from deduper.file_batch import FileBatch
 from deduper.file_source import stat_files
 from deduper.window_run import Batch, WindowRunner
 from tests.bucket_store.log_samples import commit
@@ -257,8 +258,8 @@ def test_a_batch_that_is_repeated_keeps_its_wall_clock(config: Config, tmp_path:
     def intent_of(files: tuple[ListedFile, ...], now: int) -> int:
         log = owner.open_or_create(config, now)
         log.claim_epoch("test", now)
-        batch = Batch("query", 0, files)
-        return runner(config, log, lambda: now)._intend(batch, stat_files(files), log.state).wall_us
+        batch = Batch("query", 0, FileBatch(config.source, tuple(stat_files(files))))
+        return runner(config, log, lambda: now)._intend(batch, log.state).wall_us
 
     assert intent_of(listed, 5_000) == 5_000
     assert intent_of(listed, 9_000) == 5_000

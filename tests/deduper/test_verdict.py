@@ -38,6 +38,7 @@ def test_numbers_are_for_ever() -> None:
         17: "file_changed",
         18: "file_missing",
         19: "file_unreadable",
+        20: "tombstone",
     }
 
 

@@ -31,9 +31,11 @@ from bucket_store.sources_file import known_digests
 from deduper import judging, owner, staging, window_run
 from deduper.checkpoint import ListedFile
 from deduper.config import PORTS, Config
-from deduper.file_source import SourceFile, source_digest
+from deduper.file_batch import FileBatch
+from deduper.file_source import source_digest, stat_files
 from deduper.judge_plan import PORT
 from deduper.receipts import Receipt
+from deduper.source_batch import SourceBatch
 from deduper.staging import Attempt, StagedFile
 from deduper.window_judge import Judgement
 from deduper.window_run import Batch, WindowRunner
@@ -240,8 +242,9 @@ class Process:
             self._window = number
             if isinstance(self.fs, Machine):
                 self.fs.disk.now_us = self.scene.now_us(number)
-            self.runner.run(Batch("query", number, fresh))
-            self._known |= {source_digest(file.path, file.modified_ms) for file in fresh}
+            batch = FileBatch(self.scene.config.source, tuple(stat_files(fresh)))
+            self.runner.run(Batch("query", number, batch))
+            self._known.update(batch.digests)
             windows = None if windows is None else windows - 1
 
 
@@ -259,7 +262,7 @@ class Judge:
             scene.settings, ["string"], Shape(shards=scene.plan.shards, seed=scene.plan.seed), memory=self
         )
 
-    def judge(self, files: tuple[SourceFile, ...], state: LogState, wall_us: int) -> Judgement:
+    def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         """The window after `state`: its pieces are durable, its rows are staged and nothing of them is synced."""
         self._state = state
         self._attempt = Attempt(state.next_window, state.epoch, self._attempts)
@@ -267,7 +270,7 @@ class Judge:
         self._views = judging.shard_views(self._scene.config, self._log.manifest, state)
         engine = self._engine
         engine.window, engine.latest, engine.moved_us = state.next_window, state.latest_point, 0
-        partitions = [self._scene.rows[file.path] for file in files]
+        partitions = [self._scene.rows[path] for path in batch.names]
         answers = engine.judge(partitions, wall_us)
         receipts = {
             shard: Receipt(
@@ -284,11 +287,11 @@ class Judge:
             for shard, (outcome, piece) in enumerate(zip(engine.outcomes, self._refs, strict=True))
         }
         rows = {
-            row_name(file.path, position): answer
-            for file, part in zip(files, answers, strict=True)
+            row_name(path, position): answer
+            for path, part in zip(batch.names, answers, strict=True)
             for position, answer in enumerate(part)
         }
-        return Judgement(self._attempt, files, receipts, self._stage(rows), None, len(rows))
+        return Judgement(self._attempt, batch, receipts, self._stage(rows), None, len(rows))
 
     def find(self, shard: int) -> Callable[[int, Any], Matches]:
         """Look-ups in the state's pieces, through tables when the plan has room for some."""

@@ -1,0 +1,55 @@
+"""What Spark's checkpoint says about the batches of a Kafka source.
+
+    offsets/<batch id>   last line: {"topic": {"0": 23}}: the end of the batch
+    sources/0/0          the beginning of batch 0, in the same form, after a zero byte and a version line
+
+`foreachBatch` is told none of it. Spark syncs none of these files; `is_sound` finds out beforehand whether a start
+could read them all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deduper.checkpoint import entry_numbers, is_sound_log, read_entry
+from deduper.errors import IntegrityError
+from deduper.kafka_offsets import Offsets, parse_offsets
+
+
+def offsets_of_batch(checkpoint: Path, batch_id: int) -> tuple[Offsets, Offsets]:
+    """Where a batch begins and ends. Partitions that were found after the batch before have no beginning.
+
+    Raises:
+        IntegrityError: a file that the batch needs is absent or torn.
+    """
+    end = _offsets(checkpoint / "offsets" / str(batch_id))
+    if batch_id > 0:
+        return _offsets(checkpoint / "offsets" / str(batch_id - 1)), end
+    return _offsets(checkpoint / "sources" / "0" / "0"), end
+
+
+def finished_offsets(checkpoint: Path) -> Offsets:
+    """Up to where Spark holds everything for done: the store must have judged all before it. Empty for a new one."""
+    begun, committed = entry_numbers(checkpoint / "offsets"), entry_numbers(checkpoint / "commits")
+    done = max(committed | {number - 1 for number in begun}, default=-1)
+    return _offsets(checkpoint / "offsets" / str(done)) if done >= 0 else {}
+
+
+def is_sound(checkpoint: Path) -> bool:
+    """Whether every file that a start would read is whole. An absent or empty checkpoint is sound: it is begun anew."""
+    try:
+        if not is_sound_log(checkpoint):
+            return False
+        for number in sorted(entry_numbers(checkpoint / "offsets"))[-2:]:
+            offsets_of_batch(checkpoint, number)
+        finished_offsets(checkpoint)
+    except (IntegrityError, OSError):
+        return False
+    return True
+
+
+def _offsets(file: Path) -> Offsets:
+    try:
+        return parse_offsets(read_entry(file).lstrip("\0").rstrip("\n").rsplit("\n", 1)[-1])
+    except (OSError, ValueError) as exc:
+        raise IntegrityError(f"{file}: no offsets of a Kafka source in it: torn, absent, or of another source") from exc

@@ -1,0 +1,108 @@
+"""The Kafka source: Spark's stream reads the topics and cuts batches; which of their offsets count is ours.
+
+A batch's frame holds every record between the offsets in Spark's checkpoint. Those that the store has judged already
+are left out by the ranges of the window (`kafka_offsets`), which also give every record its place: the ordinal of its
+topic partition among those of the window, and its offset from the range's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from deduper.clock import POSITION_BITS
+from deduper.config_kafka import HEADER, KafkaSource
+from deduper.kafka_offsets import OffsetRange
+from deduper.parse import FATE, ORDER, RAW, REC, TEXT, bare_record, text_record
+from deduper.verdict import Fate
+
+RECORD = "_record"
+"""The record as it was read, for the ports that write it again: key, value, headers, timestamp."""
+
+RECORD_TYPE = (
+    "struct<key: binary, value: binary, headers: array<struct<key: string, value: binary>>, timestamp: bigint>"
+)
+_TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST = "_topic", "_partition", "_ordinal", "_first", "_past"
+
+
+def kafka_stream(session: SparkSession, source: KafkaSource, starting_offsets: str) -> DataFrame:
+    """The stream of all records from `starting_offsets` (Spark's own form) on; a checkpoint overrides them."""
+    settings = {
+        **{name: value for name, value in source.options.items() if name.startswith("kafka.")},
+        **source.subscription,
+        "kafka.bootstrap.servers": source.bootstrap_servers,
+        "startingOffsets": starting_offsets,
+        "maxOffsetsPerTrigger": source.max_offsets_per_batch,
+        "includeHeaders": "true",
+        # Ours to find out, with the numbers: see `kafka_offsets.Loss`.
+        "failOnDataLoss": "true" if source.data_loss == "fail" else "false",
+    }
+    settings.setdefault("kafka.isolation.level", "read_committed")
+    return session.readStream.format("kafka").options(**settings).load()
+
+
+def kafka_tuples(
+    session: SparkSession, batch: DataFrame, source: KafkaSource, ranges: Sequence[OffsetRange]
+) -> DataFrame:
+    """REC, RAW, FATE, ORDER and RECORD of every record of a batch that lies in one of the ranges."""
+    values = ", ".join(
+        f"('{taken.place.topic}', {taken.place.partition}, {ordinal}L, {taken.start}L, {taken.end}L)"
+        for ordinal, taken in enumerate(ranges)
+    )
+    names = ", ".join((_TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST))
+    places = session.sql(f"SELECT * FROM VALUES {values} AS ranges({names})")
+    is_its_place = (F.col("topic") == F.col(_TOPIC)) & (F.col("partition") == F.col(_PARTITION))
+    is_inside = (F.col("offset") >= F.col(_FIRST)) & (F.col("offset") < F.col(_PAST))
+    # Unordered joins scramble nothing here: a broadcast one keeps the rows of a partition as they come.
+    rows = batch.join(F.broadcast(places), is_its_place & is_inside)
+    order = F.shiftleft(_ORDINAL, POSITION_BITS).bitwiseOR(F.col("offset") - F.col(_FIRST))
+    return _parsed(rows.withColumn(ORDER, order), source)
+
+
+def _parsed(rows: DataFrame, source: KafkaSource) -> DataFrame:
+    text = F.col("value").cast("string")
+    valid = F.is_valid_utf8(text)
+    is_empty = F.col("value").isNull()
+    if source.value.format == "text":
+        read = rows.withColumn(REC, F.struct(text.alias("value")))
+        malformed: Column = F.lit(False)
+        bare = F.col(REC)
+    else:
+        is_json = source.value.format == "json"
+        trimmed, record, malformed = text_record(text, is_json, source.value)
+        read = rows.withColumn(TEXT, trimmed).withColumn(REC, record)
+        bare = bare_record(is_json)
+    read = read.withColumn(FATE, _fate(source, is_empty, valid, malformed).cast("tinyint"))
+    raw = F.when(valid, text).otherwise(F.base64("value"))
+    whole = F.struct("key", "value", "headers", F.unix_millis("timestamp").alias("timestamp"))
+    return read.select(_with_record_columns(bare, source).alias(REC), raw.alias(RAW), FATE, ORDER, whole.alias(RECORD))
+
+
+def _fate(source: KafkaSource, is_empty: Column, valid: Column, malformed: Column) -> Column:
+    for_empty = Fate.TOMBSTONE if source.tombstones == "error" else Fate.ADMITTED
+    fate = F.when(is_empty, int(for_empty)).when(~valid, int(Fate.INVALID_UTF8)).when(malformed, int(Fate.MALFORMED))
+    for column, part in source.record_columns:
+        if column.type.name == "string" and part != "topic":
+            fate = fate.when(~F.coalesce(F.is_valid_utf8(_part(part)), F.lit(True)), int(Fate.INVALID_UTF8))
+    return fate.otherwise(int(Fate.ADMITTED))
+
+
+def _with_record_columns(value: Column, source: KafkaSource) -> Column:
+    """The value's columns and the record's, as one struct that is never null."""
+    of_value = [value.getField(column.name).alias(column.name) for column in source.value.parsed_columns]
+    of_record = [_part(part).cast(column.type.text).alias(column.name) for column, part in source.record_columns]
+    return F.struct(*of_value, *of_record)
+
+
+def _part(part: str) -> Column:
+    """A part of a record, by the name it has in the configuration. Of headers of one name the last counts."""
+    if part == "key":
+        return F.col("key").cast("string")
+    if part == "key_binary":
+        return F.col("key")
+    if part.startswith(HEADER):
+        named = F.filter("headers", lambda header: header.getField("key") == F.lit(part.removeprefix(HEADER)))
+        return F.try_element_at(named, F.lit(-1)).getField("value").cast("string")
+    return F.col(part)
