@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
+from deduper import kafka_jars
+from deduper.spark_session import start_session
+from tests.services.jars import connector_jars
 from tests.services.kafka_broker import Broker
+from tests.services.kafka_jobs import KafkaJob, settings
+from tests.spark.harness import PORTS
 
 _topics = itertools.count(1)
 
@@ -62,3 +69,20 @@ def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
     yield make
     for one in made:
         one.kill()
+
+
+@pytest.fixture(scope="session")
+def session(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for all jobs that run in the tests' own process, with Spark's connector."""
+    os.environ[kafka_jars.VARIABLE] = str(connector_jars()[0].parent)
+    topics = dict.fromkeys(PORTS, "nothing")
+    more = settings(broker, "none", topics, spark={"spark.master": "local[2,4]", "spark.driver.memory": "1g"})
+    started = start_session(KafkaJob(tmp_path_factory.mktemp("session"), None, more).config)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def topics(new_topic: Callable[..., str]) -> dict[str, str]:
+    """A topic for each port."""
+    return {port: new_topic(port, partitions=2) for port in PORTS}
