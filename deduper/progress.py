@@ -15,7 +15,8 @@ class BatchProgress:
     """One committed window.
 
     `batch_id` is Spark's, `window` the store's. `latest_point` is ready to print (`PointScale.shown`): ISO 8601 text
-    for times. `phases` names seconds of the numbered steps of a batch, in their order.
+    for times. `phases` names seconds of the numbered steps of a batch, in their order; `judge.…` are parts of
+    `judge`, `task.…` sums over the shards' tasks, several of which run at once.
     """
 
     window: int

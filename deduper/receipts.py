@@ -25,7 +25,8 @@ class Receipt:
     among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
     `least_decisive` is the least expiry key that a verdict rests on: of the admitted tuples, and of the entries of
     earlier windows that made one a duplicate. `piece` is None for a shard with nothing new. Seconds are wall time
-    inside the task.
+    inside the task: `read` waits for the exchange and Arrow, `tables` opens and applies, `judge` looks up and decides,
+    `write` gives the verdicts to Spark until it has taken them, `piece` writes it; `read.columns` is a part of `read`.
     """
 
     shard: int

@@ -91,7 +91,9 @@ def judge_function(task: BatchTask, receipts: ReceiptBox) -> Callable[[Iterator[
             raise RuntimeError("the judge runs in a Spark task only")
         shard = context.partitionId()
         started = time.perf_counter()
-        drained_rows = _drain(batches, task)
+        parts = list(batches)
+        received = time.perf_counter()
+        drained_rows = _drained(parts, task)
         drained = time.perf_counter()
         failpoints.hit("judge.drained")
         store = open_backend(task.store_url)
@@ -101,7 +103,9 @@ def judge_function(task: BatchTask, receipts: ReceiptBox) -> Callable[[Iterator[
                 outcome = judge_shard(drained_rows.rows, task.rules, task.window, tables.find)
                 counters = asdict(tables.counters)
             judged = time.perf_counter()
-            yield from _slices(_verdict_column(outcome, task), drained_rows.lengths)
+            column = _verdict_column(outcome, task)
+            formed = time.perf_counter()
+            yield from _slices(column, drained_rows.lengths)
             failpoints.hit("judge.piece.before")
             yielded = time.perf_counter()
             piece = _append(outcome, task, shard, store)
@@ -123,9 +127,13 @@ def judge_function(task: BatchTask, receipts: ReceiptBox) -> Callable[[Iterator[
                     table_counters=counters,
                     seconds={
                         "read": drained - started,
+                        "read.columns": drained - received,
                         "tables": opened - drained,
+                        "tables.apply": counters["apply_seconds"],
                         "judge": judged - opened,
+                        "judge.load": counters["load_seconds"],
                         "write": yielded - judged,
+                        "write.verdicts": formed - judged,
                         "piece": time.perf_counter() - yielded,
                     },
                 )
@@ -154,8 +162,7 @@ class _Drained:
     lengths: list[int]
 
 
-def _drain(batches: Iterator[ArrowColumns], task: BatchTask) -> _Drained:
-    parts = list(batches)
+def _drained(parts: list[ArrowColumns], task: BatchTask) -> _Drained:
     float_domain = task.rules.float_domain
     hi = _joined(parts, 0, np.int64)
     lo = _joined(parts, 1, np.int64)

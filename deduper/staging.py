@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,14 +99,18 @@ def make_port_directories(config: Config, *, fs: FileSystem = LOCAL) -> None:
         make_directories(fs, sink.path)
 
 
-def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list[StagedFile]]:
+def stage(
+    judged: DataFrame, config: Config, attempt: Attempt, *, on_written: Callable[[], None] = lambda: None
+) -> dict[str, list[StagedFile]]:
     """Run the window's plan: judge every row and write it into the staging folder of its port.
 
     Without any file port the rows are judged and dropped. Gives the staged files of each port, in its own format.
+    `on_written` is told when the job that judges has ended.
     """
     sinks, topics = file_sinks(config), topic_sinks(config)
     if not sinks and not topics:
         judged.write.format("noop").mode("overwrite").save()
+        on_written()
         return {}
     target = staging_home(config) / STAGING / attempt.folder
     staged_format = staging_format(sinks, topics)
@@ -117,6 +121,7 @@ def stage(judged: DataFrame, config: Config, attempt: Attempt) -> dict[str, list
         if failure is None:
             raise
         raise failure from exc
+    on_written()
     failpoints.hit("stage.written")
     staged: dict[str, list[StagedFile]] = {}
     for port, sink in sinks.items():

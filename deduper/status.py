@@ -17,6 +17,8 @@ from bucket_store.heartbeat import read_beat
 from bucket_store.log_values import CommitRecord
 from bucket_store.marks import PUBLISHED_NAME, read_published
 from deduper.open_store import OpenStore
+from deduper.profile_view import ProfileView, profile_view
+from deduper.profile_view import render as render_profile
 from deduper.terminal import pairs, table
 from deduper.units import approximate_size, format_time
 from deduper.verdict import Verdict
@@ -55,6 +57,7 @@ class StoreStatus:
     retired_pieces: int
     bytes_on_disk: dict[str, int]
     last_windows: tuple[dict[str, Any], ...]
+    profile: ProfileView
 
     @property
     def rows(self) -> int:
@@ -92,6 +95,7 @@ class StoreStatus:
             "bytes_on_disk": self.bytes_on_disk,
             "bytes_per_key": self.bytes_per_key,
             "last_windows": list(self.last_windows),
+            "profile": self.profile.to_json(),
         }
 
 
@@ -124,6 +128,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         retired_pieces=len(state.retired),
         bytes_on_disk=_bytes_on_disk(store.root),
         last_windows=tuple(_window(store, commit) for commit in commits),
+        profile=profile_view(store.root, last=last),
     )
 
 
@@ -220,7 +225,7 @@ def render(status: StoreStatus) -> list[RenderableType]:
                 ],
             )
         )
-    return parts
+    return [*parts, *render_profile(status.profile)]
 
 
 def _to_the_second(time: str) -> str:

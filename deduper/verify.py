@@ -34,6 +34,8 @@ from bucket_store.heartbeat import read_beat
 from bucket_store.log_values import LogState
 from bucket_store.manifest import Manifest, read_manifest
 from bucket_store.marks import INTENT_MAGIC, INTENTS_DIRECTORY
+from bucket_store.profile_file import FILE_NAME as PROFILE_NAME
+from bucket_store.profile_file import decode_profiles
 from bucket_store.sealed import unseal
 from deduper import judging
 from deduper.errors import ExitCode
@@ -294,6 +296,13 @@ def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> N
             continue
         except StoreError as error:
             findings.note(f"damaged, and counts as absent: {error}", is_unsettled=True)
+    # Times, for people: no promise rests on them, and the next window writes them anew.
+    try:
+        decode_profiles((store.root / PROFILE_NAME).read_bytes(), file=str(store.root / PROFILE_NAME))
+    except FileNotFoundError:
+        pass
+    except (StoreError, TypeError, ValueError) as error:
+        findings.note(f"damaged, and counts as absent: {error}")
 
 
 def _check_settled(store: OpenStore, lying: tuple[Leftover, ...], findings: Findings) -> None:

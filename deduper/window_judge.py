@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -26,6 +26,7 @@ from bucket_store.manager import TableSettings
 from deduper import judging, staging
 from deduper.config import CategoryExpiry, Config
 from deduper.errors import IntegrityError
+from deduper.job_times import JobClock
 from deduper.judge_plan import Categories, arrange_categories, judged, prepare
 from deduper.receipts import Receipt, ReceiptBox, take_receipts
 from deduper.shard_task import BatchTask
@@ -42,7 +43,10 @@ _MOST_WINDOWS_IN_ORDER = 64
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A window that was judged and staged, and whose counts agree."""
+    """A window that was judged and staged, and whose counts agree.
+
+    `seconds` are those of the parts of judging, of all its attempts; see `job_times`.
+    """
 
     attempt: Attempt
     batch: SourceBatch
@@ -50,6 +54,7 @@ class Judgement:
     staged: dict[str, list[StagedFile]]
     categories: Categories | None
     rows: int
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class WindowJudge:
@@ -70,6 +75,7 @@ class WindowJudge:
         self._pieces = pieces
         self._tables = tables
         self._receipts = receipts
+        self._jobs = JobClock(session)
         self._attempts = 0
         # How many windows to come are judged in order at once, and how many it was the last time.
         self._in_order_left = 0
@@ -83,6 +89,7 @@ class WindowJudge:
             PySparkException: Spark failed, and not over input.
         """
         disagreements = 0
+        spent: dict[str, float] = {}
         in_order = self._starts_in_order()
         while True:
             attempt = Attempt(state.next_window, state.epoch, self._attempts)
@@ -93,6 +100,8 @@ class WindowJudge:
                 batch = batch.after_failure(exc)
                 logger.warning("window %d: judged again: %s", attempt.window, innermost_cause(exc))
                 continue
+            for name, seconds in judgement.seconds.items():
+                spent[name] = spent.get(name, 0.0) + seconds
             problem = _disagreement(self._config, judgement)
             if problem is None and not in_order and self._config.clock == "arrival":
                 mattered = _order_matters(self._config, judgement)
@@ -103,7 +112,7 @@ class WindowJudge:
                     in_order = True
                     continue
             if problem is None:
-                return judgement
+                return replace(judgement, seconds=spent)
             self._abandon(judgement)
             disagreements += 1
             if disagreements == _MOST_DISAGREEMENTS:
@@ -114,6 +123,7 @@ class WindowJudge:
         self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, *, in_order: bool
     ) -> Judgement:
         config = self._config
+        times = self._jobs.attempt()
         prepared = prepare(self._session, config, self._log.manifest.salt, batch)
         categories = None
         if isinstance(config.expiry, CategoryExpiry):
@@ -144,9 +154,11 @@ class WindowJudge:
             self._receipts,
             in_order=in_order,
         )
-        staged = staging.stage(frame, config, attempt)
+        times.built()
+        staged = staging.stage(frame, config, attempt, on_written=times.written)
         receipts = take_receipts(self._receipts, attempt.window, attempt.epoch, attempt.attempt)
-        return Judgement(attempt, batch, receipts, staged, categories, int(prepared.rows_in.get["rows"]))
+        rows = int(prepared.rows_in.get["rows"])
+        return Judgement(attempt, batch, receipts, staged, categories, rows, times.seconds())
 
     def _abandon(self, judgement: Judgement) -> None:
         """Nothing of this attempt is named by a record, now or later; what it staged goes with the window's rest."""

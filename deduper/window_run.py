@@ -28,6 +28,7 @@ from bucket_store.commit_log import CommitLog
 from bucket_store.log_state import deletable, live_files
 from bucket_store.log_values import CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
 from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_published, read_intents, write_intent
+from bucket_store.profile_file import Profiles, WindowProfile
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
 from deduper.config import Config
@@ -88,6 +89,7 @@ class WindowRunner:
         self._wall_clock_us = wall_clock_us
         self._topics = topics
         self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
+        self._profiles = Profiles(log.root, fs=log.fs)
         self._snapshots_seen = -1
 
     def run(self, batch: Batch) -> BatchProgress:
@@ -133,19 +135,23 @@ class WindowRunner:
             staging.discard_window(self._config, window, epoch, fs=self._log.fs)
         with phases.of("expire"):
             self._expire(state)
+        for name, seconds in judgement.seconds.items():
+            phases.add(f"judge.{name}", seconds)
         for receipt in judgement.receipts.values():
             for name, seconds in receipt.seconds.items():
                 phases.add(f"task.{name}", seconds)
+        profile = WindowProfile(window, epoch, intent.wall_us, judgement.rows, phases.seconds, phases.as_dict())
+        self._profiles.add(profile)
         logger.info("window %d (epoch %d, batch %d): %s", window, epoch, batch.batch_id, record.counts)
         return BatchProgress(
             window=window,
             batch_id=batch.batch_id,
             rows=judgement.rows,
             **record.counts,
-            seconds=(seconds := phases.seconds),
-            rows_per_second=judgement.rows / seconds,
+            seconds=profile.seconds,
+            rows_per_second=judgement.rows / profile.seconds,
             latest_point=self._config.point_scale.shown(record.latest_point),
-            phases=phases.as_dict(),
+            phases=profile.phases,
         )
 
     def _intend(self, batch: Batch, state: LogState) -> Intent:

@@ -39,6 +39,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
     assert len(found.pop("incarnation")) == 16
     assert found.pop("settings")["key"] == ["user string", "id bigint"]
     assert found.pop("pieces") in (2, 3)
+    assert found.pop("profile") == {"windows": [], "shares": {}, "task_shares": {}}
     assert found == {
         "url": f"file:{tmp_path}/state",
         "created": "2024-12-31T00:00:00Z",

@@ -1,0 +1,74 @@
+"""Where the time went, as `status` shows it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bucket_store.profile_file import Profiles, WindowProfile
+from deduper.profile_view import STEPS, TASK_STEPS, profile_view, render, steps_of
+
+PHASES = {
+    "intent": 0.01,
+    "judge": 1.8,
+    "judge.build": 0.09,
+    "judge.plan": 0.1,
+    "judge.read": 0.4,
+    "judge.verdicts": 1.1,
+    "judge.files": 0.1,
+    "durable": 0.05,
+    "commit": 0.02,
+    "publish": 0.03,
+    "clean": 0.004,
+    "expire": 0.006,
+    "task.read": 0.6,
+    "task.tables": 0.2,
+    "task.judge": 0.1,
+    "task.write": 1.0,
+    "task.piece": 0.1,
+}
+
+
+def make_profile(root: Path, windows: int) -> None:
+    profiles = Profiles(root)
+    for window in range(windows):
+        profiles.add(WindowProfile(window, 1, 1_767_225_600_000_000, 500_000, 2.0, PHASES))
+
+
+def test_the_steps_of_a_window_add_up_to_it() -> None:
+    """No second is shown twice, and none is lost: what no step has is `other`."""
+    steps = steps_of(WindowProfile(0, 1, 0, 10, 2.0, PHASES))
+    assert sum(steps.values()) == pytest.approx(2.0)
+    assert steps["other"] == pytest.approx(0.09)
+    named = [phase for phases in STEPS.values() for phase in phases]
+    assert len(named) == len(set(named))
+    assert "judge" not in named
+
+
+def test_programs_get_seconds_and_shares(tmp_path: Path) -> None:
+    """Of the newest windows that were asked for."""
+    make_profile(tmp_path, 7)
+    found = profile_view(tmp_path, last=2).to_json()
+    assert [window["window"] for window in found["windows"]] == [5, 6]
+    assert found["windows"][0]["rows_per_second"] == 250_000
+    assert found["windows"][0]["phases"]["judge.read"] == 0.4
+    assert found["shares"]["verdicts"] == 0.55
+    assert found["task_shares"] == {"read": 0.3, "tables": 0.1, "judge": 0.05, "write": 0.5, "piece": 0.05}
+    assert list(found["task_shares"]) == list(TASK_STEPS)
+    assert profile_view(tmp_path, last=0).to_json() == {"windows": [], "shares": {}, "task_shares": {}}
+
+
+def test_people_get_a_line_a_window_and_the_shares_of_all(tmp_path: Path) -> None:
+    """Milliseconds by step; a step that no window has is not there."""
+    make_profile(tmp_path, 3)
+    out = io.StringIO()
+    Console(file=out, width=200).print(*render(profile_view(tmp_path, last=2)), sep="\n")
+    lines = [line.split() for line in out.getvalue().splitlines()]
+    assert ["2", "500,000", "2.00", "250,000", "200", "400", "1,100", "100", "50", "20", "30", "10", "90"] in lines
+    head = ["window", "rows", "seconds", "rows/s", "plan", "read", "verdicts", "files", "sync", "commit"]
+    assert [*head, "publish", "expire", "other"] in lines
+    assert ["share", "30%", "10%", "5%", "50%", "5%"] in lines
+    assert render(profile_view(tmp_path / "nowhere", last=5)) == []
