@@ -57,6 +57,7 @@ __all__ = [
     "FilesSource",
     "KafkaSink",
     "KafkaSource",
+    "MetricsConfig",
     "NeverExpiry",
     "NoneSink",
     "OrderedExpiry",
@@ -145,6 +146,17 @@ class SinksConfig(Section):
         return tuple((port, getattr(self, port)) for port in PORTS)
 
 
+class MetricsConfig(Section):
+    """Where the job shows its numbers to Prometheus, at `/metrics`. Without the section it shows them nowhere."""
+
+    port: Count = Field(default=9108, ge=1, le=65535, description="Port of the page; each job of a machine has its own")
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on; `0.0.0.0` for all: the page asks nobody who he is",
+    )
+
+
 def _read_trigger(value: object) -> object:
     if value == "available_now":
         return value
@@ -194,6 +206,11 @@ class Config(Section):
         default=10_000_000,
         description="Time between the starts of two windows; available_now: stop when the source is drained",
         examples=["10s"],
+    )
+    metrics: MetricsConfig | None = Field(
+        default=None,
+        description="The job's numbers for Prometheus; nothing is served without this section",
+        examples=["{port: 9108}"],
     )
     spark: dict[str, SparkValue] = Field(
         default_factory=dict,

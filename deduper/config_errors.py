@@ -25,6 +25,7 @@ from deduper.config import (
     FilesSource,
     KafkaSink,
     KafkaSource,
+    MetricsConfig,
     NeverExpiry,
     NoneSink,
     OrderedExpiry,
@@ -40,7 +41,6 @@ from deduper.masking import MASK, is_secret
 
 # Settings that people look for in the wrong place, and the answer. By section or (section, kind), then setting.
 _EXPLANATIONS: dict[tuple[str, ...], tuple[str, str]] = {
-    ("metrics",): ("is not a setting of this release", "remove the section"),
     ("expiry", "never", "field"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
     ("expiry", "never", "period"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
     ("expiry", "never", "span"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
@@ -184,6 +184,8 @@ def _words(
         return f"must be text, found `{value}`", "put it in quotes"
     if error_type == "string_pattern_mismatch":
         return f"`{value}` is no name", "use small letters, digits, `.`, `_` and `-`, beginning with a letter or digit"
+    if error_type == "string_too_short":
+        return "is empty", how
     if error_type == "string_too_long":
         return f"is longer than {context['max_length']} characters", "shorten it"
     if error_type in ("model_type", "model_attributes_type", "dict_type"):
@@ -261,6 +263,7 @@ def section_models() -> dict[tuple[str, str], type[BaseModel]]:
         ("sinks.PORT", "files"): FileSink,
         ("sinks.PORT", "kafka"): KafkaSink,
         ("sinks.PORT", "none"): NoneSink,
+        ("metrics", ""): MetricsConfig,
     }
 
 

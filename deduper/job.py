@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -22,7 +23,7 @@ from bucket_store import failpoints
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
-from deduper.config import Config, FilesSource
+from deduper.config import Config, FilesSource, KafkaSource
 from deduper.errors import DeduperError
 from deduper.file_batch import FileBatches
 from deduper.full_disk import cannot_write
@@ -37,6 +38,9 @@ from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
 from deduper.window_run import Batch, TopicPorts, WindowRunner
 from deduper.worker_errors import raised_in_worker
+
+if TYPE_CHECKING:
+    from deduper.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -80,17 +84,21 @@ def run(
 
     with (
         restoring_handlers(),
+        _metrics(config, clock) as metrics,
         owned_store(
             config,
             take_over=take_over,
             wall_clock_us=clock,
             open_topics=lambda log: _topic_ports(config, log, the_session),
         ) as owned,
+        _watched_source(config, metrics, owned) as look_at_source,
     ):
+        if metrics is not None:
+            metrics.opened(owned.log)
         spark = the_session()
         stop.listen()
         try:
-            job = _Job(spark, config, owned, max_batches, on_progress, clock, stop)
+            job = _Job(spark, config, owned, max_batches, on_progress, clock, stop, metrics, look_at_source)
             job.run(drain=once or config.trigger == "available_now")
         finally:
             if session is None:
@@ -123,7 +131,11 @@ class _Job:
         on_progress: Callable[[BatchProgress], None],
         clock: Callable[[], int],
         stop: Stop,
+        metrics: JobMetrics | None,
+        look_at_source: Callable[[], None],
     ) -> None:
+        self._metrics = metrics
+        self._look_at_source = look_at_source
         self._session = session
         self._config = config
         self._log = owned.log
@@ -215,13 +227,19 @@ class _Job:
             except Exception as exc:
                 # Kept whole: through Spark it would come back as a text.
                 self._failure = reason_to_stop(self._log, raised_in_worker(exc))
+                if self._metrics is not None:
+                    self._metrics.failed("window")
                 raise
 
     def _run_batch(self, batch_id: int, frame: DataFrame) -> None:
         batch = self._source.batch(batch_id, frame)
         if batch is None:
             return
-        progress = self._runner.run(Batch(self._query_id(), batch_id, batch))
+        with contextlib.nullcontext() if self._metrics is None else self._metrics.window():
+            progress = self._runner.run(Batch(self._query_id(), batch_id, batch))
+        if self._metrics is not None:
+            self._metrics.window_ended(progress)
+            self._look_at_source()
         self._source.judged(batch)
         self.windows += 1
         for port in self.totals:
@@ -234,6 +252,24 @@ class _Job:
     def _query_id(self) -> str:
         active = self._session.streams.active
         return str(active[0].id) if active else ""
+
+
+def _metrics(config: Config, clock: Callable[[], int]) -> contextlib.AbstractContextManager[JobMetrics | None]:
+    if config.metrics is None:
+        return contextlib.nullcontext()
+    from deduper.metrics_server import serving_metrics
+
+    return serving_metrics(config, config.metrics, clock)
+
+
+def _watched_source(
+    config: Config, metrics: JobMetrics | None, owned: Ownership
+) -> contextlib.AbstractContextManager[Callable[[], None]]:
+    if metrics is None or not isinstance(config.source, KafkaSource):
+        return contextlib.nullcontext(lambda: None)
+    from deduper.source_watch import watched_source
+
+    return watched_source(config.source, metrics, owned.log)
 
 
 def _batch_source(config: Config, owned: Ownership) -> BatchSource:

@@ -16,7 +16,8 @@ class BatchProgress:
 
     `batch_id` is Spark's, `window` the store's. `latest_point` is ready to print (`PointScale.shown`): ISO 8601 text
     for times. `phases` names seconds of the numbered steps of a batch, in their order; `judge.…` are parts of
-    `judge`, `task.…` sums over the shards' tasks, several of which run at once.
+    `judge`, `task.…` sums over the shards' tasks, several of which run at once. `tables` sums over the shards
+    what the resident tables saw and did (`TableCounters`).
     """
 
     window: int
@@ -30,6 +31,7 @@ class BatchProgress:
     rows_per_second: float
     latest_point: str | int | float | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`, among others of its kind told apart by `event`."""
@@ -96,6 +98,7 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
     for name in ("seconds", "rows_per_second"):
         if name in values:
             values[name] = round(values[name], 3)
-    if "phases" in values:
-        values["phases"] = {name: round(seconds, 4) for name, seconds in values["phases"].items()}
+    for name in ("phases", "tables"):
+        if name in values:
+            values[name] = {inner: round(value, 4) for inner, value in values[name].items()}
     return values

@@ -62,6 +62,8 @@ sinks:                            # parquet | json | csv | kafka | none, each in
 
 trigger: 10s                      # time between two windows | available_now: stop when the source is drained
 
+#metrics: {{port: 9108}}            # numbers for Prometheus, at http://127.0.0.1:9108/metrics
+
 spark: {{}}                         # any Spark setting, such as spark.driver.memory: 2g
 """
 

@@ -152,6 +152,7 @@ class WindowRunner:
             rows_per_second=judgement.rows / profile.seconds,
             latest_point=self._config.point_scale.shown(record.latest_point),
             phases=profile.phases,
+            tables=_tables(judgement),
         )
 
     def _intend(self, batch: Batch, state: LogState) -> Intent:
@@ -293,6 +294,15 @@ def _partitions(judgement: Judgement) -> tuple[SourcePartition, ...]:
     for receipt in judgement.receipts.values():
         rows.update(receipt.rows_by_partition)
     return judgement.batch.partitions(rows)
+
+
+def _tables(judgement: Judgement) -> dict[str, float]:
+    """What the shards' tables saw and did, summed."""
+    totals: dict[str, float] = {}
+    for receipt in judgement.receipts.values():
+        for name, value in receipt.table_counters.items():
+            totals[name] = totals.get(name, 0) + value
+    return totals
 
 
 class _Phases:

@@ -38,6 +38,7 @@ _HEADINGS = {
     ("sinks.PORT", "kafka"): "A port with `format: kafka`",
     ("sinks.PORT", "files"): "A port with `format: parquet`, `json` or `csv`",
     ("sinks.PORT", "none"): "A port with `format: none`",
+    ("metrics", ""): "`metrics`",
 }
 
 

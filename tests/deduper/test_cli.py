@@ -237,13 +237,13 @@ def test_init_writes_a_valid_config_and_replaces_none(tmp_path: Path) -> None:
 
 def test_validate_shows_the_place_and_ends_with_2(tmp_path: Path) -> None:
     """As text on standard error, as JSON on standard output."""
-    file = write_config(tmp_path, more="metrics: {}\n")
+    file = write_config(tmp_path, more="metric: {}\n")
     result = run("config", "validate", file, "--set", "store.shards=0")
     assert result.exit_code == 2
     assert result.stderr.splitlines() == [
-        f"{file}:11:1: metrics: is not a setting of this release; remove the section",
-        "   11 | metrics: {}",
-        "      | ^^^^^^^",
+        f"{file}:11:1: metric: unknown setting; did you mean `metrics`?",
+        "   11 | metric: {}",
+        "      | ^^^^^^",
         "--set store.shards: store.shards: must be at least 1, found 0; remove it to have the default, 4",
         "",
         "2 problems; nothing was started.",
@@ -257,9 +257,9 @@ def test_validate_shows_the_place_and_ends_with_2(tmp_path: Path) -> None:
                 "source": str(file),
                 "line": 11,
                 "column": 1,
-                "setting": "metrics",
-                "what": "is not a setting of this release",
-                "write": "remove the section",
+                "setting": "metric",
+                "what": "unknown setting",
+                "write": "did you mean `metrics`?",
             }
         ],
     }

@@ -39,10 +39,25 @@ SINKS = BASE[BASE.index("sinks:") :]
 # What is replaced in BASE, by what, and the problems: line:column: setting: what is wrong; what to write.
 CASES: dict[str, tuple[str, str, list[str]]] = {
     "unknown-section": ("name: clicks", "nmae: clicks", ["1:1: nmae: unknown setting; did you mean `name`?"]),
-    "metrics": (
+    "metrics-port": (
         "name: clicks",
-        "name: clicks\nmetrics: {port: 9108}",
-        ["2:1: metrics: is not a setting of this release; remove the section"],
+        "name: clicks\nmetrics: {port: 99999}",
+        ["2:17: metrics.port: must be at most 65535, found 99999; remove it to have the default, 9108"],
+    ),
+    "metrics-host": (
+        "name: clicks",
+        'name: clicks\nmetrics: {host: ""}',
+        ["2:17: metrics.host: is empty; remove it to have the default, 127.0.0.1"],
+    ),
+    "metrics-unknown": (
+        "name: clicks",
+        "name: clicks\nmetrics: {prot: 9108}",
+        ["2:11: metrics.prot: unknown setting; did you mean `port`?"],
+    ),
+    "metrics-number": (
+        "name: clicks",
+        "name: clicks\nmetrics: 9108",
+        ["2:10: metrics: must be a section of settings, found `9108`; write `metrics: {port: 9108}`"],
     ),
     "bad-name": (
         "name: clicks",
@@ -711,6 +726,7 @@ SETTINGS = [
     *("expiry.live_categories", "expiry.remember_dropped", "store.url", "store.shards", "store.memory"),
     *("store.table_disk", "store.tables", "store.first_seen", "store.shared", "sinks.unique", "sinks.unique.format"),
     *("sinks.unique.path", "spark.x", "spark.spark.x", "nonsense", "source.nonsense", "sinks.unique.nonsense"),
+    *("metrics", "metrics.port", "metrics.host", "metrics.nonsense"),
 ]
 ODD_VALUES: list[object] = [
     *(None, True, 0, -1, 2**70, 1.5, "", "x", " ", "${", "never", "none", "ordered", "category", "csv", "off"),
@@ -757,7 +773,7 @@ def test_no_value_of_any_setting_is_a_crash(setting: str, expiry: dict[str, obje
         elif section == "sinks" and "." in inner:
             data["sinks"]["unique"][inner.partition(".")[2]] = value
         else:
-            data[section][inner] = value
+            data.setdefault(section, {})[inner] = value
         config, found = findings(data, base_dir=tmp_path)
         assert (config is None) == bool(found), value
         for finding in found:

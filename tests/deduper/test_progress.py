@@ -24,6 +24,7 @@ PROGRESS = BatchProgress(
     rows_per_second=392_974.3,
     latest_point="2024-12-31T00:00:00Z",
     phases={"intent": 0.00123, "judge": 2.5},
+    tables={"hits": 3, "load_seconds": 0.12345},
 )
 SUMMARY = RunSummary(windows=1, unique=10, duplicate=5, expired=1, error=0, seconds=75.04, stopped_by="max_batches")
 
@@ -52,6 +53,7 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
         "rows_per_second": 392_974.3,
         "latest_point": "2024-12-31T00:00:00Z",
         "phases": {"intent": 0.0012, "judge": 2.5},
+        "tables": {"hits": 3, "load_seconds": 0.1235},
     }
 
 

@@ -1,0 +1,58 @@
+"""How far a job is behind its topics: what the brokers hold and no committed window does.
+
+Asked beside the job, with a client of its own and without patience: whoever shows a lag can do without it for a while,
+and nobody may be kept waiting for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its annotations
+
+from deduper.config_kafka import KafkaSource
+from deduper.kafka_errors import BrokerUnavailableError
+from deduper.kafka_fates import error_of, names_a_missing_topic
+from deduper.kafka_offsets import Offsets, TopicPartition
+from deduper.kafka_options import connection_options, librdkafka_options
+
+_ANSWER_S = 5.0
+_ISOLATION = "kafka.isolation.level"
+_QUIET = logging.getLogger("deduper.kafka.client")
+
+
+class LatestOffsets:
+    """Asks the brokers of a source for the ends of its partitions. For one thread."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._admin = AdminClient(
+            dict(librdkafka_options(source.bootstrap_servers, connection_options(source.options))), logger=_QUIET
+        )
+        reads_all = source.options.get(_ISOLATION) == "read_uncommitted"
+        # The end that the source itself can read up to: what lies in an open transaction is not there yet.
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if reads_all else IsolationLevel.READ_COMMITTED
+
+    def ask(self, places: Iterable[TopicPartition]) -> Offsets:
+        """The offset after the last readable record of each of these partitions; those that are gone are left out.
+
+        Raises:
+            BrokerUnavailableError: no answer within seconds.
+        """
+        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # not in its annotations
+        wanted = {ClientPartition(place.topic, place.partition): spec for place in places}
+        found: Offsets = {}
+        if not wanted:
+            return found
+        answers = self._admin.list_offsets(wanted, isolation_level=self._isolation, request_timeout=_ANSWER_S)
+        for place, answer in answers.items():
+            try:
+                found[TopicPartition(place.topic, place.partition)] = answer.result(_ANSWER_S).offset
+            except KafkaException as exc:
+                if not names_a_missing_topic(error_of(exc)):
+                    raise BrokerUnavailableError(f"the ends of the source's topics: {error_of(exc).str()}") from exc
+            except TimeoutError as exc:
+                raise BrokerUnavailableError("the ends of the source's topics: no answer") from exc
+        return found

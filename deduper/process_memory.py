@@ -1,0 +1,60 @@
+"""How much memory a job's processes hold, by what they are: the driver, Spark's JVM, the Python workers.
+
+Read from /proc, as resident bytes (RSS). Pages that several processes share, such as those of resident tables and of
+what a worker has from the daemon it was forked from, count in each of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from pathlib import Path
+
+_PROC = Path("/proc")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes(driver: int | None = None) -> dict[str, int]:
+    """RSS of the driver (`driver`, a process id; this process without one), its `jvm`, and the JVM's `workers`.
+
+    A child of the driver that is no JVM counts as nothing; zeros where there is no such process, or no /proc.
+    """
+    pid = os.getpid() if driver is None else driver
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    names: dict[int, str] = {}
+    for child, parent, name in _processes():
+        children[parent].append(child)
+        names[child] = name
+    found = {"driver": _rss(pid), "jvm": 0, "workers": 0}
+    for jvm in children[pid]:
+        if names[jvm] == "java":
+            found["jvm"] += _rss(jvm)
+            found["workers"] += sum(map(_rss, _descendants(jvm, children)))
+    return found
+
+
+def _descendants(pid: int, children: dict[int, list[int]]) -> list[int]:
+    found = list(children.get(pid, ()))
+    for child in found:
+        found.extend(children.get(child, ()))
+    return found
+
+
+def _processes() -> list[tuple[int, int, str]]:
+    """(process, its parent, its name) of all that run."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in _PROC.iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    name, _, rest = (entry / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+                    found.append((int(entry.name), int(rest.split()[1]), name))
+    return found
+
+
+def _rss(pid: int) -> int:
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0
