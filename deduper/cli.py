@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from deduper.errors import ConfigError, ExitCode, UsageError, exit_code_of
+from deduper.publication import Unknown
 
 if TYPE_CHECKING:
     from deduper.config_file import LoadedConfig
@@ -182,6 +183,13 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Fence off another owner of the store, even one that is alive.")
     ] = False,
+    unpublished: Annotated[
+        Unknown,
+        typer.Option(
+            "--unpublished",
+            help="A committed window of which Kafka no longer knows whether it was published: publish or skip it.",
+        ),
+    ] = Unknown.REFUSE,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for every window.")] = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -202,6 +210,7 @@ def run(
         once=once,
         max_batches=max_batches,
         take_over=take_over,
+        unpublished=unpublished,
         on_progress=_progress_printer(as_json=as_json, verbose=verbose),
     )
     typer.echo(json_line(summary.to_json()) if as_json else summary_line(summary))

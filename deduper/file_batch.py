@@ -136,3 +136,9 @@ class FileBatches:
 
     def judged(self, batch: SourceBatch) -> None:
         self._known.update(batch.digests)
+
+    def look(self) -> None:
+        """Files are there, or they are not."""
+
+    def is_over(self, failure: Exception) -> bool:
+        raise failure

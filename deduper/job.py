@@ -7,6 +7,7 @@ flag was raised ends in an exception, never in a return: Spark would hold it for
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -30,10 +31,12 @@ from deduper.full_disk import cannot_write
 from deduper.output_names import topic_sinks
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
+from deduper.publication import Unknown
 from deduper.receipts import receipt_box
 from deduper.source_batch import BatchSource
+from deduper.spark_errors import innermost_cause
 from deduper.spark_session import end_session, has_ended, kill_children, require_java, start_session
-from deduper.stopping import Stop, restoring_handlers
+from deduper.stopping import Stop, StopRequested, restoring_handlers
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
 from deduper.window_run import Batch, TopicPorts, WindowRunner
@@ -61,13 +64,15 @@ def run(
     take_over: bool,
     on_progress: Callable[[BatchProgress], None],
     session: SparkSession | None = None,
+    unpublished: Unknown = Unknown.REFUSE,
     clock: Callable[[], int] = wall_clock_us,
 ) -> RunSummary:
     """Run the job until the source is drained (`once`, or the trigger says so), `max_batches` windows, or a signal.
 
     Called from the main thread: SIGTERM and SIGINT finish the running window and stop. A `session` that is given is
-    used as it is and left running; without one, the job starts its own with the settings of `spark_session`. `clock`
-    gives the wall clock in µs since the epoch.
+    used as it is and left running; without one, the job starts its own with the settings of `spark_session`.
+    `unpublished` is what becomes of a window of which the Kafka cluster no longer knows whether it was published.
+    `clock` gives the wall clock in µs since the epoch.
 
     Raises:
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
@@ -76,6 +81,7 @@ def run(
     started = time.perf_counter()
     stop = Stop()
 
+    @functools.cache  # ports may ask for it before the stream does, and from its thread
     def the_session() -> SparkSession:
         if session is not None:
             return session
@@ -89,7 +95,7 @@ def run(
             config,
             take_over=take_over,
             wall_clock_us=clock,
-            open_topics=lambda log: _topic_ports(config, log, the_session),
+            open_topics=lambda log: _topic_ports(config, log, the_session, unpublished),
         ) as owned,
         _watched_source(config, metrics, owned) as look_at_source,
     ):
@@ -113,10 +119,6 @@ def run(
 
 # What comes of a JVM that is gone, in whatever state of a call.
 _OF_SPARK = (PySparkException, Py4JError, OSError)
-
-
-class _StopRequested(Exception):
-    """Ends a batch that came after the stop: nothing of it was begun, and Spark must not count it as done."""
 
 
 class _Job:
@@ -144,7 +146,7 @@ class _Job:
         self._on_progress = on_progress
         judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session))
         self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock, owned.topics)
-        self._source = _batch_source(config, owned)
+        self._source = _batch_source(config, owned, stop)
         self._stop = stop
         self._working = threading.Lock()
         self._failure: Exception | None = None
@@ -155,7 +157,7 @@ class _Job:
     def run(self, *, drain: bool) -> None:
         """Run to the end."""
         try:
-            self._follow(self._writer(drain=drain).start())
+            self._follow(drain=drain)
             if self._failure is not None:
                 raise self._failure
         except _OF_SPARK as exc:
@@ -173,15 +175,40 @@ class _Job:
             # A supervisor's signal goes to all processes of a job: the JVM ends with the window half done.
             logger.warning("the JVM was ended too; what it had begun is judged again at the next start")
 
-    def _follow(self, query: StreamingQuery) -> None:
-        """Wait for the query's end, or end it."""
-        while not self._ended(query):
+    def _follow(self, *, drain: bool) -> None:
+        """Run the stream to its end; one that its source has failed goes on from its checkpoint once that is over."""
+        while True:
+            failure = self._failure_of(self._writer(drain=drain).start())
+            if failure is None or not self._passes(failure):
+                return
+            logger.warning("the stream is started again where it was: %s", innermost_cause(failure))
+
+    def _failure_of(self, query: StreamingQuery) -> Exception | None:
+        """Wait for the query's end, or end it; gives why it has failed, when that was not in a batch of ours."""
+        while True:
+            try:
+                if query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]
+                    return None
+            except StreamingQueryException as exc:
+                return None if self._failure is not None or self._stop.is_asked_for else exc
             self._look_at_owner()
+            self._source.look()
             # Between two batches only: a query that is stopped in the middle of a write may return before it ends.
             if self._stop.is_asked_for and self._working.acquire(blocking=False):
                 self._working.release()
                 query.stop()
-                return
+                return None
+
+    def _passes(self, failure: Exception) -> bool:
+        """Wait until what has failed may be tried again; False when a stop was asked for meanwhile."""
+        try:
+            while not self._source.is_over(failure):
+                if self._stop.is_asked_for:
+                    return False
+                self._look_at_owner()
+        except (DeduperError, *_OF_SPARK) as exc:
+            raise reason_to_stop(self._log, cannot_write(exc, "its checkpoint", self._checkpoint) or exc) from failure
+        return not self._stop.is_asked_for
 
     def _writer(self, *, drain: bool) -> DataStreamWriter:
         writer = (
@@ -194,15 +221,6 @@ class _Job:
             return writer.trigger(availableNow=True)
         assert isinstance(self._config.trigger, int)
         return writer.trigger(processingTime=f"{self._config.trigger // 1000} milliseconds")
-
-    def _ended(self, query: StreamingQuery) -> bool:
-        try:
-            return bool(query.awaitTermination(_POLL_SECONDS))  # type: ignore[arg-type]
-        except StreamingQueryException as exc:
-            if self._failure is None and not self._stop.is_asked_for:
-                failure = cannot_write(exc, "its checkpoint", self._checkpoint) or exc
-                raise reason_to_stop(self._log, failure) from exc
-            return True
 
     def _look_at_owner(self) -> None:
         """Between two batches: an owner with nothing to do must notice too that another has taken over."""
@@ -221,9 +239,11 @@ class _Job:
         """Spark's callback."""
         with self._working:
             if self._stop.is_asked_for:
-                raise _StopRequested(f"batch {batch_id} came after the stop")
+                raise StopRequested(f"batch {batch_id} came after the stop")
             try:
                 self._run_batch(batch_id, frame)
+            except StopRequested:
+                raise
             except Exception as exc:
                 # Kept whole: through Spark it would come back as a text.
                 self._failure = reason_to_stop(self._log, raised_in_worker(exc))
@@ -272,21 +292,23 @@ def _watched_source(
     return watched_source(config.source, metrics, owned.log)
 
 
-def _batch_source(config: Config, owned: Ownership) -> BatchSource:
+def _batch_source(config: Config, owned: Ownership, stop: Stop) -> BatchSource:
     if isinstance(config.source, FilesSource):
         return FileBatches(config.source, owned.checkpoint, known_digests(owned.log.root, owned.log.state.sources))
     # Not everybody has Kafka's client.
     from deduper.kafka_batch import KafkaBatches
     from deduper.kafka_cluster import KafkaCluster
+    from deduper.kafka_watch import BrokerWatch
 
-    return KafkaBatches(config.source, owned.checkpoint, KafkaCluster(config.source), owned.log.state)
+    watch = BrokerWatch(config.source, is_stopping=lambda: stop.is_asked_for)
+    return KafkaBatches(config.source, owned.checkpoint, KafkaCluster(config.source), owned.log.state, watch)
 
 
 def _topic_ports(
-    config: Config, log: CommitLog, session: Callable[[], SparkSession]
+    config: Config, log: CommitLog, session: Callable[[], SparkSession], unpublished: Unknown
 ) -> contextlib.AbstractContextManager[TopicPorts | None]:
     if not topic_sinks(config):
         return contextlib.nullcontext()
     from deduper.kafka_ports import KafkaPorts
 
-    return contextlib.closing(KafkaPorts(config, log, session))
+    return contextlib.closing(KafkaPorts(config, log, session, unpublished))

@@ -22,6 +22,7 @@ from deduper.kafka_checkpoint import offsets_of_batch
 from deduper.kafka_cluster import KafkaCluster
 from deduper.kafka_offsets import ENDS, Ends, Loss, OffsetRange, ends_to_wire, judged_ends, new_offsets
 from deduper.kafka_source import kafka_stream, kafka_tuples
+from deduper.kafka_watch import BrokerWatch
 from deduper.source_batch import SourceBatch
 
 logger = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class KafkaBatch:
     frame: DataFrame
     ranges: tuple[OffsetRange, ...]
     ends: Ends
+    watch: BrokerWatch
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -70,7 +72,8 @@ class KafkaBatch:
         return kafka_tuples(session, self.frame, self.source, self.ranges)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
-        raise error
+        self.watch.bear(error)
+        return self
 
     def extra(self) -> dict[str, Any]:
         return {ENDS: ends_to_wire(self.ends)}
@@ -79,11 +82,14 @@ class KafkaBatch:
 class KafkaBatches:
     """The Kafka source of a job."""
 
-    def __init__(self, source: KafkaSource, checkpoint_path: Path, cluster: KafkaCluster, state: LogState) -> None:
+    def __init__(
+        self, source: KafkaSource, checkpoint_path: Path, cluster: KafkaCluster, state: LogState, watch: BrokerWatch
+    ) -> None:
         self._source = source
         self._checkpoint = checkpoint_path
         self._cluster = cluster
         self._ends = judged_ends(state)
+        self._watch = watch
 
     def stream(self, session: SparkSession) -> DataFrame:
         return kafka_stream(session, self._source, self._cluster.starting_offsets(self._ends))
@@ -101,12 +107,19 @@ class KafkaBatches:
         if not found.ranges:
             self._ends = found.ends
             return None
-        return KafkaBatch(self._source, self._cluster.cluster_id, frame, found.ranges, found.ends)
+        return KafkaBatch(self._source, self._cluster.cluster_id, frame, found.ranges, found.ends, self._watch)
 
     def judged(self, batch: SourceBatch) -> None:
         assert isinstance(batch, KafkaBatch)
         self._ends = batch.ends
+        self._watch.forward()
         self._cluster.commit_offsets(batch.ranges)
+
+    def look(self) -> None:
+        self._watch.look()
+
+    def is_over(self, failure: Exception) -> bool:
+        return self._watch.is_over(failure)
 
     def _report(self, batch_id: int, losses: tuple[Loss, ...]) -> None:
         if not losses:

@@ -86,7 +86,7 @@ class PublicationUnknownError(KafkaSinkError):
     """Whether a window was published cannot be known any more: the cluster has forgotten.
 
     The operator: look for the window's records in the topic (header `dedup-window`) with a read_committed consumer,
-    then start once with the answer: publish it again, or take it as published.
+    then start once with `--unpublished publish` (send it again) or `--unpublished skip` (take it as published).
     """
 
     exit_code = ExitCode.INTEGRITY

@@ -413,7 +413,7 @@ class _Slot:
             raise PublicationUnknownError(
                 f"{subject}: committed {work.age_s / 86400:.1f} days ago and not marked as published; group "
                 f"{self.name} holds {past}, so nobody knows whether it was. Look for its records in the topic (header "
-                "dedup-window, read_committed), then start once with the answer: publish or skip"
+                "dedup-window, read_committed), then start once with --unpublished publish or --unpublished skip"
             )
         logger.warning("%s: %s, as the operator has answered", subject, work.unknown.value)
         return work.unknown is Unknown.SKIP

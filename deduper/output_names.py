@@ -72,24 +72,32 @@ def topic_sinks(config: Config) -> dict[str, KafkaSink]:
     return {port: sink for port, sink in config.sinks.items() if isinstance(sink, KafkaSink)}
 
 
-_TOPIC = re.compile(r"kafka:(?P<topic>[a-zA-Z0-9._-]+)\?slots=(?P<slots>\d+(?:,\d+)*)")
+_TOPIC = re.compile(
+    r"kafka:(?P<topic>[a-zA-Z0-9._-]+)\?(?:job=(?P<job>[a-z0-9][a-z0-9._-]*)&)?slots=(?P<slots>\d+(?:,\d+)*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
-    """Where the rows of a staged file go that is never published as a file: a topic, by these writers."""
+    """Where the rows of a staged file go that is never published as a file: a topic, by these writers.
+
+    `job` is the name in their transactional ids, and None when they are sent at least once, without transactions. It is
+    the name the job had when the window was committed: under another nobody would know whether it was published.
+    """
 
     topic: str
     slots: tuple[int, ...]
+    job: str | None = None
 
     def __str__(self) -> str:
-        return f"kafka:{self.topic}?slots={','.join(map(str, self.slots))}"
+        job = "" if self.job is None else f"job={self.job}&"
+        return f"kafka:{self.topic}?{job}slots={','.join(map(str, self.slots))}"
 
     @classmethod
     def of(cls, final: str) -> TopicPlace | None:
         """What the final name in a commit record says; None when it is a file's."""
         found = _TOPIC.fullmatch(final)
-        return None if found is None else cls(found["topic"], tuple(map(int, found["slots"].split(","))))
+        return None if found is None else cls(found["topic"], tuple(map(int, found["slots"].split(","))), found["job"])
 
 
 def staging_homes(config: Config) -> list[Path]:

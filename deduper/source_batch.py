@@ -65,3 +65,13 @@ class BatchSource(Protocol):
 
     def judged(self, batch: SourceBatch) -> None:
         """A batch was committed."""
+
+    def look(self) -> None:
+        """Called again and again while the stream runs: to say what it waits for, if it does. Never fails."""
+
+    def is_over(self, failure: Exception) -> bool:
+        """Whether the stream that ended with this failure may be started again now; asked again when not.
+
+        Raises:
+            Exception: `failure` itself or another, when it is not to be started again.
+        """

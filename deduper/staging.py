@@ -194,7 +194,7 @@ def make_durable(
     named = [
         (
             file,
-            str(TopicPlace(topics[port].topic, file.slots))
+            str(_topic_place(config.name, topics[port], file.slots))
             if port in topics
             else str(sinks[port].path / final_name(store_id, attempt, number, sinks[port].format)),
         )
@@ -207,6 +207,10 @@ def make_durable(
         for synced in pool.map(fs.fsync_dir, directories):
             assert synced is None
     return outputs
+
+
+def _topic_place(job: str, sink: KafkaSink, slots: tuple[int, ...]) -> TopicPlace:
+    return TopicPlace(sink.topic, slots, job if sink.delivery == "exactly_once" else None)
 
 
 def publish(outputs: Sequence[OutputFile], *, fs: FileSystem = LOCAL) -> list[OutputFile]:

@@ -20,6 +20,10 @@ logger = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+class StopRequested(Exception):
+    """Ends a batch after a stop was asked for: nothing of it is committed, and Spark must not count it as done."""
+
+
 class Stop:
     """Whether the job is to stop, and why. Any thread may ask and look."""
 

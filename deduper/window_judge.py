@@ -28,6 +28,7 @@ from deduper.config import CategoryExpiry, Config
 from deduper.errors import IntegrityError
 from deduper.job_times import JobClock
 from deduper.judge_plan import Categories, arrange_categories, judged, prepare
+from deduper.output_names import file_sinks, topic_sinks
 from deduper.receipts import Receipt, ReceiptBox, take_receipts
 from deduper.shard_task import BatchTask
 from deduper.source_batch import SourceBatch
@@ -212,7 +213,7 @@ def _disagreement(config: Config, judgement: Judgement) -> str | None:
     counts = port_counts(judgement.receipts.values())
     if sum(counts.values()) != judgement.rows:
         return f"{judgement.rows} rows came in, the shards judged {sum(counts.values())}: {counts}"
-    for port in staging.file_sinks(config):
+    for port in (*file_sinks(config), *topic_sinks(config)):
         staged = sum(file.rows for file in judgement.staged.get(port, ()))
         if staged != counts[port]:
             return f"port {port}: {counts[port]} rows judged, {staged} rows staged"

@@ -17,6 +17,7 @@ _lock = threading.Lock()
 _kills: list[tuple[str, str, str]] = []
 _recoveries: list[float] = []
 _stops: list[tuple[str, float]] = []
+_notes: list[str] = []
 
 
 def note_kill(point: str, victim: str, backend: str) -> None:
@@ -37,6 +38,12 @@ def note_stop(what: str, seconds: float) -> None:
         _stops.append((what, seconds))
 
 
+def note(line: str) -> None:
+    """What is to be said at the end of the session as it is."""
+    with _lock:
+        _notes.append(line)
+
+
 def summary() -> list[str]:
     """The lines for the end of a session."""
     if not _kills and not _stops:
@@ -55,7 +62,7 @@ def summary() -> list[str]:
         )
     if _stops:
         lines.append("stops: " + ", ".join(f"{what} {seconds:.1f} s" for what, seconds in _stops))
-    return lines
+    return lines + _notes
 
 
 def recoveries() -> list[float]:

@@ -1,0 +1,265 @@
+"""Exactly once from topic to topics while broker, driver and workers are killed, and old drivers wake up.
+
+Real processes: the command line, a broker, readers of committed records that read all the while. `CRASH_SEED` repeats
+what a session has drawn; what was killed, and how long it took to be back, stands at the end of the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash import ledger
+from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
+from tests.crash.scene import is_frozen, living, signal_all, state_of, wait_until
+from tests.services.kafka_broker import Broker
+from tests.services.kafka_jobs import header
+from tests.services.kafka_traffic import Follower, send
+from tests.spark.harness import PORTS
+
+pytestmark = [pytest.mark.crash, pytest.mark.services, pytest.mark.timeout(1200)]
+
+RECORDS, MANY = 100_000, 12_000
+DEADLINE_S = 600.0
+# Of the publication; each leaves the window in another state.
+PUBLISHING = (
+    "window.4.committed",
+    "kafka.initialised",
+    "kafka.begun",
+    "kafka.part",
+    "kafka.sent",
+    "kafka.offsets",
+    "kafka.committed",
+    "window.5.published",
+    "window.6.half",
+)
+# Each slot of each port meets it.
+A_WINDOW = 12
+WORKER_POINTS = ("judge.drained", "tables.applied", "judge.piece.before", "piece.entered", "judge.piece.after")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker to be killed."""
+    with Broker(tmp_path_factory.mktemp("kafka")) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def followed(scene: KafkaScene) -> Iterator[dict[str, Follower]]:
+    """Readers of every port, from before the first record to the end of the block."""
+    with contextlib.ExitStack() as stack:
+        yield {port: stack.enter_context(follower) for port, follower in scene.followers().items()}
+
+
+class BrokerKills(threading.Thread):
+    """Kills the broker and starts it again, whenever readers have seen so many records more."""
+
+    def __init__(self, broker: Broker, seen: Callable[[], int], at: list[int], rng: random.Random) -> None:
+        super().__init__(name="broker kills", daemon=True)
+        self._broker = broker
+        self._seen = seen
+        self._at = at
+        self._rng = rng
+        self.over = threading.Event()
+        self.recoveries: list[float] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Until all kills are done, or it is over."""
+        try:
+            for at in self._at:
+                while self._seen() < at:
+                    if self.over.wait(0.02):
+                        return
+                self._kill()
+        except BaseException as exc:  # noqa: BLE001  told by whoever waits
+            self.failure = exc
+
+    def _kill(self) -> None:
+        self._broker.kill()
+        killed, before = time.monotonic(), self._seen()
+        ledger.note_kill("broker", "broker", "kafka")
+        time.sleep(self._rng.uniform(0, 1.5))
+        self._broker.start()
+        while self._seen() == before:
+            if self.over.wait(0.02):
+                return
+        self.recoveries.append(time.monotonic() - killed)
+
+
+def wait_for_end(driver: subprocess.Popen[bytes], scene: KafkaScene) -> int:
+    """The driver's exit code."""
+    wait_until(f"the end of a driver\n{scene.log}", lambda: driver.poll() is not None, DEADLINE_S)
+    assert driver.returncode is not None
+    return driver.returncode
+
+
+def test_nothing_twice_and_nothing_lost_whoever_is_killed(broker: Broker, tmp_path: Path) -> None:
+    """100,000 records, three kills each of broker, driver and workers: every key once, every record on one port."""
+    print(f"CRASH_SEED={ledger.SEED}")
+    began = time.monotonic()
+    rng = random.Random(ledger.SEED)
+    traffic = made_traffic(RECORDS, rng)
+    deliveries = {"error": "at_least_once"}
+    scene = KafkaScene(tmp_path / "job", broker=broker, max_offsets=9_000, deliveries=deliveries).make()
+    sent = send(broker.plain(), scene.source, traffic.records)
+    first, second = rng.sample(PUBLISHING, 2)
+    drivers = [f"{point}=kill@{_nth(point, rng)}" for point in (first, second)] + ["at random"]
+    # One worker dies in each run that ends in a kill.
+    workers = rng.sample(WORKER_POINTS, len(drivers))
+    recoveries: list[float] = []
+    with followed(scene) as readers:
+
+        def seen() -> int:
+            return sum(len(reader.arrived) for reader in readers.values())
+
+        at = [int(RECORDS * (third + rng.uniform(0.05, 0.25))) for third in (0.0, 0.3, 0.6)]
+        kills = BrokerKills(broker, seen, at, rng)
+        kills.start()
+        killed_at = None
+        try:
+            for kill, worker in zip([*drivers, ""], [*workers, ""], strict=True):
+                armed = [kill] if "=" in kill else []
+                armed += [f"{worker}=kill@{rng.choice((1, 2))}:once={once_path(scene, worker)}"] if worker else []
+                before = seen()
+                driver = scene.start("--once", armed=",".join(armed))
+                wait_until(
+                    f"more records\n{scene.log}",
+                    lambda driver=driver, before=before: seen() > before or driver.poll() is not None,  # type: ignore[misc]
+                    DEADLINE_S,
+                )
+                if killed_at is not None:
+                    recoveries.append(time.monotonic() - killed_at)
+                    ledger.note_recovery(recoveries[-1])
+                if kill == "at random":
+                    wait_until("the worker's death", once_path(scene, worker).exists, DEADLINE_S)
+                    time.sleep(rng.uniform(0, 2))
+                    driver.kill()
+                code = wait_for_end(driver, scene)
+                killed_at = time.monotonic()
+                assert code == (-signal.SIGKILL if kill else 0), f"{kill}: exit code {code}\n{scene.output()}"
+                if kill:
+                    ledger.note_kill(kill.partition("=")[0], "driver", "kafka")
+                    assert once_path(scene, worker).exists(), f"{worker} was never met\n{scene.output()}"
+                    ledger.note_kill(worker, "worker", "kafka")
+        finally:
+            kills.over.set()
+            kills.join(120)
+            if not broker.is_running:
+                broker.start()
+            scene.clean_up()
+        assert kills.failure is None, kills.failure
+        assert len(kills.recoveries) == 3, f"{scene.log}\n{scene.output()}"
+        expected = len({*traffic.keys.values()}) + len(traffic.late)
+        wait_until("all is read", lambda: len(readers["unique"].arrived) + len(readers["expired"].arrived) >= expected)
+        afterwards = scene.read()
+        for port in PORTS:
+            readers[port].wait_for(len(afterwards[port]))
+        meanwhile = {port: reader.records for port, reader in readers.items()}
+    for what, records in (("read meanwhile", meanwhile), ("read afterwards", afterwards)):
+        found = problems(sent, traffic, records, repeatable=["error"])
+        assert found == [], f"{what}, seed {ledger.SEED}: {found}\n{scene.log}"
+    assert {port: len(records) for port, records in meanwhile.items()} == {
+        port: len(records) for port, records in afterwards.items()
+    }
+    ledger.note(
+        f"Kafka, exactly once: {RECORDS:,} records, {scene.windows()} windows, {time.monotonic() - began:.0f} s; "
+        f"unique {len(afterwards['unique']):,}, duplicate {len(afterwards['duplicate']):,}, expired "
+        f"{len(afterwards['expired']):,}, error {len(afterwards['error']):,} (at least once: "
+        f"{repeats(afterwards['error'])} repeats); drivers killed at {', '.join(drivers)}, workers at "
+        f"{', '.join(workers)}; back after a driver's death {_shown(recoveries)}, a broker's {_shown(kills.recoveries)}"
+    )
+
+
+def _nth(point: str, rng: random.Random) -> int:
+    """Which hit, so that it falls into the second or third window of a run."""
+    if point == "kafka.initialised":
+        return rng.randint(2, 9)  # Of a run's first window only: producers stay open.
+    return rng.randint(2, 3) if point.startswith("window.") else rng.randint(9, 2 * A_WINDOW)
+
+
+def _shown(seconds: list[float]) -> str:
+    return ", ".join(f"{one:.1f} s" for one in seconds)
+
+
+def test_at_least_once_repeats_and_loses_nothing(broker: Broker, tmp_path: Path) -> None:
+    """Killed between publication and mark: that window comes again as a whole, and nothing else does."""
+    rng = random.Random(ledger.SEED + 1)
+    traffic = made_traffic(MANY, rng)
+    deliveries = dict.fromkeys(PORTS, "at_least_once")
+    scene = KafkaScene(
+        tmp_path / "job",
+        broker=broker,
+        source="often",
+        max_offsets=MANY // 3,
+        deliveries=deliveries,
+        preserve_order=False,
+    ).make()
+    sent = send(broker.plain(), scene.source, traffic.records)
+    try:
+        assert scene.run(armed="window.5.published=kill@2") == -signal.SIGKILL, scene.output()
+        ledger.note_kill("window.5.published", "driver", "kafka")
+        assert scene.run() == 0, scene.output()
+    finally:
+        scene.clean_up()
+    records = scene.read()
+    assert problems(sent, traffic, records, repeatable=PORTS, ordered=()) == []
+    again = {port: repeats(records[port]) for port in PORTS}
+    for port in PORTS:
+        times = Counter((header(record, "dedup-window"), header(record, "n")) for record in records[port])
+        assert {window for (window, _), count in times.items() if count == 2} == {"1"}, again
+        assert {count for (window, _), count in times.items() if window == "1"} == {2}, again
+    # Spark cuts batches partition by partition.
+    assert abs(sum(again.values()) - MANY // 3) < PARTITIONS, again
+    ledger.note(f"Kafka, at least once: {MANY:,} records, a kill before the mark: repeats {again}")
+
+
+def test_old_drivers_show_nothing_when_they_wake(broker: Broker, tmp_path: Path) -> None:
+    """One frozen while it judges, one in an open transaction, each taken over: both end with 5, and no record more."""
+    rng = random.Random(ledger.SEED + 2)
+    traffic = made_traffic(MANY, rng)
+    scene = KafkaScene(tmp_path / "job", broker=broker, source="sleep", max_offsets=MANY // 3).make()
+    sent = send(broker.plain(), scene.source, traffic.records)
+    try:
+        judging = scene.start("--once", armed=f"judge.drained=freeze:once={once_path(scene, 'asleep')}")
+        wait_until("a worker frozen", lambda: _frozen_workers(judging) or judging.poll() is not None, DEADLINE_S)
+        signal_all(judging, signal.SIGSTOP)
+        assert judging.poll() is None, scene.output()
+        nth = rng.randint(A_WINDOW + 2, 2 * A_WINDOW - 2)
+        sending = scene.start("--once", "--take-over", armed=f"kafka.sent=freeze@{nth}")
+        wait_until("a driver frozen", lambda: is_frozen(sending) or sending.poll() is not None, DEADLINE_S)
+        signal_all(sending, signal.SIGSTOP)
+        assert sending.poll() is None, scene.output()
+        assert scene.windows() >= 1
+        with followed(scene) as readers:
+            assert scene.run("--take-over") == 0, scene.output()
+            for port, records in scene.read().items():
+                readers[port].wait_for(len(records))
+            before = {port: len(reader.arrived) for port, reader in readers.items()}
+            for driver in (judging, sending):
+                woken = time.monotonic()
+                signal_all(driver, signal.SIGCONT)
+                wait_until("the end of a sleeper", lambda driver=driver: driver.poll() is not None, 120)  # type: ignore[misc]
+                assert driver.returncode == 5, f"exit code {driver.returncode}\n{scene.output()}"
+                ledger.note_stop("woken on Kafka", time.monotonic() - woken)
+                wait_until("no process left", lambda driver=driver: not living(driver), 60)  # type: ignore[misc]
+            after = scene.read()
+            assert {port: len(records) for port, records in after.items()} == before
+            assert {port: len(reader.arrived) for port, reader in readers.items()} == before
+        assert problems(sent, traffic, after) == []
+    finally:
+        scene.clean_up()
+
+
+def _frozen_workers(driver: subprocess.Popen[bytes]) -> bool:
+    return any(state_of(process)[1] == "T" for process in living(driver))
