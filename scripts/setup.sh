@@ -104,6 +104,17 @@ setup_maven() {
     command -v mvn >/dev/null || try_install maven || missing "Maven, which fetches Kafka's jars" maven
 }
 
+# Prometheus with its promtool, which the tests of the metrics start. Where services start by themselves the package's own is
+# told not to: the tests want their own, for seconds.
+setup_prometheus() {
+  command -v prometheus >/dev/null && command -v promtool >/dev/null && return
+  if try_install prometheus; then
+    [[ ! -d /run/systemd/system ]] || systemctl disable --now --quiet prometheus || true
+  else
+    missing "Prometheus, which the tests of the metrics start" prometheus
+  fi
+}
+
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   case "${1:-}" in
     "" | test) ;;

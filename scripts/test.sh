@@ -19,6 +19,7 @@ setup_python test
 if [[ ${#markers[@]} != 0 ]]; then
   setup_java
   setup_maven
+  setup_prometheus
 fi
 cd "$REPO"
 
