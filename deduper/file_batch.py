@@ -86,6 +86,10 @@ class FileBatch:
             return replace(self, suspects=self.suspects | {culprit.uri})
         return replace(self, files=tuple(bad if file is culprit else file for file in self.files))
 
+    def confirmed(self, rows: Mapping[int, int]) -> FileBatch:
+        del rows  # a file that changed or went away while it was read has told so itself
+        return self
+
     def extra(self) -> dict[str, Any]:
         return {}
 

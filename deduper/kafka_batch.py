@@ -1,47 +1,77 @@
 """Batches of Kafka records: which offsets are new to the store, and what is lost when some are gone.
 
 How far every topic partition was judged stands in the last commit record (`ENDS` in its `extra`), so a start reads no
-more than that, however long the job has run.
+more than that, however long the job has run. Spark only says that there is something new, and how far.
+
+What the brokers have lost is looked for three times. *At the start*: what has happened since the last commit, so that
+Spark is started where the records are. *When a batch comes*: what is still there of it is its ranges. *After it was
+judged, before its commit*: a record may have vanished between the look and the reading, which Spark passes over in
+silence. A topic whose id is still the same and whose earliest offset has not passed a range's beginning has held the
+whole range all the time, because both only ever move on; and a range that gave a record for each of its offsets was
+read whole, whatever came after. If neither holds, the batch is held against the cluster anew and judged again.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import IsolationLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from bucket_store.log_values import LogState
 from bucket_store.sources_file import SourcePartition
+from deduper import checkpoint
 from deduper.config_kafka import KafkaSource
 from deduper.errors import IntegrityError
-from deduper.kafka_checkpoint import offsets_of_batch
+from deduper.kafka_checkpoint import beyond, initial_offsets, offsets_of_batch
 from deduper.kafka_cluster import KafkaCluster
-from deduper.kafka_offsets import ENDS, Ends, Loss, OffsetRange, ends_to_wire, judged_ends, new_offsets
-from deduper.kafka_source import kafka_stream, kafka_tuples
+from deduper.kafka_offsets import (
+    ENDS,
+    End,
+    Ends,
+    Held,
+    Loss,
+    NewOffsets,
+    OffsetRange,
+    after_losses,
+    ends_to_wire,
+    judged_ends,
+    new_offsets,
+    write_offsets,
+)
+from deduper.kafka_source import kafka_range_frame, kafka_stream, kafka_tuples
 from deduper.kafka_watch import BrokerWatch
 from deduper.source_batch import SourceBatch
+from deduper.spark_errors import whole_text
 
 logger = logging.getLogger(__name__)
+
+_LOOKS_AT_A_LOSS = 3
+_BETWEEN_LOOKS_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaBatch:
-    """The offsets of a window in source order: topic, then partition. `frame` is Spark's batch and may hold more."""
+    """The offsets of a window in source order: topic, then partition.
 
-    source: KafkaSource
-    cluster_id: str
-    frame: DataFrame
+    `frame` is Spark's batch, which may hold more; None when it does not hold all of the ranges.
+    """
+
+    batches: KafkaBatches = field(repr=False)
+    batch_id: int
+    spark_frame: DataFrame = field(repr=False)
+    frame: DataFrame | None = field(repr=False)
     ranges: tuple[OffsetRange, ...]
     ends: Ends
-    watch: BrokerWatch
 
     @property
     def digests(self) -> tuple[bytes, ...]:
-        return tuple(taken.digest(self.cluster_id) for taken in self.ranges)
+        return tuple(taken.digest(self.batches.cluster_id) for taken in self.ranges)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,71 +93,180 @@ class KafkaBatch:
                 start=taken.start,
                 end=taken.end,
                 rows=rows.get(ordinal, 0),
-                digest=taken.digest(self.cluster_id),
+                digest=taken.digest(self.batches.cluster_id),
             )
             for ordinal, taken in enumerate(self.ranges)
         )
 
     def tuples(self, session: SparkSession) -> DataFrame:
-        return kafka_tuples(session, self.frame, self.source, self.ranges)
+        source = self.batches.source
+        frame = kafka_range_frame(session, source, self.ranges) if self.frame is None else self.frame
+        return kafka_tuples(session, frame, source, self.ranges)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
-        self.watch.bear(error)
-        return self
+        self.batches.watch.bear(error)
+        return self.batches.looked_at_again(self)
+
+    def confirmed(self, rows: Mapping[int, int]) -> KafkaBatch:
+        if self.batches.held_all(self, rows):
+            return self
+        return self.batches.looked_at_again(self)
 
     def extra(self) -> dict[str, Any]:
         return {ENDS: ends_to_wire(self.ends)}
 
 
 class KafkaBatches:
-    """The Kafka source of a job."""
+    """The Kafka source of a job. For one thread at a time."""
 
     def __init__(
-        self, source: KafkaSource, checkpoint_path: Path, cluster: KafkaCluster, state: LogState, watch: BrokerWatch
+        self,
+        source: KafkaSource,
+        checkpoint_path: Path,
+        cluster: KafkaCluster,
+        state: LogState,
+        watch: BrokerWatch,
     ) -> None:
-        self._source = source
+        self.source = source
+        self.watch = watch
         self._checkpoint = checkpoint_path
         self._cluster = cluster
         self._ends = judged_ends(state)
-        self._watch = watch
+
+    @property
+    def cluster_id(self) -> str:
+        """Which cluster the offsets are of."""
+        return self._cluster.cluster_id
 
     def stream(self, session: SparkSession) -> DataFrame:
-        return kafka_stream(session, self._source, self._cluster.starting_offsets(self._ends))
+        is_new = not self._ends
+        topics = {place.topic for place in self._ends} | set(self._cluster.topics(self._ends))
+        held, losses = self._looked(topics)
+        self._report(losses)
+        self._ends, _ = after_losses(self._ends, held)
+        why = beyond(self._checkpoint, self._ends)
+        if why is not None:
+            aside = checkpoint.set_aside(self._checkpoint)
+            logger.warning("checkpoint %s set aside as %s: %s", self._checkpoint, aside, why)
+        begun = initial_offsets(self._checkpoint)
+        if begun is None:
+            begun = self._cluster.configured_start(held) if is_new else dict(held.earliest)
+        # From here on a topic that is made anew is known for it, also before the first window.
+        for place in held.earliest:
+            if place not in self._ends and place in begun:
+                self._ends[place] = End(held.topic_ids[place.topic], begun[place])
+        start = {place: self._ends[place].offset for place in held.earliest if place in self._ends}
+        return kafka_stream(session, self.source, write_offsets(start))
 
     def batch(self, batch_id: int, frame: DataFrame) -> KafkaBatch | None:
-        start, end = offsets_of_batch(self._checkpoint, batch_id)
-        found = new_offsets(
-            start,
-            end,
-            self._ends,
-            topic_ids=self._cluster.topic_ids(sorted({place.topic for place in end})),
-            earliest=self._cluster.earliest_offsets(sorted(end)),
-        )
-        self._report(batch_id, found.losses)
-        if not found.ranges:
+        found, batch = self._batch(batch_id, frame)
+        if not found.ranges and not found.losses:
             self._ends = found.ends
             return None
-        return KafkaBatch(self._source, self._cluster.cluster_id, frame, found.ranges, found.ends, self._watch)
+        # A window without records, if need be: what was told as lost is to be told once.
+        return batch
 
     def judged(self, batch: SourceBatch) -> None:
         assert isinstance(batch, KafkaBatch)
         self._ends = batch.ends
-        self._watch.forward()
+        self.watch.forward()
         self._cluster.commit_offsets(batch.ranges)
 
     def look(self) -> None:
-        self._watch.look()
+        self.watch.look()
 
     def is_over(self, failure: Exception) -> bool:
-        return self._watch.is_over(failure)
+        try:
+            if not self.watch.is_over(failure):
+                return False
+        except Exception as exc:
+            # Spark's own words for a topic that is gone, or was made anew, are about its inner state.
+            if exc is not failure or "kafka" not in whole_text(failure).lower() or not self._losses_now():
+                raise
+        else:
+            self._losses_now()
+        return True
 
-    def _report(self, batch_id: int, losses: tuple[Loss, ...]) -> None:
+    def looked_at_again(self, batch: KafkaBatch) -> KafkaBatch:
+        """What of a batch of Spark's can be judged now.
+
+        Raises:
+            IntegrityError: something of it was lost since, and nothing may be.
+        """
+        return self._batch(batch.batch_id, batch.spark_frame)[1]
+
+    def _losses_now(self) -> tuple[Loss, ...]:
+        """What is lost now, told.
+
+        Raises:
+            IntegrityError: something is, and nothing may be.
+        """
+        held, losses = self._looked({place.topic for place in self._ends})
+        self._report(losses)
+        self._ends, _ = after_losses(self._ends, held)
+        return losses
+
+    def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
+        """Whether all of a batch was there until it was read, when it has given so many rows, by ordinal."""
+        ids = self._cluster.topic_ids({taken.place.topic for taken in batch.ranges})
+        if any(ids.get(taken.place.topic) != taken.topic_id for taken in batch.ranges):
+            return False
+        doubtful = [
+            taken for ordinal, taken in enumerate(batch.ranges) if rows.get(ordinal, 0) < taken.end - taken.start
+        ]
+        earliest = self._cluster.earliest_offsets([taken.place for taken in doubtful])
+        latest = self._cluster.latest_offsets([taken.place for taken in doubtful])
+        return all(
+            earliest.get(taken.place, taken.end) <= taken.start and latest.get(taken.place, 0) >= taken.end
+            for taken in doubtful
+        )
+
+    def _batch(self, batch_id: int, frame: DataFrame) -> tuple[NewOffsets, KafkaBatch]:
+        start, end = offsets_of_batch(self._checkpoint, batch_id)
+        held, _ = self._looked({place.topic for place in end} | {place.topic for place in self._ends})
+        found = new_offsets(start, end, self._ends, held)
+        self._report(found.losses)
+        spark_has_all = all(
+            start.get(taken.place, taken.end) <= taken.start and taken.end <= end[taken.place] for taken in found.ranges
+        )
+        return found, KafkaBatch(self, batch_id, frame, frame if spark_has_all else None, found.ranges, found.ends)
+
+    def _looked(self, topics: set[str]) -> tuple[Held, tuple[Loss, ...]]:
+        """What the cluster holds, and what is lost by that. A loss is believed when it is seen time and again.
+
+        A broker that has just started may not know all its topics yet.
+        """
+        for look in range(_LOOKS_AT_A_LOSS):
+            if look:
+                time.sleep(_BETWEEN_LOOKS_S)
+            held = self._held(topics)
+            losses = after_losses(self._ends, held)[1]
+            if not losses:
+                break
+        return held, losses
+
+    def _held(self, topics: set[str]) -> Held:
+        held = self._cluster.held(topics)
+        # Judged when records of open transactions were read too: they are there, though they cannot be read now.
+        ahead = [place for place, known in self._ends.items() if known.offset > held.latest.get(place, known.offset)]
+        if not ahead:
+            return held
+        latest = self._cluster.latest_offsets(ahead, isolation=IsolationLevel.READ_UNCOMMITTED)
+        return Held(held.topic_ids, held.earliest, {**held.latest, **latest})
+
+    def _report(self, losses: tuple[Loss, ...]) -> None:
+        """Tell what is lost.
+
+        Raises:
+            IntegrityError: nothing may be.
+        """
         if not losses:
             return
-        what = "; ".join(map(str, losses))
-        if self._source.data_loss == "fail":
+        if self.source.data_loss == "fail":
             raise IntegrityError(
-                f"batch {batch_id}: offsets are gone that were not judged: {what}. To go on without them, set "
+                f"source: offsets are gone that were not judged: {'; '.join(map(str, losses))}. Find out why (the "
+                "topic's retention.ms and retention.bytes, who deletes topics); to go on with what is still there, set "
                 "`source.data_loss: continue`"
             )
-        logger.error("batch %d: offsets are gone that were not judged, and will never be: %s", batch_id, what)
+        for loss in losses:
+            logger.error("source: lost, and goes on: %s", loss)

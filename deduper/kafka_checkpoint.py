@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deduper.checkpoint import entry_numbers, is_sound_log, read_entry
 from deduper.errors import IntegrityError
-from deduper.kafka_offsets import Offsets, parse_offsets
+from deduper.kafka_offsets import Ends, Offsets, parse_offsets
 
 
 def offsets_of_batch(checkpoint: Path, batch_id: int) -> tuple[Offsets, Offsets]:
@@ -35,6 +35,25 @@ def finished_offsets(checkpoint: Path) -> Offsets:
     return _offsets(checkpoint / "offsets" / str(done)) if done >= 0 else {}
 
 
+def initial_offsets(checkpoint: Path) -> Offsets | None:
+    """Where its first batch begins; None for a checkpoint that is yet to be begun."""
+    first = checkpoint / "sources" / "0" / "0"
+    return _offsets(first) if first.exists() else None
+
+
+def beyond(checkpoint: Path, ends: Ends) -> str | None:
+    """Why Spark would pass over something when it goes on here and the judged ends are these; None when it would not.
+
+    Of a partition that was never judged, only what the checkpoint itself began with is passed over by right.
+    """
+    initial = initial_offsets(checkpoint) or {}
+    for place, offset in sorted(finished_offsets(checkpoint).items()):
+        judged = ends[place].offset if place in ends else initial.get(place, 0)
+        if offset > judged:
+            return f"it holds {place} for done up to offset {offset}, judged is up to {judged}"
+    return None
+
+
 def is_sound(checkpoint: Path) -> bool:
     """Whether every file that a start would read is whole. An absent or empty checkpoint is sound: it is begun anew."""
     try:
@@ -43,6 +62,7 @@ def is_sound(checkpoint: Path) -> bool:
         for number in sorted(entry_numbers(checkpoint / "offsets"))[-2:]:
             offsets_of_batch(checkpoint, number)
         finished_offsets(checkpoint)
+        initial_offsets(checkpoint)
     except (IntegrityError, OSError):
         return False
     return True

@@ -7,12 +7,12 @@ Every question is asked again while the brokers do not answer, until the source'
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its annotations
 
@@ -20,7 +20,7 @@ from deduper.config_kafka import KafkaSource
 from deduper.errors import DeduperError
 from deduper.kafka_errors import TopicMissingError
 from deduper.kafka_fates import error_of, lasting_error, names_a_missing_topic
-from deduper.kafka_offsets import Ends, OffsetRange, Offsets, TopicPartition, write_offsets
+from deduper.kafka_offsets import Ends, Held, OffsetRange, Offsets, TopicPartition
 from deduper.kafka_options import connection_options, librdkafka_options
 from deduper.patience import Patience, Reporter
 
@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _STEP_S = 5.0
-_LATEST = -1
 _QUIET = logging.getLogger("deduper.kafka.client")
 _QUIET.setLevel(logging.CRITICAL)
 
@@ -45,56 +44,92 @@ class KafkaCluster:
         self._group = source.group
         self._admin = AdminClient(dict(_client_options(source)), logger=_QUIET)
         self._reporter = Reporter()
+        reads_all = source.options.get("kafka.isolation.level") == "read_uncommitted"
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if reads_all else IsolationLevel.READ_COMMITTED
         self._committing: Future[Any] | None = None
         self.cluster_id: str = self._ask(
             "the brokers", lambda: self._admin.describe_cluster(request_timeout=_STEP_S).result(_STEP_S).cluster_id
         )
 
-    def topics(self) -> list[str]:
+    def topics(self, judged: Ends) -> list[str]:
         """The topics to read that are there now, in order.
 
         Raises:
-            TopicMissingError: one that was named is not there.
+            TopicMissingError: one that was named is not there, and never was.
         """
         listed = self._ask("the brokers", lambda: self._admin.list_topics(timeout=_STEP_S)).topics
         if self._source.topic_pattern is not None:
             return sorted(topic for topic in listed if self._source.reads(topic))
-        missing = [topic for topic in self._source.topics if topic not in listed]
+        known = {place.topic for place in judged}
+        missing = [topic for topic in self._source.topics if topic not in listed and topic not in known]
         if missing:
             raise TopicMissingError(
                 f"source: the cluster has no topic {', '.join(missing)}; create it, or correct source.topics"
             )
-        return sorted(self._source.topics)
+        return sorted(topic for topic in self._source.topics if topic in listed)
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The id of each topic that is there: one that was deleted and made anew has another."""
-        if not topics:
-            return {}
-        described = self._ask_each(
-            "the topics", lambda: self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_STEP_S)
-        )
-        return {topic: str(found.topic_id) for topic, found in described.items()}
+        return {topic: topic_id for topic, (topic_id, _) in self._described(topics).items()}
 
-    def partitions(self) -> list[TopicPartition]:
-        """Every partition of the topics to read, in source order."""
-        listed = self._ask("the brokers", lambda: self._admin.list_topics(timeout=_STEP_S)).topics
-        return sorted(TopicPartition(topic, number) for topic in self.topics() for number in listed[topic].partitions)
+    def held(self, topics: Iterable[str]) -> Held:
+        """What the cluster holds of these topics now; every partition of a topic that is there is answered for."""
+        patience = self._patience()
+        while True:
+            described = self._described(topics)
+            places = [TopicPartition(topic, number) for topic, (_, numbers) in described.items() for number in numbers]
+            earliest, latest = self.earliest_offsets(places), self.latest_offsets(places)
+            if len(earliest) == len(latest) == len(places):
+                return Held({topic: topic_id for topic, (topic_id, _) in described.items()}, earliest, latest)
+            # A topic is being made or deleted; the next look says which.
+            absent = sorted(set(places) - (earliest.keys() & latest.keys()))
+            patience.wait("the offsets", f"{absent[0]} is listed, and not known to its broker")
 
     def earliest_offsets(self, places: Iterable[TopicPartition]) -> Offsets:
         """The first offset that each of these partitions still holds; those that are gone are left out."""
         return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not in its annotations
 
-    def latest_offsets(self, places: Iterable[TopicPartition]) -> Offsets:
-        """The offset after the last record of each of these partitions."""
-        return self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # not in its annotations
+    def latest_offsets(self, places: Iterable[TopicPartition], *, isolation: IsolationLevel | None = None) -> Offsets:
+        """The offset after the last record of each of these partitions that can be read; see `earliest_offsets`.
 
-    def starting_offsets(self, judged: Ends) -> str:
-        """Where a new checkpoint is to start, in Spark's form: where the store has come to, else what is configured."""
-        places = self.partitions()
-        offsets = {place: judged[place].offset for place in places if place in judged}
-        new = [place for place in places if place not in judged]
-        offsets |= self.earliest_offsets(new) if judged else self._configured(new)
-        return write_offsets(offsets)
+        With `isolation`, by another rule than the source's of what can be read.
+        """
+        return self._offsets(places, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]  # see above
+
+    def configured_start(self, held: Held) -> Offsets:
+        """Where a new store begins in each partition that is held.
+
+        Raises:
+            DeduperError: offsets are named that no partition has.
+        """
+        start = self._source.starting_offsets
+        if start == "earliest":
+            return dict(held.earliest)
+        if start == "latest":
+            return dict(held.latest)
+        assert isinstance(start, Mapping)
+        if isinstance(start.get("time"), str):  # and not a topic of that name
+            when = datetime.fromisoformat(str(start["time"]))
+            when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
+            found = self._offsets(held.earliest, OffsetSpec.for_timestamp(int(when.timestamp() * 1000)))
+            # A later record may be in a transaction that is still open.
+            return {
+                place: last if found.get(place, -1) < 0 else min(found[place], last)
+                for place, last in held.latest.items()
+            }
+        named = {
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, partitions in start.items()
+            for partition, offset in partitions.items()
+        }
+        unknown = sorted(named.keys() - held.earliest.keys())
+        if unknown:
+            raise DeduperError(f"source.starting_offsets: the cluster has no partition {', '.join(map(str, unknown))}")
+        beyond = [place for place in sorted(named) if named[place] > held.latest[place]]
+        if beyond:
+            told = "; ".join(f"{place} at {named[place]}, it ends at {held.latest[place]}" for place in beyond)
+            raise DeduperError(f"source.starting_offsets: beyond the end: {told}; name an offset that is there")
+        return {**held.earliest, **named}
 
     def commit_offsets(self, ranges: Iterable[OffsetRange]) -> None:
         """Tell the consumer group how far a window has come, for tools that show lag. Nothing of ours depends on it."""
@@ -109,34 +144,29 @@ class KafkaCluster:
         request = ConsumerGroupTopicPartitions(self._group, ends)
         (self._committing,) = self._admin.alter_consumer_group_offsets([request], request_timeout=_STEP_S).values()
 
-    def _configured(self, places: Sequence[TopicPartition]) -> Offsets:
-        start = self._source.starting_offsets
-        if start == "earliest":
-            return self.earliest_offsets(places)
-        if start == "latest":
-            return self.latest_offsets(places)
-        assert isinstance(start, Mapping)
-        if isinstance(start.get("time"), str):  # and not a topic of that name
-            when = datetime.fromisoformat(str(start["time"]))
-            when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-            found = self._offsets(places, OffsetSpec.for_timestamp(int(when.timestamp() * 1000)))
-            after_all = [place for place, offset in found.items() if offset < 0]
-            return found | self.latest_offsets(after_all)
-        named = {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, partitions in start.items()
-            for partition, offset in partitions.items()
+    def _described(self, topics: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
+        """The id of each topic that is there, and the numbers of its partitions."""
+        wanted = sorted(set(topics))
+        if not wanted:
+            return {}
+        described = self._ask_each(
+            "the topics", lambda: self._admin.describe_topics(TopicCollection(wanted), request_timeout=_STEP_S)
+        )
+        return {
+            topic: (str(found.topic_id), [partition.id for partition in found.partitions])
+            for topic, found in described.items()
         }
-        unknown = sorted(named.keys() - set(places))
-        if unknown:
-            raise DeduperError(f"source.starting_offsets: the cluster has no partition {', '.join(map(str, unknown))}")
-        return self.earliest_offsets([place for place in places if place not in named]) | named
 
-    def _offsets(self, places: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
+    def _offsets(
+        self, places: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel | None = None
+    ) -> Offsets:
         wanted = {ClientPartition(place.topic, place.partition): spec for place in places}
         if not wanted:
             return {}
-        found = self._ask_each("the offsets", lambda: self._admin.list_offsets(wanted, request_timeout=_STEP_S))
+        level = self._isolation if isolation is None else isolation
+        found = self._ask_each(
+            "the offsets", lambda: self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_STEP_S)
+        )
         return {TopicPartition(place.topic, place.partition): answer.offset for place, answer in found.items()}
 
     def _ask_each(self, what: str, ask: Callable[[], Mapping[Any, Future[Any]]]) -> dict[Any, Any]:
@@ -155,7 +185,7 @@ class KafkaCluster:
         return self._ask(what, answers)
 
     def _ask(self, what: str, ask: Callable[[], _T]) -> _T:
-        patience = Patience("source", self._source.deadline / 1_000_000, self._reporter)
+        patience = self._patience()
         while True:
             try:
                 return ask()
@@ -166,3 +196,6 @@ class KafkaCluster:
                 patience.wait(what, error_of(exc).str())
             except TimeoutError:
                 patience.wait(what, "no answer")
+
+    def _patience(self) -> Patience:
+        return Patience("source", self._source.deadline / 1_000_000, self._reporter)

@@ -2,14 +2,17 @@
 
 Spark writes the end of every batch into its checkpoint, as `{"topic": {"0": 23, …}, …}`; its beginning is the end of
 the batch before. What the store has judged stands in its last commit record: for each topic partition the topic's id
-and the offset up to which it was judged (`Ends`). A batch is held against that, never against Spark's own numbers:
+and the offset up to which it was judged (`Ends`). A batch is held against that and against what the cluster holds
+(`Held`), never against Spark's beginnings:
 
     batch        [ start ........... end )
     judged     .......... end )                      overlap: trimmed to what is new
-    judged   .. end )                                gap: offsets that nobody has judged; the job stops
+    judged   .. end )                                gap: read from where the judged ends, whatever Spark thinks
     judged   ............................ end )      nothing is new: skipped
+    held            [ first .. last )                between judged and first: lost
 
-Offsets are positions in a topic partition, half open.
+Offsets are positions in a topic partition, half open. They need not all have a record: transactions leave marks among
+them, compaction leaves holes. So a loss is told in offsets, never in records.
 """
 
 from __future__ import annotations
@@ -17,11 +20,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bucket_store.log_values import LogState
-from deduper.errors import IntegrityError
 
 ENDS = "kafka.ends"
 """Where a commit record keeps how far each topic partition was judged: in its `extra`."""
@@ -43,13 +45,29 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Up to where a topic partition was judged, and of which topic of that name: one made anew has another id."""
+    """Up to where a topic partition was judged, and of which topic of that name: one made anew has another id.
+
+    `is_gone`: the topic was not there any more when it was looked for last, and that was told.
+    """
 
     topic_id: str
     offset: int
+    is_gone: bool = False
 
 
 Ends = dict[TopicPartition, End]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the cluster holds at one moment: the id of each topic, and of each partition the offsets [earliest, latest).
+
+    What is not there is left out. `latest` is as far as can be read: before the first open transaction.
+    """
+
+    topic_ids: Mapping[str, str]
+    earliest: Mapping[TopicPartition, int]
+    latest: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +87,10 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Offsets [start, end) of a topic partition that cannot be judged any more, and why."""
+    """Offsets [start, end) of a topic partition that cannot be judged any more, and why.
+
+    Where `end` is `start`, nobody knows how many there were.
+    """
 
     place: TopicPartition
     start: int
@@ -78,8 +99,9 @@ class Loss:
 
     def __str__(self) -> str:
         if self.start == self.end:
-            return f"{self.place}, after offset {self.start}: {self.why}"
-        return f"{self.place}: {self.end - self.start:,} offsets, from {self.start} to {self.end - 1}: {self.why}"
+            return f"{self.place}, from offset {self.start} on: {self.why}"
+        number = self.end - self.start
+        return f"{self.place}: {number:,} offset{'s'[: number > 1]}, from {self.start} to {self.end - 1}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,64 +144,93 @@ def write_offsets(offsets: Mapping[TopicPartition, int]) -> str:
     return json.dumps(topics)
 
 
-def new_offsets(
-    start: Offsets,
-    end: Offsets,
-    judged: Ends,
-    *,
-    topic_ids: Mapping[str, str],
-    earliest: Mapping[TopicPartition, int],
-) -> NewOffsets:
-    """What of the batch from `start` to `end` the store has not judged.
+_GONE = "the topic is gone, and what may have followed with it"
+_MADE_ANEW = "the topic was deleted and made anew; what followed in the old one is unknown"
+_AGED_OUT = "older than what the broker still keeps"
+_CUT_OFF = "the broker has lost what it had acknowledged"
 
-    A partition that is not in `start` was found after the batch before and begins at its earliest offset. Whoever may
-    not lose anything stops when there are losses: offsets between what was judged and what is still there.
 
-    Raises:
-        IntegrityError: the batch is of a topic that is not there any more.
+def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
+    """From where each topic partition is to be judged on, when the cluster holds this; and what was lost on the way.
+
+    Applied again to its own result it finds nothing more. A topic that was made anew begins at its earliest offsets.
     """
-    ranges: list[OffsetRange] = []
-    losses: list[Loss] = []
     ends = dict(judged)
+    losses: list[Loss] = []
+    for place, known in sorted(judged.items()):
+        topic_id = held.topic_ids.get(place.topic)
+        if topic_id is None:
+            if not known.is_gone:
+                losses.append(Loss(place, known.offset, known.offset, _GONE))
+            ends[place] = replace(known, is_gone=True)
+        elif topic_id != known.topic_id:
+            if not known.is_gone:
+                losses.append(Loss(place, known.offset, known.offset, _MADE_ANEW))
+            # The new one may have fewer partitions, and one that is not new to us must not begin where Spark thinks.
+            del ends[place]
+            for other, first in held.earliest.items():
+                if other.topic == place.topic and (other not in ends or ends[other].topic_id != topic_id):
+                    ends[other] = End(topic_id, first)
+        elif place in held.earliest and place in held.latest:
+            first, last = held.earliest[place], held.latest[place]
+            if known.offset < first:
+                losses.append(Loss(place, known.offset, first, _AGED_OUT))
+            elif known.offset > last:
+                losses.append(Loss(place, last, known.offset, _CUT_OFF))
+            ends[place] = End(topic_id, max(first, min(known.offset, last)))
+    return ends, tuple(losses)
+
+
+def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOffsets:
+    """What of a batch the store has not judged; Spark says that it goes from `start` to `end`.
+
+    Its beginning counts only for partitions that the store knows nothing of, and one that is not in `start` either was
+    found after the batch before and begins at its earliest offset. Whoever may not lose anything stops when there are
+    losses.
+    """
+    ends, told = after_losses(judged, held)
+    losses = list(told)
+    ranges: list[OffsetRange] = []
     for place in sorted(end):
-        if place.topic not in topic_ids:
-            raise IntegrityError(f"topic {place.topic} is gone from the broker, and its batch was not judged yet")
-        topic_id = topic_ids[place.topic]
-        known = judged.get(place)
-        first = earliest.get(place, 0)
-        begin = start.get(place, first)
-        if known is not None and known.topic_id != topic_id:
-            losses.append(
-                Loss(place, known.offset, known.offset, "the topic was deleted and made anew; what followed is unknown")
-            )
-            known = None
-        if known is not None and begin > known.offset:
-            losses.append(Loss(place, known.offset, begin, "the batch begins beyond what was judged"))
-        begin = begin if known is None else max(begin, known.offset)
-        if begin < first and begin < end[place]:
-            reached = min(first, end[place])
-            losses.append(Loss(place, begin, reached, "older than what the broker still keeps"))
-            begin = reached
-        if begin < end[place]:
-            ranges.append(OffsetRange(place, topic_id, begin, end[place]))
+        topic_id = held.topic_ids.get(place.topic)
+        if topic_id is None or place not in held.earliest or place not in held.latest:
+            if place not in ends and start.get(place, 0) < end[place]:
+                losses.append(Loss(place, start.get(place, 0), end[place], _GONE))
+            continue
+        first, last = held.earliest[place], held.latest[place]
+        if place in ends:
+            begin = ends[place].offset
+        else:
+            begin = start.get(place, first)
+            if begin > last:
+                losses.append(Loss(place, begin, begin, _MADE_ANEW))
+                begin = first
+            elif begin < first:
+                losses.append(Loss(place, begin, first, _AGED_OUT))
+                begin = first
+        # Spark may have looked when the topic was another one, with more in it.
+        past = min(end[place], last)
+        if begin < past:
+            ranges.append(OffsetRange(place, topic_id, begin, past))
         # A batch without anything new moves no end back, and a loss is told once.
-        ends[place] = End(topic_id, max(begin, end[place]))
+        ends[place] = End(topic_id, max(begin, past))
     return NewOffsets(tuple(ranges), tuple(losses), ends)
 
 
 def ends_to_wire(ends: Ends) -> list[Any]:
-    """The form in a commit record: [[topic, topic id, [[partition, offset]]]], in order."""
-    wire: dict[tuple[str, str], list[list[int]]] = {}
+    """The form in a commit record: [[topic, topic id, is gone, [[partition, offset]]]], in order."""
+    wire: dict[tuple[str, str, bool], list[list[int]]] = {}
     for place in sorted(ends):
-        wire.setdefault((place.topic, ends[place].topic_id), []).append([place.partition, ends[place].offset])
-    return [[topic, topic_id, partitions] for (topic, topic_id), partitions in wire.items()]
+        end = ends[place]
+        wire.setdefault((place.topic, end.topic_id, end.is_gone), []).append([place.partition, end.offset])
+    return [[topic, topic_id, is_gone, partitions] for (topic, topic_id, is_gone), partitions in wire.items()]
 
 
 def ends_from_wire(wire: Iterable[Any]) -> Ends:
     """The inverse of `ends_to_wire`."""
     return {
-        TopicPartition(topic, partition): End(topic_id, offset)
-        for topic, topic_id, partitions in wire
+        TopicPartition(topic, partition): End(topic_id, offset, is_gone)
+        for topic, topic_id, is_gone, partitions in wire
         for partition, offset in partitions
     }
 

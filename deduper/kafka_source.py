@@ -7,6 +7,7 @@ topic partition among those of the window, and its offset from the range's start
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F
 
 from deduper.clock import POSITION_BITS
 from deduper.config_kafka import HEADER, KafkaSource
-from deduper.kafka_offsets import OffsetRange
+from deduper.kafka_offsets import OffsetRange, write_offsets
 from deduper.parse import FATE, ORDER, RAW, REC, TEXT, bare_record, text_record
 from deduper.verdict import Fate
 
@@ -29,24 +30,47 @@ _TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST = "_topic", "_partition", "_ordinal"
 
 def kafka_stream(session: SparkSession, source: KafkaSource, starting_offsets: str) -> DataFrame:
     """The stream of all records from `starting_offsets` (Spark's own form) on; a checkpoint overrides them."""
-    settings = {
-        **{name: value for name, value in source.options.items() if name.startswith("kafka.")},
+    settings: dict[str, str | int] = {
+        **_connection(source),
         **source.subscription,
-        "kafka.bootstrap.servers": source.bootstrap_servers,
         "startingOffsets": starting_offsets,
         "maxOffsetsPerTrigger": source.max_offsets_per_batch,
-        "includeHeaders": "true",
-        # Ours to find out, with the numbers: see `kafka_offsets.Loss`.
-        "failOnDataLoss": "true" if source.data_loss == "fail" else "false",
     }
-    settings.setdefault("kafka.isolation.level", "read_committed")
     return session.readStream.format("kafka").options(**settings).load()
+
+
+def kafka_range_frame(session: SparkSession, source: KafkaSource, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """The records of these ranges, as a batch of the stream has them."""
+    numbers: dict[str, list[int]] = {}
+    for taken in ranges:
+        numbers.setdefault(taken.place.topic, []).append(taken.place.partition)
+    settings = {
+        **_connection(source),
+        "assign": json.dumps(numbers),
+        "startingOffsets": write_offsets({taken.place: taken.start for taken in ranges}),
+        "endingOffsets": write_offsets({taken.place: taken.end for taken in ranges}),
+    }
+    return session.read.format("kafka").options(**settings).load()
+
+
+def _connection(source: KafkaSource) -> dict[str, str]:
+    return {
+        "kafka.isolation.level": "read_committed",
+        **{name: value for name, value in source.options.items() if name.startswith("kafka.")},
+        "kafka.bootstrap.servers": source.bootstrap_servers,
+        "includeHeaders": "true",
+        # What is lost is ours to find out, with the numbers, before and after Spark reads: see `kafka_batch`. Spark
+        # itself would stop with no more than that something is.
+        "failOnDataLoss": "false",
+    }
 
 
 def kafka_tuples(
     session: SparkSession, batch: DataFrame, source: KafkaSource, ranges: Sequence[OffsetRange]
 ) -> DataFrame:
     """REC, RAW, FATE, ORDER and RECORD of every record of a batch that lies in one of the ranges."""
+    if not ranges:
+        return _parsed(batch.filter(F.lit(False)).withColumn(ORDER, F.lit(0).cast("bigint")), source)
     values = ", ".join(
         f"('{taken.place.topic}', {taken.place.partition}, {ordinal}L, {taken.start}L, {taken.end}L)"
         for ordinal, taken in enumerate(ranges)
@@ -66,7 +90,7 @@ def _parsed(rows: DataFrame, source: KafkaSource) -> DataFrame:
     valid = F.is_valid_utf8(text)
     is_empty = F.col("value").isNull()
     if source.value.format == "text":
-        read = rows.withColumn(REC, F.struct(text.alias("value")))
+        read = rows.withColumn(REC, F.struct(F.try_validate_utf8(text).alias("value")))
         malformed: Column = F.lit(False)
         bare = F.col(REC)
     else:
@@ -90,9 +114,15 @@ def _fate(source: KafkaSource, is_empty: Column, valid: Column, malformed: Colum
 
 
 def _with_record_columns(value: Column, source: KafkaSource) -> Column:
-    """The value's columns and the record's, as one struct that is never null."""
+    """The value's columns and the record's, as one struct that is never null.
+
+    Text that is no UTF-8 is null there: its record is an error, and a file with such text could not be read.
+    """
     of_value = [value.getField(column.name).alias(column.name) for column in source.value.parsed_columns]
-    of_record = [_part(part).cast(column.type.text).alias(column.name) for column, part in source.record_columns]
+    of_record = []
+    for column, part in source.record_columns:
+        text = F.try_validate_utf8(_part(part)) if column.type.name == "string" else _part(part)
+        of_record.append(text.alias(column.name))
     return F.struct(*of_value, *of_record)
 
 

@@ -209,9 +209,4 @@ def _distrust_of_offsets(path: Path, log: CommitLog) -> str | None:
     """Why a checkpoint of Kafka offsets cannot be gone on with."""
     if not kafka_checkpoint.is_sound(path):
         return "it is torn"
-    ends = judged_ends(log.state)
-    for place, offset in kafka_checkpoint.finished_offsets(path).items():
-        judged = ends[place].offset if place in ends else 0
-        if offset > judged and (place in ends or offset > 0):
-            return f"it holds {place} for done up to offset {offset}, the store has judged up to {judged}"
-    return None
+    return kafka_checkpoint.beyond(path, judged_ends(log.state))

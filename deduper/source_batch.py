@@ -46,6 +46,12 @@ class SourceBatch(Protocol):
             Exception: `error` itself, when it is not about what was to be read.
         """
 
+    def confirmed(self, rows: Mapping[int, int]) -> Self:
+        """After judging, before the commit: the batch itself, if all of it was there until it was read.
+
+        Else the batch to judge instead. `rows` are the rows that were judged of each source partition, by ordinal.
+        """
+
     def extra(self) -> dict[str, Any]:
         """What the commit record is to hold of the source, by name."""
 

@@ -12,6 +12,7 @@ window is judged again, tuple by tuple.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -113,7 +114,13 @@ class WindowJudge:
                     in_order = True
                     continue
             if problem is None:
-                return replace(judgement, seconds=spent)
+                sure = batch.confirmed(rows_by_partition(judgement.receipts.values()))
+                if sure is batch:
+                    return replace(judgement, seconds=spent)
+                logger.warning("window %d: judged again: not all of it was there until it was read", attempt.window)
+                self._abandon(judgement)
+                batch = sure
+                continue
             self._abandon(judgement)
             disagreements += 1
             if disagreements == _MOST_DISAGREEMENTS:
@@ -190,6 +197,14 @@ def port_counts(receipts: Iterable[Receipt]) -> dict[str, int]:
     """Tuples by port, over all shards."""
     totals = [sum(counts) for counts in zip(*(receipt.counts for receipt in receipts), strict=True)]
     return {verdict.port: count for verdict, count in zip(Verdict, totals, strict=True)}
+
+
+def rows_by_partition(receipts: Iterable[Receipt]) -> Counter[int]:
+    """Tuples by the ordinal of their source partition, over all shards."""
+    rows: Counter[int] = Counter()
+    for receipt in receipts:
+        rows.update(receipt.rows_by_partition)
+    return rows
 
 
 def _order_matters(config: Config, judgement: Judgement) -> bool:

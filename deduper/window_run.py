@@ -36,7 +36,7 @@ from deduper.errors import UsageError
 from deduper.output_names import TopicPlace
 from deduper.progress import BatchProgress
 from deduper.source_batch import SourceBatch
-from deduper.window_judge import Judgement, port_counts
+from deduper.window_judge import Judgement, port_counts, rows_by_partition
 
 logger = logging.getLogger(__name__)
 
@@ -290,10 +290,7 @@ def _asks_for(intent: Intent) -> tuple[object, ...]:
 
 
 def _partitions(judgement: Judgement) -> tuple[SourcePartition, ...]:
-    rows: Counter[int] = Counter()
-    for receipt in judgement.receipts.values():
-        rows.update(receipt.rows_by_partition)
-    return judgement.batch.partitions(rows)
+    return judgement.batch.partitions(rows_by_partition(judgement.receipts.values()))
 
 
 def _tables(judgement: Judgement) -> dict[str, float]:

@@ -1,0 +1,621 @@
+"""Where a job on Kafka begins, what it takes, and what it says of records that are gone; on a real broker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from deduper import checkpoint, kafka_batch
+from deduper.errors import DeduperError, IntegrityError, exit_code_of
+from deduper.kafka_errors import TopicMissingError
+from deduper.progress import BatchProgress, RunSummary
+from tests.services.kafka_broker import Broker
+from tests.services.kafka_jobs import KafkaJob
+from tests.services.kafka_traffic import Record, forget_before, recreate_topic, send
+from tests.spark.harness import PORTS
+
+pytestmark = [pytest.mark.services, pytest.mark.spark]
+
+Topics = Callable[..., str]
+Origin = tuple[str, int, int]
+
+
+class Stream:
+    """A job from topics to files, and what was sent to the topics: every record has a key of its own but repeats."""
+
+    def __init__(self, broker: Broker, session: SparkSession, directory: Path, **source: Any) -> None:
+        self.broker = broker
+        self.sent: dict[Origin, Record] = {}
+        self._number = 0
+        sections: dict[str, Any] = {
+            "source": {
+                "format": "kafka",
+                "bootstrap_servers": broker.bootstrap,
+                "value": {"format": "json", "schema": "k string"},
+                "group": "off",
+                **source,
+            },
+            "sinks": {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS},
+            "trigger": "50ms",
+        }
+        self.sections = sections
+        self.job = KafkaJob(directory, session, sections)
+
+    def send(self, topic: str, count: int, **record: Any) -> list[Record]:
+        """Records with new keys."""
+        first, self._number = self._number, self._number + count
+        made = [
+            Record(json.dumps({"k": f"k{number}"}).encode(), key=str(number).encode(), **record)
+            for number in range(first, first + count)
+        ]
+        return self.send_all(topic, made)
+
+    def send_all(self, topic: str, records: Sequence[Record]) -> list[Record]:
+        """These records."""
+        done = send(self.broker.plain(), topic, records)
+        self.sent |= {(topic, record.partition or 0, record.offset or 0): record for record in done}
+        return done
+
+    def run(self, after_window: Callable[[BatchProgress], None] | None = None, **how: Any) -> RunSummary:
+        """The job; `after_window` is called in the middle of it, after each window."""
+        script = _Script(after_window or (lambda _: None))
+        self.job.progress = script
+        return self.job.run(**how)
+
+    def run_until(self, rows: int, after_window: Callable[[BatchProgress], None] = lambda _: None) -> None:
+        """The job, on and on, until it has judged so many rows in all its runs."""
+        judged = len(self.keys())
+
+        def act(progress: BatchProgress) -> None:
+            nonlocal judged
+            judged += progress.rows
+            after_window(progress)
+            if judged >= rows:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        self.run(act, once=False)
+
+    def verdicts(self) -> dict[Origin, str]:
+        """The port by which each record left: one, or the test fails."""
+        seen: dict[Origin, str] = {}
+        for port in PORTS:
+            for row in self.job.rows(port):
+                topic, _, partition = row["_dedup"]["source"].rpartition("-")
+                origin = (topic, int(partition), row["_dedup"]["position"])
+                assert origin not in seen, f"{origin} left by {seen[origin]} and by {port}"
+                seen[origin] = port
+        return seen
+
+    @property
+    def sent_keys(self) -> list[str]:
+        """The keys of all records that were sent, of topics that are gone too; see `keys`."""
+        return sorted(f"k{number}" for number in range(self._number))
+
+    def keys(self) -> list[str]:
+        """The keys of all rows, for where offsets come again."""
+        return sorted(row["k"] for port in PORTS for row in self.job.rows(port))
+
+    def rows(self) -> dict[Origin, dict[str, Any]]:
+        """All rows of all ports by their origin."""
+        found = {}
+        for port in PORTS:
+            for row in self.job.rows(port):
+                topic, _, partition = row["_dedup"]["source"].rpartition("-")
+                found[topic, int(partition), row["_dedup"]["position"]] = row
+        return found
+
+    def has_all_but(self, *missing: Record) -> bool:
+        """Whether everything that was sent was judged, but for these."""
+        absent = {id(record) for record in missing}
+        expected = {origin for origin, record in self.sent.items() if id(record) not in absent}
+        assert set(self.verdicts()) == expected
+        return True
+
+
+class _Script(list[BatchProgress]):
+    """The progress of a run, with something to do after each window."""
+
+    def __init__(self, act: Callable[[BatchProgress], None]) -> None:
+        super().__init__()
+        self._act = act
+
+    def append(self, progress: BatchProgress) -> None:
+        super().append(progress)
+        self._act(progress)
+
+
+@pytest.fixture
+def stream(broker: Broker, session: SparkSession, tmp_path: Path) -> Callable[..., Stream]:
+    """`stream(topics=[...])`: a job with these settings of the source."""
+    return lambda **source: Stream(broker, session, tmp_path, **source)
+
+
+def lost(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was told as lost."""
+    return [
+        record.getMessage().removeprefix("source: lost, and goes on: ")
+        for record in caplog.records
+        if record.levelno == logging.ERROR and record.name == kafka_batch.__name__
+    ]
+
+
+# ---- where it begins
+
+
+def test_earliest_and_the_next_run_goes_on(stream: Callable[..., Stream], new_topic: Topics) -> None:
+    """Everything there is; then what came since."""
+    topic = new_topic("in", partitions=3)
+    it = stream(topics=[topic])
+    it.send(topic, 30)
+    assert it.run().rows == 30
+    it.send(topic, 10)
+    assert it.run().rows == 10
+    assert it.has_all_but()
+
+
+def test_latest_begins_at_the_end_and_not_at_the_next_start(stream: Callable[..., Stream], new_topic: Topics) -> None:
+    """Also what comes between two runs of which the first found nothing."""
+    topic = new_topic("in", partitions=2)
+    it = stream(topics=[topic], starting_offsets="latest")
+    old = it.send(topic, 20)
+    assert it.run().rows == 0
+    it.send(topic, 10)
+    assert it.run().rows == 10
+    assert it.has_all_but(*old)
+
+
+def test_a_time_begins_at_the_first_record_of_it(stream: Callable[..., Stream], new_topic: Topics) -> None:
+    """In each partition; one that has none so late begins at its end."""
+    topic = new_topic("in", partitions=2)
+    it = stream(topics=[topic], starting_offsets={"time": "2025-03-01T00:00:10Z"})
+    begin = 1_740_787_200_000
+    old = it.send(topic, 3, partition=0, timestamp_ms=begin + 9_999)
+    it.send(topic, 2, partition=0, timestamp_ms=begin + 10_000)
+    old += it.send(topic, 4, partition=1, timestamp_ms=begin)
+    assert it.run().rows == 2
+    it.send(topic, 1, partition=1, timestamp_ms=begin)
+    assert it.run().rows == 1
+    assert it.has_all_but(*old)
+
+
+def test_named_offsets_begin_there_and_others_at_the_earliest(stream: Callable[..., Stream], new_topic: Topics) -> None:
+    """One that no partition has is refused, with where it ends."""
+    topic = new_topic("in", partitions=2)
+    it = stream(topics=[topic], starting_offsets={topic: {"1": 99}})
+    it.send(topic, 4, partition=0)
+    old = it.send(topic, 5, partition=1)
+    with pytest.raises(DeduperError, match=f"{topic}-1 at 99, it ends at 5"):
+        it.run()
+    it.sections["source"]["starting_offsets"] = {topic: {"7": 1}}
+    with pytest.raises(DeduperError, match=f"no partition {topic}-7"):
+        it.run()
+    it.sections["source"]["starting_offsets"] = {topic: {"1": 3}}
+    assert it.run().rows == 6
+    assert it.has_all_but(*old[:3])
+
+
+# ---- what it takes
+
+
+def test_topics_of_a_pattern_are_read_whenever_they_are_made(
+    broker: Broker, stream: Callable[..., Stream], new_topic: Topics
+) -> None:
+    """Between two runs and while one goes on; a name that only holds the pattern is none of them."""
+    first = new_topic("pat")
+    it = stream(topic_pattern=f"{first}(-.*)?")
+    it.send(first, 5)
+    assert it.run().rows == 5
+    between, during = f"{first}-between", f"{first}-during"
+    broker.create_topic(between)
+    broker.create_topic(f"my-{first}")
+    it.send(between, 4)
+    assert it.run().rows == 4
+
+    def make(progress: BatchProgress) -> None:
+        if progress.window == 2:
+            broker.create_topic(during)
+            it.send(during, 3)
+            it.send(first, 2)
+
+    it.send(first, 1)
+    it.run_until(15, make)
+    assert it.has_all_but()
+
+
+def test_added_partitions_are_read_from_their_beginning(
+    broker: Broker, stream: Callable[..., Stream], new_topic: Topics
+) -> None:
+    """Made between two runs, or while one goes on."""
+    topic = new_topic("grows")
+    it = stream(topics=[topic])
+    it.send(topic, 5)
+    assert it.run().rows == 5
+    broker.add_partitions(topic, 2)
+    it.send(topic, 3, partition=1)
+    assert it.run().rows == 3
+
+    def add(progress: BatchProgress) -> None:
+        if progress.window == 2:
+            broker.add_partitions(topic, 4)
+            it.send(topic, 4, partition=3)
+            it.send(topic, 2, partition=0)
+
+    it.send(topic, 1, partition=1)
+    it.run_until(15, add)
+    assert it.has_all_but()
+
+
+def test_many_small_windows_say_what_one_large_one_says(
+    broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path
+) -> None:
+    """`max_offsets_per_batch`, with keys that come again and late records; and another number of shards."""
+    topic = new_topic("many", partitions=2)
+    records = [
+        Record(json.dumps({"k": f"k{number % 17}", "t": number // 3 - (200 if number % 19 == 0 else 0)}).encode())
+        for number in range(120)
+    ]
+    # A key stays in its partition, as keyed records do: otherwise the windows decide which copy comes first.
+    sent = [Record(record.value, partition=number % 17 % 2) for number, record in enumerate(records)]
+    found = []
+    for name, limit, shards in (("one", 500, 1), ("many", 12, 4)):
+        it = Stream(
+            broker,
+            session,
+            tmp_path / name,
+            topics=[topic],
+            value={"format": "json", "schema": "k string, t long"},
+            max_offsets_per_batch=limit,
+        )
+        it.sections["store"] = {"url": "rocksdb:state", "shards": shards}
+        it.sections["expiry"] = {"by": "ordered", "field": "t", "period": 50, "span": 10}
+        (tmp_path / name).mkdir()
+        if not found:
+            it.send_all(topic, sent)
+        summary = it.run()
+        assert summary.rows == 120
+        assert summary.windows == 1 if name == "one" else summary.windows >= 9
+        found.append(it.verdicts())
+    assert found[0] == found[1]
+    assert set(found[0].values()) == {"unique", "duplicate", "expired"}
+
+
+# ---- what is lost
+
+
+@pytest.mark.parametrize("data_loss", ["fail", "continue"])
+def test_offsets_that_aged_out_are_told_exactly(
+    broker: Broker,
+    stream: Callable[..., Stream],
+    new_topic: Topics,
+    caplog: pytest.LogCaptureFixture,
+    data_loss: str,
+) -> None:
+    """Between two runs, and while one goes on; what is still there is judged, and nothing twice."""
+    topic = new_topic("ages", partitions=2)
+    it = stream(topics=[topic], data_loss=data_loss)
+    it.send(topic, 10, partition=0)
+    it.send(topic, 10, partition=1)
+    assert it.run().rows == 20
+    gone = it.send(topic, 25, partition=0)[:20]
+    it.send(topic, 5, partition=1)
+    forget_before(broker, topic, {0: 30})
+    what = f"{topic}-0: 20 offsets, from 10 to 29: older than what the broker still keeps"
+    if data_loss == "fail":
+        with pytest.raises(IntegrityError) as caught:
+            it.run()
+        assert f"offsets are gone that were not judged: {what}. Find out why" in str(caught.value)
+        assert "set `source.data_loss: continue`" in str(caught.value)
+        assert exit_code_of(caught.value) == 4
+        it.sections["source"]["data_loss"] = "continue"
+    assert it.run().rows == 10
+    assert lost(caplog) == [what]
+    assert it.run().rows == 0
+    assert lost(caplog) == [what]
+    assert it.has_all_but(*gone)
+
+
+@pytest.mark.parametrize("data_loss", ["fail", "continue"])
+def test_records_that_vanish_while_they_are_read_are_noticed(
+    broker: Broker,
+    stream: Callable[..., Stream],
+    new_topic: Topics,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    data_loss: str,
+) -> None:
+    """After the look and before Spark reads, which passes over them in silence; the commit does not."""
+    topic = new_topic("vanishes", partitions=2)
+    it = stream(topics=[topic], data_loss=data_loss)
+    gone = it.send(topic, 10, partition=0)[:6]
+    it.send(topic, 10, partition=1)
+    real = kafka_batch.kafka_tuples
+
+    def too_late(*arguments: Any) -> Any:
+        forget_before(broker, topic, {0: 6})
+        return real(*arguments)
+
+    monkeypatch.setattr(kafka_batch, "kafka_tuples", too_late)
+    what = f"{topic}-0: 6 offsets, from 0 to 5: older than what the broker still keeps"
+    if data_loss == "fail":
+        with pytest.raises(IntegrityError, match=what):
+            it.run()
+        assert it.verdicts() == {}
+        return
+    assert it.run().rows == 14
+    assert lost(caplog) == [what]
+    assert it.has_all_but(*gone)
+
+
+@pytest.mark.parametrize("again", [8, 20, 33])
+def test_a_topic_made_anew_is_read_from_its_beginning(
+    broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture, again: int
+) -> None:
+    """With fewer, as many and more records than were judged of the old one: no number is taken for a judged one."""
+    topic = new_topic("anew", partitions=2)
+    it = stream(topics=[topic])
+    it.send(topic, 20, partition=0)
+    it.send(topic, 3, partition=1)
+    assert it.run().rows == 23
+    recreate_topic(broker, topic, partitions=1)
+    it.send(topic, again)
+    why = "the topic was deleted and made anew; what followed in the old one is unknown"
+    with pytest.raises(
+        IntegrityError, match=f"{topic}-0, from offset 20 on: {why}; {topic}-1, from offset 3 on: {why}"
+    ):
+        it.run()
+    it.sections["source"]["data_loss"] = "continue"
+    assert it.run().rows == again
+    assert lost(caplog) == [f"{topic}-0, from offset 20 on: {why}", f"{topic}-1, from offset 3 on: {why}"]
+    it.send(topic, 5)
+    assert it.run().rows == 5
+    assert len(lost(caplog)) == 2
+    assert it.keys() == it.sent_keys
+
+
+def test_a_topic_made_anew_while_the_job_runs_is_read_from_its_beginning(
+    broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark goes on at the old one's offset; what lies before it is read all the same."""
+    topic, other = new_topic("anew"), new_topic("stays")
+    it = stream(topics=[topic, other], data_loss="continue")
+    it.send(topic, 5)
+
+    def make_anew(progress: BatchProgress) -> None:
+        if progress.window == 0:
+            recreate_topic(broker, topic)
+            it.send(topic, 12)
+            it.send(other, 3)
+
+    it.run_until(20, make_anew)
+    assert [loss.partition(": ")[0] for loss in lost(caplog)] == [f"{topic}-0, from offset 5 on"]
+    assert it.keys() == it.sent_keys
+
+
+def test_a_topic_that_is_gone_is_told_and_the_others_go_on(
+    broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`fail` names it; with `continue` it may even come again. Deleted between two runs, and while one goes on."""
+    gone, stays = new_topic("gone"), new_topic("stays")
+    it = stream(topics=[gone, stays])
+    it.send(gone, 5)
+    it.send(stays, 5)
+    assert it.run().rows == 10
+    broker.delete_topic(gone)
+    what = f"{gone}-0, from offset 5 on: the topic is gone, and what may have followed with it"
+    with pytest.raises(IntegrityError, match=what):
+        it.run()
+    it.sections["source"]["data_loss"] = "continue"
+    it.send(stays, 2)
+    assert it.run().rows == 2
+    broker.create_topic(gone)
+    it.send(gone, 4)
+    assert it.run().rows == 4
+
+    def delete(progress: BatchProgress) -> None:
+        if progress.rows == 3:
+            broker.delete_topic(gone)
+            it.send(stays, 7)
+
+    it.send(stays, 3)
+    it.run_until(26, delete)
+    assert lost(caplog) == [what, what.replace("offset 5", "offset 4")]
+    assert it.keys() == it.sent_keys
+
+
+def test_a_topic_deleted_under_a_job_that_may_lose_nothing_stops_it_with_our_words(
+    broker: Broker, stream: Callable[..., Stream], new_topic: Topics
+) -> None:
+    """Not with Spark's, which are about its own state."""
+    topic = new_topic("gone")
+    it = stream(topics=[topic])
+    it.send(topic, 5)
+    with pytest.raises(IntegrityError, match=f"{topic}-0, from offset 5 on: the topic is gone"):
+        it.run_until(6, lambda _: broker.delete_topic(topic))
+
+
+def test_a_topic_that_never_was_is_a_mistake_in_the_configuration(stream: Callable[..., Stream]) -> None:
+    """Whatever `data_loss` says."""
+    with pytest.raises(TopicMissingError, match="the cluster has no topic no-such-topic"):
+        stream(topics=["no-such-topic"], data_loss="continue").run()
+
+
+# ---- Spark's checkpoint
+
+
+def newest_checkpoint(it: Stream) -> Path:
+    """The directory that the next start takes over."""
+    found = checkpoint.newest(it.job.config.checkpoint_path)
+    assert found is not None
+    return found
+
+
+def without(it: Stream) -> None:
+    """All of it is gone."""
+    shutil.rmtree(it.job.config.checkpoint_path)
+
+
+def without_last_commit(it: Stream) -> None:
+    """Spark does the last batch again."""
+    commits = newest_checkpoint(it) / "commits"
+    last = max(checkpoint.entry_numbers(commits))
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+
+
+def with_torn_offsets(it: Stream) -> None:
+    """As a power cut leaves the newest file that Spark wrote."""
+    offsets = newest_checkpoint(it) / "offsets"
+    (offsets / str(max(checkpoint.entry_numbers(offsets)))).write_bytes(b"")
+
+
+def with_torn_beginning(it: Stream) -> None:
+    """Or its first."""
+    (newest_checkpoint(it) / "sources" / "0" / "0").write_bytes(b"\0v1\n{")
+
+
+def ahead(it: Stream) -> None:
+    """It holds for done what the store has never judged, as after the store was put back to an older copy."""
+    offsets = newest_checkpoint(it) / "offsets"
+    last = offsets / str(max(checkpoint.entry_numbers(offsets)))
+    (offsets / f".{last.name}.crc").unlink(missing_ok=True)
+    head, _, line = last.read_text().rpartition("\n")
+    topics = {topic: {**partitions, "0": partitions["0"] + 2} for topic, partitions in json.loads(line).items()}
+    last.write_text(f"{head}\n{json.dumps(topics)}")
+
+
+def behind(it: Stream) -> None:
+    """An older one: its last two batches are unknown to it."""
+    path = newest_checkpoint(it)
+    for log in ("offsets", "commits"):
+        for number in sorted(checkpoint.entry_numbers(path / log))[-2:]:
+            (path / log / str(number)).unlink()
+            (path / log / f".{number}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("harm", [without, without_last_commit, with_torn_offsets, with_torn_beginning, ahead, behind])
+def test_whatever_happens_to_the_checkpoint_every_record_is_judged_once(
+    stream: Callable[..., Stream], new_topic: Topics, harm: Callable[[Stream], None]
+) -> None:
+    """The store says how far the source was judged; what came meanwhile is judged, and `latest` means no more then."""
+    topic = new_topic("in", partitions=2)
+    it = stream(topics=[topic], starting_offsets="latest", max_offsets_per_batch=4)
+    assert it.run().rows == 0
+    it.send(topic, 6, partition=0)
+    it.send(topic, 5, partition=1)
+    assert it.run().rows == 11
+    harm(it)
+    it.send(topic, 3, partition=0)
+    assert it.run().rows == 3
+    assert it.run().rows == 0
+    assert it.has_all_but()
+
+
+# ---- what a record is
+
+
+def test_columns_from_all_of_a_record(stream: Callable[..., Stream], new_topic: Topics) -> None:
+    """Key as text and as bytes, a header that is repeated, null or absent, timestamp, topic, partition, offset."""
+    topic = new_topic("in")
+    it = stream(
+        topics=[topic],
+        record={
+            "user": "key",
+            "bytes": "key_binary",
+            "trace": "header:trace-id",
+            "arrived": "timestamp",
+            "t": "topic",
+            "p": "partition",
+            "o": "offset",
+        },
+    )
+    it.sections["key"] = "bytes"
+    value = b'{"k": "x"}'
+    it.send_all(
+        topic,
+        [
+            Record(value, b"a", (("trace-id", b"1"), ("other", b"9"), ("trace-id", b"2")), 1_740_787_200_123),
+            Record(value, b"b", (("trace-id", b"1"), ("trace-id", None)), 1_740_787_200_000),
+            Record(value, b"", (), 1_740_787_200_000),
+            Record(value, None, (("trace-id", b""),), 1_740_787_200_000),
+            Record(value, b"\xff", (), 1_740_787_200_000),
+            Record(value, b"c", (("trace-id", b"\xff\xfe"),), 1_740_787_200_000),
+            Record(value, b"a", (), 1_740_787_200_000),
+        ],
+    )
+    assert it.run().rows == 7
+    rows = it.rows()
+    seen = [rows[topic, 0, offset] for offset in range(7)]
+    assert [row["_dedup"]["verdict"] for row in seen] == [
+        *("unique", "unique", "unique", "error", "error", "error", "duplicate")
+    ]
+    assert [row["_dedup"]["reason"] for row in seen[3:6]] == ["null_key", "invalid_utf8", "invalid_utf8"]
+    assert [row["trace"] for row in seen[:4]] == ["2", None, None, ""]
+    assert [row["user"] for row in seen[:4]] == ["a", "b", "", None]
+    assert [row["bytes"] for row in seen[:5]] == [b"a", b"b", b"", None, b"\xff"]
+    assert seen[0]["arrived"].timestamp() == 1_740_787_200.123
+    assert [(row["t"], row["p"], row["o"]) for row in seen] == [(topic, 0, offset) for offset in range(7)]
+
+
+@pytest.mark.parametrize("tombstones", ["error", "judge"])
+def test_a_tombstone_is_no_empty_value(stream: Callable[..., Stream], new_topic: Topics, tombstones: str) -> None:
+    """By policy an error, or judged by what is outside the value; an empty value is text, and no JSON."""
+    topic = new_topic("in")
+    it = stream(topics=[topic], value={"format": "text"}, record={"user": "key"}, tombstones=tombstones)
+    it.sections["key"] = "user"
+    values = (b"v", None, None, b"", b"\xff", None)
+    keys = (b"a", b"b", b"b", b"c", b"d", None)
+    it.send_all(topic, [Record(value, key) for value, key in zip(values, keys, strict=True)])
+    assert it.run().rows == 6
+    rows = it.rows()
+    seen = [rows[topic, 0, offset] for offset in range(6)]
+    empty = "tombstone" if tombstones == "error" else None
+    assert [row["_dedup"]["reason"] for row in seen] == [
+        *(None, empty, empty if empty else "same_window", None, "invalid_utf8", empty or "null_key")
+    ]
+    assert [row["value"] for row in seen[:4]] == ["v", None, None, ""]
+    assert seen[4]["_dedup"]["raw"] == "/w=="
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_of_equal_keys_the_first_by_topic_partition_and_offset_is_unique(
+    broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, shards: int
+) -> None:
+    """Whenever they were sent, whatever their timestamps, and whichever task reads them."""
+    prefix = new_topic("order")
+    topics = [f"{prefix}.a", f"{prefix}.b"]
+    for topic in topics:
+        broker.create_topic(topic, 11)
+    it = Stream(broker, session, tmp_path, topics=topics)
+    it.sections["store"] = {"url": "rocksdb:state", "shards": shards}
+    places = [(topics[1], 0), (topics[0], 10), (topics[0], 2)]
+    for topic, partition in places:
+        same = [Record(json.dumps({"k": f"k{number}"}).encode(), partition=partition) for number in range(20)]
+        it.send_all(topic, [*same, *same])
+    assert it.run().windows == 1
+    unique = {origin for origin, port in it.verdicts().items() if port == "unique"}
+    assert unique == {(topics[0], 2, offset) for offset in range(20)}
+    assert it.has_all_but()
+
+
+def test_a_window_compiles_no_code_of_its_own(
+    session: SparkSession, stream: Callable[..., Stream], new_topic: Topics
+) -> None:
+    """No number of a window is a literal in what Spark generates code for: later windows find it made."""
+    topic = new_topic("in", partitions=2)
+    it = stream(topics=[topic], max_offsets_per_batch=4)
+    jvm: Any = session.sparkContext._jvm
+    compiled = jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    counts = []
+    it.send(topic, 40)
+    it.run(lambda _: counts.append(compiled.getCount()))
+    assert len(counts) >= 8
+    assert counts[-1] == counts[2], counts
