@@ -172,7 +172,7 @@ def quickstart(
     run_quickstart(directory, records=records, seed=seed, console=answer_console())
 
 
-@_command(app, "run", *_BASIC, ExitCode.INTEGRITY, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED)
+@_command(app, "run", *_READING, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED)
 def run(
     config: ConfigArgument,
     once: Annotated[bool, typer.Option("--once", help="Stop when the source is drained.")] = False,
@@ -234,6 +234,22 @@ def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgres
         sys.stdout.flush()
 
     return print_progress
+
+
+@_command(app, "doctor", *_BASIC, ExitCode.UNHEALTHY)
+def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
+    """Look whether a job could start: Java, folders, disk, the brokers, topics and rights; changes nothing."""
+    from deduper import doctor as examination
+    from deduper.config_file import load_config
+    from deduper.terminal import answer_console, print_json
+
+    diagnosis = examination.diagnose(load_config(config, overrides=overrides or ()))
+    if as_json:
+        print_json(diagnosis.to_json())
+    else:
+        answer_console().print(*examination.render(diagnosis), sep="\n")
+    if not diagnosis.is_healthy:
+        raise typer.Exit(ExitCode.UNHEALTHY)
 
 
 @_command(app, "status", *_READING)

@@ -28,6 +28,7 @@ from deduper.config import Config, FilesSource, KafkaSource
 from deduper.errors import DeduperError
 from deduper.file_batch import FileBatches
 from deduper.full_disk import cannot_write
+from deduper.java import require_java
 from deduper.output_names import topic_sinks
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
@@ -35,7 +36,7 @@ from deduper.publication import Unknown
 from deduper.receipts import receipt_box
 from deduper.source_batch import BatchSource
 from deduper.spark_errors import innermost_cause
-from deduper.spark_session import end_session, has_ended, kill_children, require_java, start_session
+from deduper.spark_session import end_session, has_ended, kill_children, start_session
 from deduper.stopping import Stop, StopRequested, restoring_handlers
 from deduper.table_places import table_settings
 from deduper.window_judge import WindowJudge
@@ -78,6 +79,7 @@ def run(
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
     """
     require_java()
+    _look_at_brokers(config)
     started = time.perf_counter()
     stop = Stop()
 
@@ -290,6 +292,14 @@ def _watched_source(
     from deduper.source_watch import watched_source
 
     return watched_source(config.source, metrics, owned.log)
+
+
+def _look_at_brokers(config: Config) -> None:
+    """Before the epoch is claimed: a job that cannot run must not disturb one that does."""
+    if isinstance(config.source, KafkaSource):
+        from deduper.kafka_preflight import require
+
+        require(config)
 
 
 def _batch_source(config: Config, owned: Ownership, stop: Stop) -> BatchSource:

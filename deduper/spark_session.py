@@ -6,8 +6,6 @@ import contextlib
 import locale
 import logging
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,13 +21,11 @@ from pyspark.sql import SparkSession
 
 from deduper.config import Config
 from deduper.config_kafka import KafkaSource
-from deduper.errors import DeduperError
 from deduper.file_source import SPARK_SETTINGS
+from deduper.java import require_java
 from deduper.kafka_jars import connector_settings
 
 logger = logging.getLogger(__name__)
-
-_JAVA_VERSIONS = (17, 21)
 
 _JVM_END_S, _JVM_HOOKS_S = 1.0, 10.0
 
@@ -153,24 +149,6 @@ def has_ended(session: SparkSession, *, after_signal: bool = False) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def require_java() -> None:
-    """Fails before Spark does, which would say `Java gateway process exited`.
-
-    Raises:
-        DeduperError: no java, or one that Spark 4.2 does not run on; with the command that installs one.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    advice = "install one with `apt-get install openjdk-17-jre-headless`, or set JAVA_HOME to a Java 17 or 21"
-    if not java or not Path(java).exists():
-        raise DeduperError(f"Spark needs Java and none was found; {advice}")
-    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', shown)
-    if version is None or int(version[1]) not in _JAVA_VERSIONS:
-        first_line = shown.strip().split("\n", 1)[0]
-        raise DeduperError(f"Spark 4.2 runs on Java 17 or 21, and {java} is {first_line or 'no Java'}; {advice}")
 
 
 def _let_workers_import_us() -> None:

@@ -114,7 +114,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         settings=manifest.settings,
         epoch=state.epoch,
         owner=None if beat is None else beat.owner,
-        is_running=beat is not None and _beats(store.root),
+        is_running=beat is not None and beats(store.root),
         windows=state.next_window,
         last_commit=format_time(commits[-1].wall_us) if commits else None,
         latest_point=scale.shown(state.latest_point),
@@ -155,7 +155,8 @@ def _published_through(store: OpenStore) -> int | None:
     return None if known < 0 else known
 
 
-def _beats(root: Path) -> bool:
+def beats(root: Path) -> bool:
+    """Whether the store's heart has beaten a moment ago; a look, without waiting for the next beat."""
     try:
         return time.time() - (root / HEARTBEAT_NAME).stat().st_mtime < _ALIVE_SECONDS
     except FileNotFoundError:

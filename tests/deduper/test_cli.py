@@ -80,6 +80,7 @@ def test_all_commands_are_there() -> None:
         "init",
         "quickstart",
         "run",
+        "doctor",
         "status",
         "verify",
         "gc",
@@ -109,7 +110,7 @@ def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words
 
 @pytest.mark.parametrize(
     "words",
-    [words for words in COMMANDS if words[0] in ("status", "verify", "gc", "repair", "inspect", "run")],
+    [words for words in COMMANDS if words[0] in ("doctor", "status", "verify", "gc", "repair", "inspect", "run")],
     ids=" ".join,
 )
 def test_every_reading_command_answers_in_json_too(words: tuple[str, ...]) -> None:

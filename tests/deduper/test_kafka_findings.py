@@ -1,0 +1,290 @@
+"""What is wrong between a job and a Kafka cluster, judged from descriptions made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deduper.concerns import Concern, Severity
+from deduper.config import Config
+from deduper.kafka_described import ADD_PARTITIONS, OFFSET_FETCH, Cluster, Server, Topic
+from deduper.kafka_findings import Access, accesses, kafka_concerns, probe_id
+
+ALL = frozenset(("READ", "WRITE", "DESCRIBE"))
+DAY_MS = 86_400_000
+SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(7 * DAY_MS),
+    "max.message.bytes": "1048588",
+    "min.insync.replicas": "2",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.after.max.ms": "3600000",
+}
+NEW = {OFFSET_FETCH: 9, ADD_PARTITIONS: 5}
+
+
+def config(**more: Any) -> Config:
+    """A job from topic `in` to topic `out`."""
+    source = {
+        "format": "kafka",
+        "bootstrap_servers": "a:9092,b:9092",
+        "topics": ["in"],
+        "value": {"format": "json", "schema": "k string"},
+    }
+    sinks: dict[str, Any] = {port: {"format": "none"} for port in ("duplicate", "expired", "error")}
+    sections: dict[str, Any] = {
+        "name": "clicks",
+        "key": "k",
+        "expiry": {"by": "never"},
+        "store": {"url": "rocksdb:state", "shards": 2},
+        "source": source | more.pop("source", {}),
+        "sinks": sinks | {"unique": {"format": "kafka", "topic": "out"} | more.pop("unique", {})} | more,
+    }
+    if "topic_pattern" in sections["source"]:
+        del sections["source"]["topics"]
+    return Config.model_validate(sections, context={"base_dir": Path("/nowhere")})
+
+
+def topic(name: str, **settings: str) -> Topic:
+    """A topic as it should be, but for some settings."""
+    told = {key.replace("_", "."): value for key, value in settings.items()}
+    return Topic(name, replicas=(3, 3), in_sync=(3, 3), rights=ALL, settings=SETTINGS | told)
+
+
+def cluster(*topics: Topic, **more: Any) -> Cluster:
+    """A cluster as it should be, but for what is named."""
+    known = {one.name: one for one in (topic("in"), topic("out", max_message_bytes="2000000"), *topics)}
+    probe = probe_id("clicks", "unique")
+    return Cluster(
+        **{
+            "servers": (Server("a:9092", versions=NEW), Server("b:9092", versions=NEW)),
+            "cluster_id": "one",
+            "brokers": 3,
+            "names": frozenset(known),
+            "topics": known,
+            "groups": {"clicks": ALL, probe: ALL},
+            "settings": {"transaction.max.timeout.ms": "900000", "offsets.retention.minutes": "10080"},
+            "transactions": {probe: None},
+            **more,
+        }
+    )
+
+
+def concerns(found: Cluster, job: Config | None = None) -> list[Concern]:
+    """What is said of the cluster."""
+    job = config() if job is None else job
+    return kafka_concerns(job, [(access, found) for access in accesses(job)])
+
+
+def only(found: Cluster, job: Config | None = None) -> Concern:
+    """The one thing that is said of it."""
+    (concern,) = concerns(found, job)
+    return concern
+
+
+def test_of_a_cluster_as_it_should_be_nothing_is_said() -> None:
+    """No noise: a warning that is always there is read by nobody."""
+    assert concerns(cluster()) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "severity", "check", "says"),
+    [
+        (cluster(Topic("in", is_there=False)), "error", "topics", "no topic in"),
+        (cluster(Topic("out", is_denied=True)), "error", "topics", "no right Describe"),
+        (
+            cluster(replace(topic("in"), rights=frozenset(("DESCRIBE",)))),
+            "error",
+            "rights",
+            "no right Read on topic in",
+        ),
+        (
+            cluster(replace(topic("out", max_message_bytes="2000000"), rights=frozenset(("WRITE", "DESCRIBE")))),
+            "error",
+            "rights",
+            "no right Read on topic out",
+        ),
+        (
+            cluster(groups={"clicks": ALL, "clicks/preflight/unique/0": frozenset(("DESCRIBE",))}),
+            "error",
+            "rights",
+            "no right Read on groups that begin with clicks/",
+        ),
+        (
+            cluster(groups={"clicks": frozenset(), "clicks/preflight/unique/0": ALL}),
+            "warning",
+            "rights",
+            "no right Read on group clicks",
+        ),
+        (
+            cluster(transactions={"clicks/preflight/unique/0": "not authorized"}),
+            "error",
+            "rights",
+            "transactional ids that begin with clicks/ are refused",
+        ),
+        (
+            cluster(settings={"transaction.max.timeout.ms": "599999"}),
+            "error",
+            "transactions",
+            "a transaction may take 10m here",
+        ),
+        (cluster(settings={"offsets.retention.minutes": "60"}), "warning", "offsets", "forget offsets after 60 min"),
+        (
+            cluster(replace(topic("out", max_message_bytes="2000000", min_insync_replicas="3"), replicas=(3, 2))),
+            "error",
+            "replicas",
+            "min.insync.replicas=3: no write can ever succeed",
+        ),
+        (
+            cluster(replace(topic("out", max_message_bytes="2000000"), in_sync=(3, 1))),
+            "warning",
+            "replicas",
+            "1 replicas in sync and needs 2",
+        ),
+        (cluster(replace(topic("in"), in_sync=(0, 3))), "warning", "replicas", "without a replica in sync"),
+        (cluster(replace(topic("in"), replicas=(1, 1))), "warning", "replicas", "1 replica on a cluster of 3 brokers"),
+        (
+            cluster(topic("out", max_message_bytes="2000000", cleanup_policy="compact")),
+            "warning",
+            "cleanup.policy",
+            "a record without a key is refused",
+        ),
+        (cluster(topic("in", cleanup_policy="compact,delete")), "warning", "cleanup.policy", "is never judged"),
+        (
+            cluster(topic("out", max_message_bytes="2000000", retention_ms=str(DAY_MS))),
+            "warning",
+            "retention",
+            "deletes records 1d after their timestamp",
+        ),
+        (cluster(topic("in", retention_ms="-1")), "warning", "retention", "in keeps them for ever"),
+        (
+            cluster(topic("out", max_message_bytes="2000000", message_timestamp_before_max_ms=str(DAY_MS))),
+            "warning",
+            "timestamps",
+            "refuses records older than 1d",
+        ),
+        (
+            cluster(topic("in", message_timestamp_after_max_ms="9223372036854775807")),
+            "warning",
+            "timestamps",
+            "more than 1h ahead of its clock",
+        ),
+        (cluster(topic("out", max_message_bytes="1000")), "warning", "sizes", "the first larger one stops the job"),
+        (cluster(topic("out")), "note", "sizes", "the headers that are added"),
+        (
+            cluster(replace(topic("out", max_message_bytes="2000000"), settings=None)),
+            "note",
+            "settings",
+            "may not be read",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_thing_that_is_wrong_is_told_with_a_remedy(found: Cluster, severity: str, check: str, says: str) -> None:
+    """One cause, one concern, and what to do."""
+    concern = only(found)
+    assert (concern.severity, concern.check) == (severity, check)
+    assert says in concern.what
+    assert concern.remedy
+
+
+def test_a_topic_that_gives_records_its_own_time_deletes_none_early() -> None:
+    """With LogAppendTime neither retention nor limits go by the source's timestamps."""
+    out = topic(
+        "out",
+        max_message_bytes="2000000",
+        message_timestamp_type="LogAppendTime",
+        retention_ms="1000",
+        message_timestamp_before_max_ms="1000",
+    )
+    assert concerns(cluster(out)) == []
+
+
+def test_spark_gives_records_the_time_of_sending() -> None:
+    """So what a topic makes of old timestamps does not matter to `at_least_once`, nor do transactions."""
+    job = config(unique={"delivery": "at_least_once"})
+    found = cluster(topic("out", max_message_bytes="2000000", retention_ms="1000"), settings={}, transactions={})
+    assert concerns(found, job) == []
+
+
+@pytest.mark.parametrize(
+    ("versions", "delivery", "severity"),
+    [
+        ({OFFSET_FETCH: 6, ADD_PARTITIONS: 1}, "exactly_once", Severity.ERROR),
+        ({OFFSET_FETCH: 6, ADD_PARTITIONS: 1}, "at_least_once", Severity.WARNING),
+        ({OFFSET_FETCH: 7, ADD_PARTITIONS: 1}, "exactly_once", Severity.WARNING),
+        ({OFFSET_FETCH: 8, ADD_PARTITIONS: 3}, "exactly_once", Severity.WARNING),
+        ({OFFSET_FETCH: 8, ADD_PARTITIONS: 3}, "at_least_once", None),
+        ({OFFSET_FETCH: 8, ADD_PARTITIONS: 4}, "exactly_once", None),
+        (None, "exactly_once", None),
+    ],
+)
+def test_the_age_of_a_broker(versions: Any, delivery: str, severity: Severity | None) -> None:
+    """Transactions need 2.5; before 3.6 they may hang; both edges."""
+    found = cluster(servers=(Server("a:9092", versions=versions),))
+    told = concerns(found, config(unique={"delivery": delivery}))
+    assert [concern.severity for concern in told] == ([] if severity is None else [severity])
+
+
+def test_which_of_the_servers_is_down() -> None:
+    """One of two: the job starts. All: it does not. Wrongly configured: an error though another would do."""
+    up, down = Server("a:9092", versions=NEW), Server("b:9092", "nobody listens there")
+    concern = only(cluster(servers=(up, down)))
+    assert (concern.severity, "b:9092" in concern.what) == (Severity.WARNING, True)
+    both = concerns(Cluster((replace(down, address="a:9092"), down)))
+    assert [concern.severity for concern in both] == [Severity.ERROR] * 2
+    assert only(cluster(servers=(up, replace(down, lasts=True)))).severity is Severity.ERROR
+
+
+def test_nothing_is_made_up_of_a_cluster_that_lets_nobody_in() -> None:
+    """What could not be asked is not reported as missing."""
+    up = (Server("a:9092", versions=NEW),)
+    assert [concern.check for concern in concerns(Cluster(up, refusal="wrong password"))] == ["login"]
+    assert [concern.check for concern in concerns(Cluster(up, silence="timed out"))] == ["brokers"]
+    assert [concern.severity for concern in concerns(Cluster(unseen="a JKS store"))] == [Severity.NOTE]
+
+
+def test_a_pattern_that_matches_nothing_is_a_warning() -> None:
+    """The topics may come later."""
+    job = config(source={"topic_pattern": "other-.*"})
+    found = cluster()
+    concern = only(replace(found, topics={"out": found.topics["out"]}), job)
+    assert (concern.severity, concern.place) == (Severity.WARNING, "source.topic_pattern")
+
+
+def test_a_loop_by_another_name_of_the_same_brokers() -> None:
+    """The configuration knows names, only the cluster its id."""
+    job = config(unique={"topic": "in", "bootstrap_servers": "c:9092"})
+    found = cluster(topic("in", max_message_bytes="2000000"))
+    assert [concern.check for concern in concerns(found, job) if concern.severity is Severity.ERROR] == ["loop"]
+
+
+def test_a_port_elsewhere_with_a_topic_of_the_same_name_is_no_loop() -> None:
+    """Two clusters may both have it."""
+    job = config(unique={"topic": "in", "bootstrap_servers": "c:9092"})
+    here, there = accesses(job)
+    found = kafka_concerns(job, [(here, cluster()), (there, replace(cluster(), cluster_id="two"))])
+    assert [concern.check for concern in found if concern.severity is not Severity.NOTE] == []
+
+
+def test_two_ports_with_one_topic_are_told() -> None:
+    """Only a header would tell their rows apart."""
+    concern = only(cluster(), config(duplicate={"format": "kafka", "topic": "out", "delivery": "at_least_once"}))
+    assert (concern.check, concern.place) == ("ports", "sinks.duplicate.topic")
+
+
+def test_ports_that_connect_alike_are_asked_for_together() -> None:
+    """One client for the source and its ports; another for a port with brokers or a login of its own."""
+    job = config(
+        unique={"options": {"kafka.compression.type": "zstd"}},
+        duplicate={"format": "kafka", "topic": "dup", "options": {"kafka.client.id": "other"}},
+        expired={"format": "kafka", "topic": "old", "bootstrap_servers": "c:9092"},
+    )
+    found = accesses(job)
+    assert [list(access.ports) for access in found] == [["unique"], ["duplicate"], ["expired"]]
+    assert [access.place for access in found] == ["source", "sinks.duplicate", "sinks.expired"]
+    assert isinstance(found[0], Access)
