@@ -78,7 +78,7 @@ _EXPLANATIONS: dict[tuple[str, ...], tuple[str, str]] = {
 }
 
 # Kinds that later releases will have: section -> kinds.
-_LATER_KINDS = {"sinks": ("delta",), "source.value": ("avro",)}
+_LATER_KINDS = {"sinks": ("delta",)}
 
 _KIND_SETTING = {"source": "format", "expiry": "by", "sinks": "format"}
 
@@ -236,8 +236,6 @@ def _wrong_choice(path: tuple[str, ...], kind: str, value: object) -> Finding:
     names = [choice for choice in choices if isinstance(choice, str)] or [
         choice for choice in get_args(field.annotation) if isinstance(choice, str)
     ]
-    if value in _LATER_KINDS.get(".".join(path[:-1]), ()):
-        return Finding(path, f"`{value}` is not in this release", f"write {_one_of(names)}")
     return Finding(path, f"`{shown(value)}` is not known here", suggestion(str(value), names, "write one of"))
 
 
@@ -280,7 +278,7 @@ def _model_at(section: tuple[str, ...], kind: str) -> type[BaseModel]:
 
 
 # Lists and mappings: advice for something inside is advice for the whole.
-_WHOLES = ("key", "spark", "topics", "starting_offsets", "record", "options")
+_WHOLES = ("key", "spark", "topics", "starting_offsets", "record", "options", "avro_schema")
 
 
 def _how_to_write(path: tuple[str, ...], kind: str) -> str:

@@ -7,7 +7,18 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from deduper.config_kafka_types import Group, Pattern, Servers, SinkOptions, SourceOptions, Starting, Topic, Topics
+from deduper.avro_schema import columns_of
+from deduper.config_kafka_types import (
+    AvroSchema,
+    Group,
+    Pattern,
+    Servers,
+    SinkOptions,
+    SourceOptions,
+    Starting,
+    Topic,
+    Topics,
+)
 from deduper.config_types import Count, Delimiter, Duration, Schema, Section, refusal, refuse_taken_name, shown
 from deduper.ddl import Column, ColumnType, parse_columns, quoted
 from deduper.kafka_options import connection_options
@@ -33,8 +44,9 @@ _PARTS = f"{', '.join(RECORD_PARTS)} or {HEADER}NAME"
 class KafkaValue(Section):
     """What the value of a record holds."""
 
-    format: Literal["json", "csv", "text"] = Field(
-        description="How a value is read: one JSON object, one line of CSV, or plain text", examples=["json"]
+    format: Literal["json", "csv", "text", "avro"] = Field(
+        description="How a value is read: one JSON object, one line of CSV, plain text, or one Avro datum",
+        examples=["json"],
     )
     ddl: Schema | None = Field(
         default=None,
@@ -43,22 +55,30 @@ class KafkaValue(Section):
         examples=['"user string, id long, ts timestamp"'],
     )
     delimiter: Delimiter = Field(default=",", description="One character between the fields (csv only)")
+    avro_schema: AvroSchema | None = Field(
+        default=None,
+        description="Schema of the records that were written, as JSON or the path of an .avsc file (avro only)",
+        examples=["clicks.avsc"],
+    )
+    confluent_header: bool = Field(
+        default=False, description="Values begin with the five bytes of Confluent's serializer (avro only)"
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> KafkaValue:
-        if self.format == "text" and self.ddl is not None:
-            raise refusal(
-                f"means nothing for text, which has one column, `{TEXT_COLUMNS}`",
-                "remove it, or write `format: json`",
-                at=("schema",),
-                at_key=True,
-            )
-        if self.format != "text" and self.ddl is None:
+        if self.format in ("text", "avro") and self.ddl is not None:
+            columns = f"has one column, `{TEXT_COLUMNS}`" if self.format == "text" else "has those of avro_schema"
+            what = f"means nothing for {self.format}, which {columns}"
+            raise refusal(what, "remove it, or write `format: json`", at=("schema",), at_key=True)
+        if self.format in ("json", "csv") and self.ddl is None:
             write = 'write `schema: "user string, id long, ts timestamp"`'
             raise refusal("is missing", f"{write}, or `format: text`", at=("schema",))
-        if self.format != "csv" and self.delimiter != ",":
-            what = f"means nothing for {self.format}"
-            raise refusal(what, "remove it, or write `format: csv`", at=("delimiter",), at_key=True)
+        if self.format == "avro" and self.avro_schema is None:
+            raise refusal("is missing", "write the path of an .avsc file, or the schema as JSON", at=("avro_schema",))
+        for name, kind in (("delimiter", "csv"), ("avro_schema", "avro"), ("confluent_header", "avro")):
+            if self.format != kind and getattr(self, name) != type(self).model_fields[name].default:
+                what = f"means nothing for {self.format}"
+                raise refusal(what, f"remove it, or write `format: {kind}`", at=(name,), at_key=True)
         nested = [column for column in self.parsed_columns if not column.type.is_scalar]
         if self.format == "csv" and nested:
             raise refusal(
@@ -71,6 +91,8 @@ class KafkaValue(Section):
     @property
     def columns(self) -> str:
         """The columns of a value as Spark DDL."""
+        if self.avro_schema is not None:
+            return columns_of(self.avro_schema)
         return self.ddl or TEXT_COLUMNS
 
     @property
@@ -192,8 +214,10 @@ class KafkaSource(Section):
     def reading(self) -> dict[str, Any]:
         """What else, beside offsets, decides what tuples come of them."""
         isolation = self.options.get("kafka.isolation.level", "read_committed")
+        avro = [self.value.avro_schema, self.value.confluent_header] if self.value.format == "avro" else []
         return {
             "schema": self.columns,
+            "avro": avro,
             "format": ["kafka", self.value.format, self.value.delimiter, self.tombstones, isolation],
             "record": [[column.name, part] for column, part in self.record_columns],
         }

@@ -5,15 +5,18 @@ What Kafka's two clients, the Java one inside Spark and librdkafka, would each u
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, PlainSerializer, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
-from deduper.config_types import refusal, shown
+from deduper.avro_schema import AvroError, columns_of
+from deduper.config_types import local_path, read_schema, refusal, resolve, shown
 from deduper.units import MAX_I64
 
 _SERVERS_ADVICE = 'write `"host:9092"`, several with commas'
@@ -225,6 +228,40 @@ Group = Annotated[
     WithJsonSchema({"type": ["string", "boolean"], "x-kind": "name or off"}),
 ]
 """A consumer group, or None for `off`."""
+
+
+def _read_avro_schema(value: object, info: ValidationInfo) -> object:
+    """The schema as JSON: of a file, of a text, or as YAML has read it, for which JSON is its own."""
+    advice = "write the path of an .avsc file, or the schema as JSON"
+    if isinstance(value, Mapping | list):
+        text = json.dumps(value)
+    elif not isinstance(value, str) or not value.strip():
+        raise refusal(f"`{shown(value)}` is no schema", advice)
+    elif value.lstrip().startswith("{"):
+        text = value
+    else:
+        path = resolve(local_path(value), info)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+            raise refusal(f"{path} cannot be read: {reason}", advice) from None
+    try:
+        read_schema(columns_of(text))
+    except AvroError as error:
+        raise refusal(error.what, error.write) from None
+    except PydanticCustomError as error:  # its offset is one in the columns
+        context = error.context or {}
+        raise refusal(context["what"], context["write"]) from None
+    return json.dumps(json.loads(text), separators=(",", ":"))
+
+
+AvroSchema = Annotated[
+    str,
+    BeforeValidator(_read_avro_schema),
+    WithJsonSchema({"type": ["string", "object"], "x-kind": "path or JSON"}),
+]
+"""The schema of an Avro record, as JSON on one line, wherever it was written."""
 
 
 _DROPPED = "remove it: every record is read and written as its bytes"

@@ -127,7 +127,12 @@ def resolve(text: str, info: ValidationInfo) -> Path:
     return Path(base_dir, Path(text).expanduser()).resolve()
 
 
-def _read_schema(value: object) -> object:
+def read_schema(value: object) -> object:
+    """Columns as DDL, each of which can be a column of a source.
+
+    Raises:
+        PydanticCustomError: one cannot.
+    """
     if not isinstance(value, str):
         return value
     try:
@@ -257,7 +262,7 @@ PathOrAuto = Annotated[
 ]
 """An absolute local path, or the text `auto`."""
 
-Schema = Annotated[str, BeforeValidator(_read_schema)]
+Schema = Annotated[str, BeforeValidator(read_schema)]
 """Columns as Spark DDL."""
 
 Delimiter = Annotated[str, BeforeValidator(_read_delimiter)]

@@ -125,7 +125,7 @@ def _connector(config: Config) -> Iterator[Concern]:
     from deduper.kafka_jars import VARIABLE, connector_settings
 
     try:
-        settings = connector_settings(config.spark)
+        settings = connector_settings(config.spark, avro=config.source.value.format == "avro")
     except DeduperError as failure:
         what, _, remedy = str(failure).partition("; ")
         yield error("connector", VARIABLE, what, remedy)

@@ -1,4 +1,4 @@
-"""Where Spark gets its Kafka connector from, which PySpark does not bring.
+"""Where Spark gets its Kafka connector and its avro module from, which PySpark does not bring.
 
 In this order: what the user's own `spark:` section says (`spark.jars`, `spark.jars.packages`); the jars in the
 directory that DEDUPER_SPARK_JARS names, for machines without a way out; else Spark fetches it by its package mechanism,
@@ -17,23 +17,26 @@ from deduper.errors import UsageError
 
 VARIABLE = "DEDUPER_SPARK_JARS"
 _CONNECTOR = "spark-sql-kafka-0-10"
-_COORDINATES = f"org.apache.spark:{_CONNECTOR}_2.13:{{version}}"
+AVRO_MODULE = "spark-avro"
 
 
-def connector_settings(own: Mapping[str, object]) -> dict[str, str]:
-    """The Spark settings that bring the connector, when the user's `own` do not.
+def connector_settings(own: Mapping[str, object], *, avro: bool = False) -> dict[str, str]:
+    """The Spark settings that bring the connector, and with `avro` the avro module, when the user's `own` do not.
 
     Raises:
-        UsageError: the directory that was named has no connector.
+        UsageError: the directory that was named has not all of it.
     """
     if "spark.jars" in own or "spark.jars.packages" in own:
         return {}
+    wanted = [_CONNECTOR, AVRO_MODULE] if avro else [_CONNECTOR]
     directory = os.environ.get(VARIABLE)
     if directory:
         jars = sorted(Path(directory).glob("*.jar"))
-        if not any(_CONNECTOR in jar.name for jar in jars):
-            raise UsageError(
-                f"{VARIABLE} is {directory}, and no {_CONNECTOR} jar lies there; put it there, or unset it"
-            )
+        for module in wanted:
+            if not any(module in jar.name for jar in jars):
+                raise UsageError(
+                    f"{VARIABLE} is {directory}, and no {module} jar lies there; put it there, or unset it"
+                )
         return {"spark.jars": ",".join(map(str, jars))}
-    return {"spark.jars.packages": _COORDINATES.format(version=pyspark.__version__)}
+    packages = [f"org.apache.spark:{module}_2.13:{pyspark.__version__}" for module in wanted]
+    return {"spark.jars.packages": ",".join(packages)}

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from deduper.avro_value import MARK, avro_record, has_valid_text, is_whole
 from deduper.clock import POSITION_BITS
 from deduper.config_kafka import HEADER, KafkaSource
 from deduper.kafka_offsets import OffsetRange, write_offsets
@@ -89,9 +90,14 @@ def _parsed(rows: DataFrame, source: KafkaSource) -> DataFrame:
     text = F.col("value").cast("string")
     valid = F.is_valid_utf8(text)
     is_empty = F.col("value").isNull()
-    if source.value.format == "text":
+    if source.value.format == "avro":
+        read = rows.withColumn(REC, avro_record(F.col("value"), source.value))
+        malformed = ~is_whole(F.col(REC), F.col("value"), source.value)
+        valid = malformed | has_valid_text(F.col(REC), source.value.columns)
+        bare = F.when(malformed | ~valid, F.lit(None)).otherwise(F.col(REC)).dropFields(MARK)
+    elif source.value.format == "text":
         read = rows.withColumn(REC, F.struct(F.try_validate_utf8(text).alias("value")))
-        malformed: Column = F.lit(False)
+        malformed = F.lit(False)
         bare = F.col(REC)
     else:
         is_json = source.value.format == "json"
@@ -99,7 +105,8 @@ def _parsed(rows: DataFrame, source: KafkaSource) -> DataFrame:
         read = rows.withColumn(TEXT, trimmed).withColumn(REC, record)
         bare = bare_record(is_json)
     read = read.withColumn(FATE, _fate(source, is_empty, valid, malformed).cast("tinyint"))
-    raw = F.when(valid, text).otherwise(F.base64("value"))
+    is_text = F.lit(False) if source.value.format == "avro" else valid
+    raw = F.when(is_text, text).otherwise(F.base64("value"))
     whole = F.struct("key", "value", "headers", F.unix_millis("timestamp").alias("timestamp"))
     return read.select(_with_record_columns(bare, source).alias(REC), raw.alias(RAW), FATE, ORDER, whole.alias(RECORD))
 

@@ -84,7 +84,7 @@ def start_session(config: Config) -> SparkSession:
     builder = SparkSession.builder.appName(f"deduper {config.name}")
     settings = _SETTINGS | {"spark.sql.shuffle.partitions": str(config.store.shards)}
     if isinstance(config.source, KafkaSource):
-        settings |= connector_settings(config.spark)
+        settings |= connector_settings(config.spark, avro=config.source.value.format == "avro")
     for name, value in {**settings, **config.spark}.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     children = _children()

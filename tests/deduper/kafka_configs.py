@@ -49,7 +49,7 @@ def problems_of(text: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> 
     try:
         load_config(file, environment={})
     except ConfigError as error:
-        return [problem.headline.removeprefix("job.yaml:") for problem in error.problems]
+        return [problem.headline.removeprefix("job.yaml:").replace(f"{directory}/", "") for problem in error.problems]
     return []
 
 

@@ -184,12 +184,47 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "value-format": (
         "    format: json\n",
         "    format: protobuf\n",
-        ["8:13: source.value.format: `protobuf` is not known here; write one of json, csv, text"],
+        ["8:13: source.value.format: `protobuf` is not known here; write one of json, csv, text, avro"],
     ),
-    "value-avro": (
+    "value-avro-none": (
+        JSON_VALUE,
+        "    format: avro\n",
+        ["7:3: source.value.avro_schema: is missing; write the path of an .avsc file, or the schema as JSON"],
+    ),
+    "value-avro-ddl": (
         "    format: json\n",
         "    format: avro\n",
-        ["8:13: source.value.format: `avro` is not in this release; write one of json, csv, text"],
+        [
+            "9:5: source.value.schema: means nothing for avro, which has those of avro_schema; remove it, or write "
+            "`format: json`"
+        ],
+    ),
+    "value-avro-file": (
+        JSON_VALUE,
+        "    format: avro\n    avro_schema: none.avsc\n",
+        [
+            "9:18: source.value.avro_schema: none.avsc cannot be read: No such file or directory; write the path of an "
+            ".avsc file, or the schema as JSON"
+        ],
+    ),
+    "value-avro-type": (
+        JSON_VALUE,
+        "    format: avro\n    avro_schema: {type: record, name: C, fields: [{name: n, type: lng}]}\n",
+        [
+            "9:18: source.value.avro_schema: `C.n` has the type `lng`, which is not known; types are int, long, float, "
+            "double, boolean, string, bytes, record, enum, fixed, array and map"
+        ],
+    ),
+    "value-avro-twice": (
+        JSON_VALUE,
+        '    format: avro\n    avro_schema: {"type": "record", "name": "C", "fields": [{"name": "n", "type": "int"}, '
+        '{"name": "N", "type": "int"}]}\n',
+        ["9:18: source.value.avro_schema: column `N` stands twice; remove one of the two"],
+    ),
+    "value-confluent": (
+        "    format: json\n",
+        "    format: json\n    confluent_header: true\n",
+        ["9:5: source.value.confluent_header: means nothing for json; remove it, or write `format: avro`"],
     ),
     "value-typo": (
         "    schema:",
@@ -548,6 +583,12 @@ SOUND: dict[str, tuple[str, str]] = {
     "value-text": (
         JSON_VALUE + "  record: {user: key,",
         "    format: text\n  record: {user: key, id: offset, ts: timestamp,",
+    ),
+    "value-avro": (
+        JSON_VALUE,
+        "    format: avro\n    confluent_header: true\n"
+        '    avro_schema: {"type": "record", "name": "C", "fields": [{"name": "id", "type": "long"}, {"name": "ts", '
+        '"type": {"type": "long", "logicalType": "timestamp-millis"}}]}\n',
     ),
     "tombstones-judged": (FROM_TOMBSTONES, TO_TOMBSTONES.replace("key: [user, id]", "key: user")),
     "tombstones-null-keys": (FROM_TOMBSTONES, TO_TOMBSTONES + "null_keys: allow\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import to_avro
 
 from deduper import checkpoint, kafka_batch
 from deduper.errors import DeduperError, IntegrityError, exit_code_of
@@ -21,7 +24,7 @@ from deduper.progress import BatchProgress, RunSummary
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob
 from tests.services.kafka_traffic import Record, forget_before, recreate_topic, send
-from tests.spark.harness import PORTS
+from tests.spark.harness import PORTS, read_rows
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
@@ -583,6 +586,55 @@ def test_a_tombstone_is_no_empty_value(stream: Callable[..., Stream], new_topic:
     ]
     assert [row["value"] for row in seen[:4]] == ["v", None, None, ""]
     assert seen[4]["_dedup"]["raw"] == "/w=="
+
+
+def test_values_in_avro_are_one_whole_datum_or_malformed(
+    broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path
+) -> None:
+    """Cut short, with bytes behind it, or with text that is no UTF-8: an error with its bytes. All null is a record."""
+    inner = {"type": "record", "name": "In", "fields": [{"name": "tags", "type": {"type": "array", "items": "string"}}]}
+    schema = {
+        "type": "record",
+        "name": "Click",
+        "namespace": "shop",
+        "fields": [{"name": "k", "type": ["null", "string"]}, {"name": "at", "type": ["null", inner]}],
+    }
+    (tmp_path / "click.avsc").write_text(json.dumps(schema))
+    rows = [("a", (["x", "y"],)), ("b", None), (None, None)]
+    frame = session.createDataFrame(rows, "k string, at struct<tags: array<string>>").coalesce(1)
+    made = [bytes(row[0]) for row in frame.select(to_avro(F.struct("k", "at"), json.dumps(schema))).collect()]
+    a, b, nulls = made
+    bad_text = a.replace(b"x", b"\xff")
+    values = [*made, a[:-2], b + b"\0", b"\xff\xff", b"", None, bad_text, a]
+    topic, framed = new_topic("avro"), new_topic("framed")
+    source = {"format": "avro", "avro_schema": "click.avsc"}
+    it = Stream(broker, session, tmp_path, topics=[topic], value=source)
+    it.sections["null_keys"] = "allow"
+    it.send_all(topic, [Record(value) for value in values])
+    assert it.run().rows == len(values)
+    seen = [it.rows()[topic, 0, offset] for offset in range(len(values))]
+    malformed = ["malformed"] * 4
+    assert [row["_dedup"]["reason"] for row in seen] == [
+        *(None, None, None, *malformed, "tombstone", "invalid_utf8", "same_window")
+    ]
+    assert [(row["k"], row["at"]) for row in seen[:4]] == [
+        *[("a", {"tags": ["x", "y"]}), ("b", None), (None, None), (None, None)]
+    ]
+    assert [row["_dedup"]["raw"] for row in seen[3:9]] == [
+        None if value is None else base64.b64encode(value).decode() for value in values[3:9]
+    ]
+    it.sections["source"] |= {"topics": [framed], "value": {**source, "avro_schema": schema, "confluent_header": True}}
+    it.sections["store"] = {"url": "rocksdb:other", "shards": 1}
+    it.sections["sinks"] = {port: {"format": "parquet", "path": f"framed/{port}"} for port in PORTS}
+    header = b"\0\0\0\0\7"
+    it.send_all(framed, [Record(value) for value in (header + a, a, b"\1" + header[1:] + a, header, header + nulls)])
+    assert it.run().rows == 5
+    reasons = {
+        row["_dedup"]["position"]: row["_dedup"]["reason"]
+        for port in ("unique", "error")
+        for row in read_rows(tmp_path / "framed" / port)
+    }
+    assert reasons == {0: None, 1: "malformed", 2: "malformed", 3: "malformed", 4: None}
 
 
 @pytest.mark.parametrize("shards", [1, 4])
