@@ -33,7 +33,6 @@ from deduper.output_names import topic_sinks
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
 from deduper.publication import Unknown
-from deduper.receipts import receipt_box
 from deduper.source_batch import BatchSource
 from deduper.spark_errors import innermost_cause
 from deduper.spark_session import end_session, has_ended, kill_children, start_session
@@ -146,7 +145,7 @@ class _Job:
         self._checkpoint = owned.checkpoint
         self._max_batches = max_batches
         self._on_progress = on_progress
-        judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config), receipt_box(session))
+        judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config))
         self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock, owned.topics)
         self._source = _batch_source(config, owned, stop)
         self._stop = stop

@@ -1,18 +1,16 @@
-"""The Python that runs inside Spark's tasks: the clock before the exchange, the verdicts after it.
+"""The second job of a window, in Python: a shard's keys from all source partitions are judged against the store.
 
-Both are iterator Arrow UDFs. They get only what judging needs (digest, source order, fate, expiry key); the payload
-stays in the JVM. This module travels to executors, so it imports nothing of the job.
-
-A shard's task first drains its input, because equal keys may come from several source partitions in any order and the
-first *in source order* is the unique one. It judges the whole shard at once, gives the verdicts back in the order of
-the input, and only when Spark has taken all of them writes the piece and adds the receipt: an abandoned task leaves
-nothing but an orphan piece.
+A shard takes its keys from the files that the reading tasks left (`spool`), in source order, because equal keys may
+come from several source partitions and the first *in source order* is the unique one. It judges them at once, leaves
+the verdicts for the job that writes the ports, and writes the piece. This module travels to executors, so it imports
+nothing of the job.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,23 +26,25 @@ from bucket_store.manager import ShardTables, TableSettings
 from bucket_store.piece import PieceRef
 from bucket_store.sources_file import read_sources
 from bucket_store.view import ShardView
+from deduper import spool
 from deduper.batch import JudgeRules, ShardOutcome, ShardRows, judge_shard
 from deduper.categories import PlaceIntervals
-from deduper.clock import POSITION_BITS, ClockRules, PartitionClock
-from deduper.receipts import Receipt, ReceiptBox
+from deduper.clock import POSITION_BITS
+from deduper.receipts import Receipt
 from deduper.verdict import DUPLICATE_REASONS, Fate, Verdict
-
-ArrowColumns = tuple[pa.Array, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
-    """All that a shard's task may know of its batch and of the store; pickled into the UDF.
+    """All that a shard's task may know of its batch and of the store; pickled into the job.
 
-    `source_names`, what positions in them count from (`source_starts`) and their writers (`source_slots`, for ports
-    that keep their order) are those of this window by ordinal; `sources_files` maps live windows to the file that holds
-    theirs.
+    `directory` has the keys of the reading tasks `readers`, in source order. `source_names` and what positions in them
+    count from (`source_starts`) are those of this window by ordinal; `sources_files` maps live windows to the file that
+    holds theirs. `category_ids` has, for each reading task, the window's id of each of its own.
     """
+
+    directory: str
+    readers: tuple[str, ...]
 
     store_url: str
     store_root: str
@@ -57,140 +57,102 @@ class BatchTask:
     views: tuple[ShardView, ...]
     source_names: tuple[str, ...]
     source_starts: tuple[int, ...]
-    source_slots: tuple[int, ...]
     sources_files: dict[int, SourcesRef]
     places: PlaceIntervals | None
+    category_ids: tuple[tuple[int, ...], ...]
 
 
-def clock_function(rules: ClockRules, *, with_latest: bool) -> Callable[[Iterator[ArrowColumns]], Iterator[pa.Array]]:
-    """(order, expiry, fate) -> fate, or struct(fate, latest point before the tuple) when a look-up needs it."""
-
-    def run_clock(batches: Iterator[ArrowColumns]) -> Iterator[pa.Array]:
-        clock = PartitionClock(rules)
-        for order, expiry, fate in batches:
-            fates, latest, has_latest = clock.run(_numbers(order), _numbers(expiry), _numbers(fate))
-            judged_fate = pa.array(fates.view(np.int8), pa.int8())
-            if with_latest:
-                latest_before = pa.array(latest, mask=~has_latest)
-                yield pa.StructArray.from_arrays([judged_fate, latest_before], ["fate", "latest"])
-            else:
-                yield judged_fate
-
-    return run_clock
-
-
-def judge_function(task: BatchTask, receipts: ReceiptBox) -> Callable[[Iterator[ArrowColumns]], Iterator[pa.Array]]:
-    """(hi, lo, order, fate, expiry or category, latest) -> the verdict struct of each row; see `verdict_type`."""
-
-    def run_judge(batches: Iterator[ArrowColumns]) -> Iterator[pa.Array]:
-        # Imported here: TaskContext exists only where Spark runs this.
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if context is None:
-            raise RuntimeError("the judge runs in a Spark task only")
-        shard = context.partitionId()
-        started = time.perf_counter()
-        parts = list(batches)
-        received = time.perf_counter()
-        drained_rows = _drained(parts, task)
-        drained = time.perf_counter()
-        failpoints.hit("judge.drained")
-        store = open_backend(task.store_url)
-        try:
-            with ShardTables.open(task.tables, store, task.views[shard]) as tables:
-                opened = time.perf_counter()
-                outcome = judge_shard(drained_rows.rows, task.rules, task.window, tables.find)
-                counters = asdict(tables.counters)
-            judged = time.perf_counter()
-            column = _verdict_column(outcome, task)
-            formed = time.perf_counter()
-            yield from _slices(column, drained_rows.lengths)
-            failpoints.hit("judge.piece.before")
-            yielded = time.perf_counter()
-            piece = _append(outcome, task, shard, store)
-            failpoints.hit("judge.piece.after")
-        finally:
-            store.close()
-        receipts.add(
-            {
-                (task.window, task.epoch, task.attempt, shard): Receipt(
-                    shard=shard,
-                    counts=_four(outcome.counts),
-                    reasons=outcome.reasons(),
-                    max_admitted=outcome.max_admitted,
-                    least_decisive=outcome.least_decisive,
-                    max_remembered=outcome.max_remembered,
-                    piece=piece,
-                    buckets=tuple(outcome.buckets),
-                    rows_by_partition=outcome.rows_by_partition,
-                    table_counters=counters,
-                    seconds={
-                        "read": drained - started,
-                        "read.columns": drained - received,
-                        "tables": opened - drained,
-                        "tables.apply": counters["apply_seconds"],
-                        "judge": judged - opened,
-                        "judge.load": counters["load_seconds"],
-                        "write": yielded - judged,
-                        "write.verdicts": formed - judged,
-                        "piece": time.perf_counter() - yielded,
-                    },
-                )
-            }
-        )
-
-    return run_judge
-
-
-def verdict_type(*, float_domain: bool, keep_first_seen: bool) -> str:
-    """The DDL of what `judge_function` gives."""
-    if not keep_first_seen:
-        return "struct<verdict: int, reason: int, window: bigint>"
-    expiry = "double" if float_domain else "bigint"
-    return (
-        "struct<verdict: int, reason: int, window: bigint, first_seen: "
-        f"struct<window: bigint, source: string, position: bigint, expiry: {expiry}>>"
+def judge(task: BatchTask, shard: int) -> Receipt:
+    """Judge a shard's part of the window: its verdicts in the spool, its piece durable in the store."""
+    started = time.perf_counter()
+    with ExitStack() as stack:
+        parts = [_part(stack, task, reader, shard) for reader in range(len(task.readers))]
+        rows = _rows(parts, task)
+    drained = time.perf_counter()
+    failpoints.hit("judge.drained")
+    store = open_backend(task.store_url)
+    try:
+        with ShardTables.open(task.tables, store, task.views[shard]) as tables:
+            opened = time.perf_counter()
+            outcome = judge_shard(rows, task.rules, task.window, tables.find)
+            counters = asdict(tables.counters)
+        judged = time.perf_counter()
+        _leave_verdicts(outcome, task, shard, [part.rows for part in parts])
+        failpoints.hit("judge.piece.before")
+        left = time.perf_counter()
+        piece = _append(outcome, task, shard, store)
+        failpoints.hit("judge.piece.after")
+    finally:
+        store.close()
+    return Receipt(
+        shard=shard,
+        counts=_four(outcome.counts),
+        reasons=outcome.reasons(),
+        max_admitted=outcome.max_admitted,
+        max_remembered=outcome.max_remembered,
+        piece=piece,
+        buckets=tuple(outcome.buckets),
+        rows_by_partition=outcome.rows_by_partition,
+        table_counters=counters,
+        seconds={
+            "keys": drained - started,
+            "tables": opened - drained,
+            "tables.apply": counters["apply_seconds"],
+            "judge": judged - opened,
+            "judge.load": counters["load_seconds"],
+            "verdicts": left - judged,
+            "piece": time.perf_counter() - left,
+        },
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Drained:
-    """A shard's input: the rows, and the lengths of the Arrow batches they came in."""
+class _Part:
+    """A shard's rows from one reading task: their numbers there, and their columns."""
 
-    rows: ShardRows
-    lengths: list[int]
+    rows: np.ndarray[Any, Any]
+    columns: dict[str, np.ndarray[Any, Any]]
+    has_latest: np.ndarray[Any, Any] | None
 
 
-def _drained(parts: list[ArrowColumns], task: BatchTask) -> _Drained:
+def _part(stack: ExitStack, task: BatchTask, reader: int, shard: int) -> _Part:
+    file = stack.enter_context(spool.mapped(spool.keys_file(task.directory, task.readers[reader])))
+    batch = file.get_batch(shard)
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    latest = columns.get(spool.LATEST)
+    has_latest = None if latest is None else latest.is_valid().to_numpy(zero_copy_only=False)
+    numbers = {name: _numbers(column) for name, column in columns.items()}
+    if task.places is not None:
+        ids = np.array([*task.category_ids[reader], -1], np.int32)
+        numbers[spool.CATEGORY] = ids[numbers[spool.CATEGORY]]
+    # A copy: the map ends before the verdicts are left.
+    return _Part(numbers.pop(spool.ROW).copy(), numbers, has_latest)
+
+
+def _rows(parts: Sequence[_Part], task: BatchTask) -> ShardRows:
     float_domain = task.rules.float_domain
-    hi = _joined(parts, 0, np.int64)
-    lo = _joined(parts, 1, np.int64)
-    digests = np.stack([hi.view(np.uint64), lo.view(np.uint64)], axis=1)
-    order = _joined(parts, 2, np.int64)
-    fate = _joined(parts, 3, np.int8).view(np.uint8)
+    digests = np.stack(
+        [_joined(parts, name, np.int64).view(np.uint64) for name in (spool.HI, spool.LO)],
+        axis=1,
+    )
+    order = _joined(parts, spool.ORDER, np.int64)
+    fate = _joined(parts, spool.FATE, np.uint8)
     expiry = category = latest = has_latest = None
-    if task.places is None:
-        # By processing time the key of every row is the wall clock, and the rules have that.
-        if task.rules.by != "processing_time":
-            expiry = _joined(parts, 4, np.float64 if float_domain else np.int64)
-    else:
-        category, fate = task.places.places(_joined(parts, 4, np.int64), order, fate)
-    if parts and len(parts[0]) > _LATEST_INDEX:
-        latest = _joined(parts, _LATEST_INDEX, np.float64 if float_domain else np.int64)
-        has_latest = np.concatenate([part[_LATEST_INDEX].is_valid().to_numpy(zero_copy_only=False) for part in parts])
-    rows = ShardRows(digests, order, fate, expiry, latest, has_latest, category)
-    return _Drained(rows, [len(part[0]) for part in parts])
+    if task.places is not None:
+        category, fate = task.places.places(_joined(parts, spool.CATEGORY, np.int32), order, fate)
+    elif task.rules.by not in ("processing_time", "never"):
+        expiry = _joined(parts, spool.EXPIRY, np.float64 if float_domain else np.int64)
+    if parts and parts[0].has_latest is not None:
+        latest = _joined(parts, spool.LATEST, np.float64 if float_domain else np.int64)
+        has_latest = np.concatenate([part.has_latest for part in parts if part.has_latest is not None])
+    return ShardRows(digests, order, fate, expiry, latest, has_latest, category)
 
 
-_LATEST_INDEX = 5
-
-
-def _joined(parts: list[ArrowColumns], index: int, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
-    """One column of all batches; nulls become 0 (their rows carry a fate that keeps anyone from looking)."""
+def _joined(parts: Sequence[_Part], name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
+    """One column of all parts, as memory of its own."""
     if not parts:
         return np.empty(0, dtype)
-    return np.concatenate([_numbers(part[index]) for part in parts]).astype(dtype, copy=False)
+    return np.concatenate([part.columns[name] for part in parts]).astype(dtype, copy=False)
 
 
 def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
@@ -200,12 +162,45 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
     return values
 
 
-def _reason_codes(outcome: ShardOutcome) -> pa.Array:
-    """The reason of every row as an index into REASONS, null for unique ones."""
-    codes = outcome.fate.astype(np.int32)
+def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, shard: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
+    """The verdicts, one batch a reading task, for the job that writes the ports; none when there was nothing to read."""
+    if not rows:
+        return
+    reasons = _reason_codes(outcome)
+    has_first = outcome.first_window >= 0
+    firsts = _first_copies(outcome, task) if task.rules.keep_first_seen else None
+    begin = first = 0
+    verdicts, copies = [], []
+    for numbers in rows:
+        end = begin + numbers.size
+        part = slice(begin, end)
+        columns = {
+            spool.ROW: pa.array(numbers),
+            spool.VERDICT: pa.array(outcome.verdict[part]),
+            spool.REASON: pa.array(reasons[part]),
+        }
+        verdicts.append(pa.RecordBatch.from_pydict(columns))
+        if firsts is not None:
+            here = numbers[has_first[part]]
+            copies.append(pa.RecordBatch.from_pydict({spool.ROW: pa.array(here), **_slice(firsts, first, here.size)}))
+            first += here.size
+        begin = end
+    spool.write_batches(spool.verdicts_file(task.directory, shard), verdicts)
+    if copies:
+        spool.write_batches(spool.firsts_file(task.directory, shard), copies)
+
+
+def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa.Array]:
+    return {name: column.slice(begin, count) for name, column in columns.items()}
+
+
+def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
+    """The reason of every row as an index into REASONS, -1 for unique ones."""
+    codes = outcome.fate.astype(np.int8)
     duplicate = outcome.verdict == Verdict.DUPLICATE
     codes[duplicate] = _FIRST_DUPLICATE_CODE + outcome.same_window[duplicate]
-    return pa.array(codes, mask=outcome.verdict == Verdict.UNIQUE)
+    codes[outcome.verdict == Verdict.UNIQUE] = -1
+    return codes
 
 
 _FIRST_DUPLICATE_CODE = max(Fate) + 1
@@ -217,42 +212,17 @@ REASONS = (
 """The texts of `_dedup.reason`: those of the fates by their codes, then those of duplicates."""
 
 
-def _verdict_column(outcome: ShardOutcome, task: BatchTask) -> pa.StructArray:
-    count = len(outcome.verdict)
-    columns = [
-        pa.array(outcome.verdict.astype(np.int32)),
-        _reason_codes(outcome),
-        pa.array(np.full(count, task.window)),
-    ]
-    names = ["verdict", "reason", "window"]
-    if not task.rules.keep_first_seen:
-        return pa.StructArray.from_arrays(columns, names)
-    absent = outcome.first_window < 0
-    sources, positions = _first_places(outcome, task)
-    first_seen = pa.StructArray.from_arrays(
-        [
-            pa.array(outcome.first_window),
-            sources,
-            pa.array(positions),
-            pa.array(outcome.first_expiry),
-        ],
-        ["window", "source", "position", "expiry"],
-        mask=pa.array(absent),
-    )
-    return pa.StructArray.from_arrays([*columns, first_seen], [*names, "first_seen"])
-
-
-def _first_places(outcome: ShardOutcome, task: BatchTask) -> tuple[pa.Array, np.ndarray[Any, Any]]:
-    """The source partitions that the first copies came from, null where there is none, and the positions in them.
+def _first_copies(outcome: ShardOutcome, task: BatchTask) -> dict[str, pa.Array]:
+    """Window, source partition, position and expiry key of the first copies, of those rows that have one.
 
     Only the windows that are met are looked up: a batch's duplicates come from few of them.
     """
+    rows = np.flatnonzero(outcome.first_window >= 0)
+    origin = outcome.first_origin[rows]
     names: list[str] = []
     starts: list[int] = []
-    codes = np.zeros(len(outcome.verdict), np.int32)
-    rows = np.flatnonzero(outcome.first_window >= 0)
     # A window and an ordinal in it, as one number: both fit, a window has at most 2**23 source partitions.
-    places = (outcome.first_window[rows] << _ORDINAL_BITS) | (outcome.first_origin[rows] >> POSITION_BITS)
+    places = (outcome.first_window[rows] << _ORDINAL_BITS) | (origin >> POSITION_BITS)
     met, inverse = np.unique(places, return_inverse=True)
     for place in met.tolist():
         window, ordinal = place >> _ORDINAL_BITS, place & ((1 << _ORDINAL_BITS) - 1)
@@ -263,11 +233,14 @@ def _first_places(outcome: ShardOutcome, task: BatchTask) -> tuple[pa.Array, np.
         name, start = known[ordinal] if ordinal < len(known) else ("", 0)
         names.append(name)
         starts.append(start)
-    codes[rows] = inverse
-    positions = outcome.first_origin & ((1 << POSITION_BITS) - 1)
-    positions[rows] += np.array(starts, np.int64)[inverse]
-    named = pa.DictionaryArray.from_arrays(pa.array(codes, mask=outcome.first_window < 0), pa.array(names, pa.string()))
-    return named.cast(pa.string()), positions
+    positions = (origin & ((1 << POSITION_BITS) - 1)) + np.array(starts, np.int64)[inverse]
+    named = pa.DictionaryArray.from_arrays(pa.array(inverse.astype(np.int32)), pa.array(names, pa.string()))
+    return {
+        spool.WINDOW: pa.array(outcome.first_window[rows]),
+        spool.SOURCE: named.cast(pa.string()),
+        spool.POSITION: pa.array(positions),
+        spool.EXPIRY: pa.array(outcome.first_expiry[rows]),
+    }
 
 
 _ORDINAL_BITS = 63 - POSITION_BITS
@@ -279,13 +252,6 @@ def _sources_of(store_root: str, window: int, sources_file: SourcesRef | None) -
     if sources_file is None:
         return ()
     return tuple((part.name, part.start) for part in read_sources(Path(store_root), window, sources_file))
-
-
-def _slices(column: pa.StructArray, lengths: list[int]) -> Iterator[pa.Array]:
-    start = 0
-    for length in lengths:
-        yield column.slice(start, length)
-        start += length
 
 
 def _append(outcome: ShardOutcome, task: BatchTask, shard: int, store: PieceStore) -> PieceRef | None:

@@ -63,7 +63,16 @@ _SETTINGS = {
     "spark.sql.streaming.numRecentProgressUpdates": "2",
     "spark.log.level": "ERROR",
     # Without a file of its own Spark tells the terminal about its logging first.
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    "spark.driver.extraJavaOptions": " ".join(
+        (
+            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+            # Arrow checks every write twice otherwise; Spark's writer never leaves a vector's bounds.
+            "-Darrow.enable_unsafe_memory_access=true",
+            "-Darrow.enable_null_check_for_get=false",
+            "-XX:+UseParallelGC",
+        )
+    ),
+    "spark.python.unix.domain.socket.enabled": "true",
     **SPARK_SETTINGS,
 }
 

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import xxhash
-from py4j.protocol import Py4JJavaError
 from pyarrow import parquet
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from bucket_store import failpoints
@@ -32,7 +30,6 @@ from bucket_store.log_record import OutputFile
 from deduper.config import Config, FileSink
 from deduper.config_kafka import KafkaSink
 from deduper.errors import IntegrityError
-from deduper.full_disk import cannot_write
 from deduper.judge_plan import DEDUP, PORT, dedup_type
 from deduper.kafka_rows import SLOT
 from deduper.output_names import (
@@ -99,30 +96,11 @@ def make_port_directories(config: Config, *, fs: FileSystem = LOCAL) -> None:
         make_directories(fs, sink.path)
 
 
-def stage(
-    judged: DataFrame, config: Config, attempt: Attempt, *, on_written: Callable[[], None] = lambda: None
-) -> dict[str, list[StagedFile]]:
-    """Run the window's plan: judge every row and write it into the staging folder of its port.
-
-    Without any file port the rows are judged and dropped. Gives the staged files of each port, in its own format.
-    `on_written` is told when the job that judges has ended.
-    """
+def staged_files(session: SparkSession, config: Config, attempt: Attempt) -> dict[str, list[StagedFile]]:
+    """The files of each port in its own format, from the Parquet files of an attempt."""
     sinks, topics = file_sinks(config), topic_sinks(config)
-    if not sinks and not topics:
-        judged.write.format("noop").mode("overwrite").save()
-        on_written()
-        return {}
     target = staging_home(config) / STAGING / attempt.folder
-    staged_format = staging_format(sinks, topics)
-    try:
-        judged.write.partitionBy(PORT).format(staged_format).options(**_TIMES).save(str(target))
-    except (PySparkException, Py4JJavaError) as exc:
-        failure = cannot_write(exc, "the outputs", target)
-        if failure is None:
-            raise
-        raise failure from exc
-    on_written()
-    failpoints.hit("stage.written")
+    staged_format = "parquet"
     staged: dict[str, list[StagedFile]] = {}
     for port, sink in sinks.items():
         source = target / f"{PORT}={port}"
@@ -134,7 +112,7 @@ def stage(
                 source = _copied(source, sink.path / STAGING / attempt.folder / source.name)
             staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in _data_files(source)]
         else:
-            staged[port] = _restage(judged.sparkSession, config, port, sink, source, staged_format, attempt)
+            staged[port] = _restage(session, config, port, sink, source, staged_format, attempt)
             failpoints.hit("stage.restaged")
     for port in topics:
         if (target / f"{PORT}={port}").is_dir():

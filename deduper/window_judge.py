@@ -2,19 +2,17 @@
 
 Every judging is an attempt of its own, in the names of its pieces and staged files, so that nothing of an abandoned
 one can be taken for the window's.
-
-With `clock: arrival` a window is first judged against the latest point at its start, which spares a pass through
-Python. Afterwards the receipts tell whether the order of the tuples could have mattered at all: it could not when the
-greatest admitted expiry key, less a period, still lies before the least one that a verdict rests on. Otherwise the
-window is judged again, tuple by tuple.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -27,20 +25,21 @@ from bucket_store.manager import TableSettings
 from deduper import judging, staging
 from deduper.config import CategoryExpiry, Config
 from deduper.errors import IntegrityError
-from deduper.job_times import JobClock
-from deduper.judge_plan import Categories, arrange_categories, judged, prepare
+from deduper.judge_plan import Categories, expiry_type, prepare, to_read
 from deduper.output_names import file_sinks, topic_sinks
-from deduper.receipts import Receipt, ReceiptBox, take_receipts
+from deduper.read_task import ReadTask
+from deduper.receipts import Receipt
 from deduper.shard_task import BatchTask
 from deduper.source_batch import SourceBatch
 from deduper.spark_errors import innermost_cause
 from deduper.staging import Attempt, StagedFile
 from deduper.verdict import Verdict
+from deduper.window_jobs import run_judge, run_read, run_write
+from deduper.write_task import WriteTask, grouped
 
 logger = logging.getLogger(__name__)
 
 _MOST_DISAGREEMENTS = 2
-_MOST_WINDOWS_IN_ORDER = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +68,13 @@ class WindowJudge:
         log: CommitLog,
         pieces: PieceStore,
         tables: TableSettings,
-        receipts: ReceiptBox,
     ) -> None:
         self._session = session
         self._config = config
         self._log = log
         self._pieces = pieces
         self._tables = tables
-        self._receipts = receipts
-        self._jobs = JobClock(session)
         self._attempts = 0
-        # How many windows to come are judged in order at once, and how many it was the last time.
-        self._in_order_left = 0
-        self._in_order_last = 0
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         """The window after `state`: of this batch, with what of it cannot be read as error tuples.
@@ -91,32 +84,20 @@ class WindowJudge:
             PySparkException: Spark failed, and not over input.
         """
         disagreements = 0
-        spent: dict[str, float] = {}
-        in_order = self._starts_in_order()
         while True:
             attempt = Attempt(state.next_window, state.epoch, self._attempts)
             self._attempts += 1
             try:
-                judgement = self._judge_once(attempt, batch, state, wall_us, in_order=in_order)
+                judgement = self._judge_once(attempt, batch, state, wall_us)
             except (PySparkException, Py4JJavaError) as exc:
                 batch = batch.after_failure(exc)
                 logger.warning("window %d: judged again: %s", attempt.window, innermost_cause(exc))
                 continue
-            for name, seconds in judgement.seconds.items():
-                spent[name] = spent.get(name, 0.0) + seconds
             problem = _disagreement(self._config, judgement)
-            if problem is None and not in_order and self._config.clock == "arrival":
-                mattered = _order_matters(self._config, judgement)
-                self._remember_order(mattered=mattered)
-                if mattered:
-                    logger.info("window %d: its order matters: judged again, tuple by tuple", attempt.window)
-                    self._abandon(judgement)
-                    in_order = True
-                    continue
             if problem is None:
                 sure = batch.confirmed(rows_by_partition(judgement.receipts.values()))
                 if sure is batch:
-                    return replace(judgement, seconds=spent)
+                    return judgement
                 logger.warning("window %d: judged again: not all of it was there until it was read", attempt.window)
                 self._abandon(judgement)
                 batch = sure
@@ -127,70 +108,85 @@ class WindowJudge:
                 raise IntegrityError(f"window {attempt.window}: not committed: {problem}")
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
-    def _judge_once(
-        self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, *, in_order: bool
-    ) -> Judgement:
+    def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         config = self._config
-        times = self._jobs.attempt()
-        prepared = prepare(self._session, config, self._log.manifest.salt, batch)
-        categories = None
-        if isinstance(config.expiry, CategoryExpiry):
-            categories = arrange_categories(prepared.frame, config.expiry, judging.category_state(state))
-        task = BatchTask(
-            store_url=config.store.url,
-            store_root=str(self._log.root),
-            store_id=self._log.manifest.store_id,
-            window=attempt.window,
-            epoch=attempt.epoch,
-            attempt=attempt.attempt,
-            rules=judging.judge_rules(config, state, wall_us),
-            tables=self._tables,
-            views=judging.shard_views(config, self._log.manifest, self._log.state),
-            source_names=batch.names,
-            source_starts=batch.starts,
-            source_slots=batch.slots,
-            sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
-            places=None if categories is None else categories.places,
+        began = time.perf_counter()
+        clock = judging.clock_rules(config, state, wall_us)
+        directory = (
+            Path(self._tables.memory_dir).parent / "deduper-spool" / self._log.manifest.store_id / attempt.folder
         )
-        frame = judged(
-            self._session,
-            config,
-            prepared.frame,
-            judging.clock_rules(config, state, wall_us),
-            None if categories is None else categories.ids,
-            task,
-            self._receipts,
-            in_order=in_order,
-        )
-        times.built()
-        staged = staging.stage(frame, config, attempt, on_written=times.written)
-        receipts = take_receipts(self._receipts, attempt.window, attempt.epoch, attempt.attempt)
+        directory.mkdir(parents=True)
+        try:
+            prepared = prepare(self._session, config, self._log.manifest.salt, batch)
+            reading = ReadTask(
+                directory=str(directory),
+                shards=config.store.shards,
+                clock=clock,
+                in_order=config.clock == "arrival",
+                keeps_latest=config.clock == "arrival" and config.lookup == "all_live",
+                by_category=isinstance(config.expiry, CategoryExpiry),
+            )
+            frame = to_read(config, prepared.frame, clock)
+            built = time.perf_counter()
+            readers = run_read(frame, reading)
+            read = time.perf_counter()
+            categories = None
+            task = BatchTask(
+                directory=str(directory),
+                readers=tuple(receipt.name for receipt in readers),
+                store_url=config.store.url,
+                store_root=str(self._log.root),
+                store_id=self._log.manifest.store_id,
+                window=attempt.window,
+                epoch=attempt.epoch,
+                attempt=attempt.attempt,
+                rules=judging.judge_rules(config, state, wall_us),
+                tables=self._tables,
+                views=judging.shard_views(config, self._log.manifest, self._log.state),
+                source_names=batch.names,
+                source_starts=batch.starts,
+                sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
+                places=None if categories is None else categories.places,
+                category_ids=(),
+            )
+            receipts = {receipt.shard: receipt for receipt in run_judge(self._session, task, config.store.shards)}
+            judged = time.perf_counter()
+            target = staging.staging_home(config) / staging.STAGING / attempt.folder
+            sizes = tuple((receipt.name, receipt.rows) for receipt in readers)
+            writing = WriteTask(
+                directory=str(directory),
+                target=str(target),
+                window=attempt.window,
+                shards=config.store.shards,
+                readers=sizes,
+                groups=grouped([rows for _, rows in sizes], config.store.shards),
+                ports=tuple(file_sinks(config)),
+                source_names=batch.names,
+                source_starts=batch.starts,
+                keep_first_seen=config.store.first_seen,
+                expiry_type=expiry_type(config),
+                expiry_scale=config.point_scale.scale,
+            )
+            wrote = run_write(self._session, writing)
+            written = time.perf_counter()
+            staged = staging.staged_files(self._session, config, attempt)
+            done = time.perf_counter()
+        finally:
+            shutil.rmtree(directory)
+        seconds = {
+            "build": built - began,
+            "read": read - built,
+            "shards": judged - read,
+            "write": written - judged,
+            "files": done - written,
+        }
         rows = int(prepared.rows_in.get["rows"])
-        return Judgement(attempt, batch, receipts, staged, categories, rows, times.seconds())
+        return Judgement(attempt, batch, receipts, staged, categories, rows, seconds)
 
     def _abandon(self, judgement: Judgement) -> None:
         """Nothing of this attempt is named by a record, now or later; what it staged goes with the window's rest."""
         abandoned = [receipt.piece for receipt in judgement.receipts.values() if receipt.piece is not None]
         self._pieces.delete(abandoned, keep=live_files(self._log.state))
-
-    def _starts_in_order(self) -> bool:
-        """Whether to judge tuple by tuple from the start: the order mattered lately, or the jump guard needs it."""
-        if self._config.clock != "arrival":
-            return False
-        if self._config.max_jump_steps is not None:
-            return True
-        if self._in_order_left == 0:
-            return False
-        self._in_order_left -= 1
-        return True
-
-    def _remember_order(self, *, mattered: bool) -> None:
-        """Windows in which the order matters come in rows: a replayed log has nothing else. So ask ever more rarely."""
-        if not mattered:
-            self._in_order_last = 0
-            return
-        self._in_order_last = min(2 * self._in_order_last + 1, _MOST_WINDOWS_IN_ORDER)
-        self._in_order_left = self._in_order_last
 
 
 def port_counts(receipts: Iterable[Receipt]) -> dict[str, int]:
@@ -205,19 +201,6 @@ def rows_by_partition(receipts: Iterable[Receipt]) -> Counter[int]:
     for receipt in receipts:
         rows.update(receipt.rows_by_partition)
     return rows
-
-
-def _order_matters(config: Config, judgement: Judgement) -> bool:
-    """Whether a clock that moves tuple by tuple could have said anything else than the one at the window's start.
-
-    Any clock of the window lies between the latest point at its start and the greatest admitted expiry key. What the
-    first holds for older than a period is so for all; the rest is younger for all if it is for the greatest.
-    """
-    period = config.period_steps
-    receipts = judgement.receipts.values()
-    greatest = [receipt.max_admitted for receipt in receipts if receipt.max_admitted is not None]
-    least = [receipt.least_decisive for receipt in receipts if receipt.least_decisive is not None]
-    return period is not None and bool(greatest) and bool(least) and min(least) <= max(greatest) - period
 
 
 def _disagreement(config: Config, judgement: Judgement) -> str | None:

@@ -1,0 +1,57 @@
+"""What the three jobs of a window hand to each other on one machine: files of one attempt, mapped and never synced.
+
+    <directory>/<reading task>.rows    what the ports get of every record, in the order of the source
+    <directory>/<reading task>.keys    what judging needs of them: one record batch a shard
+    <directory>/<shard>.verdicts       verdict and reason of every row: one record batch a reading task
+    <directory>/<shard>.firsts         the first copies of duplicates: the same
+
+All are Arrow IPC files; a row is named by its number in its reading task. Nothing here is truth and nothing outlives
+its window: a record never names it, and a process that dies leaves a folder for the next start to remove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+ROW, HI, LO, ORDER, FATE, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "fate", "expiry", "category"
+LATEST = "latest"
+VERDICT, REASON = "verdict", "reason"
+WINDOW, SOURCE, POSITION = "window", "source", "position"
+
+
+def rows_file(directory: str, name: str) -> str:
+    """The records of a reading task."""
+    return str(Path(directory, f"{name}.rows"))
+
+
+def keys_file(directory: str, name: str) -> str:
+    """What judging needs of the records of a reading task."""
+    return str(Path(directory, f"{name}.keys"))
+
+
+def verdicts_file(directory: str, shard: int) -> str:
+    """The verdicts of a shard."""
+    return str(Path(directory, f"{shard:05d}.verdicts"))
+
+
+def firsts_file(directory: str, shard: int) -> str:
+    """The first copies of a shard's duplicates."""
+    return str(Path(directory, f"{shard:05d}.firsts"))
+
+
+def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
+    """A file of these batches, of which there is at least one; all have one schema."""
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+@contextmanager
+def mapped(path: str) -> Iterator[pa.ipc.RecordBatchFileReader]:
+    """The batches of a file, by number, as views of its bytes; they must not be used after the end."""
+    with pa.memory_map(path) as source:
+        yield pa.ipc.open_file(source)

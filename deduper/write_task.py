@@ -1,0 +1,251 @@
+"""The third job of a window, in Python: the records that were set aside, with their verdicts, as the ports' files.
+
+A writer takes some source partitions, in order, and writes one Parquet file for each port that any of their records
+leaves by. The records are mapped, not read; each is copied once, into the columns of its file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from bucket_store import failpoints
+from deduper import spool
+from deduper.clock import POSITION_BITS
+from deduper.shard_task import REASONS
+from deduper.verdict import Verdict
+
+DEDUP, RAW = "_dedup", "_raw"
+_ROW_GROUP_BYTES = 64 << 20
+_PORTS = tuple(verdict.port for verdict in Verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """What a writer must know; pickled into the job.
+
+    `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
+    `ports` are those that are written, each into `<target>/_port=<port>`. `expiry_type` is what an expiry key is in
+    `_dedup.first_seen`, None without it; see `FirstSeen`.
+    """
+
+    directory: str
+    target: str
+    window: int
+    shards: int
+    readers: tuple[tuple[str, int], ...]
+    groups: tuple[tuple[int, ...], ...]
+    ports: tuple[str, ...]
+    source_names: tuple[str, ...]
+    source_starts: tuple[int, ...]
+    keep_first_seen: bool
+    expiry_type: pa.DataType
+    expiry_scale: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReceipt:
+    """What a writer has written: rows by port; and how long it took."""
+
+    rows: dict[str, int]
+    seconds: dict[str, float]
+
+
+def write(task: WriteTask, writer: int) -> WriteReceipt:
+    """Write the ports' rows of a writer's source partitions."""
+    began = time.perf_counter()
+    files = {port: _PortFile(task, writer, port) for port in task.ports}
+    with ExitStack() as stack:
+        verdicts = [stack.enter_context(spool.mapped(spool.verdicts_file(task.directory, s))) for s in _shards(task)]
+        firsts = (
+            [stack.enter_context(spool.mapped(spool.firsts_file(task.directory, s))) for s in _shards(task)]
+            if task.keep_first_seen
+            else []
+        )
+        for reader in task.groups[writer]:
+            name, rows = task.readers[reader]
+            judged = _Judged.of([file.get_batch(reader) for file in verdicts], rows)
+            first_seen = _first_seen(task, [file.get_batch(reader) for file in firsts]) if firsts else None
+            with spool.mapped(spool.rows_file(task.directory, name)) as records:
+                begin = 0
+                for number in range(records.num_record_batches):
+                    batch = records.get_batch(number)
+                    for port, file in files.items():
+                        file.add(batch, begin, judged, first_seen)
+                    begin += batch.num_rows
+            for file in files.values():
+                file.drain()
+        for file in files.values():
+            file.close()
+    failpoints.hit("write.done")
+    return WriteReceipt(
+        rows={port: file.rows for port, file in files.items() if file.rows},
+        seconds={"ports": time.perf_counter() - began},
+    )
+
+
+def _shards(task: WriteTask) -> range:
+    return range(task.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Verdict and reason of every row of a reading task."""
+
+    verdict: np.ndarray[Any, Any]
+    reason: np.ndarray[Any, Any]
+
+    @classmethod
+    def of(cls, parts: Sequence[pa.RecordBatch], rows: int) -> _Judged:
+        verdict = np.full(rows, 255, np.uint8)
+        reason = np.empty(rows, np.int8)
+        for part in parts:
+            numbers = part.column(spool.ROW).to_numpy()
+            verdict[numbers] = part.column(spool.VERDICT).to_numpy()
+            reason[numbers] = part.column(spool.REASON).to_numpy()
+        if rows and verdict.max() >= len(_PORTS):
+            raise RuntimeError("a row was set aside and never judged")
+        return cls(verdict, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstSeen:
+    """First copies, by ascending row of a reading task."""
+
+    rows: np.ndarray[Any, Any]
+    struct: pa.StructArray
+
+    def of(self, rows: np.ndarray[Any, Any]) -> pa.StructArray:
+        """Those of some rows, ascending; null where there is none."""
+        if not self.rows.size:
+            return pa.nulls(rows.size, self.struct.type)
+        at = np.minimum(np.searchsorted(self.rows, rows), self.rows.size - 1)
+        return self.struct.take(pa.array(at, mask=self.rows[at] != rows))
+
+
+def _first_seen(task: WriteTask, parts: Sequence[pa.RecordBatch]) -> _FirstSeen:
+    whole = pa.Table.from_batches(parts).combine_chunks()
+    rows = whole.column(spool.ROW).to_numpy()
+    ordered = np.argsort(rows, kind="stable")
+    columns = [
+        _column(whole, spool.WINDOW),
+        _column(whole, spool.SOURCE),
+        _column(whole, spool.POSITION),
+        _expiry(_column(whole, spool.EXPIRY), task),
+    ]
+    struct = pa.StructArray.from_arrays(columns, ["window", "source", "position", "expiry"])
+    return _FirstSeen(rows[ordered], struct.take(pa.array(ordered)))
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    chunks = table.column(name)
+    return chunks.chunk(0) if chunks.num_chunks else pa.array([], chunks.type)
+
+
+def _expiry(stored: pa.Array, task: WriteTask) -> pa.Array:
+    """Stored expiry keys as values of the user's world."""
+    if pa.types.is_timestamp(task.expiry_type):
+        return stored.view(task.expiry_type)
+    if task.expiry_scale:
+        whole = stored.cast(pa.decimal128(19, 0))
+        # The digits are the same, the point is elsewhere.
+        return pa.Array.from_buffers(task.expiry_type, len(whole), whole.buffers())
+    return stored.cast(task.expiry_type)
+
+
+class _PortFile:
+    """One port's file of one writer; it comes into being with its first row."""
+
+    def __init__(self, task: WriteTask, writer: int, port: str) -> None:
+        self._task = task
+        self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
+        self._path = Path(task.target, f"_port={port}", f"part-{writer:05d}.snappy.parquet")
+        self._writer: parquet.ParquetWriter | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, first_seen: _FirstSeen | None) -> None:
+        """Take the port's rows of a batch, whose first row has number `begin` in its reading task."""
+        part = slice(begin, begin + batch.num_rows)
+        mine = judged.verdict[part] == self._verdict
+        count = int(np.count_nonzero(mine))
+        if not count:
+            return
+        taken = batch if count == batch.num_rows else batch.filter(pa.array(mine))
+        rows = np.flatnonzero(mine) + begin
+        columns = taken.columns
+        order, raw, source = columns[0].to_numpy(), columns[1], columns[2:]
+        dedup = self._dedup(order, raw, judged.reason[rows], None if first_seen is None else first_seen.of(rows))
+        names = [*batch.schema.names[2:], DEDUP]
+        whole = pa.RecordBatch.from_arrays([*source, dedup], names)
+        self._waiting.append(whole)
+        self._waiting_bytes += whole.nbytes
+        self.rows += count
+        if self._waiting_bytes >= _ROW_GROUP_BYTES:
+            self.drain()
+
+    def _dedup(
+        self, order: np.ndarray[Any, Any], raw: pa.Array, reason: np.ndarray[Any, Any], first_seen: pa.Array | None
+    ) -> pa.StructArray:
+        count = order.size
+        ordinal = order >> POSITION_BITS
+        position = order & ((1 << POSITION_BITS) - 1)
+        if any(self._task.source_starts):
+            position = position + np.array(self._task.source_starts, np.int64)[ordinal]
+        constant = np.zeros(count, np.int8)
+        columns = {
+            "verdict": pa.DictionaryArray.from_arrays(pa.array(constant), pa.array([self._verdict.port])).cast(
+                pa.string()
+            ),
+            "reason": pa.DictionaryArray.from_arrays(
+                pa.array(reason, mask=reason < 0), pa.array(REASONS, pa.string())
+            ).cast(pa.string()),
+            "window": pa.array(np.full(count, self._task.window, np.int64)),
+            "source": pa.DictionaryArray.from_arrays(
+                pa.array(ordinal.astype(np.int32)), pa.array(self._task.source_names, pa.string())
+            ).cast(pa.string()),
+            "position": pa.array(position),
+            "raw": raw,
+        }
+        if first_seen is not None:
+            columns["first_seen"] = first_seen
+        return pa.StructArray.from_arrays(list(columns.values()), list(columns))
+
+    def drain(self) -> None:
+        """Write what waits as a row group."""
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        if self._writer is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = parquet.ParquetWriter(
+                self._path,
+                table.schema,
+                compression="snappy",
+                store_schema=False,
+            )
+        self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def close(self) -> None:
+        """End the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def grouped(rows: Sequence[int], writers: int) -> tuple[tuple[int, ...], ...]:
+    """Which reading tasks each writer takes: neighbours, about as many rows each."""
+    total, groups, taken = max(1, sum(rows)), [[] for _ in range(writers)], 0
+    for number, count in enumerate(rows):
+        groups[min(writers - 1, (taken + count // 2) * writers // total)].append(number)
+        taken += count
+    return tuple(tuple(group) for group in groups if group)
