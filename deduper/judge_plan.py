@@ -1,12 +1,7 @@
-"""The plan of one window: records of some files in, rows with their verdict out, as one DataFrame.
+"""The plan of the first job of a window, the only one that Catalyst makes: read, parse, keys, digest.
 
-    read -> parse -> keys, digest -> clock -> exchange by shard -> verdict -> port
-
-Catalyst does all of it but the clock and the verdict. The judge is nondeterministic to Spark, so no filter moves below
-it and nothing is judged twice, as long as the frame is consumed whole by one write.
-
-No number of one window is a literal in the plan of the judged rows: it would end up in the text of generated code, and
-every window would pay for compiling and warming up its own.
+No number of one window is a literal in it: it would end up in the text of generated code, and every window would pay
+for compiling and warming up its own.
 """
 
 from __future__ import annotations
@@ -18,7 +13,6 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from deduper.categories import CategoryState, PlaceIntervals
 from deduper.clock import ClockRules
 from deduper.config import Config
 from deduper.digest_columns import fast_digest, secure_digest
@@ -41,15 +35,6 @@ class Prepared:
 
     frame: DataFrame
     rows_in: Observation
-
-
-@dataclass(frozen=True, slots=True)
-class Categories:
-    """The live categories after the window, their places in it, and the id that stands for each value in the plan."""
-
-    after: CategoryState
-    places: PlaceIntervals
-    ids: dict[str, int]
 
 
 def prepare(session: SparkSession, config: Config, salt: bytes, batch: SourceBatch) -> Prepared:

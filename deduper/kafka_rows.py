@@ -13,50 +13,57 @@ one name (records that have gone through two jobs) the last counts:
 
 from __future__ import annotations
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
+from collections.abc import Mapping
+from typing import Any
 
-from deduper.kafka_source import RECORD
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 KEY, VALUE, HEADERS, TIMESTAMP, SLOT = "key", "value", "headers", "timestamp_ms", "slot"
 SEND_COLUMNS = (KEY, VALUE, HEADERS, TIMESTAMP, SLOT)
-_HEADERS_TYPE = "array<struct<key: string, value: binary>>"
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
-def rows_to_send(dedup: Column, slot: Column, *, keep_first_seen: bool) -> list[Column]:
-    """The columns of `SEND_COLUMNS`, from RECORD, the verdict struct and the writer's number."""
-    record = F.col(RECORD)
-    return [
-        record.getField("key").alias(KEY),
-        record.getField("value").alias(VALUE),
-        _headers(record.getField("headers"), dedup, keep_first_seen=keep_first_seen).alias(HEADERS),
-        record.getField("timestamp").alias(TIMESTAMP),
-        slot.cast("int").alias(SLOT),
-    ]
+def rows_to_send(record: pa.StructArray, dedup: Mapping[str, pa.Array], slot: np.ndarray[Any, Any]) -> pa.RecordBatch:
+    """The columns of `SEND_COLUMNS`, from the records as they were read, the fields of `_dedup`, and the writers."""
+    key, value, headers, timestamp = record.flatten()
+    told = {
+        "dedup-verdict": dedup["verdict"],
+        "dedup-reason": dedup["reason"],
+        "dedup-window": dedup["window"].cast(pa.string()),
+        "dedup-origin": _origin(dedup["source"], dedup["position"]),
+    }
+    if "first_seen" in dedup:
+        window, source, position, _ = dedup["first_seen"].flatten()
+        told["dedup-first-seen"] = _origin(source, position)
+        told["dedup-first-seen-window"] = window.cast(pa.string())
+    columns = [key, value, with_headers(headers, told), timestamp, pa.array(slot, pa.int32())]
+    return pa.RecordBatch.from_arrays(columns, list(SEND_COLUMNS))
 
 
-def _headers(own: Column, dedup: Column, *, keep_first_seen: bool) -> Column:
-    window = dedup.getField("window").cast("string")
-    told = [
-        _header("verdict", dedup.getField("verdict")),
-        _header("reason", dedup.getField("reason")),
-        _header("window", window),
-        _header("origin", _origin(dedup)),
-    ]
-    if keep_first_seen:
-        first = dedup.getField("first_seen")
-        told += [
-            _header("first-seen", _origin(first)),
-            _header("first-seen-window", first.getField("window").cast("string")),
-        ]
-    none = F.array().cast(_HEADERS_TYPE)
-    known = F.filter(F.array(*told), lambda header: header.getField("value").isNotNull())
-    return F.concat(F.coalesce(own, none), known)
+def with_headers(own: pa.ListArray, told: Mapping[str, pa.Array]) -> pa.ListArray:
+    """Each row's own headers, none for null, followed by what is told of it under these names; null is left out."""
+    own_counts = pc.fill_null(pc.list_value_length(own), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = own.flatten()
+    is_told = [column.is_valid().to_numpy(zero_copy_only=False) for column in told.values()]
+    counts = own_counts + sum((valid.astype(np.int64) for valid in is_told), np.zeros(len(own), np.int64))
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    keys, values = [flat.field("key").cast(pa.string())], [flat.field("value").cast(pa.binary())]
+    # Where each header goes, those that are there already first; then the inverse: what stands at each place.
+    own_starts = np.concatenate([[0], np.cumsum(own_counts)])[:-1]
+    places = [np.repeat(starts[:-1] - own_starts, own_counts) + np.arange(len(flat))]
+    filled = starts[:-1] + own_counts
+    for (name, column), valid in zip(told.items(), is_told, strict=True):
+        places.append(filled[valid])
+        keys.append(pa.repeat(pa.scalar(name), int(np.count_nonzero(valid))))
+        values.append(column.drop_null().cast(pa.binary()))
+        filled = filled + valid
+    stands = np.empty(int(starts[-1]), np.int64)
+    stands[np.concatenate(places)] = np.arange(stands.size)
+    headers = pa.StructArray.from_arrays([pa.concat_arrays(keys), pa.concat_arrays(values)], fields=list(_HEADER))
+    return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), headers.take(pa.array(stands)))
 
 
-def _header(name: str, text: Column) -> Column:
-    return F.struct(F.lit(f"dedup-{name}").alias("key"), text.cast("binary").alias("value"))
-
-
-def _origin(place: Column) -> Column:
-    return F.concat(place.getField("source"), F.lit("@"), place.getField("position").cast("string"))
+def _origin(source: pa.Array, position: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(source, position.cast(pa.string()), "@")

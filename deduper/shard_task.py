@@ -163,7 +163,7 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, shard: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
-    """The verdicts, one batch a reading task, for the job that writes the ports; none when there was nothing to read."""
+    """The verdicts, one batch a reading task, for the job that writes the ports; none without rows."""
     if not rows:
         return
     reasons = _reason_codes(outcome)

@@ -56,7 +56,7 @@ __all__ = [
     "make_durable",
     "make_port_directories",
     "publish",
-    "stage",
+    "staged_files",
     "staging_format",
     "staging_home",
     "where_they_lie",
@@ -106,8 +106,7 @@ def staged_files(session: SparkSession, config: Config, attempt: Attempt) -> dic
         source = target / f"{PORT}={port}"
         if not source.is_dir():
             continue
-        # Rows that are sent to topics stand beside the others: a file port's are made without them.
-        if sink.format == staged_format and not topics:
+        if sink.format == staged_format:
             if not _same_file_system(source, sink.path):
                 source = _copied(source, sink.path / STAGING / attempt.folder / source.name)
             staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in _data_files(source)]

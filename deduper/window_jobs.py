@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.functions import vectorized_udf
+from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
 from pyspark.util import PythonEvalType
 
 from deduper.read_task import ReadReceipt, ReadTask, read_function

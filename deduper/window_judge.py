@@ -23,9 +23,10 @@ from bucket_store.commit_log import CommitLog
 from bucket_store.log_state import LogState, live_files
 from bucket_store.manager import TableSettings
 from deduper import judging, staging
+from deduper.category_places import Categories, arrange_categories
 from deduper.config import CategoryExpiry, Config
 from deduper.errors import IntegrityError
-from deduper.judge_plan import Categories, expiry_type, prepare, to_read
+from deduper.judge_plan import expiry_type, prepare, to_read
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.read_task import ReadTask
 from deduper.receipts import Receipt
@@ -131,6 +132,9 @@ class WindowJudge:
             readers = run_read(frame, reading)
             read = time.perf_counter()
             categories = None
+            if isinstance(config.expiry, CategoryExpiry):
+                known = judging.category_state(state)
+                categories = arrange_categories(str(directory), readers, config.store.shards, config.expiry, known)
             task = BatchTask(
                 directory=str(directory),
                 readers=tuple(receipt.name for receipt in readers),
@@ -147,10 +151,11 @@ class WindowJudge:
                 source_starts=batch.starts,
                 sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
                 places=None if categories is None else categories.places,
-                category_ids=(),
+                category_ids=() if categories is None else categories.ids,
             )
             receipts = {receipt.shard: receipt for receipt in run_judge(self._session, task, config.store.shards)}
             judged = time.perf_counter()
+            keeps_order = any(sink.preserve_order for sink in topic_sinks(config).values())
             target = staging.staging_home(config) / staging.STAGING / attempt.folder
             sizes = tuple((receipt.name, receipt.rows) for receipt in readers)
             writing = WriteTask(
@@ -160,14 +165,17 @@ class WindowJudge:
                 shards=config.store.shards,
                 readers=sizes,
                 groups=grouped([rows for _, rows in sizes], config.store.shards),
-                ports=tuple(file_sinks(config)),
+                ports=(*file_sinks(config), *topic_sinks(config)),
+                topics=frozenset(topic_sinks(config)),
+                has_record=bool(topic_sinks(config)),
                 source_names=batch.names,
                 source_starts=batch.starts,
+                source_slots=batch.slots if keeps_order else None,
                 keep_first_seen=config.store.first_seen,
                 expiry_type=expiry_type(config),
                 expiry_scale=config.point_scale.scale,
             )
-            wrote = run_write(self._session, writing)
+            run_write(self._session, writing)
             written = time.perf_counter()
             staged = staging.staged_files(self._session, config, attempt)
             done = time.perf_counter()

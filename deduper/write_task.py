@@ -20,6 +20,7 @@ from pyarrow import parquet
 from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import POSITION_BITS
+from deduper.kafka_rows import rows_to_send
 from deduper.shard_task import REASONS
 from deduper.verdict import Verdict
 
@@ -33,8 +34,10 @@ class WriteTask:
     """What a writer must know; pickled into the job.
 
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
-    `ports` are those that are written, each into `<target>/_port=<port>`. `expiry_type` is what an expiry key is in
-    `_dedup.first_seen`, None without it; see `FirstSeen`.
+    `ports` are those that are written, each into `<target>/_port=<port>`; `topics` are those of them whose rows are
+    sent (`kafka_rows`), the others are written with the source's columns and `_dedup`. `source_slots` are the writers
+    of topics for each source partition, None where order needs no keeping. `expiry_type` is what an expiry key is in
+    `_dedup.first_seen`.
     """
 
     directory: str
@@ -44,8 +47,11 @@ class WriteTask:
     readers: tuple[tuple[str, int], ...]
     groups: tuple[tuple[int, ...], ...]
     ports: tuple[str, ...]
+    topics: frozenset[str]
+    has_record: bool
     source_names: tuple[str, ...]
     source_starts: tuple[int, ...]
+    source_slots: tuple[int, ...] | None
     keep_first_seen: bool
     expiry_type: pa.DataType
     expiry_scale: int
@@ -78,7 +84,7 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
                 begin = 0
                 for number in range(records.num_record_batches):
                     batch = records.get_batch(number)
-                    for port, file in files.items():
+                    for file in files.values():
                         file.add(batch, begin, judged, first_seen)
                     begin += batch.num_rows
             for file in files.values():
@@ -166,6 +172,8 @@ class _PortFile:
 
     def __init__(self, task: WriteTask, writer: int, port: str) -> None:
         self._task = task
+        self._number = writer
+        self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
         self._path = Path(task.target, f"_port={port}", f"part-{writer:05d}.snappy.parquet")
         self._writer: parquet.ParquetWriter | None = None
@@ -182,43 +190,46 @@ class _PortFile:
             return
         taken = batch if count == batch.num_rows else batch.filter(pa.array(mine))
         rows = np.flatnonzero(mine) + begin
-        columns = taken.columns
-        order, raw, source = columns[0].to_numpy(), columns[1], columns[2:]
-        dedup = self._dedup(order, raw, judged.reason[rows], None if first_seen is None else first_seen.of(rows))
-        names = [*batch.schema.names[2:], DEDUP]
-        whole = pa.RecordBatch.from_arrays([*source, dedup], names)
+        order = taken.column(0).to_numpy()
+        dedup = self._dedup(order, taken.column(1), judged.reason[rows], first_seen and first_seen.of(rows))
+        last = len(taken.columns) - self._task.has_record
+        if self._port in self._task.topics:
+            whole = rows_to_send(taken.column(last), dedup, self._slots(order))
+        else:
+            columns = {name: taken.column(at) for at, name in enumerate(batch.schema.names[2:last], 2)}
+            struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
+            whole = pa.RecordBatch.from_arrays([*columns.values(), struct], [*columns, DEDUP])
         self._waiting.append(whole)
         self._waiting_bytes += whole.nbytes
         self.rows += count
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self.drain()
 
+    def _slots(self, order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Who sends each row."""
+        if self._task.source_slots is None:
+            return np.full(order.size, self._number, np.int32)
+        slots: np.ndarray[Any, Any] = np.array(self._task.source_slots, np.int32)[order >> POSITION_BITS]
+        return slots
+
     def _dedup(
         self, order: np.ndarray[Any, Any], raw: pa.Array, reason: np.ndarray[Any, Any], first_seen: pa.Array | None
-    ) -> pa.StructArray:
+    ) -> dict[str, pa.Array]:
+        """The fields of `_dedup`, of rows of this port."""
         count = order.size
         ordinal = order >> POSITION_BITS
         position = order & ((1 << POSITION_BITS) - 1)
         if any(self._task.source_starts):
             position = position + np.array(self._task.source_starts, np.int64)[ordinal]
-        constant = np.zeros(count, np.int8)
         columns = {
-            "verdict": pa.DictionaryArray.from_arrays(pa.array(constant), pa.array([self._verdict.port])).cast(
-                pa.string()
-            ),
-            "reason": pa.DictionaryArray.from_arrays(
-                pa.array(reason, mask=reason < 0), pa.array(REASONS, pa.string())
-            ).cast(pa.string()),
+            "verdict": _texts(np.zeros(count, np.int8), [self._port]),
+            "reason": _texts(reason, REASONS),
             "window": pa.array(np.full(count, self._task.window, np.int64)),
-            "source": pa.DictionaryArray.from_arrays(
-                pa.array(ordinal.astype(np.int32)), pa.array(self._task.source_names, pa.string())
-            ).cast(pa.string()),
+            "source": _texts(ordinal.astype(np.int32), self._task.source_names),
             "position": pa.array(position),
             "raw": raw,
         }
-        if first_seen is not None:
-            columns["first_seen"] = first_seen
-        return pa.StructArray.from_arrays(list(columns.values()), list(columns))
+        return columns if first_seen is None else {**columns, "first_seen": first_seen}
 
     def drain(self) -> None:
         """Write what waits as a row group."""
@@ -233,6 +244,7 @@ class _PortFile:
                 table.schema,
                 compression="snappy",
                 store_schema=False,
+                write_page_checksum=True,
             )
         self._writer.write_table(table, row_group_size=table.num_rows)
 
@@ -242,9 +254,16 @@ class _PortFile:
             self._writer.close()
 
 
+def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.Array:
+    """Texts by their codes; null for a negative one."""
+    known = pa.array(codes, mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(known, pa.array(texts, pa.string())).cast(pa.string())
+
+
 def grouped(rows: Sequence[int], writers: int) -> tuple[tuple[int, ...], ...]:
     """Which reading tasks each writer takes: neighbours, about as many rows each."""
-    total, groups, taken = max(1, sum(rows)), [[] for _ in range(writers)], 0
+    groups: list[list[int]] = [[] for _ in range(writers)]
+    total, taken = max(1, sum(rows)), 0
     for number, count in enumerate(rows):
         groups[min(writers - 1, (taken + count // 2) * writers // total)].append(number)
         taken += count
