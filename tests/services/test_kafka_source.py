@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import to_avro
@@ -22,8 +23,9 @@ from deduper.errors import DeduperError, IntegrityError, exit_code_of
 from deduper.kafka_errors import TopicMissingError
 from deduper.progress import BatchProgress, RunSummary
 from tests.services.kafka_broker import Broker
+from tests.services.kafka_connection import Connection
 from tests.services.kafka_jobs import KafkaJob
-from tests.services.kafka_traffic import Record, forget_before, recreate_topic, send
+from tests.services.kafka_traffic import Record, committed_offsets, forget_before, recreate_topic, send
 from tests.spark.harness import PORTS, read_rows
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
@@ -671,3 +673,44 @@ def test_a_window_compiles_no_code_of_its_own(
     it.run(lambda _: counts.append(compiled.getCount()))
     assert len(counts) >= 8
     assert counts[-1] == counts[2], counts
+
+
+# ---- who may read
+
+
+def test_a_job_that_shows_who_it_is_needs_no_more_rights_than_these(
+    secure_broker: Broker, session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SASL inside TLS, and TLS with a certificate: Read on the topic and on the group. No message holds a secret."""
+    caplog.set_level(logging.DEBUG)
+    topic = secure_broker.create_topic("guarded", 2)
+    said = []
+
+    def job(connection: Connection, name: str) -> Stream:
+        options = {key: value for key, value in connection.spark().items() if key != "kafka.bootstrap.servers"}
+        (tmp_path / name).mkdir(exist_ok=True)
+        it = Stream(secure_broker, session, tmp_path / name, topics=[topic], options=options, group=f"of-{name}")
+        it.sections["source"]["bootstrap_servers"] = connection.bootstrap
+        return it
+
+    alice = secure_broker.sasl_tls("alice")
+    with pytest.raises(DeduperError) as wrong:
+        job(secure_broker.sasl_tls("alice", "not-the-password"), "alice").run()
+    with pytest.raises(DeduperError) as denied:
+        job(alice, "alice").run()
+    said += [str(wrong.value), str(denied.value)]
+    send(secure_broker.plain(), topic, [Record(json.dumps({"k": f"k{number}"}).encode()) for number in range(20)])
+    for name, user, connection in (("alice", "alice", alice), ("cert", "deduper", secure_broker.tls())):
+        for kind, what in ((ResourceType.TOPIC, topic), (ResourceType.GROUP, f"of-{name}")):
+            right = AclBinding(
+                *(kind, what, ResourcePatternType.LITERAL, f"User:{user}", "*", AclOperation.READ),
+                AclPermissionType.ALLOW,
+            )
+            secure_broker.admin().create_acls([right])[right].result(20)
+        it = job(connection, name)
+        assert it.run().rows == 20
+        assert sum(committed_offsets(secure_broker, f"of-{name}", topic).values()) == 20
+    said += [record.getMessage() for record in caplog.records]
+    for secret in ("secret-of-alice", "not-the-password"):
+        assert not [text for text in said if secret in text]
+    assert "guarded" in said[1]
