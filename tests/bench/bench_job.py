@@ -29,10 +29,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from bucket_store.commit_log import CommitLog
 from deduper.config import PORTS, Config
 from deduper.job import run
 from deduper.progress import BatchProgress
 from deduper.spark_session import start_session
+from deduper.table_places import table_settings
 
 _FILES_A_BATCH = 4
 _SCHEMA = "k string, ts timestamp, payload string"
@@ -116,11 +118,24 @@ def run_ours(session: SparkSession, source: Path, work: Path, shards: int, **set
     last = progress[-1]
     print("    phases of the last batch:", {name: round(seconds, 3) for name, seconds in last.phases.items()})
     store_bytes = sum(path.stat().st_size for path in (work / "state").rglob("*") if path.is_file())
-    table_bytes = sum(
-        path.stat().st_size for path in Path("/dev/shm/deduper-tables").rglob("*.table") if path.is_file()
-    )
+    table_files = [path for directory in tables_of(config) for path in directory.rglob("*.table")]
+    table_bytes = sum(path.stat().st_size for path in table_files)
+    remove_tables(config)
     uniques = sum(each.unique for each in progress)
     print(f"    {uniques:,} keys: store {store_bytes / uniques:.1f} B/key, tables {table_bytes / uniques:.1f} B/key")
+
+
+def tables_of(config: Config) -> list[Path]:
+    """Where the resident tables of a job's store lie, and no other's: all jobs of a machine share the folders above."""
+    tables = table_settings(config)
+    store_id = CommitLog.open(config.store.path).manifest.store_id
+    return [Path(directory) / store_id for directory in sorted({tables.memory_dir, tables.disk_dir})]
+
+
+def remove_tables(config: Config) -> None:
+    """Remove the resident tables of a job's store."""
+    for directory in tables_of(config):
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def run_spark(session: SparkSession, source: Path, work: Path, transform: Callable[[DataFrame], DataFrame]) -> None:
@@ -233,7 +248,6 @@ def main() -> None:
                 time.sleep(0.1)
             session.streams.removeListener(durations)
             shutil.rmtree(work)
-            shutil.rmtree("/dev/shm/deduper-tables", ignore_errors=True)
             rates = sorted(arguments.batch / (each / 1000) for each in durations.milliseconds[-arguments.measured :])
             results[name] = {"min": rates[0], "median": statistics.median(rates), "max": rates[-1], "seconds": seconds}
             print(
