@@ -52,7 +52,8 @@ from deduper.job import run
 from deduper.progress import BatchProgress
 from deduper.spark_session import start_session
 from deduper.units import parse_duration
-from tests.bench.bench_job import (
+from tests.bench.kafka_load import MALFORMED_EVERY, SCHEMA, records
+from tests.bench.spark_clock import (
     _CHANGELOG,
     _PROVIDERS,
     _SPARK_PROVIDER,
@@ -60,7 +61,6 @@ from tests.bench.bench_job import (
     remove_tables,
     with_settings,
 )
-from tests.bench.kafka_load import MALFORMED_EVERY, SCHEMA, records
 from tests.services.jars import connector_jars
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import end_offsets

@@ -54,10 +54,10 @@ import deduper
 from deduper import kafka_jars
 from deduper.config import PORTS
 from deduper.config_file import load_config
-from tests.bench.bench_job import remove_tables
 from tests.bench.kafka_load import SCHEMA
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope
+from tests.bench.spark_clock import remove_tables
 from tests.services.jars import connector_jars
 from tests.services.kafka_broker import Broker
 
