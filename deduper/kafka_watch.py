@@ -28,6 +28,7 @@ _ASK_EVERY_S = 3.0
 _ANSWER_S = 1.0
 _PAUSE_S = 0.5
 _QUIET = logging.getLogger("deduper.kafka.client")
+_QUIET.setLevel(logging.CRITICAL)
 
 
 class BrokerWatch:
