@@ -80,6 +80,7 @@ class Scene:
     directory: Path
     batch: int
     runs: int = 0
+    note: str = ""
     phases: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 
     def new_topic(self, name: str) -> str:
@@ -93,6 +94,26 @@ class Scene:
         made = self.directory / f"work-{self.runs}"
         made.mkdir()
         return made
+
+
+class TriggerParts(Durations):
+    """Of every batch that did something, Spark's own account of its trigger, in ms by part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[dict[str, int]] = []
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Keep it."""
+        super().onQueryProgress(event)
+        if event.progress.durationMs.get("addBatch"):
+            self.parts.append(dict(event.progress.durationMs))
+
+    def medians(self) -> dict[str, float]:
+        """Of the batches after those that warm up."""
+        kept = self.parts[WARM_BATCHES:]
+        names = kept[-1] if kept else {}
+        return {name: statistics.median(each.get(name, 0) for each in kept) for name in names}
 
 
 Start = Callable[[Scene, str, str, str], AbstractContextManager[Callable[[], None]]]
@@ -153,7 +174,8 @@ def ours(**sections: Any) -> Start:
                 on_progress=progress.append,
                 session=scene.session,
             )
-            scene.phases.setdefault(sections.get("label", delivery), []).extend(
+            label = sections.get("label", delivery) + scene.note
+            scene.phases.setdefault(label, []).extend(
                 {"rows": each.rows, "seconds": each.seconds, **each.phases} for each in progress[WARM_BATCHES:]
             )
 
@@ -300,7 +322,7 @@ def measure_throughput(scene: Scene, arguments: argparse.Namespace) -> dict[str,
             if arguments.only and name not in arguments.only:
                 continue
             unique = scene.new_topic("unique")
-            durations = Durations()
+            durations = TriggerParts()
             scene.session.streams.addListener(durations)
             began = time.perf_counter()
             with start(scene, source, unique, "available_now") as wait:
@@ -315,6 +337,7 @@ def measure_throughput(scene: Scene, arguments: argparse.Namespace) -> dict[str,
             entry["rates"] += [scene.batch / (each / 1000) for each in durations.milliseconds[WARM_BATCHES:batches]]
             entry["seconds"].append(round(seconds, 2))
             entry["load"].append(os.getloadavg()[0])
+            entry["trigger_ms"] = durations.medians()
             if repetition == 0:
                 entry["records_out"] = committed_records(scene.broker, unique)
                 wanted = arguments.records if "without dedup" in name else keys
@@ -337,11 +360,13 @@ def measure_latency(scene: Scene, arguments: argparse.Namespace) -> list[dict[st
             for trigger in triggers:
                 if arguments.only and name not in arguments.only:
                     continue
+                scene.note = f", {rate:,.0f} records/s, trigger {trigger}"
                 result = _latency_of(scene, start, trigger, rate, arguments)
                 found.append({"contender": name, "trigger": trigger, "rate": rate, **result})
                 shown = ", ".join(f"{part} {result[part]:,.0f} ms" for part in ("p50", "p95", "p99", "max"))
                 print(
                     f"{name:46} {rate:>7,.0f}/s trigger {trigger:>5}: {shown}; {result['records']:,} records, "
+                    f"{result['behind_s']:.1f} s behind at the end, "
                     f"load {_load()}",
                     flush=True,
                 )
@@ -357,10 +382,14 @@ def _latency_of(scene: Scene, start: Start, trigger: str, rate: float, arguments
     sender = _process("send", scene.broker.bootstrap, source, "--rate", str(rate), "--seconds", str(seconds + 8))
     timer = threading.Timer(seconds + 8, os.kill, (os.getpid(), signal.SIGTERM))
     timer.start()
+    stopping_ns = time.time_ns() + int((seconds + 8) * 1e9)
+    spent = TriggerParts()
+    scene.session.streams.addListener(spent)
     try:
         with start(scene, source, unique, trigger) as wait:
             wait()
     finally:
+        scene.session.streams.removeListener(spent)
         timer.cancel()
         _ended(sender)
         _ended(follower)
@@ -378,6 +407,9 @@ def _latency_of(scene: Scene, start: Start, trigger: str, rate: float, arguments
         "max": float(milliseconds.max()),
         "records": int(counted.sum()),
         "per_second": float(counted.sum() / arguments.seconds),
+        # Who cannot keep up has read nothing of the last seconds when it is stopped.
+        "behind_s": max(0.0, (stopping_ns - last_ns) / 1e9),
+        "trigger_ms": spent.medians(),
     }
 
 
@@ -425,6 +457,36 @@ def phases_table(phases: dict[str, list[dict[str, float]]]) -> list[str]:
     return lines
 
 
+def tables(result: dict[str, Any]) -> str:
+    """The figures as Markdown, short."""
+    lines = [f"{result['when']}, {result['machine']}; load {result['load_before'][0]:.1f} before.", ""]
+    throughput = result.get("throughput", {})
+    if throughput:
+        base = throughput.get("deduper, exactly_once, four topics", {}).get("median")
+        lines += ["| broker to broker | records/s, median | least to most | next to ours |", "|---|---|---|---|"]
+        for name, entry in throughput.items():
+            share = f"{entry['median'] / base:.2f}" if base else ""
+            spread = f"{entry['min']:,.0f} to {entry['max']:,.0f}"
+            lines.append(f"| {name} | {entry['median']:,.0f} | {spread} | {share} |")
+        lines.append("")
+    if result.get("latency"):
+        lines += [
+            "| produce to read, ms | records/s | trigger | p50 | p95 | p99 | most | seconds behind at the end |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for each in result["latency"]:
+            figures = " | ".join(f"{each[part]:,.0f}" for part in ("p50", "p95", "p99", "max"))
+            lines.append(
+                f"| {each['contender']} | {each['rate']:,.0f} | {each['trigger']} | {figures} | {each['behind_s']:.1f} |"
+            )
+        lines.append("")
+    for name in ("phases", "latency_phases"):
+        if result.get(name):
+            lines += [f"Milliseconds of a window by phase, medians ({name}):", ""]
+            lines += [f"    {line}" for line in phases_table(result[name])] + [""]
+    return "\n".join(lines)
+
+
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -437,7 +499,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", help=f"of {', '.join(CONTENDERS)}")
     parser.add_argument("--skip-throughput", action="store_true")
     parser.add_argument("--skip-latency", action="store_true")
-    parser.add_argument("--json", type=Path, help="where the raw figures go, such as docs/bench/kafka_job.json")
+    parser.add_argument("--json", type=Path, help="where the raw figures go, and a short table beside it")
     return parser.parse_args(words)
 
 
@@ -499,6 +561,7 @@ def main() -> None:
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+        arguments.json.with_suffix(".md").write_text(tables(result))
 
 
 @pytest.mark.bench
