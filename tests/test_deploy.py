@@ -240,3 +240,16 @@ def test_panels_ask_for_metrics_that_there_are() -> None:
     assert len(asked) > 12
     missing = [name for name in asked if re.sub(r"_(bucket|total)$", "", name) not in shown]
     assert missing == []
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
+def test_every_query_of_the_dashboard_is_one(tmp_path: Path) -> None:
+    """Prometheus' own checker reads each as the expression of a rule."""
+    queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    queries += [one["expr"] for one in DASHBOARD["annotations"]["list"]]
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
+    done = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(queries)} rules found" in done.stdout
