@@ -359,7 +359,7 @@ def repair(
 
 @_command(app, "bench", *_BASIC)
 def bench(
-    preset: Annotated[str, typer.Option(help="What runs: quick, standard or all.")] = "standard",
+    preset: Annotated[str, typer.Option(metavar="NAME", help="What runs: quick, standard or all.")] = "standard",
     contender: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this contender. Repeatable; see --list.")
     ] = None,
