@@ -142,7 +142,7 @@ def _to_stage(verdicts: DataFrame, config: Config, task: BatchTask) -> DataFrame
         verdicts = verdicts.repartitionById(config.store.shards, F.pmod(slot, F.lit(config.store.shards)).cast("int"))
         verdicts = verdicts.sortWithinPartitions(ORDER)
     if topics:
-        columns += rows_to_send(F.col(DEDUP), slot, keep_first_seen=config.store.first_seen)
+        columns += rows_to_send(DEDUP, slot, keep_first_seen=config.store.first_seen)
     return verdicts.select(*columns, PORT)
 
 
