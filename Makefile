@@ -32,10 +32,10 @@ fuzz: setup ## look for inputs that break a decoder; SECONDS=n for each (60), TA
 format: setup ## put the code into its form
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
 
-bench: setup ## the benchmarks
-	@.venv/bin/python -m pytest -m bench
+bench: setup ## the service beside the same pipeline without it and Spark's own dedup; PRESET=quick, standard, all
+	@.venv/bin/deduper bench --preset $(or $(PRESET),standard)
 
 clean: ## remove caches and the demo; .venv stays
-	@rm -rf demo demo-kafka build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	@rm -rf demo demo-kafka bench build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		.import_linter_cache *.egg-info
 	@find bucket_store deduper tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,7 @@ from deduper import kernels
 from deduper.categories import PlaceIntervals
 from deduper.clock import POSITION_BITS, domain_ends, writable
 from deduper.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
-from deduper.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, ExpiryBy, Fate, Verdict, expiry_point
+from deduper.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, ExpiryBy, Fate, Verdict
 
 _NO_COPY = -1
 _NARROW = 1024
@@ -98,8 +98,6 @@ class ShardOutcome:
     counts int64[4], by verdict. fates: rows per fate other than ADMITTED.
     max_admitted: greatest expiry key of the unique and duplicate rows, what the clock moves to. max_remembered: of the
         entries. Both None when there is none.
-    least_decisive: the least expiry key that a verdict rests on: of the admitted rows, and with `lookup_all_live` of
-        the entries found that `rules.latest` leaves live. None when no row was admitted.
     rows_by_partition: rows per ordinal of the source partition. buckets: keys of the buckets with entries, ascending.
     """
 
@@ -113,7 +111,6 @@ class ShardOutcome:
     counts: Int64s
     fates: dict[int, int]
     max_admitted: int | float | None
-    least_decisive: int | float | None
     max_remembered: int | float | None
     rows_by_partition: dict[int, int]
     buckets: list[int]
@@ -185,21 +182,10 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find) -> 
         counts=np.bincount(verdict, minlength=len(Verdict)).astype(np.int64),
         fates=_counted(fate[fate != Fate.ADMITTED]),
         max_admitted=expiry[admitted].max().item() if has_key and admitted.size else None,
-        least_decisive=_least_decisive(rules, expiry[admitted], matches) if has_key and admitted.size else None,
         max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
         rows_by_partition=_counted(order >> POSITION_BITS),
         buckets=[] if entries is None else entries.bucket_keys.tolist(),
     )
-
-
-def _least_decisive(rules: JudgeRules, admitted: Expiries, matches: _GroupMatches) -> int | float:
-    least: int | float = admitted.min().item()
-    if not rules.lookup_all_live or not matches.found.any():
-        return least
-    known = matches.expiry[matches.found]
-    point = expiry_point(rules.latest, rules.period)
-    live = known if point is None else known[known > point]
-    return min(least, live.min().item()) if live.size else least
 
 
 def warm() -> None:

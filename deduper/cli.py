@@ -357,6 +357,70 @@ def repair(
         raise typer.Exit(ExitCode.INTEGRITY)
 
 
+@_command(app, "bench", *_BASIC)
+def bench(
+    preset: Annotated[str, typer.Option(metavar="NAME", help="What runs: quick, standard or all.")] = "standard",
+    contender: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this contender. Repeatable; see --list.")
+    ] = None,
+    measure: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only what this measure needs. Repeatable; see --list.")
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Vary state, batch, duplicates, shards, cores, payload or expiry."),
+    ] = None,
+    at: Annotated[list[float] | None, typer.Option(metavar="VALUE", help="A value of the sweep. Repeatable.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows a batch.")] = None,
+    state: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keys before the first measured batch.")] = None,
+    large: Annotated[
+        int | None, typer.Option(min=10, metavar="N", help="Keys of the large state, for the measures that have one.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of each contender.")] = None,
+    batches: Annotated[int | None, typer.Option(min=1, metavar="N", help="Measured batches a turn.")] = None,
+    duplicates: Annotated[float | None, typer.Option(metavar="SHARE", help="Repeated keys of measured rows.")] = None,
+    payload: Annotated[int | None, typer.Option(min=0, metavar="BYTES", help="Bytes of the payload column.")] = None,
+    shards: Annotated[int, typer.Option(min=1, metavar="N", help="Shards, or shuffle partitions, for all.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the rows.")] = 1,
+    spark: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A Spark setting, for all contenders. Repeatable.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where bench.json and bench.html go.")] = Path("bench"),
+    work: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the data lies meanwhile; a temporary folder by default.")
+    ] = None,
+    render: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Run nothing: make the page of this bench.json anew.")
+    ] = None,
+    names: Annotated[bool, typer.Option("--list", help="Run nothing: list contenders, measures and sweeps.")] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Measure the service, the same pipeline without it and Spark's own dedup side by side; writes JSON and a page."""
+    from deduper.bench.answers import Call, answer
+    from deduper.bench.plan import Wishes
+    from deduper.logs import configure_logging
+
+    configure_logging(as_json=False, verbose=verbose)
+    wishes = Wishes(
+        preset=preset,
+        contenders=tuple(contender or ()),
+        measures=tuple(measure or ()),
+        sweep=sweep,
+        at=tuple(at or ()),
+        rows=rows,
+        state=state,
+        large=large,
+        rounds=rounds,
+        batches=batches,
+        duplicates=duplicates,
+        payload=payload,
+        shards=shards,
+        seed=seed,
+    )
+    answer(Call(wishes, tuple(spark or ()), out, work, render=render, only_names=names, as_json=as_json))
+
+
 @_command(config_app, "validate", *_BASIC)
 def config_validate(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
     """Check a config file: every mistake at once, each with its place and what to write."""

@@ -259,7 +259,8 @@ class KafkaSink(Section):
     )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once",
-        description="exactly_once: transactions; at_least_once: Spark's sink, which may repeat a window",
+        description="exactly_once: transactions; at_least_once: Spark's sink, which may repeat a window, and whose "
+        "records have the time of sending for a timestamp",
     )
     preserve_order: bool = Field(default=False, description="Keep the order of each source partition")
     options: SinkOptions = Field(
@@ -267,6 +268,17 @@ class KafkaSink(Section):
         description="Options of Kafka's clients; without brokers of its own, over the source's for connecting",
         examples=["{kafka.compression.type: zstd}"],
     )
+
+    @model_validator(mode="after")
+    def _order_needs_one_writer(self) -> KafkaSink:
+        if self.preserve_order and self.delivery == "at_least_once":
+            raise refusal(
+                "cannot be kept by Spark's sink, which sends from several tasks at once and may repeat a window",
+                "write `delivery: exactly_once`, or remove it",
+                at=("preserve_order",),
+                at_key=True,
+            )
+        return self
 
     def beside(self, source: KafkaSource) -> KafkaSink:
         """The port with the source's brokers, and its options for connecting to them, unless it names its own."""

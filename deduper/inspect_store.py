@@ -20,6 +20,7 @@ from deduper.digests import KeyValue, key_digest
 from deduper.errors import CheckFailedError, UsageError
 from deduper.judging import category_state
 from deduper.open_store import OpenStore
+from deduper.output_names import TopicPlace
 from deduper.units import format_time
 from deduper.verdict import Verdict, bucket_key, first_live_bucket
 
@@ -135,12 +136,12 @@ def _entry(store: OpenStore, piece: PieceRef, found: BucketEntries, row: int) ->
 
 
 def _origin(store: OpenStore, window: int, origin: int) -> tuple[str | None, int | None]:
-    """Name of the source partition and number of the record in it, from 0 for files."""
+    """Name of the source partition and number of the record in it: from 0 for files, the offset for topics."""
     partitions = _sources(store, window)
     ordinal, position = origin >> POSITION_BITS, origin & ((1 << POSITION_BITS) - 1)
     if partitions is None or ordinal >= len(partitions):
         return None, position
-    return partitions[ordinal].name, position
+    return partitions[ordinal].name, position + partitions[ordinal].start
 
 
 def _sources(store: OpenStore, window: int) -> tuple[SourcePartition, ...] | None:
@@ -358,11 +359,14 @@ def _record_json(store: OpenStore, number: int, record: CommitRecord) -> dict[st
                 "port": output.port,
                 "staged": output.staged,
                 "final": output.final,
+                "topic": None if place is None else place.topic,
+                "slots": None if place is None else list(place.slots),
                 "bytes": output.size_bytes,
                 "checksum": f"{output.checksum:016x}",
                 "rows": output.rows,
             }
             for output in record.outputs
+            for place in [TopicPlace.of(output.final)]
         ],
         "sources": None
         if sources is None

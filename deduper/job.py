@@ -29,6 +29,7 @@ from deduper.errors import DeduperError
 from deduper.file_batch import FileBatches
 from deduper.full_disk import cannot_write
 from deduper.java import require_java
+from deduper.kafka_jars import connector_settings
 from deduper.output_names import topic_sinks
 from deduper.owner import Ownership, owned_store, reason_to_stop
 from deduper.progress import BatchProgress, RunSummary
@@ -298,6 +299,7 @@ def _look_at_brokers(config: Config) -> None:
     if isinstance(config.source, KafkaSource):
         from deduper.kafka_preflight import require
 
+        connector_settings(config.spark)
         require(config)
 
 

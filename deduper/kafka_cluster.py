@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its annotations
 
@@ -20,6 +20,7 @@ from deduper.config_kafka import KafkaSource
 from deduper.errors import DeduperError
 from deduper.kafka_errors import TopicMissingError
 from deduper.kafka_fates import error_of, lasting_error, names_a_missing_topic
+from deduper.kafka_group import GroupOffsets
 from deduper.kafka_offsets import Ends, Held, OffsetRange, Offsets, TopicPartition
 from deduper.kafka_options import connection_options, librdkafka_options
 from deduper.patience import Patience, Reporter
@@ -41,12 +42,11 @@ class KafkaCluster:
 
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
-        self._group = source.group
+        self._group = None if source.group is None else GroupOffsets(_client_options(source), source.group)
         self._admin = AdminClient(dict(_client_options(source)), logger=_QUIET)
         self._reporter = Reporter()
         reads_all = source.options.get("kafka.isolation.level") == "read_uncommitted"
         self._isolation = IsolationLevel.READ_UNCOMMITTED if reads_all else IsolationLevel.READ_COMMITTED
-        self._committing: Future[Any] | None = None
         self.cluster_id: str = self._ask(
             "the brokers", lambda: self._admin.describe_cluster(request_timeout=_STEP_S).result(_STEP_S).cluster_id
         )
@@ -133,16 +133,8 @@ class KafkaCluster:
 
     def commit_offsets(self, ranges: Iterable[OffsetRange]) -> None:
         """Tell the consumer group how far a window has come, for tools that show lag. Nothing of ours depends on it."""
-        if self._group is None:
-            return
-        if self._committing is not None:
-            try:
-                self._committing.result(_STEP_S)
-            except (KafkaException, TimeoutError) as exc:
-                logger.warning("consumer group %s could not be told the offsets: %s", self._group, exc)
-        ends = [ClientPartition(taken.place.topic, taken.place.partition, taken.end) for taken in ranges]
-        request = ConsumerGroupTopicPartitions(self._group, ends)
-        (self._committing,) = self._admin.alter_consumer_group_offsets([request], request_timeout=_STEP_S).values()
+        if self._group is not None:
+            self._group.commit(ranges)
 
     def _described(self, topics: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
         """The id of each topic that is there, and the numbers of its partitions."""

@@ -27,7 +27,9 @@ _QUIET = logging.getLogger("deduper.kafka.client")
 class LatestOffsets:
     """Asks the brokers of a source for the ends of its partitions. For one thread."""
 
-    def __init__(self, source: KafkaSource) -> None:
+    def __init__(self, source: KafkaSource, answer_s: float = _ANSWER_S) -> None:
+        self._source = source
+        self._answer_s = answer_s
         self._admin = AdminClient(
             dict(librdkafka_options(source.bootstrap_servers, connection_options(source.options))), logger=_QUIET
         )
@@ -41,15 +43,34 @@ class LatestOffsets:
         Raises:
             BrokerUnavailableError: no answer within seconds.
         """
-        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # not in its annotations
+        return self._ask(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # not in its annotations
+
+    def ask_first(self, places: Iterable[TopicPartition]) -> Offsets:
+        """The first offset that each of these partitions still holds; as `ask`."""
+        return self._ask(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # as above
+
+    def places(self) -> list[TopicPartition]:
+        """The partitions of the source's topics that are there.
+
+        Raises:
+            BrokerUnavailableError: no answer within seconds.
+        """
+        try:
+            listed = self._admin.list_topics(timeout=self._answer_s).topics
+        except KafkaException as exc:
+            raise BrokerUnavailableError(f"the source's topics: {error_of(exc).str()}") from exc
+        topics = [topic for topic in listed if self._source.reads(topic)]
+        return sorted(TopicPartition(topic, number) for topic in topics for number in listed[topic].partitions)
+
+    def _ask(self, places: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
         wanted = {ClientPartition(place.topic, place.partition): spec for place in places}
         found: Offsets = {}
         if not wanted:
             return found
-        answers = self._admin.list_offsets(wanted, isolation_level=self._isolation, request_timeout=_ANSWER_S)
+        answers = self._admin.list_offsets(wanted, isolation_level=self._isolation, request_timeout=self._answer_s)
         for place, answer in answers.items():
             try:
-                found[TopicPartition(place.topic, place.partition)] = answer.result(_ANSWER_S).offset
+                found[TopicPartition(place.topic, place.partition)] = answer.result(self._answer_s).offset
             except KafkaException as exc:
                 if not names_a_missing_topic(error_of(exc)):
                     raise BrokerUnavailableError(f"the ends of the source's topics: {error_of(exc).str()}") from exc

@@ -269,8 +269,11 @@ class _Asking:
 
 
 def _rights(operations: Any) -> frozenset[str] | None:
-    """The names of the operations that are allowed; None when the cluster did not tell (it is too old)."""
-    return None if operations is None else frozenset(operation.name for operation in operations)
+    """The names of the operations that are allowed; None when the cluster did not tell.
+
+    Who may ask has a right at least: no right at all is the answer of a broker that is too old for the question.
+    """
+    return frozenset(operation.name for operation in operations) if operations else None
 
 
 def _seen(access: Access, cluster: Cluster) -> Concern:

@@ -8,6 +8,7 @@ topic partition among those of the window, and its offset from the range's start
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,6 +27,9 @@ RECORD = "_record"
 RECORD_TYPE = (
     "struct<key: binary, value: binary, headers: array<struct<key: string, value: binary>>, timestamp: bigint>"
 )
+# At DEBUG the bridge to the JVM writes every argument down, and passwords are among them.
+logging.getLogger("py4j.clientserver").setLevel(logging.INFO)
+
 _TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST = "_topic", "_partition", "_ordinal", "_first", "_past"
 
 

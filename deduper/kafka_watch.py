@@ -28,6 +28,7 @@ _ASK_EVERY_S = 3.0
 _ANSWER_S = 1.0
 _PAUSE_S = 0.5
 _QUIET = logging.getLogger("deduper.kafka.client")
+_QUIET.setLevel(logging.CRITICAL)
 
 
 class BrokerWatch:
@@ -111,10 +112,12 @@ class BrokerWatch:
                 self._silent_since = now
             waited = now - self._silent_since
             reason = error_of(exc).str()
-            self._reporter.say(
-                f"source: the brokers have not answered for {waited:.0f} s ({reason}); goes on by itself, gives up "
-                f"after {self._deadline_s:.0f} s"
-            )
+            # The first second of a fault is not worth a line.
+            if waited >= 1:
+                self._reporter.say(
+                    f"source: the brokers have not answered for {waited:.0f} s ({reason}); goes on by itself, gives up "
+                    f"after {self._deadline_s:.0f} s"
+                )
             return reason
         self._silent_since = None
         return None

@@ -41,8 +41,8 @@ from deduper.verdict import DUPLICATE_REASONS, Fate, Verdict, expiry_point
 logger = logging.getLogger(__name__)
 
 PHASES = ("intent", "judge", "durable", "commit", "publish", "clean", "expire")
-JUDGE_PARTS = ("build", "plan", "read", "verdicts", "files", "job")
-TASK_STEPS = ("read", "tables", "judge", "write", "piece")
+JUDGE_PARTS = ("build", "read", "shards", "write", "files")
+TASK_STEPS = ("read", "rows", "keys", "tables", "judge", "verdicts", "piece", "ports")
 FAILURES = ("window", "source_lag", "metrics")
 REASONS = {
     **dict.fromkeys(DUPLICATE_REASONS, Verdict.DUPLICATE.port),

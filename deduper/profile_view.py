@@ -1,8 +1,8 @@
 """Where the time of the newest windows went, from the store's `profile`: for `status`, people and programs.
 
 Two tables. The first divides a window as its driver lives it, from the batch to the published mark: its columns add up
-to the window's seconds. The second has the tasks of the judging stage, summed over shards: several run at once, so
-these are shares of work, not of time.
+to the window's seconds. The second has the tasks of its three jobs, summed: several run at once, so these are shares
+of work, not of time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from bucket_store.profile_file import WindowProfile, read_profiles
 from deduper.terminal import table
 
 STEPS: dict[str, tuple[str, ...]] = {
-    "plan": ("intent", "judge.build", "judge.plan"),
+    "plan": ("intent", "judge.build"),
     "read": ("judge.read",),
-    "verdicts": ("judge.verdicts",),
-    "job": ("judge.job",),
+    "judge": ("judge.shards",),
+    "write": ("judge.write",),
     "files": ("judge.files",),
     "sync": ("durable",),
     "commit": ("commit",),
@@ -30,8 +30,9 @@ STEPS: dict[str, tuple[str, ...]] = {
 }
 """What a window's seconds are divided into, and the phases each is made of; what is left is `other`."""
 
-TASK_STEPS = ("read", "tables", "judge", "write", "piece")
-"""What a task of the judging stage does: wait for exchange and Arrow, open and apply tables, decide, give, write."""
+TASK_STEPS = ("read", "rows", "keys", "tables", "judge", "verdicts", "piece", "ports")
+"""What the tasks do: wait for Spark and Arrow; set records aside; deal and gather keys; open and apply tables; decide;
+leave the verdicts; write the piece; write the ports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,9 @@ class Rebuilt:
 class WindowRebuilder:
     """Makes pieces of one window again; the rows are read once for all of its shards."""
 
-    def __init__(self, store: OpenStore, window: int, files: Sequence[Path]) -> None:
+    def __init__(self, store: OpenStore, window: int, files: Sequence[Path], without: str = "") -> None:
         self._store = store
+        self._without = without or f"no output file of the unique port of window {window} was found"
         self._window = window
         self._files = tuple(files)
         self._problem = ""
@@ -72,7 +73,7 @@ class WindowRebuilder:
         if piece.first_window != piece.last_window or made_by is None:
             return Rebuilt(None, f"it was merged of windows {piece.first_window} to {piece.last_window}")
         if not self._files:
-            return Rebuilt(None, f"no output file of the unique port of window {self._window} was found")
+            return Rebuilt(None, self._without)
         if self._rows is None and not self._problem:
             try:
                 self._rows = self._read()
@@ -153,11 +154,10 @@ class _Unique:
             for row in numbers
         ]
         ordinals, doubt = _ordinals(store, window, {rows.sources[row] for rows, numbers in wanted for row in numbers})
-        order = [
-            ordinals[rows.sources[row]] << POSITION_BITS | int(rows.positions[row])
-            for rows, numbers in wanted
-            for row in numbers
+        places = [
+            (ordinals[rows.sources[row]], int(rows.positions[row])) for rows, numbers in wanted for row in numbers
         ]
+        order = [ordinal << POSITION_BITS | position - start for (ordinal, start), position in places]
         expiry = category = None
         if expiry_column is not None:
             values = [rows.values[expiry_column.name][row] for rows, numbers in wanted for row in numbers]
@@ -170,17 +170,17 @@ class _Unique:
         )
 
 
-def _ordinals(store: OpenStore, window: int, names: set[str]) -> tuple[dict[str, int], str]:
-    """The place of each source partition in the window, and what is doubtful about it.
+def _ordinals(store: OpenStore, window: int, names: set[str]) -> tuple[dict[str, tuple[int, int]], str]:
+    """The place of each source partition in the window, what its positions count from, and what is doubtful about it.
 
     Without the window's sources file the files go by modification time and path, as they did then, if they still lie
-    there, and by path if not; the checksum tells whether that was right.
+    there, and by path if not; the checksum tells whether that was right. Of topic partitions nobody knows the start.
     """
     ref = store.log.state.sources.get(window)
     if ref is not None:
         try:
             partitions = read_sources(store.root, window, ref)
-            known = {partition.name: ordinal for ordinal, partition in enumerate(partitions)}
+            known = {partition.name: (ordinal, partition.start) for ordinal, partition in enumerate(partitions)}
             if names <= known.keys():
                 return known, ""
         except (StoreError, OSError):
@@ -192,7 +192,7 @@ def _ordinals(store: OpenStore, window: int, names: set[str]) -> tuple[dict[str,
         except OSError:
             return 0, name
 
-    guessed = {name: ordinal for ordinal, name in enumerate(sorted(names, key=place))}
+    guessed = {name: (ordinal, 0) for ordinal, name in enumerate(sorted(names, key=place))}
     return guessed, f"the sources file of window {window} is lost too, the order of its source partitions is a guess"
 
 

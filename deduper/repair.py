@@ -46,7 +46,7 @@ from deduper.config import Config
 from deduper.errors import OwnerAliveError, UsageError
 from deduper.judging import dead_pieces
 from deduper.open_store import OpenStore
-from deduper.output_names import FinalName, file_sinks
+from deduper.output_names import FinalName, file_sinks, topic_sinks
 from deduper.owner_alive import own_name, owner_lives
 from deduper.rebuild import WindowRebuilder
 from deduper.table_places import table_settings
@@ -345,8 +345,18 @@ class _Rebuilders:
         """The rebuilder of a piece's window."""
         window = piece.first_window
         if self._last is None or self._last[0] != window:
-            self._last = window, WindowRebuilder(self._store, window, self._files.get(window, ()))
+            self._last = (
+                window,
+                WindowRebuilder(self._store, window, self._files.get(window, ()), self._without(window)),
+            )
         return self._last[1]
+
+    def _without(self, window: int) -> str:
+        """Why there may be no file of a window's unique rows; empty when nothing is known."""
+        sink = None if self._store.config is None else topic_sinks(self._store.config).get("unique")
+        if sink is None:
+            return ""
+        return f"the unique rows of window {window} were sent to topic {sink.topic}, and topics are not read back"
 
 
 def _unique_files(store: OpenStore, more_outputs: Sequence[Path]) -> dict[int, list[Path]]:

@@ -19,11 +19,13 @@ from bucket_store.marks import PUBLISHED_NAME, read_published
 from deduper.open_store import OpenStore
 from deduper.profile_view import ProfileView, profile_view
 from deduper.profile_view import render as render_profile
+from deduper.source_lag import PartitionLag, SourceLag, source_lag
 from deduper.terminal import pairs, table
 from deduper.units import approximate_size, format_time
 from deduper.verdict import Verdict
 
 _PORTS = tuple(verdict.port for verdict in Verdict)
+_MOST_PARTITIONS = 50
 _ALIVE_SECONDS = 10.0
 """An owner beats every 2 s; a file system may show it late."""
 
@@ -58,6 +60,7 @@ class StoreStatus:
     bytes_on_disk: dict[str, int]
     last_windows: tuple[dict[str, Any], ...]
     profile: ProfileView
+    lag: SourceLag | None
 
     @property
     def rows(self) -> int:
@@ -95,6 +98,7 @@ class StoreStatus:
             "bytes_on_disk": self.bytes_on_disk,
             "bytes_per_key": self.bytes_per_key,
             "last_windows": list(self.last_windows),
+            "lag": None if self.lag is None else self.lag.to_json(),
             "profile": self.profile.to_json(),
         }
 
@@ -128,6 +132,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         retired_pieces=len(state.retired),
         bytes_on_disk=_bytes_on_disk(store.root),
         last_windows=tuple(_window(store, commit) for commit in commits),
+        lag=source_lag(store),
         profile=profile_view(store.root, last=last),
     )
 
@@ -211,6 +216,10 @@ def render(status: StoreStatus) -> list[RenderableType]:
         )
     if status.reasons:
         parts.append(table(("reason", "rows"), status.reasons.items()))
+    if status.lag is not None and status.lag.partitions:
+        shown = sorted(status.lag.partitions, key=lambda one: -(one.lag or 0))[:_MOST_PARTITIONS]
+        rows = [(one.topic, one.partition, one.judged, one.end, one.lag) for one in sorted(shown, key=_place)]
+        parts.append(table(("topic", "partition", "judged up to", "end", "lag"), rows))
     if status.last_windows:
         parts.append(
             table(
@@ -250,9 +259,25 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
         ("unpublished", Text(f"windows {unpublished}", style="yellow") if unpublished else "none"),
         ("latest point", status.latest_point),
         ("expiry point", status.expiry_point),
+        ("lag", None if status.lag is None else _lag_line(status.lag)),
         ("keys", f"{status.entries:,} in {status.pieces:,} pieces"),
         ("on disk", f"{size}{per_key}"),
     ]
+
+
+def _place(one: PartitionLag) -> tuple[str, int]:
+    return one.topic, one.partition
+
+
+def _lag_line(lag: SourceLag) -> Text:
+    count = len(lag.partitions)
+    over = f"over {count:,} partition{'' if count == 1 else 's'}"
+    if lag.error:
+        return Text(f"not known: {lag.error}", style="yellow")
+    if lag.total is None:
+        return Text(f"not known {over}: a topic ends before what was judged, or is gone", style="yellow")
+    most = ", the furthest behind below" if count > _MOST_PARTITIONS else ""
+    return Text(f"{lag.total:,} offsets {over}{most}")
 
 
 def _expiry(settings: dict[str, Any]) -> str:

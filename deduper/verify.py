@@ -42,7 +42,7 @@ from deduper.errors import ExitCode
 from deduper.findings import Check, Finding, Findings, Level, Note, confirmed
 from deduper.leftovers import Leftover, LeftoverKind, leftovers
 from deduper.open_store import OpenStore, named_store, open_store
-from deduper.output_names import file_sinks
+from deduper.output_names import file_sinks, topic_sinks
 from deduper.terminal import pairs
 from deduper.units import approximate_size
 from deduper.verify_keys import check_keys, slice_edges
@@ -256,12 +256,19 @@ def _outputs(
                     found=f"{fixed.get(name)!r} in the config",
                 )
             )
-    if not file_sinks(config):
+    topics = topic_sinks(config)
+    if not file_sinks(config) and not topics:
         findings.skip("no port is written to files", *OUTPUTS_CHECKS, *ROWS_CHECKS)
         return PublishedFiles(), 0
+    if topics:
+        listed = ", ".join(f"{port} ({sink.topic})" for port, sink in topics.items())
+        findings.note(f"topics are not read: nothing is said of the rows of {listed} once they are sent")
     files = _made_twice(
         lambda found: check_outputs(config, store_id, _refreshed(store), _known(store, history), found), findings
     )
+    if not file_sinks(config):
+        findings.skip("no port is written to files", *ROWS_CHECKS)
+        return files, 0
     if not rows:
         findings.skip("rows are read with --rows", *ROWS_CHECKS)
         return files, 0

@@ -3,6 +3,9 @@
 A committed file is staged or published, never both, with the size and checksum of its record. What a reader has taken
 out of a port after it was published is a note, not a finding: that is what ports are for. Of windows whose record is
 folded away only the names of their files are known to be the store's.
+
+Rows that go to a topic are staged until their window is marked, and must be there until then: they are sent from there.
+After the mark what is left of them is a leftover. The topic itself is not read.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from bucket_store.marks import VERSION as MARK_VERSION
 from bucket_store.sealed import unseal
 from deduper.config import Config
 from deduper.findings import Check, Finding, Findings
-from deduper.output_names import PUBLISHED, STAGING, FinalName, file_sinks, is_data_file, staging_homes
+from deduper.output_names import PUBLISHED, STAGING, FinalName, TopicPlace, file_sinks, is_data_file, staging_homes
 from deduper.verify_log import LogHistory
 
 OUTPUTS_CHECKS = (
@@ -127,6 +130,9 @@ def _mark(path: Path, findings: Findings) -> Published | None:
 def _check_output(config: Config, window: int, output: OutputFile, found: PublishedFiles, findings: Findings) -> None:
     final, staged = _places(config, output)
     is_published = window <= found.published
+    is_sent = TopicPlace.of(output.final) is not None
+    if is_sent and is_published:
+        return
     if final is None and staged is None:
         if is_published:
             found.taken += 1
@@ -136,7 +142,7 @@ def _check_output(config: Config, window: int, output: OutputFile, found: Publis
                     Check.OUTPUTS_MISSING,
                     f"window {window}: {output.rows} rows of port {output.port}, not yet marked as published",
                     file=output.final,
-                    expected=f"{output.size_bytes} bytes, here or at {output.staged}",
+                    expected=f"{output.size_bytes} bytes{'' if is_sent else ', here or'} at {output.staged}",
                     found="no file",
                 )
             )
@@ -173,9 +179,13 @@ def _places(config: Config, output: OutputFile) -> tuple[Path | None, Path | Non
 
     In this order, because a store that was copied elsewhere still has records that name the old places.
     """
-    sink = file_sinks(config).get(output.port)
+    is_sent = TopicPlace.of(output.final) is not None
+    sink = None if is_sent else file_sinks(config).get(output.port)
     inside = output.staged.rpartition(f"/{STAGING}/")[2]
-    finals = [*([] if sink is None else [sink.path / Path(output.final).name]), Path(output.final)]
+    finals = [
+        *([] if sink is None else [sink.path / Path(output.final).name]),
+        *([] if is_sent else [Path(output.final)]),
+    ]
     staged = [*(home / STAGING / inside for home in staging_homes(config)), Path(output.staged)]
     return next(filter(Path.is_file, finals), None), next(filter(Path.is_file, staged), None)
 

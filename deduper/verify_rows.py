@@ -55,6 +55,8 @@ Expected = Mapping[tuple[str, int], str]
 
 _UNIQUE, _DUPLICATE, _EXPIRED = (verdict.port for verdict in (Verdict.UNIQUE, Verdict.DUPLICATE, Verdict.EXPIRED))
 Int64s = NDArray[np.int64]
+Places = tuple[tuple[str, int], ...]
+"""Source partitions of a window by ordinal: the name, and the position that orders count from."""
 
 
 def check_rows(
@@ -92,9 +94,9 @@ class _Job:
     expected: Expected | None
     seen: int = 0
     without: Counter[str] = field(default_factory=Counter)
-    _names: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _names: dict[int, Places] = field(default_factory=dict)
 
-    def names(self, window: int) -> tuple[str, ...] | None:
+    def names(self, window: int) -> Places | None:
         """The source partitions of a window by ordinal; None when its sources file cannot be read."""
         if window not in self._names:
             if len(self._names) >= _NAMES_KEPT:
@@ -103,7 +105,7 @@ class _Job:
                 partitions = read_sources(self.root, window, self.state.sources[window])
             except (KeyError, StoreError, OSError):
                 return None
-            self._names[window] = tuple(partition.name for partition in partitions)
+            self._names[window] = tuple((partition.name, partition.start) for partition in partitions)
         return self._names[window]
 
     def count(self, window: int, rows: _Rows) -> None:
@@ -243,7 +245,7 @@ def _check_window(job: _Job, window: int, ports: Mapping[str, list[Path]], findi
     return len(rows.table)
 
 
-def _read(job: _Job, window: int, ports: Mapping[str, list[Path]], names: tuple[str, ...], findings: Findings) -> _Rows:
+def _read(job: _Job, window: int, ports: Mapping[str, list[Path]], names: Places, findings: Findings) -> _Rows:
     files: list[tuple[str, Path, int]] = []
     tables: list[pa.Table] = []
     for port, paths in sorted(ports.items()):
@@ -273,10 +275,12 @@ def _read(job: _Job, window: int, ports: Mapping[str, list[Path]], names: tuple[
     )
 
 
-def _orders(sources: pa.ChunkedArray, positions: pa.ChunkedArray, names: tuple[str, ...]) -> Int64s:
+def _orders(sources: pa.ChunkedArray, positions: pa.ChunkedArray, names: Places) -> Int64s:
     """Source orders, -1 for what is none of these sources."""
-    ordinal = pc.fill_null(pc.index_in(sources, pa.array(names, pa.string())), -1).to_numpy().astype(np.int64)
-    position = pc.fill_null(positions, -1).to_numpy().astype(np.int64)
+    known = pa.array([name for name, _ in names], pa.string())
+    ordinal = pc.fill_null(pc.index_in(sources, known), -1).to_numpy().astype(np.int64)
+    starts = np.array([*(start for _, start in names), 0], np.int64)  # the last one for ordinal -1
+    position = pc.fill_null(positions, -1).to_numpy().astype(np.int64) - starts[ordinal]
     is_known = (ordinal >= 0) & (position >= 0) & (position < 1 << POSITION_BITS)
     order: Int64s = np.where(is_known, ordinal << POSITION_BITS | position, -1)
     return order
@@ -333,7 +337,7 @@ _PORT_OF = {"earlier_window": _DUPLICATE, "same_window": _DUPLICATE} | {
 }
 
 
-def _check_sources(job: _Job, rows: _Rows, window: int, names: tuple[str, ...], findings: Findings) -> None:
+def _check_sources(job: _Job, rows: _Rows, window: int, names: Places, findings: Findings) -> None:
     for row in np.flatnonzero(rows.order < 0).tolist():
         findings.add(
             rows.finding(

@@ -7,32 +7,33 @@ one can be taken for the window's.
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from bucket_store import failpoints
 from bucket_store.backend import PieceStore
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_state import LogState, live_files
 from bucket_store.manager import TableSettings
 from deduper import judging, staging
 from deduper.category_places import Categories, arrange_categories
+from deduper.clock import ClockRules
 from deduper.config import CategoryExpiry, Config
 from deduper.errors import IntegrityError
 from deduper.judge_plan import expiry_type, prepare, to_read
 from deduper.output_names import file_sinks, topic_sinks
-from deduper.read_task import ReadTask
+from deduper.read_task import ReadReceipt, ReadTask
 from deduper.receipts import Receipt
 from deduper.shard_task import BatchTask
 from deduper.source_batch import SourceBatch
 from deduper.spark_errors import innermost_cause
+from deduper.spool_places import SpoolPlaces
 from deduper.staging import Attempt, StagedFile
 from deduper.verdict import Verdict
 from deduper.window_jobs import run_judge, run_read, run_write
@@ -41,13 +42,19 @@ from deduper.write_task import WriteTask, grouped
 logger = logging.getLogger(__name__)
 
 _MOST_DISAGREEMENTS = 2
+_NO_ROOM = "No space left on device"
+
+
+class _MemoryFull(Exception):
+    """The spool does not fit into shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """A window that was judged and staged, and whose counts agree.
 
-    `seconds` are those of the parts of judging, of all its attempts; see `job_times`.
+    `seconds` are the driver's by part: `build` makes the plan, `read`, `shards` and `write` are the jobs, `files` makes
+    ports of other formats. `task_seconds` are the work inside the tasks, summed.
     """
 
     attempt: Attempt
@@ -57,6 +64,7 @@ class Judgement:
     categories: Categories | None
     rows: int
     seconds: dict[str, float] = field(default_factory=dict)
+    task_seconds: dict[str, float] = field(default_factory=dict)
 
 
 class WindowJudge:
@@ -76,6 +84,8 @@ class WindowJudge:
         self._pieces = pieces
         self._tables = tables
         self._attempts = 0
+        self._spool = SpoolPlaces(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
+        self._spool.discard_abandoned(log.state.epoch)
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         """The window after `state`: of this batch, with what of it cannot be read as error tuples.
@@ -90,6 +100,9 @@ class WindowJudge:
             self._attempts += 1
             try:
                 judgement = self._judge_once(attempt, batch, state, wall_us)
+            except _MemoryFull:
+                logger.warning("window %d: judged again: shared memory is full, the disk is taken", attempt.window)
+                continue
             except (PySparkException, Py4JJavaError) as exc:
                 batch = batch.after_failure(exc)
                 logger.warning("window %d: judged again: %s", attempt.window, innermost_cause(exc))
@@ -110,91 +123,148 @@ class WindowJudge:
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
     def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        config = self._config
-        began = time.perf_counter()
-        clock = judging.clock_rules(config, state, wall_us)
-        directory = (
-            Path(self._tables.memory_dir).parent / "deduper-spool" / self._log.manifest.store_id / attempt.folder
-        )
-        directory.mkdir(parents=True)
+        folder = self._spool.make(attempt)
         try:
-            prepared = prepare(self._session, config, self._log.manifest.salt, batch)
-            reading = ReadTask(
-                directory=str(directory),
-                shards=config.store.shards,
-                clock=clock,
-                in_order=config.clock == "arrival",
-                keeps_latest=config.clock == "arrival" and config.lookup == "all_live",
-                by_category=isinstance(config.expiry, CategoryExpiry),
-            )
-            frame = to_read(config, prepared.frame, clock)
-            built = time.perf_counter()
-            readers = run_read(frame, reading)
-            read = time.perf_counter()
-            categories = None
-            if isinstance(config.expiry, CategoryExpiry):
-                known = judging.category_state(state)
-                categories = arrange_categories(str(directory), readers, config.store.shards, config.expiry, known)
-            task = BatchTask(
-                directory=str(directory),
-                readers=tuple(receipt.name for receipt in readers),
-                store_url=config.store.url,
-                store_root=str(self._log.root),
-                store_id=self._log.manifest.store_id,
-                window=attempt.window,
-                epoch=attempt.epoch,
-                attempt=attempt.attempt,
-                rules=judging.judge_rules(config, state, wall_us),
-                tables=self._tables,
-                views=judging.shard_views(config, self._log.manifest, self._log.state),
-                source_names=batch.names,
-                source_starts=batch.starts,
-                sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
-                places=None if categories is None else categories.places,
-                category_ids=() if categories is None else categories.ids,
-            )
-            receipts = {receipt.shard: receipt for receipt in run_judge(self._session, task, config.store.shards)}
-            judged = time.perf_counter()
-            keeps_order = any(sink.preserve_order for sink in topic_sinks(config).values())
-            target = staging.staging_home(config) / staging.STAGING / attempt.folder
-            sizes = tuple((receipt.name, receipt.rows) for receipt in readers)
-            writing = WriteTask(
-                directory=str(directory),
-                target=str(target),
-                window=attempt.window,
-                shards=config.store.shards,
-                readers=sizes,
-                groups=grouped([rows for _, rows in sizes], config.store.shards),
-                ports=(*file_sinks(config), *topic_sinks(config)),
-                topics=frozenset(topic_sinks(config)),
-                has_record=bool(topic_sinks(config)),
-                source_names=batch.names,
-                source_starts=batch.starts,
-                source_slots=batch.slots if keeps_order else None,
-                keep_first_seen=config.store.first_seen,
-                expiry_type=expiry_type(config),
-                expiry_scale=config.point_scale.scale,
-            )
-            run_write(self._session, writing)
-            written = time.perf_counter()
-            staged = staging.staged_files(self._session, config, attempt)
-            done = time.perf_counter()
+            return self._run_jobs(attempt, batch, state, wall_us, str(folder))
+        except (PySparkException, Py4JJavaError) as exc:
+            if _NO_ROOM in str(exc) and self._spool.was_full(folder):
+                raise _MemoryFull from exc
+            raise
         finally:
-            shutil.rmtree(directory)
-        seconds = {
-            "build": built - began,
-            "read": read - built,
-            "shards": judged - read,
-            "write": written - judged,
-            "files": done - written,
-        }
-        rows = int(prepared.rows_in.get["rows"])
-        return Judgement(attempt, batch, receipts, staged, categories, rows, seconds)
+            self._spool.remove(folder)
+
+    def _run_jobs(
+        self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, directory: str
+    ) -> Judgement:
+        config, session, watch = self._config, self._session, _StopWatch()
+        clock = judging.clock_rules(config, state, wall_us)
+        prepared = prepare(session, config, self._log.manifest.salt, batch)
+        frame = to_read(config, prepared.frame, clock)
+        watch.lap("build")
+        readers = run_read(frame, self._read_task(directory, clock))
+        watch.lap("read")
+        categories = None
+        if isinstance(config.expiry, CategoryExpiry):
+            known = judging.category_state(state)
+            categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
+        shards = run_judge(
+            session,
+            self._shard_task(attempt, batch, state, wall_us, directory, readers, categories),
+            config.store.shards,
+        )
+        watch.lap("shards")
+        failpoints.hit("judge.judged")
+        writers = run_write(session, self._write_task(attempt, batch, directory, readers))
+        failpoints.hit("stage.written")
+        watch.lap("write")
+        staged = staging.staged_files(session, config, attempt)
+        watch.lap("files")
+        return Judgement(
+            attempt=attempt,
+            batch=batch,
+            receipts={receipt.shard: receipt for receipt in shards},
+            staged=staged,
+            categories=categories,
+            rows=int(prepared.rows_in.get["rows"]),
+            seconds=watch.seconds,
+            task_seconds=_summed(
+                [
+                    *(reader.seconds for reader in readers),
+                    *(shard.seconds for shard in shards),
+                    *(writer.seconds for writer in writers),
+                ]
+            ),
+        )
+
+    def _read_task(self, directory: str, clock: ClockRules | None) -> ReadTask:
+        in_order = self._config.clock == "arrival"
+        return ReadTask(
+            directory=directory,
+            shards=self._config.store.shards,
+            clock=clock,
+            in_order=in_order,
+            keeps_latest=in_order and self._config.lookup == "all_live",
+            by_category=isinstance(self._config.expiry, CategoryExpiry),
+        )
+
+    def _shard_task(
+        self,
+        attempt: Attempt,
+        batch: SourceBatch,
+        state: LogState,
+        wall_us: int,
+        directory: str,
+        readers: Sequence[ReadReceipt],
+        categories: Categories | None,
+    ) -> BatchTask:
+        config = self._config
+        return BatchTask(
+            directory=directory,
+            readers=tuple(receipt.name for receipt in readers),
+            store_url=config.store.url,
+            store_root=str(self._log.root),
+            store_id=self._log.manifest.store_id,
+            window=attempt.window,
+            epoch=attempt.epoch,
+            attempt=attempt.attempt,
+            rules=judging.judge_rules(config, state, wall_us),
+            tables=self._tables,
+            views=judging.shard_views(config, self._log.manifest, self._log.state),
+            source_names=batch.names,
+            source_starts=batch.starts,
+            sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
+            places=None if categories is None else categories.places,
+            category_ids=() if categories is None else categories.ids,
+        )
+
+    def _write_task(
+        self, attempt: Attempt, batch: SourceBatch, directory: str, readers: Sequence[ReadReceipt]
+    ) -> WriteTask:
+        config, topics = self._config, topic_sinks(self._config)
+        ports = (*file_sinks(config), *topics)
+        keeps_order = any(sink.preserve_order for sink in topics.values())
+        return WriteTask(
+            directory=directory,
+            target=str(staging.staging_home(config) / staging.STAGING / attempt.folder),
+            window=attempt.window,
+            shards=config.store.shards,
+            readers=tuple((receipt.name, receipt.rows) for receipt in readers),
+            groups=grouped([receipt.rows for receipt in readers], config.store.shards) if ports else (),
+            ports=ports,
+            topics=frozenset(topics),
+            has_record=bool(topics),
+            source_names=batch.names,
+            source_starts=batch.starts,
+            source_slots=batch.slots if keeps_order else None,
+            keep_first_seen=config.store.first_seen,
+            expiry_type=expiry_type(config),
+            expiry_scale=config.point_scale.scale,
+        )
 
     def _abandon(self, judgement: Judgement) -> None:
         """Nothing of this attempt is named by a record, now or later; what it staged goes with the window's rest."""
         abandoned = [receipt.piece for receipt in judgement.receipts.values() if receipt.piece is not None]
         self._pieces.delete(abandoned, keep=live_files(self._log.state))
+
+
+class _StopWatch:
+    """Seconds by name, from lap to lap."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = now - self._began
+        self._began = now
+
+
+def _summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)
 
 
 def port_counts(receipts: Iterable[Receipt]) -> dict[str, int]:

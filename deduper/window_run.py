@@ -137,9 +137,8 @@ class WindowRunner:
             self._expire(state)
         for name, seconds in judgement.seconds.items():
             phases.add(f"judge.{name}", seconds)
-        for receipt in judgement.receipts.values():
-            for name, seconds in receipt.seconds.items():
-                phases.add(f"task.{name}", seconds)
+        for name, seconds in judgement.task_seconds.items():
+            phases.add(f"task.{name}", seconds)
         profile = WindowProfile(window, epoch, intent.wall_us, judgement.rows, phases.seconds, phases.as_dict())
         self._profiles.add(profile)
         logger.info("window %d (epoch %d, batch %d): %s", window, epoch, batch.batch_id, record.counts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,9 @@ def _command_section(name: str, command: Any) -> str:
             continue
         spelled = ", ".join(parameter.opts) if is_option else parameter.metavar
         if is_option and not parameter.is_flag:
-            spelled += f" {parameter.metavar}"
-        default = (
-            "" if parameter.default in (None, False, ()) or parameter.required else f" Default: `{parameter.default}`."
-        )
+            spelled += f" {_value(parameter)}"
+        known = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
+        default = "" if known in (None, False, ()) or parameter.required else f" Default: `{known}`."
         rows.append(_row(f"`{spelled}`", f"{parameter.help or ''}{default}"))
     usage = " ".join([name, *(_usage(parameter) for parameter in command.params if parameter.name != "help")])
     table = "\n".join(["| | |", "|---|---|", *rows]) + "\n\n" if rows else ""
@@ -138,8 +138,15 @@ def _command_section(name: str, command: Any) -> str:
 def _usage(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return str(parameter.metavar) if parameter.required else f"[{parameter.metavar}]"
-    value = "" if parameter.is_flag else f" {parameter.metavar}"
+    value = "" if parameter.is_flag else f" {_value(parameter)}"
     return f"[{parameter.opts[0]}{value}]"
+
+
+def _value(parameter: Any) -> str:
+    """What stands for an option's value: the words it may be, where these are few."""
+    if isinstance(parameter.default, Enum):
+        return "|".join(str(choice.value) for choice in type(parameter.default))
+    return str(parameter.metavar)
 
 
 def _first_line(command: Any) -> str:

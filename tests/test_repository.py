@@ -136,10 +136,14 @@ def test_files_named_in_the_readme_exist() -> None:
 
 def test_the_config_in_the_readme_is_valid(tmp_path: Path) -> None:
     """What a reader copies is accepted, and has all four ports."""
-    (text,) = blocks("yaml")
-    (tmp_path / "clicks.yaml").write_text(text, encoding="utf-8")
-    config = load_config(tmp_path / "clicks.yaml", environment={})
-    assert [port for port, _ in config.sinks.items()] == list(PORTS)
+    files, kafka = blocks("yaml")
+    (whole,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8"), re.DOTALL)[:1]
+    # The sections for Kafka take the place of those for files.
+    rest = [line for line in files.splitlines() if not line.startswith(("source:", "sinks:", " "))]
+    for text in (files, "\n".join([*rest, kafka]), whole):
+        (tmp_path / "clicks.yaml").write_text(text, encoding="utf-8")
+        config = load_config(tmp_path / "clicks.yaml", environment={})
+        assert [port for port, _ in config.sinks.items()] == list(PORTS)
 
 
 def test_the_result_in_the_readme_is_the_default_quickstart() -> None:

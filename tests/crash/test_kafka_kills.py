@@ -161,7 +161,9 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(broker: Broker, tmp_pa
         assert kills.failure is None, kills.failure
         assert len(kills.recoveries) == 3, f"{scene.log}\n{scene.output()}"
         expected = len({*traffic.keys.values()}) + len(traffic.late)
-        wait_until("all is read", lambda: len(readers["unique"].arrived) + len(readers["expired"].arrived) >= expected)
+        wait_until(
+            "all is read", lambda: len(readers["unique"].arrived) + len(readers["expired"].arrived) >= expected, 60
+        )
         afterwards = scene.read()
         for port in PORTS:
             readers[port].wait_for(len(afterwards[port]))

@@ -64,6 +64,7 @@ class Kind:
     first_seen: bool = True
     format: str = "parquet"
     epoch: int = 1
+    first_position: int = 0  # of a window in each source partition, as in topics
 
 
 @dataclass
@@ -252,7 +253,9 @@ class PublishedStore:
             modified_ms = file.stat().st_mtime_ns // 1_000_000
             size = file.stat().st_size
             partitions.append(
-                SourcePartition(str(file), modified_ms, 0, size, 30, source_digest(str(file), modified_ms))
+                SourcePartition(
+                    str(file), modified_ms, self.kind.first_position, size, 30, source_digest(str(file), modified_ms)
+                )
             )
         return write_sources(log.root, window=window, epoch=self.kind.epoch, attempt=3, partitions=partitions)
 
@@ -270,7 +273,7 @@ class PublishedStore:
                         "verdict": "unique",
                         "window": window,
                         "source": str(files[int(order[number]) >> POSITION_BITS]),
-                        "position": int(order[number]) & ((1 << POSITION_BITS) - 1),
+                        "position": self.kind.first_position + (int(order[number]) & ((1 << POSITION_BITS) - 1)),
                     },
                 }
                 for number in unique[part::2]

@@ -85,6 +85,7 @@ def test_all_commands_are_there() -> None:
         "verify",
         "gc",
         "repair",
+        "bench",
         "config validate",
         "config show",
         "config schema",
@@ -110,7 +111,11 @@ def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words
 
 @pytest.mark.parametrize(
     "words",
-    [words for words in COMMANDS if words[0] in ("doctor", "status", "verify", "gc", "repair", "inspect", "run")],
+    [
+        words
+        for words in COMMANDS
+        if words[0] in ("doctor", "status", "verify", "gc", "repair", "inspect", "run", "bench")
+    ],
     ids=" ".join,
 )
 def test_every_reading_command_answers_in_json_too(words: tuple[str, ...]) -> None:

@@ -492,6 +492,14 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "topic: unique, preserve_order: maybe}",
         ["18:58: sinks.unique.preserve_order: must be true or false, found `maybe`; write `true` or `false`"],
     ),
+    "sink-order-by-spark": (
+        "delivery: at_least_once}",
+        "delivery: at_least_once, preserve_order: true}",
+        [
+            "19:73: sinks.duplicate.preserve_order: cannot be kept by Spark's sink, which sends from several tasks at "
+            "once and may repeat a window; write `delivery: exactly_once`, or remove it"
+        ],
+    ),
     "sink-typo": (
         "topic: unique}",
         "topic: unique, deliver: exactly_once}",

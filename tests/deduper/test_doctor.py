@@ -97,15 +97,15 @@ def test_little_room_is_told_before_it_is_none(job: Path, monkeypatch: pytest.Mo
 
 MOUNTS = """\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
-22 21 0:20 / /mnt rw - tmpfs tmpfs rw
-23 22 0:21 / /mnt rw shared:2 - nfs4 server:/export rw
-24 23 0:22 / /mnt/my\\040disk rw - xfs /dev/sdb rw
+22 21 0:20 / /net rw - tmpfs tmpfs rw
+23 22 0:21 / /net rw shared:2 - nfs4 server:/export rw
+24 23 0:22 / /net/my\\040disk rw - xfs /dev/sdb rw
 """
 
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("/var/state", "ext4"), ("/mnt/a", "nfs4"), ("/mnt/my disk/a", "xfs"), ("/mntx", "ext4"), ("/", "ext4")],
+    [("/var/state", "ext4"), ("/net/a", "nfs4"), ("/net/my disk/a", "xfs"), ("/network", "ext4"), ("/", "ext4")],
 )
 def test_on_what_a_path_lies(path: str, kind: str) -> None:
     """The longest mount point counts, and of two at one place the later."""

@@ -17,6 +17,7 @@ from deduper.errors import CheckFailedError, UsageError
 from deduper.inspect_store import bucket_of, inspect_bucket, inspect_key, inspect_window
 from deduper.key_values import parse_key
 from deduper.open_store import open_store
+from tests.deduper.published_store import Kind, PublishedStore
 
 BUCKET = BEGIN_US // HOUR_US
 
@@ -231,3 +232,15 @@ def test_too_few_values_name_the_columns() -> None:
     with pytest.raises(UsageError) as caught:
         parse_key(["a"], parse_columns("user string, id long"), null=r"\N")
     assert str(caught.value) == "the key has 2 columns (user string, id bigint), and 1 values were given"
+
+
+def test_a_record_of_a_topic_is_named_by_its_offset(tmp_path: Path) -> None:
+    """Positions in a piece count from where the window began in the partition."""
+    kind = Kind("{by: never}", first_position=1 << 40)
+    store = PublishedStore(tmp_path, kind).make(windows=1)
+    rows = store.rows[0]
+    key = next(row["k"] for row in rows if row["k"])
+    ordinal, position = min((number % 2, number // 2) for number, row in enumerate(rows) if row["k"] == key)
+    (entry,) = inspect_key(store.open(), (key,)).entries
+    assert entry.row == (1 << 40) + position
+    assert entry.source == str(tmp_path / "in" / f"w0-{ordinal}.json")

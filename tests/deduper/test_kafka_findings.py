@@ -192,6 +192,15 @@ def test_each_thing_that_is_wrong_is_told_with_a_remedy(found: Cluster, severity
     assert concern.remedy
 
 
+def test_just_enough_replicas_are_enough() -> None:
+    """As many as must be in sync; and one, where there is one broker."""
+    out = replace(topic("out", max_message_bytes="2000000"), replicas=(2, 2), in_sync=(2, 2))
+    assert concerns(cluster(out)) == []
+    alone = [replace(topic(name, min_insync_replicas="1"), replicas=(1,), in_sync=(1,)) for name in ("in", "out")]
+    found = concerns(cluster(*alone, brokers=1))
+    assert [concern.check for concern in found if concern.severity is not Severity.NOTE] == []
+
+
 def test_a_topic_that_gives_records_its_own_time_deletes_none_early() -> None:
     """With LogAppendTime neither retention nor limits go by the source's timestamps."""
     out = topic(

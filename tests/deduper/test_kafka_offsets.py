@@ -81,6 +81,12 @@ def test_a_batch_is_held_against_what_was_judged(
     assert [(loss.start, loss.end) for loss in found.losses] == lost
 
 
+def test_a_batch_of_an_older_checkpoint_moves_no_end_back() -> None:
+    """All of it was judged, and what was judged beyond it stays judged."""
+    found = new_offsets({P0: 0}, {P0: 2}, {P0: End("id-1", 4)}, held({P0: 0}))
+    assert (found.ranges, found.ends) == ((), {P0: End("id-1", 4)})
+
+
 def test_source_order_is_topic_then_partition() -> None:
     """Numbers as numbers: partition 10 comes after partition 2."""
     ten, two = TopicPartition("clicks", 10), TopicPartition("clicks", 2)

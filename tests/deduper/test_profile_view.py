@@ -9,7 +9,11 @@ import pytest
 from rich.console import Console
 
 from bucket_store.profile_file import Profiles, WindowProfile
+from deduper.open_store import open_store
 from deduper.profile_view import STEPS, TASK_STEPS, profile_view, render, steps_of
+from deduper.status import store_status
+from tests.deduper.small_service import Process, Trial, World, machine_of
+from tests.oracle import Row, Settings
 
 PHASES = {
     "intent": 0.01,
@@ -72,3 +76,22 @@ def test_people_get_a_line_a_window_and_the_shares_of_all(tmp_path: Path) -> Non
     assert [*head, "publish", "expire", "other"] in lines
     assert ["share", "30%", "10%", "5%", "50%", "5%"] in lines
     assert render(profile_view(tmp_path / "nowhere", last=5)) == []
+
+
+def test_every_window_of_a_job_leaves_its_profile_over_restarts_too(tmp_path: Path) -> None:
+    """Driver's steps and tasks' alike, in the store, for `status` and `--json`."""
+    world = World(tmp_path, Trial(Settings("never"), ports=True))
+    with machine_of(world):
+        for _ in range(2):
+            process = Process(world)
+            for key in ("a", "b"):
+                process.offer(world.put([[Row((key,))] * 3]))
+    view = profile_view(world.config.store.path, last=3)
+    assert [(profile.window, profile.rows) for profile in view.windows] == [(1, 3), (2, 3), (3, 3)]
+    assert [profile.epoch for profile in view.windows] == [1, 2, 2]
+    for profile in view.windows:
+        assert {"intent", "judge", "durable", "commit", "publish", "task.read", "task.judge"} <= profile.phases.keys()
+        parts = sum(seconds for name, seconds in profile.phases.items() if not name.startswith(("judge.", "task.")))
+        assert 0 < parts <= profile.seconds
+    told = store_status(open_store(world.config.store.url), last=2).to_json()["profile"]
+    assert [window["window"] for window in told["windows"]] == [2, 3]

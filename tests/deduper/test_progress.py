@@ -84,7 +84,7 @@ def test_run_prints_every_window_and_the_summary(
 
     calls = []
 
-    def fake_run(config, *, once, max_batches, take_over, on_progress):  # type: ignore[no-untyped-def]
+    def fake_run(config, *, once, max_batches, take_over, unpublished, on_progress):  # type: ignore[no-untyped-def]
         calls.append((config.name, config.store.shards, once, max_batches, take_over))
         on_progress(PROGRESS)
         return SUMMARY

@@ -41,6 +41,7 @@ KINDS = {
     "json": Kind(format="json", key="[k, t]"),
     "csv": Kind(format="csv", key="[k, t, v]"),
     "rocksdb": Kind(backend="rocksdb"),
+    "positions that begin far from 0": Kind(first_position=1 << 40),
 }
 
 

@@ -81,6 +81,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
                 "latest_point": "2024-12-31T01:00:00Z",
             },
         ],
+        "lag": None,
     }
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
@@ -16,12 +17,13 @@ from bucket_store.errors import CorruptionError
 from bucket_store.file_backend import FilePieces
 from bucket_store.heartbeat import HeartBeat
 from bucket_store.log_values import DeletionRecord
+from deduper.clock import POSITION_BITS
 from deduper.findings import Check, Finding, Findings
 from deduper.leftovers import LeftoverKind
 from deduper.open_store import open_store
 from deduper.output_names import file_sinks
 from deduper.verify import Verification, _made_twice, verify_store, verify_target
-from deduper.verify_rows import ROWS_CHECKS
+from deduper.verify_rows import ROWS_CHECKS, _orders
 from tests.deduper.whole_job import KINDS, Kind, WholeJob
 
 BUCKET = BEGIN_US // HOUR_US
@@ -232,3 +234,11 @@ def test_the_json_names_every_check_and_its_promise(tmp_path: Path) -> None:
     by_id = {check["check"]: check for check in json.loads(json.dumps(report))["checks"]}
     assert by_id.keys() == {check.id for check in Check} - {"unsettled", "rows.expected"}
     assert all(check["ran"] and check["promise"] and check["findings"] == 0 for check in by_id.values())
+
+
+def test_positions_count_from_where_the_window_began() -> None:
+    """Orders of rows of topics stay small however far the offsets have come; what is before the start is none of it."""
+    far = 1 << 60
+    sources, positions = pa.chunked_array([["a", "b", "b", "c", None]]), pa.chunked_array([[7, far + 5, far - 1, 7, 7]])
+    found = _orders(sources, positions, (("a", 0), ("b", far)))
+    assert found.tolist() == [7, 1 << POSITION_BITS | 5, -1, -1, -1]

@@ -278,7 +278,6 @@ class Judge:
                 counts=tuple(int(count) for count in outcome.counts),  # type: ignore[arg-type]
                 reasons=outcome.reasons(),
                 max_admitted=outcome.max_admitted,
-                least_decisive=outcome.least_decisive,
                 max_remembered=outcome.max_remembered,
                 piece=piece,
                 buckets=tuple(outcome.buckets),

@@ -8,7 +8,8 @@ Everything lies in one directory:
     tls/                certificates, when asked for
 
 Listeners: PLAINTEXT always; TLS, which asks every client for a certificate, with `tls=True`; SASL/PLAIN with `users`,
-and then only what an ACL allows is allowed, except to those who come by PLAINTEXT: they may do everything.
+and then only what an ACL allows is allowed, except to those who come by PLAINTEXT: they may do everything. With both
+there is SASL/PLAIN inside TLS too, without a client's certificate.
 
 The process runs on a leash (leash.py): it ends with the process that made the `Broker`, however that ends. The ports
 are the same after a restart; they lie below the range from which the kernel serves outgoing connections, because a
@@ -109,6 +110,8 @@ class Broker:
         self._jvm = [f"-Xmx{heap}", *(_C1_ONLY if fast_start else [])]
         self._fixed_port = port
         self._names = ["PLAINTEXT", "CONTROLLER", *(["TLS"] if tls else []), *(["SASL"] if users else [])]
+        if tls and users:
+            self._names.append("SASLTLS")
         self._ports: dict[str, int] = {}
         self._leash: subprocess.Popen[bytes] | None = None
         self._pid = 0
@@ -137,6 +140,12 @@ class Broker:
         """The SASL listener as this user; with another password than the right one if given."""
         right = self._users[user] if password is None else password
         return Connection(self._address("SASL"), user=user, password=right)
+
+    def sasl_tls(self, user: str, password: str | None = None) -> Connection:
+        """As `sasl`, inside TLS."""
+        right = self._users[user] if password is None else password
+        authority = self.directory / "tls" / "ca.pem"
+        return Connection(self._address("SASLTLS"), authority=authority, user=user, password=right)
 
     def admin(self) -> AdminClient:
         """A client for administration by way of PLAINTEXT, one for each start."""
@@ -298,6 +307,7 @@ class Broker:
     def _write_properties(self) -> Path:
         listeners = ",".join(f"{name}://{self._address(name)}" for name in self._names)
         protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", "TLS": "SSL", "SASL": "SASL_PLAINTEXT"}
+        protocols["SASLTLS"] = "SASL_SSL"
         properties: dict[str, object] = {
             "process.roles": "broker,controller",
             "node.id": 1,
@@ -308,26 +318,31 @@ class Broker:
             "listener.security.protocol.map": ",".join(f"{name}:{protocols[name]}" for name in self._names),
             "log.dirs": self.directory / "data",
         }
-        if "TLS" in self._names:
-            folder = self.directory / "tls"
-            properties |= {
-                "listener.name.tls.ssl.client.auth": "required",
-                "listener.name.tls.ssl.keystore.type": "PEM",
-                "listener.name.tls.ssl.keystore.location": folder / "broker.pem",
-                "listener.name.tls.ssl.truststore.type": "PEM",
-                "listener.name.tls.ssl.truststore.location": folder / "ca.pem",
-                "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/",
-            }
+        folder = self.directory / "tls"
+        for name, asks in (("TLS", "required"), ("SASLTLS", "none")):
+            if name in self._names:
+                listener = f"listener.name.{name.lower()}.ssl"
+                properties |= {
+                    f"{listener}.client.auth": asks,
+                    f"{listener}.keystore.type": "PEM",
+                    f"{listener}.keystore.location": folder / "broker.pem",
+                    f"{listener}.truststore.type": "PEM",
+                    f"{listener}.truststore.location": folder / "ca.pem",
+                    "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/",
+                }
         if self._users:
             passwords = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
             properties |= {
-                "listener.name.sasl.sasl.enabled.mechanisms": "PLAIN",
-                "listener.name.sasl.plain.sasl.jaas.config": (
-                    f"org.apache.kafka.common.security.plain.PlainLoginModule required {passwords};"
-                ),
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "super.users": "User:ANONYMOUS",
             }
+            for name in ("sasl", "sasltls"):
+                properties |= {
+                    f"listener.name.{name}.sasl.enabled.mechanisms": "PLAIN",
+                    f"listener.name.{name}.plain.sasl.jaas.config": (
+                        f"org.apache.kafka.common.security.plain.PlainLoginModule required {passwords};"
+                    ),
+                }
         path = self.directory / "server.properties"
         lines = [f"{key}={value}\n" for key, value in (properties | self._settings).items()]
         path.write_text("".join(lines), encoding="utf-8")

@@ -52,7 +52,7 @@ def records(count: int, first: int = 0) -> list[Record]:
     """Keys that come again, late ones, errors; every record with a number in a header."""
     made = []
     for number in range(first, first + count):
-        key, t = f"k{number % 40}", number // 4
+        key, t = f"k{number % 30}", number // 4  # forty records to a bucket
         value: bytes | None = json.dumps({"k": key, "t": t - 500 if number % 23 == 0 else t}).encode()
         if number % 31 == 0:
             value = b"{torn"

@@ -28,7 +28,9 @@ def test_every_record_leaves_by_one_topic_as_it_came(
     seen: Counter[str] = Counter()
     by_number = {header(record, "n"): record for record in sent}
     for port, topic in topics.items():
-        for record in read(broker.plain(), topic):
+        arrived = read(broker.plain(), topic)
+        assert arrived, f"nothing left by {port}: what is held against it below proves nothing"
+        for record in arrived:
             number = header(record, "n")
             assert number is not None
             seen[number] += 1

@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from bucket_store.commit_log import CommitLog
+from deduper import kafka_jars
 from deduper.concerns import Concern, Severity
 from deduper.config import Config
-from deduper.errors import CheckFailedError
+from deduper.errors import CheckFailedError, UsageError
 from deduper.job import run
 from deduper.judging import fixed_settings
 from deduper.kafka_errors import BrokerUnavailableError
@@ -101,6 +102,16 @@ def test_a_start_that_is_refused_disturbs_nobody(job: Callable[..., Config]) -> 
     assert log.claim_epoch("owner", 1) == 1
     start()
     assert CommitLog.open(sound.store.path).state.epoch == 1
+
+
+def test_a_start_without_the_connector_disturbs_nobody(
+    job: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was named and lacks it is told before the store is touched, not by Spark."""
+    monkeypatch.setenv(kafka_jars.VARIABLE, str(tmp_path))
+    with pytest.raises(UsageError, match=str(tmp_path)):
+        run(job(), once=True, max_batches=None, take_over=True, on_progress=lambda _: None)
+    assert not job().store.path.exists()
 
 
 def sending(job: Config, topic: str) -> Config:

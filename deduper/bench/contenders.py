@@ -1,0 +1,93 @@
+"""PURE. Who takes part, by name: settings of the service, or a pipeline of Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_STATE = "org.apache.spark.sql.execution.streaming.state."
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+
+_HDFS = {PROVIDER: _STATE + "HDFSBackedStateStoreProvider"}
+# The session's local file system is the plain one; RocksDB's snapshots need the checksummed one, Spark's default.
+_LOCAL_FILES = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
+_ROCKSDB = {PROVIDER: _STATE + "RocksDBStateStoreProvider", CHANGELOG: "false", **_LOCAL_FILES}
+_ROCKSDB_CHANGELOG = {**_ROCKSDB, CHANGELOG: "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One who takes part.
+
+    `pipeline` is None for the service, whose config sections `settings` then hold, over its defaults; otherwise a name
+    of `lanes.PIPELINES`, and `settings` are Spark's.
+    """
+
+    name: str
+    text: str
+    pipeline: str | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it is this service."""
+        return self.pipeline is None
+
+
+_NONE = {"format": "none"}
+
+CONTENDERS = {
+    contender.name: contender
+    for contender in (
+        Contender("deduper", "rocksdb, own_bucket, clock: arrival, first_seen: true, four Parquet ports", None),
+        Contender("deduper-clock-batch", "with clock: batch", None, {"expiry": {"clock": "batch"}}),
+        Contender("deduper-all-live", "with lookup: all_live", None, {"expiry": {"lookup": "all_live"}}),
+        Contender("deduper-no-first-seen", "with first_seen: false", None, {"store": {"first_seen": False}}),
+        Contender("deduper-file", "on file:", None, {"store": {"url": "file:state"}}),
+        Contender("deduper-json-errors", "error port as JSON", None, {"sinks": {"error": {"format": "json"}}}),
+        Contender("deduper-no-duplicates", "duplicate port: none", None, {"sinks": {"duplicate": _NONE}}),
+        Contender(
+            "deduper-one-port",
+            "the unique port alone",
+            None,
+            {"sinks": {"duplicate": _NONE, "expired": _NONE, "error": _NONE}},
+        ),
+        Contender("passthrough", "the same pipeline without dedup: read, exchange by key, write", "exchanged"),
+        Contender("passthrough-wide", "the same, with a constant column as wide as _dedup", "widened"),
+        Contender("no-exchange", "read and write alone", "plain"),
+        Contender("watermark-hdfs", "dropDuplicatesWithinWatermark, HDFS-backed state", "within_watermark", _HDFS),
+        Contender("watermark-rocksdb", "dropDuplicatesWithinWatermark, RocksDB state", "within_watermark", _ROCKSDB),
+        Contender(
+            "watermark-rocksdb-changelog",
+            "dropDuplicatesWithinWatermark, RocksDB state with changelog checkpoints",
+            "within_watermark",
+            _ROCKSDB_CHANGELOG,
+        ),
+        Contender("distinct-hdfs", "dropDuplicates, HDFS-backed state", "distinct", _HDFS),
+        Contender("distinct-rocksdb", "dropDuplicates, RocksDB state", "distinct", _ROCKSDB),
+        Contender(
+            "distinct-rocksdb-changelog",
+            "dropDuplicates, RocksDB state with changelog checkpoints",
+            "distinct",
+            _ROCKSDB_CHANGELOG,
+        ),
+    )
+}
+
+PRESETS: dict[str, tuple[str, ...]] = {
+    "quick": ("deduper", "passthrough"),
+    "standard": (
+        "deduper",
+        "deduper-clock-batch",
+        "deduper-all-live",
+        "deduper-no-first-seen",
+        "passthrough",
+        "no-exchange",
+        "watermark-hdfs",
+        "watermark-rocksdb",
+        "watermark-rocksdb-changelog",
+    ),
+    "all": tuple(CONTENDERS),
+}

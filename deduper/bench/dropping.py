@@ -1,0 +1,86 @@
+"""How long letting go of an expired bucket holds up the thread that judges.
+
+Three things are waited for: the record that no longer names its pieces (two syncs), the bucket's tables (dropped when a
+task opens its shard for the next window), and later the bytes of its pieces. The bucket is filled with random digests
+through the store's own API. Opening a shard costs something without an expired bucket too: that is taken off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from bucket_store.backend import PieceStore, open_backend
+from bucket_store.commit_log import CommitLog
+from bucket_store.log_state import live_files
+from bucket_store.log_values import DeletionRecord
+from bucket_store.manager import ShardTables
+from deduper import judging
+from deduper.bench.contenders import CONTENDERS
+from deduper.bench.lanes import service_config
+from deduper.bench.seeding import append_shards, commit_window
+from deduper.bench.workload import PERIOD_HOURS, START_US, Workload
+from deduper.config import Config
+from deduper.owner import open_or_create
+from deduper.table_places import table_settings
+
+_HOUR_US = 3_600_000_000
+_KEYS_A_PIECE = 4_000_000
+
+
+def milliseconds_of_dropping(work: Path, keys: int, shards: int, spark: Mapping[str, str]) -> dict[str, float]:
+    """What letting go of a bucket of so many keys takes: `record`, `tables` (of all shards in a row), `pieces`."""
+    config = service_config(CONTENDERS["deduper"], work, Workload(), shards, spark=spark)
+    log = open_or_create(config, time.time_ns() // 1000)
+    log.claim_epoch("bench", time.time_ns() // 1000)
+    settings = table_settings(config)
+    homes = [Path(home) / log.manifest.store_id for home in (settings.memory_dir, settings.disk_dir)]
+    bucket = START_US // _HOUR_US
+    random = np.random.default_rng(keys)
+    with contextlib.closing(open_backend(config.store.url)) as pieces:
+        try:
+            for first in range(0, keys, _KEYS_A_PIECE):
+                count = min(_KEYS_A_PIECE, keys - first)
+                digests = random.integers(1, 1 << 64, (count, 2), np.uint64)
+                times = np.full(count, START_US, np.int64)
+                refs = append_shards(config, log, pieces, bucket, digests, times)
+                commit_window(config, log, refs, keys=count, latest_us=START_US, bucket=bucket)
+            _open_all(config, log, pieces, load=bucket)
+            commit_window(config, log, (), keys=0, latest_us=START_US, bucket=bucket)
+            without = _open_all(config, log, pieces)
+            commit_window(config, log, (), keys=0, latest_us=START_US + (PERIOD_HOURS + 2) * _HOUR_US, bucket=bucket)
+            dead = judging.dead_pieces(config, log.state)
+            began = time.perf_counter()
+            log.place(DeletionRecord(dead, time.time_ns() // 1000, max(piece.last_window for piece in dead)))
+            recorded = time.perf_counter()
+            dropped = _open_all(config, log, pieces)
+            before = time.perf_counter()
+            pieces.delete(dead, keep=live_files(log.state))
+            deleted = time.perf_counter()
+        finally:
+            for home in homes:
+                shutil.rmtree(home, ignore_errors=True)
+            shutil.rmtree(work, ignore_errors=True)
+    return {
+        "record": (recorded - began) * 1000,
+        "tables": max(0.0, dropped - without) * 1000,
+        "pieces": (deleted - before) * 1000,
+    }
+
+
+def _open_all(config: Config, log: CommitLog, pieces: PieceStore, *, load: int | None = None) -> float:
+    """Seconds for opening every shard's tables at the log's position."""
+    settings = table_settings(config)
+    spent = 0.0
+    for view in judging.shard_views(config, log.manifest, log.state):
+        began = time.perf_counter()
+        with ShardTables.open(settings, pieces, view) as tables:
+            if load is not None:
+                tables.load([load])
+        spent += time.perf_counter() - began
+    return spent

@@ -1,0 +1,69 @@
+"""What the numbers were measured on: the machine, its load, and the versions of what matters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("deduper", "pyspark", "pyarrow", "numpy", "numba", "rocksdict", "matplotlib")
+
+
+def machine_facts(work: Path) -> dict[str, Any]:
+    """CPU, memory, disk of the working directory, operating system, Python, Java, packages; no host name."""
+    return {
+        "cpu": _first("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_kib": int((_first("/proc/meminfo", "MemTotal") or "0 kB").split()[0]),
+        "free_kib": int((_first("/proc/meminfo", "MemAvailable") or "0 kB").split()[0]),
+        "file_system": _file_system(work),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "java": _java(),
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+    }
+
+
+def load() -> list[float]:
+    """Load averages over 1, 5 and 15 minutes."""
+    return [round(value, 2) for value in os.getloadavg()]
+
+
+def _first(path: str, field: str) -> str | None:
+    with contextlib.suppress(OSError):
+        for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == field:
+                return value.strip()
+    return None
+
+
+def _file_system(work: Path) -> str:
+    """Of the longest mount point that holds the directory."""
+    best, kind = "", "unknown"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
+            _, point, found, *_ = line.split()
+            if str(work.resolve()).startswith(point) and len(point) > len(best):
+                best, kind = point, found
+    return kind
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home, "bin", "java")) if home else "java"
+    with contextlib.suppress(OSError):
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
+        return told.strip().split("\n", 1)[0]
+    return "none"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

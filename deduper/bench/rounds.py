@@ -1,0 +1,80 @@
+"""Turns in rounds: every lane meets the machine in the same states, and a slow minute hits all alike.
+
+A round begins with another lane each time. A lane that fails keeps the turns it had and takes no more part; the others
+go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from deduper.bench.figures import LaneResult
+from deduper.bench.lane_spec import LaneSpec
+from deduper.bench.lanes import Engine, Lane
+from deduper.spark_errors import innermost_cause
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def run_rounds(
+    engine: Engine,
+    specs: Sequence[LaneSpec],
+    *,
+    group: str,
+    rounds: int,
+    work: Path,
+    spark: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> list[LaneResult]:
+    """Fill the state of every lane, then let them take turns. What they leave behind is removed."""
+    lanes = []
+    for number, spec in enumerate(specs):
+        inputs = work / f"rows-{specs_of(specs).index(spec.workload)}"
+        inputs.mkdir(parents=True, exist_ok=True)
+        lanes.append(Lane(spec, work / f"{group}-{number}", inputs, spark))
+    try:
+        for lane in lanes:
+            _attempt(lane, lambda: lane.prepare(*engine.session()), tell)  # noqa: B023  # called at once
+            if lane.failure is None:
+                tell(f"{group}: {lane.spec.name} is loaded")
+        for round_number in range(rounds):
+            for lane in turn_order(lanes, round_number):
+                if lane.failure is None:
+                    _attempt(lane, lambda: lane.take_turn(*engine.session(), round_number), tell)  # noqa: B023
+                    _tell_turn(lane, group, round_number, rounds, tell)
+        return [lane.result(group) for lane in lanes]
+    finally:
+        for lane in lanes:
+            lane.discard()
+
+
+def turn_order(lanes: Sequence[T], round_number: int) -> list[T]:
+    """Who is when: each round the next one begins, and every second round goes backwards from it."""
+    first = round_number % len(lanes)
+    step = 1 if round_number % 2 == 0 else -1
+    return [lanes[(first + step * place) % len(lanes)] for place in range(len(lanes))]
+
+
+def specs_of(specs: Sequence[LaneSpec]) -> list[object]:
+    """The different workloads of lanes, in order."""
+    return list(dict.fromkeys(spec.workload for spec in specs))
+
+
+def _attempt(lane: Lane, action: Callable[[], object], tell: Callable[[str], None]) -> None:
+    try:
+        action()
+    except Exception as error:  # whatever befalls one contender, the others' numbers stand
+        lane.failure = innermost_cause(error) or type(error).__name__
+        logger.debug("%s failed", lane.spec.name, exc_info=error)
+        tell(f"{lane.spec.name} failed: {lane.failure}")
+
+
+def _tell_turn(lane: Lane, group: str, round_number: int, rounds: int, tell: Callable[[str], None]) -> None:
+    if lane.failure is None:
+        speeds = ", ".join(f"{trigger.rows_per_second:,.0f}" for trigger in lane.turns[-1].measured)
+        tell(f"{group} {round_number + 1}/{rounds}: {lane.spec.name} {speeds} rows/s")

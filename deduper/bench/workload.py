@@ -1,0 +1,160 @@
+"""The rows that all contenders get: a function of the workload and a batch's number, the same bytes on every machine.
+
+A string key, an event time that is a function of the key (a repeated key has the time of its first copy), a payload of
+letters. Three kinds of batches, numbered through:
+
+    load       only new keys, until the state has as many as it should; not measured
+    restart    the first of a turn, with which a query starts anew; small, and not measured
+    measured   a part repeats keys from anywhere in the live state, the rest is new
+
+The loaded keys spread over `state_hours` of event time, so that a bucket span of an hour gives that many buckets; each
+measured batch goes on by `batch_minutes`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import parquet
+
+SCHEMA = "k string, ts timestamp, payload string"
+PERIOD_HOURS = 24
+START_US = 1_767_225_600_000_000
+_HOUR_US = 3_600_000_000
+_FIRST_FILE_TIME = 1_700_000_000
+_TEXTS = 4096
+_LOAD_ROWS = 1_000_000
+_RESTART_ROWS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of a workload: its number, what it is for, rows, the first of its new keys and how many are new."""
+
+    number: int
+    kind: str
+    rows: int
+    first_key: int
+    new_keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What the rows look like; `duplicates` is a share of the measured rows."""
+
+    batch_rows: int = 1_000_000
+    state_keys: int = 5_000_000
+    duplicates: float = 0.2
+    payload_bytes: int = 100
+    state_hours: float = 20.0
+    batch_minutes: float = 10.0
+    batches_a_turn: int = 3
+    files_a_batch: int = 4
+    seed: int = 1
+
+    @property
+    def load_rows(self) -> int:
+        """Rows of a load batch."""
+        return max(self.files_a_batch, min(_LOAD_ROWS, self.state_keys))
+
+    @property
+    def load_batches(self) -> int:
+        """How many batches fill the state."""
+        return -(-self.state_keys // self.load_rows)
+
+    @property
+    def loaded_keys(self) -> int:
+        """Keys of the state before the first turn: `state_keys`, rounded up to whole batches."""
+        return self.load_batches * self.load_rows
+
+    def batch(self, number: int) -> Batch:
+        """The batch of this number."""
+        if number < self.load_batches:
+            return Batch(number, "load", self.load_rows, number * self.load_rows, self.load_rows)
+        turn, place = divmod(number - self.load_batches, self.batches_a_turn)
+        restart_rows = min(self.batch_rows, _RESTART_ROWS)
+        new_a_batch = self._new(self.batch_rows)
+        new_a_turn = self._new(restart_rows) + (self.batches_a_turn - 1) * new_a_batch
+        first = self.loaded_keys + turn * new_a_turn
+        if place == 0:
+            return Batch(number, "restart", restart_rows, first, self._new(restart_rows))
+        first += self._new(restart_rows) + (place - 1) * new_a_batch
+        return Batch(number, "measured", self.batch_rows, first, new_a_batch)
+
+    def turn(self, round_number: int) -> range:
+        """The numbers of a round's batches, its restart first."""
+        first = self.load_batches + round_number * self.batches_a_turn
+        return range(first, first + self.batches_a_turn)
+
+    def times_us(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The event time of keys, ascending with them."""
+        state_us = self.state_hours * _HOUR_US
+        later = keys - self.loaded_keys
+        before = START_US + (keys * (state_us / max(1, self.loaded_keys))).astype(np.int64)
+        step_us = self.batch_minutes * 60_000_000 / max(1, self._new(self.batch_rows))
+        after = START_US + int(state_us) + (later * step_us).astype(np.int64)
+        return np.where(later < 0, before, after)
+
+    def rows(self, number: int) -> pa.Table:
+        """The rows of a batch."""
+        batch = self.batch(number)
+        random = np.random.default_rng([self.seed, number])
+        keys = np.arange(batch.first_key, batch.first_key + batch.new_keys)
+        repeated = batch.rows - batch.new_keys
+        if repeated:
+            keys = np.concatenate([keys, random.integers(self._least_live(batch), batch.first_key, repeated)])
+            random.shuffle(keys)
+        return pa.table(
+            {
+                "k": key_texts(keys),
+                "ts": pa.array(self.times_us(keys), pa.timestamp("us", "UTC")),
+                "payload": self._texts().take(pa.array(random.integers(0, _TEXTS, batch.rows))),
+            }
+        )
+
+    def write(self, directory: Path, number: int) -> list[Path]:
+        """The files of a batch, in source order by their times; made once, and found there afterwards."""
+        paths = [directory / f"{number:05d}-{part}.parquet" for part in range(self.files_a_batch)]
+        if all(path.exists() for path in paths):
+            return paths
+        rows = self.rows(number)
+        cuts = [len(rows) * part // self.files_a_batch for part in range(self.files_a_batch + 1)]
+        for part, path in enumerate(paths):
+            hidden = path.with_name(f".{path.name}")
+            parquet.write_table(rows.slice(cuts[part], cuts[part + 1] - cuts[part]), hidden)
+            moment = _FIRST_FILE_TIME + number * self.files_a_batch + part
+            os.utime(hidden, (moment, moment))
+            hidden.replace(path)
+        return paths
+
+    def _new(self, rows: int) -> int:
+        # The first batches of an empty state have nothing to repeat.
+        return rows - int(rows * self.duplicates) if self.loaded_keys else rows
+
+    def _least_live(self, batch: Batch) -> int:
+        """The least key that is sure to be remembered when the batch comes: an hour is left to the bucket's end."""
+        ends = self.times_us(np.array([batch.first_key + batch.new_keys]))[0]
+        oldest = ends - (PERIOD_HOURS - 1) * _HOUR_US
+        keys = np.linspace(0, batch.first_key - 1, 4097).astype(np.int64)
+        at = int(np.searchsorted(self.times_us(keys), oldest))
+        return int(keys[min(at, len(keys) - 1)])
+
+    def _texts(self) -> pa.Array:
+        random = np.random.default_rng([self.seed, 1 << 32])
+        letters = random.integers(97, 123, _TEXTS * self.payload_bytes, np.uint8)
+        offsets = np.arange(_TEXTS + 1, dtype=np.int32) * self.payload_bytes
+        return pa.StringArray.from_buffers(_TEXTS, pa.py_buffer(offsets), pa.py_buffer(letters))
+
+
+def key_texts(keys: NDArray[np.int64]) -> Any:
+    """The dedup keys of key numbers; `seeding` says the same to Spark."""
+    numbers = pc.utf8_lpad(pc.cast(pa.array(keys), pa.string()), 12, "0")
+    tails = pc.cast(pa.array(keys * 7919 % 1_000_003), pa.string())
+    return pc.binary_join_element_wise("user", numbers, tails, "-")

@@ -1,0 +1,177 @@
+"""Load on a topic at a steady rate, and what comes out at the other end, each in a process of its own.
+
+    python -m tests.bench.kafka_load send BOOTSTRAP TOPIC --rate 1000 --seconds 60 [--late 0.02] [--repeats 0.2]
+    python -m tests.bench.kafka_load follow BOOTSTRAP TOPIC... --result FILE.npz [--seconds 60]
+
+A record is JSON of about 170 bytes that begins with its number (plus 10^11, for JSON has no leading zeros) and the
+moment of its sending, at fixed places, so that following 20,000 of them a second costs little:
+
+    {"n":100000000042,"s":1790000000000000000,"k":"user-…","ts":"2026-…","p":"…"}
+
+`ts` is the moment of sending, or for a late record an hour before; a repeat has the key of one of the last thousands.
+A sender that falls behind its rate says so and does not catch up by more than a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+SCHEMA = "n long, s long, k string, ts timestamp, p string"
+PAYLOAD = "p" * 60
+MALFORMED_EVERY = 1009
+_STEP_S = 0.01
+_FIRST = 10**11
+_NUMBER, _SENT = slice(5, 17), slice(22, 41)
+
+
+def value_of(number: int, sent_ns: int, key: str, event_s: float) -> bytes:
+    """The bytes of one record; every MALFORMED_EVERY-th ends too early and is an error."""
+    moment = datetime.fromtimestamp(event_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+    text = f'{{"n":{_FIRST + number},"s":{sent_ns:019d},"k":"{key}","ts":"{moment}Z","p":"{PAYLOAD}"}}'
+    return text[:-9].encode() if number % MALFORMED_EVERY == MALFORMED_EVERY - 1 else text.encode()
+
+
+def key_of(number: int) -> str:
+    """The key of a fresh record, never two alike."""
+    return f"user-{number:012d}-{number * 7919 % 1_000_003}"
+
+
+def records(
+    first: int, count: int, *, repeats: float, late: float, seed: int, at_s: float | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Keys and values; the moment is now, or `at_s` and on by a millisecond a record."""
+    dice = random.Random(seed + first)
+    for number in range(first, first + count):
+        repeated = number > 100 and dice.random() < repeats
+        source = number - dice.randrange(1, min(number, 20_000)) if repeated else number
+        event_s = time.time() if at_s is None else at_s + source / 1000
+        if dice.random() < late:
+            event_s -= 3600
+        key = key_of(source)
+        yield key, value_of(number, time.time_ns(), key, event_s)
+
+
+def send(
+    bootstrap: str, topic: str, rate: float, seconds: float, *, first: int, repeats: float, late: float, seed: int
+) -> int:
+    """Send at a steady rate until the time is over or SIGTERM comes; gives how many were sent and acknowledged.
+
+    Records are numbered from `first` on.
+    """
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True, "partitioner": "murmur2_random"}
+    )
+    ending: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
+    failed: list[Any] = []
+    began, sent, slipped = time.perf_counter(), 0, 0.0
+    while not ending and (passed := time.perf_counter() - began - slipped) < seconds:
+        due = int(passed * rate) - sent
+        if due > rate:
+            slipped += 1.0
+            continue
+        for key, value in records(first + sent, due, repeats=repeats, late=late, seed=seed):
+            producer.produce(topic, value, key, on_delivery=lambda error, _: failed.append(error) if error else None)
+        sent += due
+        producer.poll(0)
+        time.sleep(_STEP_S)
+    producer.flush(60)
+    if slipped:
+        print(f"the sender was {slipped:.0f} s behind its rate", file=sys.stderr)
+    if failed or len(producer):
+        raise SystemExit(f"{len(failed)} records were refused, {len(producer)} are unacknowledged: {failed[:1]}")
+    return sent
+
+
+def follow(bootstrap: str, topics: list[str], result: Path, seconds: float) -> None:
+    """Read committed records until the time is over or SIGTERM comes; write `result`, renamed into place.
+
+    It has for every record read: `topic` (its place among `topics`), `number`, `sent_ns`, `seen_ns`.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench-follower",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    places = {topic: position for position, topic in enumerate(topics)}
+    assigned = []
+    for topic in topics:
+        listed = consumer.list_topics(topic, timeout=20).topics[topic]
+        assigned += [TopicPartition(topic, number, 0) for number in listed.partitions]
+    consumer.assign(assigned)
+    ending: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
+    # Parts are packed as they come: a soak has tens of millions of records.
+    parts: list[np.ndarray[Any, Any]] = []
+    print("following", flush=True)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not ending:
+        batch = [message for message in consumer.consume(2000, timeout=0.05) if message.error() is None]
+        if not batch:
+            continue
+        now = time.time_ns()
+        rows = [
+            (places[message.topic()], int(value[_NUMBER]) - _FIRST, int(value[_SENT]), now)
+            for message in batch
+            if (value := message.value()) is not None
+        ]
+        parts.append(np.array(rows, np.int64).reshape(-1, 4))
+    consumer.close()
+    seen = np.concatenate(parts) if parts else np.zeros((0, 4), np.int64)
+    hidden = result.with_name(f".{result.stem}.part.npz")
+    np.savez(hidden, topic=seen[:, 0].astype(np.int8), number=seen[:, 1], sent_ns=seen[:, 2], seen_ns=seen[:, 3])
+    hidden.rename(result)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    sending = commands.add_parser("send")
+    sending.add_argument("bootstrap")
+    sending.add_argument("topic")
+    sending.add_argument("--rate", type=float, required=True)
+    sending.add_argument("--seconds", type=float, required=True)
+    sending.add_argument("--first", type=int, default=0, help="number of the first record")
+    sending.add_argument("--repeats", type=float, default=0.2)
+    sending.add_argument("--late", type=float, default=0.0)
+    sending.add_argument("--seed", type=int, default=1)
+    following = commands.add_parser("follow")
+    following.add_argument("bootstrap")
+    following.add_argument("topics", nargs="+")
+    following.add_argument("--result", type=Path, required=True)
+    following.add_argument("--seconds", type=float, default=86_400.0)
+    told = parser.parse_args()
+    if told.command == "send":
+        sent = send(
+            told.bootstrap,
+            told.topic,
+            told.rate,
+            told.seconds,
+            first=told.first,
+            repeats=told.repeats,
+            late=told.late,
+            seed=told.seed,
+        )
+        print(sent, flush=True)
+    else:
+        follow(told.bootstrap, told.topics, told.result, told.seconds)
+
+
+if __name__ == "__main__":
+    main()

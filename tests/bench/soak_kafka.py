@@ -1,0 +1,432 @@
+"""A week in small: the real service under a steady load, with expiry at work, watched from outside.
+
+    python -m tests.bench.soak_kafka --rate 10000 [--minutes 15] [--warm 5] [--out docs/bench/soak]
+
+A broker, a process that sends `--rate` records a second (a fifth repeats, 2 % late by an hour, one in 1,009 torn), the
+job as users start it (`deduper run`, its own process, exactly once, four topics, metrics on), and a process that reads
+the four topics with read_committed. Every five seconds a sample is taken from the job's own metrics page.
+
+Keys live for a minute, so expiry sets in within two. A piece that has died keeps its bytes for ten minutes more (the
+store's grace): the store's size in all can be flat only after twelve minutes, its live part after two.
+
+The JVM gets its heap at once (`-Xms` = `-Xmx`, touched), so that its resident memory shows what leaks outside the heap;
+what leaks inside shows in what is left after each garbage collection, from the JVM's own log of them.
+
+At the end the sender stops, the job drains what is left and stops by SIGTERM. Checked, and told one by one:
+
+1. every record is on exactly one port, once
+2. lag stays bounded: its greatest after warming is below `--lag` seconds of load, and it does not grow
+3. resident memory of driver, JVM and workers: the slope after warming is below 1 % an hour. A run of minutes cannot
+   show so little with certainty: `holds` and `broken` are said when the 95 % interval lies on one side of it, and
+   `not shown` otherwise, with the interval
+4. the heap after garbage collections, likewise
+5. the live part of the store does not grow; all of it, from the twelfth minute on
+
+`--out` gets a folder with samples.csv, soak.svg, result.json. The exit code is 1 when something is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+import deduper
+from deduper import kafka_jars
+from deduper.config import PORTS
+from deduper.config_file import load_config
+from tests.bench.kafka_load import SCHEMA
+from tests.bench.plot_svg import plot
+from tests.bench.slopes import Slope, slope
+from tests.bench.spark_clock import remove_tables
+from tests.services.jars import connector_jars
+from tests.services.kafka_broker import Broker
+
+SAMPLE_S = 5.0
+PARTITIONS = 2
+PERIOD_S = 60
+EXPIRING_MINUTES = 2.5
+GRACE_MINUTES = 12.0
+_ROOT = Path(__file__).parent.parent.parent
+_AFTER_GC = re.compile(r"\[(?P<at>[\d.]+)s\].*Pause .*->(?P<after>\d+)M\(")
+
+CONFIG = """\
+name: soak
+source:
+  format: kafka
+  bootstrap_servers: "{bootstrap}"
+  topics: [{source}]
+  value: {{format: json, schema: "{schema}"}}
+  max_offsets_per_batch: {batch}
+key: k
+expiry: {{by: event_time, field: ts, period: {period}s, span: 5s, lookup: all_live}}
+store: {{url: "rocksdb:state", shards: 2}}
+sinks:
+{sinks}
+trigger: {trigger}
+metrics: {{port: {port}}}
+spark:
+  spark.master: "local[2]"
+  spark.driver.memory: {heap}m
+  spark.driver.extraJavaOptions: "-Dlog4j2.configurationFile={log4j} -Xms{heap}m -XX:+AlwaysPreTouch -Xlog:gc:file={gc}"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One claim, what became of it, and the numbers."""
+
+    claim: str
+    verdict: str
+    numbers: str
+
+
+def main() -> int:
+    """See the module."""
+    arguments = parsed()
+    os.environ[kafka_jars.VARIABLE] = str(connector_jars()[0].parent)
+    work = Path(tempfile.mkdtemp(prefix="deduper-soak-"))
+    loads = [os.getloadavg()[0]]
+    with Broker(work / "broker", heap="768m", fast_start=False) as broker:
+        found = soak(broker, work, arguments)
+    loads.append(os.getloadavg()[0])
+    checks = [once(found.counts, found.sent), *checked(found.samples, found.after_gc, arguments)]
+    write(arguments, found, checks, loads)
+    for check in checks:
+        print(f"{check.verdict:10} {check.claim}: {check.numbers}")
+    remove_tables(load_config(work / "soak.yaml", environment={}))
+    shutil.rmtree(work, ignore_errors=True)
+    return int(any(check.verdict == "broken" for check in checks))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a soak gave.
+
+    `after_gc` are megabytes left after each collection; `counts` is how often each record was seen on each port.
+    """
+
+    samples: list[dict[str, float]]
+    after_gc: list[tuple[float, float]]
+    counts: np.ndarray  # type: ignore[type-arg]
+    sent: int
+
+
+def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
+    """Run it all."""
+    source = broker.create_topic("soak", PARTITIONS)
+    topics = [broker.create_topic(port, PARTITIONS) for port in PORTS]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sinks = "\n".join(f"  {name}: {{format: kafka, topic: {name}}}" for name in PORTS)
+    (work / "soak.yaml").write_text(
+        CONFIG.format(
+            bootstrap=broker.bootstrap,
+            source=source,
+            schema=SCHEMA,
+            batch=int(arguments.rate * 20),
+            period=PERIOD_S,
+            sinks=sinks,
+            trigger=arguments.trigger,
+            port=port,
+            heap=arguments.heap,
+            log4j=(Path(deduper.__file__).parent / "log4j2.properties").as_uri(),
+            gc=work / "gc.log",
+        ),
+        encoding="utf-8",
+    )
+    seen_file = work / "seen.npz"
+    follower = process("tests.bench.kafka_load", "follow", broker.bootstrap, *topics, "--result", str(seen_file))
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "following\n"
+    began = time.monotonic()
+    with (work / "job.log").open("w") as log:
+        job = subprocess.Popen(
+            [sys.executable, "-m", "deduper.cli", "run", str(work / "soak.yaml"), "--json"],
+            cwd=_ROOT,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        # The clock starts when the job has judged something: what Spark takes to start is none of the load's lag.
+        sent = sending(broker, source, 100.0, 1.0, 0)()
+        until(lambda: job.poll() is not None or judged(port) >= sent, 300, "the first records are judged")
+        job_age_s = time.monotonic() - began
+        seconds = arguments.minutes * 60
+        to_the_end = sending(broker, source, arguments.rate, seconds, sent)
+        samples = watched(port, job, seconds)
+        sent += to_the_end()
+        until(lambda: job.poll() is not None or judged(port) >= sent, 600, f"all {sent:,} records are judged")
+    finally:
+        if job.poll() is None:
+            job.send_signal(signal.SIGTERM)
+        job.wait(120)
+        time.sleep(3)
+        follower.send_signal(signal.SIGTERM)
+        follower.wait(120)
+    if job.returncode:
+        raise SystemExit(f"the job ended with {job.returncode}:\n{(work / 'job.log').read_text()[-3000:]}")
+    with np.load(seen_file) as seen:
+        number, topic = seen["number"], seen["topic"]
+    counts = np.zeros((sent, len(PORTS)), np.uint8)
+    np.add.at(counts, (number, topic), 1)
+    after_gc = [(at - job_age_s, left) for at, left in heap_after_gc(work / "gc.log")]
+    return Measured(samples, after_gc, counts, sent)
+
+
+def sending(broker: Broker, topic: str, rate: float, seconds: float, first: int) -> Callable[[], int]:
+    """Starts a sender; gives what waits for its end and tells how many it has sent."""
+    words = ("--rate", str(rate), "--seconds", str(seconds), "--late", "0.02", "--first", str(first))
+    sender = process("tests.bench.kafka_load", "send", broker.bootstrap, topic, *words)
+
+    def ended() -> int:
+        out, _ = sender.communicate(timeout=300)
+        if sender.returncode:
+            raise SystemExit("the sender failed")
+        return int(out)
+
+    return ended
+
+
+def watched(port: int, job: subprocess.Popen[Any], seconds: float) -> list[dict[str, float]]:
+    """A sample every five seconds, for as long as the sender sends."""
+    samples: list[dict[str, float]] = []
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < seconds:
+        if job.poll() is not None:
+            break
+        found = page(port)
+        if found is not None:
+            samples.append({"seconds": round(passed, 1), **sample(found)})
+            if len(samples) % 12 == 1:
+                last = samples[-1]
+                shown = ", ".join(f"{name} {last[name]:,.0f}" for name in ("records", "lag", "windows"))
+                print(f"{passed / 60:5.1f} min: {shown}; load {os.getloadavg()[0]:.1f}", flush=True)
+        time.sleep(max(0.0, SAMPLE_S - (time.monotonic() - began - passed)))
+    return samples
+
+
+def page(port: int) -> dict[str, list[tuple[Mapping[str, str], float]]] | None:
+    """The metrics by name; None when there is no page."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=4) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return None
+    found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            found.setdefault(one.name, []).append((one.labels, one.value))
+    return found
+
+
+def sample(found: dict[str, list[tuple[Mapping[str, str], float]]]) -> dict[str, float]:
+    """What is kept of a page."""
+
+    def total(name: str, **labels: str) -> float:
+        values = [value for has, value in found.get(name, ()) if labels.items() <= has.items()]
+        return sum(values) if values else float("nan")
+
+    return {
+        "records": total("deduper_records_total"),
+        "windows": total("deduper_windows_total"),
+        "lag": total("deduper_source_lag_records"),
+        "rss_driver": total("deduper_resident_memory_bytes", process="driver"),
+        "rss_jvm": total("deduper_resident_memory_bytes", process="jvm"),
+        "rss_workers": total("deduper_resident_memory_bytes", process="workers"),
+        "store_live": total("deduper_store_bytes", state="live"),
+        "store_all": total("deduper_store_bytes"),
+        "entries": total("deduper_store_entries"),
+        "tables": total("deduper_tables_resident_bytes"),
+        "window_seconds": total("deduper_window_seconds_sum"),
+        "errors": total("deduper_errors_total"),
+    }
+
+
+def judged(port: int) -> float:
+    """Records that are committed and published."""
+    found = page(port)
+    return -1.0 if found is None else sample(found)["records"]
+
+
+def heap_after_gc(log: Path) -> list[tuple[float, float]]:
+    """Seconds since the JVM's start, and MB that were left, of every collection."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return [(float(found["at"]), float(found["after"])) for found in _AFTER_GC.finditer(text)]
+
+
+def once(counts: Any, sent: int) -> Check:
+    """Check 1."""
+    times = counts.sum(axis=1)
+    lost, repeated = int((times == 0).sum()), int((times > 1).sum())
+    ports = ", ".join(f"{name} {int(column.sum()):,}" for name, column in zip(PORTS, counts.T, strict=True))
+    verdict = "broken" if lost or repeated or not sent else "holds"
+    return Check("every record on exactly one port", verdict, f"{sent:,} sent; {lost} lost, {repeated} twice; {ports}")
+
+
+def checked(
+    samples: list[dict[str, float]], after_gc: list[tuple[float, float]], arguments: argparse.Namespace
+) -> list[Check]:
+    """Checks 2 to 5, on what was measured after warming."""
+    warm_s = arguments.warm * 60
+    late = [each for each in samples if each["seconds"] >= warm_s]
+    lags = [each["lag"] for each in late if each["lag"] == each["lag"]]
+    if len(lags) < 2:
+        return [Check("anything after warming", "not shown", f"{len(lags)} samples after {arguments.warm:g} min")]
+    bound = arguments.rate * arguments.lag
+    half = len(lags) // 2
+    grows = float(np.median(lags[half:])) > float(np.median(lags[:half])) + arguments.rate
+    numbers = (
+        f"greatest {max(lags):,.0f} records ({max(lags) / arguments.rate:.1f} s of load), median of the first half "
+        f"{np.median(lags[:half]):,.0f}, of the second {np.median(lags[half:]):,.0f}"
+    )
+    checks = [Check("lag is bounded", "broken" if max(lags) > bound or grows else "holds", numbers)]
+    for name in ("rss_driver", "rss_jvm", "rss_workers"):
+        values = [each[name] for each in late]
+        checks.append(small(f"{name} grows less than 1 % an hour", [each["seconds"] for each in late], values))
+    heap = [(at, left) for at, left in after_gc if at >= warm_s]
+    checks.append(
+        small("heap after collections grows less than 1 % an hour", [at for at, _ in heap], [left for _, left in heap])
+    )
+    expiring = [each for each in late if each["seconds"] >= EXPIRING_MINUTES * 60]
+    checks.append(flat("live part of the store does not grow", expiring, "store_live"))
+    past_grace = [each for each in late if each["seconds"] >= GRACE_MINUTES * 60]
+    checks.append(flat("all of the store does not grow after its grace", past_grace, "store_all"))
+    checks.append(flat("tables do not grow", expiring, "tables"))
+    return checks
+
+
+def small(claim: str, seconds: list[float], values: list[float]) -> Check:
+    """A slope below 1 % an hour, or below a megabyte an hour for what is next to nothing."""
+    found = slope(seconds, values)
+    if found is None:
+        return Check(claim, "not shown", f"{len(values)} values are too few")
+    percent, least, greatest = found.percent_an_hour()
+    verdict = "broken" if least > 1.0 else "holds" if greatest < 1.0 else "not shown"
+    unit = 1e6 if found.level > 1e6 else 1.0
+    return Check(
+        claim,
+        verdict,
+        f"{percent:+.2f} % an hour, 95 % between {least:+.2f} and {greatest:+.2f}; level {found.level / unit:,.0f} MB",
+    )
+
+
+def flat(claim: str, late: list[dict[str, float]], name: str) -> Check:
+    """The last third lies no higher than the first by more than a tenth."""
+    values = [each[name] for each in late if each[name] == each[name]]
+    third = len(values) // 3
+    if third < 4:
+        return Check(claim, "not shown", f"{len(values)} samples are too few")
+    first, last = float(np.median(values[:third])), float(np.median(values[-third:]))
+    share = last / first - 1 if first else float(last > 0)
+    numbers = f"median of the first third {first / 1e6:,.1f} MB, of the last {last / 1e6:,.1f} MB ({share:+.1%})"
+    return Check(claim, "broken" if share > 0.1 else "holds", numbers)
+
+
+def write(
+    arguments: argparse.Namespace,
+    found: Measured,
+    checks: list[Check],
+    loads: list[float],
+) -> None:
+    """The folder that is kept."""
+    samples, sent = found.samples, found.sent
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with (arguments.out / "samples.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(samples[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(samples)
+    slopes: dict[str, Slope | None] = {}
+    late = [each for each in samples if each["seconds"] >= arguments.warm * 60]
+    for name in ("rss_driver", "rss_jvm", "rss_workers"):
+        slopes[name] = slope([each["seconds"] for each in late], [each[name] for each in late])
+    result = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{os.cpu_count()} cores; broker, sender and reader on it",
+        "load": loads,
+        "arguments": {name: str(value) for name, value in vars(arguments).items()},
+        "sent": sent,
+        "checks": [{"claim": each.claim, "verdict": each.verdict, "numbers": each.numbers} for each in checks],
+        "slopes_percent_an_hour": {name: each and each.percent_an_hour() for name, each in slopes.items()},
+        "heap_after_gc_mb": found.after_gc,
+    }
+    (arguments.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    minutes = [each["seconds"] / 60 for each in samples]
+
+    def line(name: str, scale: float) -> list[float]:
+        return [each[name] / scale for each in samples]
+
+    rates = [
+        float("nan"),
+        *(
+            (after["records"] - before["records"]) / (after["seconds"] - before["seconds"])
+            for before, after in pairwise(samples)
+        ),
+    ]
+    text = plot(
+        f"{arguments.rate:,.0f} records a second for {arguments.minutes:g} minutes: {sent:,} records",
+        minutes,
+        [
+            ("records a second, judged", {"rate": rates}),
+            ("lag, thousands of records", {"lag": line("lag", 1e3)}),
+            ("resident memory, MB", {name: line(f"rss_{name}", 1e6) for name in ("jvm", "workers", "driver")}),
+            ("store, MB", {"all": line("store_all", 1e6), "live": line("store_live", 1e6)}),
+            ("tables, MB", {"tables": line("tables", 1e6)}),
+        ],
+        {"warm": arguments.warm, "expiry": PERIOD_S / 60, "grace over": GRACE_MINUTES}
+        if arguments.minutes > GRACE_MINUTES
+        else {"warm": arguments.warm},
+    )
+    (arguments.out / "soak.svg").write_text(text, encoding="utf-8")
+
+
+def process(*words: str) -> subprocess.Popen[str]:
+    """A module of ours in a process of its own."""
+    return subprocess.Popen([sys.executable, "-m", *words], cwd=_ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def until(is_so: Any, deadline_s: float, what: str) -> None:
+    """Poll until something holds."""
+    end = time.monotonic() + deadline_s
+    while not is_so():
+        if time.monotonic() > end:
+            raise SystemExit(f"after {deadline_s:.0f} s still not: {what}")
+        time.sleep(0.5)
+
+
+def parsed(words: list[str] | None = None) -> argparse.Namespace:
+    """The arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=float, required=True, help="half of what bench_kafka_job has as the median")
+    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--warm", type=float, default=5.0, help="minutes that do not count")
+    parser.add_argument("--lag", type=float, default=20.0, help="seconds of load that lag may be")
+    parser.add_argument("--trigger", default="1s")
+    parser.add_argument("--heap", type=int, default=1200, help="MB")
+    parser.add_argument("--out", type=Path, default=_ROOT / "docs" / "bench" / "soak")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

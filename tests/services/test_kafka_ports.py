@@ -1,0 +1,351 @@
+"""The ports of a real job on Kafka: deliveries, mixed sinks, order, what topics refuse, what was left unpublished."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bucket_store.commit_log import CommitLog
+from deduper import kafka_ports, window_run
+from deduper.errors import DeduperError, UsageError
+from deduper.job import run
+from deduper.kafka_errors import PublicationUnknownError, RecordRefusedError
+from deduper.output_names import STAGING
+from deduper.publication import Unknown
+from tests.services.kafka_broker import Broker
+from tests.services.kafka_jobs import KafkaJob, header, records, settings
+from tests.services.kafka_traffic import Follower, Record, end_offsets, read, send
+from tests.services.test_kafka_publisher import limit
+from tests.spark.harness import PORTS
+
+pytestmark = [pytest.mark.services, pytest.mark.spark, pytest.mark.timeout(300)]
+
+GZIP, ZSTD = 1, 4  # in a batch's attributes
+# Spark's clients give up in seconds instead of minutes.
+IMPATIENT = {"kafka.default.api.timeout.ms": "1500", "kafka.request.timeout.ms": "1000"}
+# Copies of a key come with a later expiry key.
+COPIES = {"lookup": "all_live"}
+
+
+class Interrupted(Exception):
+    """Stands for a process that ends at this place."""
+
+
+@pytest.fixture
+def die(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], None]:
+    """Makes a function raise once instead of doing its work."""
+
+    def arm(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def interrupted(*arguments: Any, **more: Any) -> Any:
+            monkeypatch.setattr(owner, name, original)
+            raise Interrupted(name)
+
+        monkeypatch.setattr(owner, name, interrupted)
+
+    return arm
+
+
+def committed(broker: Broker, topic: str, count: int) -> list[Record]:
+    """The records of a topic once there are so many: a commit returns a moment before they can be read."""
+    with Follower(broker.plain(), topic) as reader:
+        reader.wait_for(count)
+    return read(broker.plain(), topic)
+
+
+def numbers(found: Iterable[Record]) -> list[str]:
+    """The numbers the records were sent with."""
+    return [header(record, "n") or "" for record in found]
+
+
+def test_mixed_sinks_judge_once(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """To a topic, Parquet, JSON and nowhere: each record by one port, and each port has what was counted."""
+    source, unique = new_topic("in", partitions=2), new_topic("unique")
+    sent = send(broker.plain(), source, records(600))
+    sinks = {
+        "unique": {"format": "kafka", "topic": unique},
+        "duplicate": {"format": "parquet", "path": "out/duplicate"},
+        "expired": {"format": "json", "path": "out/expired"},
+        "error": {"format": "none"},
+    }
+    job = KafkaJob(tmp_path, session, settings(broker, source, {}, expiry=COPIES) | {"sinks": sinks})
+    summary = job.run()
+    assert min(summary.unique, summary.duplicate, summary.expired, summary.error) > 0
+    assert summary.unique + summary.duplicate + summary.expired + summary.error == len(sent)
+    places = [header(record, "dedup-origin") for record in committed(broker, unique, summary.unique)]
+    for port, count in (("duplicate", summary.duplicate), ("expired", summary.expired)):
+        rows = job.rows(port)
+        assert len(rows) == count
+        assert {row["_dedup"]["verdict"] for row in rows} == {port}
+        places += [f"{row['_dedup']['source']}@{row['_dedup']['position']}" for row in rows]
+    assert len(set(places)) == len(places) == len(sent) - summary.error
+    assert not (tmp_path / "out" / "error").exists()
+    assert not list(tmp_path.glob(f"**/{STAGING}/*"))
+
+
+def test_at_least_once_and_compression(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    """Spark's sink keeps key, value and headers, and the time of sending for a timestamp; both clients compress."""
+    source = new_topic("in", partitions=2)
+    began_ms = time.time() * 1000
+    sent = {header(record, "n"): record for record in send(broker.plain(), source, records(300))}
+    own = settings(broker, source, topics, expiry=COPIES)
+    for port in ("unique", "error"):
+        own["sinks"][port] |= {"delivery": "at_least_once", "options": {"kafka.compression.type": "zstd"}}
+    own["sinks"]["duplicate"] |= {"options": {"kafka.compression.type": "gzip"}}
+    summary = KafkaJob(tmp_path, session, own).run()
+    counts = {port: getattr(summary, port) for port in PORTS}
+    seen: Counter[str] = Counter()
+    for port, topic in topics.items():
+        found = committed(broker, topic, counts[port])
+        assert len(found) == counts[port]
+        seen.update(numbers(found))
+        for record in found:
+            original = sent[header(record, "n")]
+            assert (record.key, record.value) == (original.key, original.value)
+            assert record.headers[: len(original.headers)] == original.headers
+            assert header(record, "dedup-verdict") == port
+            by_spark = port in ("unique", "error")
+            assert (record.timestamp_ms or 0) >= began_ms if by_spark else record.timestamp_ms == original.timestamp_ms
+    assert seen == Counter(dict.fromkeys(sent, 1))
+    assert {port: codecs(broker, topic) for port, topic in topics.items() if port != "expired"} == {
+        "unique": {ZSTD},
+        "error": {ZSTD},
+        "duplicate": {GZIP},
+    }
+
+
+def codecs(broker: Broker, topic: str) -> set[int]:
+    """How the batches of records in a topic's log are compressed; markers of transactions are left out."""
+    found = set()
+    for log in (broker.directory / "data").glob(f"{topic}-[0-9]/*.log"):
+        data, place = log.read_bytes(), 0
+        # Magic 2: base offset, length, epoch, magic, checksum, attributes.
+        while place + 61 <= len(data) and (length := int.from_bytes(data[place + 8 : place + 12], "big")):
+            attributes = int.from_bytes(data[place + 21 : place + 23], "big")
+            if not attributes & 0x20:
+                found.add(attributes & 7)
+            place += 12 + length
+    return found
+
+
+def test_source_order_is_kept(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    """With `preserve_order`, over several windows: what leaves by a port does so in its source partition's order."""
+    source, unique = new_topic("in", partitions=3), new_topic("unique")
+    made = [
+        Record(json.dumps({"k": f"k{number * 7919 % 1500}", "t": 1}).encode(), headers=(("n", b"%d" % number),))
+        for number in range(2400)
+    ]
+    send(broker.plain(), source, [Record(r.value, b"k", r.headers, partition=n % 3) for n, r in enumerate(made)])
+    own = settings(broker, source, topics | {"unique": unique})
+    own["source"]["max_offsets_per_batch"] = 900
+    own["sinks"]["unique"]["preserve_order"] = True
+    summary = KafkaJob(tmp_path, session, own).run()
+    assert summary.windows == 3
+    found = committed(broker, unique, summary.unique)
+    assert len(found) == 1500
+    for partition in range(3):
+        places = [(header(record, "dedup-origin") or "").rpartition("@") for record in found]
+        order = [int(offset) for place, _, offset in places if place == f"{source}-{partition}"]
+        assert len(order) > 100
+        assert order == sorted(order)
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_a_record_that_the_topic_refuses(
+    broker: Broker,
+    session: SparkSession,
+    new_topic: Callable[..., str],
+    topics: dict[str, str],
+    tmp_path: Path,
+    delivery: str,
+) -> None:
+    """Too large for the topic: the error says what to raise; after that the window goes out, whole and once."""
+    source = new_topic("in")
+    value = json.dumps({"k": os.urandom(100_000).hex(), "t": 1}).encode()
+    send(broker.plain(), source, [Record(value, headers=(("n", b"0"),)), *records(20, first=1)])
+    own = settings(broker, source, topics)
+    own["sinks"]["unique"]["delivery"] = delivery
+    limit(broker, topics["unique"], "100000")
+    job = KafkaJob(tmp_path, session, own)
+    with pytest.raises(RecordRefusedError, match=r"port unique, topic unique-.*max\.message\.bytes"):
+        job.run()
+    limit(broker, topics["unique"], "1000000")
+    assert job.run().rows == 0
+    state = CommitLog.open(job.config.store.path).state
+    found = committed(broker, topics["unique"], state.totals["unique"])
+    if delivery == "exactly_once":
+        assert len(found) == state.totals["unique"]
+    assert "0" in numbers(found)
+
+
+def test_what_is_unpublished_goes_where_its_record_says(
+    broker: Broker,
+    session: SparkSession,
+    new_topic: Callable[..., str],
+    topics: dict[str, str],
+    tmp_path: Path,
+    die: Callable[[Any, str], None],
+) -> None:
+    """A window published and not marked; then the job, a topic and the store's folder are renamed: nothing twice."""
+    source = new_topic("in", partitions=2)
+    send(broker.plain(), source, records(200))
+    own = settings(broker, source, topics)
+    (tmp_path / "old").mkdir()
+    job = KafkaJob(tmp_path / "old", session, own)
+    die(window_run, "mark_published")
+    with pytest.raises(Interrupted):
+        job.run()
+    totals = CommitLog.open(job.config.store.path).state.totals
+    before = {port: numbers(committed(broker, topic, totals[port])) for port, topic in topics.items()}
+    assert sum(map(len, before.values())) == 200
+    ends = {port: end_offsets(broker, topic) for port, topic in topics.items()}
+
+    (tmp_path / "old").rename(tmp_path / "new")
+    elsewhere = new_topic("elsewhere")
+    renamed = settings(broker, source, topics | {"unique": elsewhere}, name="renamed")
+    moved = KafkaJob(tmp_path / "new", session, renamed)
+    # A sink that is no topic any more cannot take what is left over.
+    without = settings(broker, source, topics) | {"sinks": renamed["sinks"] | {"unique": {"format": "none"}}}
+    with pytest.raises(UsageError, match=f"port unique to go to topic {topics['unique']}"):
+        KafkaJob(tmp_path / "new", session, without).run()
+    assert moved.run().rows == 0
+    assert {port: end_offsets(broker, topic) for port, topic in topics.items()} == ends
+    assert end_offsets(broker, elsewhere) == {0: 0}
+    # From now on the new names count.
+    send(broker.plain(), source, [Record(b'{"k": "new", "t": 60}', headers=(("n", b"200"),))])
+    assert moved.run().unique == 1
+    assert numbers(committed(broker, elsewhere, 1)) == ["200"]
+
+
+def test_a_store_that_moved_before_it_published(
+    broker: Broker,
+    session: SparkSession,
+    new_topic: Callable[..., str],
+    topics: dict[str, str],
+    tmp_path: Path,
+    die: Callable[[Any, str], None],
+) -> None:
+    """Committed, not published, moved: its staged rows are found in the new place. One too old is asked about first."""
+    source = new_topic("in")
+    send(broker.plain(), source, records(100))
+    (tmp_path / "old").mkdir()
+    job = KafkaJob(tmp_path / "old", session, settings(broker, source, topics))
+    die(kafka_ports.KafkaPorts, "publish")
+    with pytest.raises(Interrupted):
+        job.run()
+    assert all(end_offsets(broker, topic) == {0: 0, 1: 0} for topic in topics.values())
+    (tmp_path / "old").rename(tmp_path / "new")
+    moved = KafkaJob(tmp_path / "new", session, settings(broker, source, topics))
+    staged = list((moved.config.store.path / STAGING).rglob("*.parquet"))
+    assert staged
+    for file in staged:
+        os.utime(file, (time.time() - 8 * 86400,) * 2)
+    with pytest.raises(PublicationUnknownError, match="--unpublished publish or --unpublished skip"):
+        moved.run()
+    summary = run(
+        moved.config,
+        once=True,
+        max_batches=None,
+        take_over=False,
+        on_progress=moved.progress.append,
+        session=session,
+        unpublished=Unknown.PUBLISH,
+    )
+    assert summary.rows == 0
+    totals = CommitLog.open(moved.config.store.path).state.totals
+    seen = [number for port, topic in topics.items() for number in numbers(committed(broker, topic, totals[port]))]
+    assert sorted(seen, key=int) == [str(number) for number in range(100)]
+    assert not list((moved.config.store.path / STAGING).glob("*"))
+
+
+def test_brokers_that_are_away_while_spark_reads(
+    broker: Broker,
+    session: SparkSession,
+    new_topic: Callable[..., str],
+    topics: dict[str, str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spark's stream fails and is started again where it was; the job says what it waits for, and loses nothing."""
+    source = new_topic("in")
+    send(broker.plain(), source, records(100))
+    own = settings(broker, source, topics, trigger="200ms")
+    own["source"] |= {"options": IMPATIENT, "deadline": "120s"}
+    job = KafkaJob(tmp_path, session, own)
+    failures: list[BaseException] = []
+
+    def said(text: str) -> None:
+        end = time.monotonic() + 100
+        while not any(text in record.getMessage() for record in caplog.records):
+            assert time.monotonic() < end, f"never said: {text}"
+            time.sleep(0.05)
+
+    def torment() -> None:
+        try:
+            end = time.monotonic() + 100
+            while not job.progress:
+                assert time.monotonic() < end, "no window"
+                time.sleep(0.05)
+            broker.kill()
+            said("the brokers have not answered for")
+            time.sleep(8)  # Long enough for Spark to give up, which it does after three tries.
+            broker.start()
+            said("the stream is started again where it was")
+            send(broker.plain(), source, records(50, first=100))
+        except BaseException as exc:  # noqa: BLE001  told below
+            failures.append(exc)
+
+    thread = threading.Thread(target=torment, daemon=True)
+    thread.start()
+    try:
+        summary = job.run(once=False, max_batches=2)
+    finally:
+        thread.join(150)
+    assert not failures, failures
+    assert summary.rows == 150
+    found = [n for port, topic in topics.items() for n in numbers(committed(broker, topic, getattr(summary, port)))]
+    assert sorted(found, key=int) == [str(number) for number in range(150)]
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert any("goes on by itself, gives up after 120 s" in line for line in lines), lines
+
+
+def test_a_deadline_for_brokers_that_stay_away(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    """The job ends with what it waited for; nothing is lost."""
+    source = new_topic("in")
+    send(broker.plain(), source, records(50))
+    own = settings(broker, source, topics, trigger="200ms")
+    own["source"] |= {"options": IMPATIENT, "deadline": "4s"}
+    job = KafkaJob(tmp_path, session, own)
+
+    def kill() -> None:
+        end = time.monotonic() + 100
+        while not job.progress and time.monotonic() < end:
+            time.sleep(0.05)
+        broker.kill()
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    with pytest.raises(DeduperError, match=r"waited \d+ s for .*; nothing is lost: bring the brokers back"):
+        job.run(once=False)
+    thread.join(10)
+    broker.start()
+    assert job.run().rows == 0

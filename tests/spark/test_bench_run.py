@@ -1,0 +1,73 @@
+"""A benchmark of seconds: both contenders run, take turns, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bucket_store.backend import open_backend
+from bucket_store.commit_log import CommitLog
+from bucket_store.manager import ShardTables
+from deduper import judging
+from deduper.bench.command import Benchmark
+from deduper.bench.contenders import CONTENDERS
+from deduper.bench.lanes import service_config
+from deduper.bench.plan import Wishes, plan
+from deduper.bench.seeding import digests_of, seed_store
+from deduper.bench.workload import START_US, Workload
+from deduper.digests import plain_digest, shards_of
+from deduper.table_places import table_settings
+
+pytestmark = pytest.mark.spark
+
+SIZES = {"rows": 2000, "state": 3000, "rounds": 1, "batches": 1}
+
+
+def test_a_benchmark_measures_both_and_cleans_up(tmp_path: Path, session: SparkSession) -> None:
+    """Rates by Spark's clock, our phases, one verdict; the document is on disk, and the data gone."""
+    wishes = Wishes(contenders=("deduper", "passthrough"), **SIZES)  # type: ignore[arg-type]
+    told: list[str] = []
+    work = tmp_path / "work"
+    work.mkdir()
+    settings = {"spark.master": "local[2]"}
+    document = Benchmark(plan(wishes), tmp_path / "out", settings, told.append, work=work, session=session).run()
+    assert json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8")) == json.loads(json.dumps(document))
+    ours, plain = document["lanes"]
+    assert (ours["failure"], plain["failure"]) == (None, None)
+    assert ours["rows_per_second"]["count"] == plain["rows_per_second"]["count"] == 1
+    assert [trigger["rows"] for trigger in plain["turns"][0]["measured"]] == [2000]
+    # 3,000 loaded, then two batches of 2,000 rows with a fifth of them repeated.
+    assert ours["kept"]["keys"] == 6200
+    assert {"judge.plan", "judge.read", "judge.verdicts", "durable", "task.judge"} <= ours["phases"].keys()
+    (measure,) = [measure for measure in document["measures"] if measure["name"] == "passthrough"]
+    ratio = ours["rows_per_second"]["median"] / plain["rows_per_second"]["median"]
+    assert math.isclose(measure["value"], ratio, rel_tol=0.01)
+    assert list(work.iterdir()) == []
+    assert told
+
+
+def test_a_state_written_straight_into_a_store_holds_the_keys_of_the_rows(
+    tmp_path: Path, session: SparkSession
+) -> None:
+    """Their real digests, in their buckets and shards: the judge finds each where it looks."""
+    workload = Workload(batch_rows=1000, state_keys=900, state_hours=3.0)
+    config = service_config(CONTENDERS["deduper"], tmp_path, workload, 2, spark={})
+    seed_store(config, workload, session)
+    log = CommitLog.open(config.store.path)
+    assert log.state.totals["unique"] == 900
+    digests = digests_of(session, config, log.manifest.salt, 0, 900)
+    kind = config.key_columns[0].type
+    first = plain_digest([b"user-000000000000-0"], [kind], log.manifest.salt)
+    assert tuple(digests[0].tolist()) == first
+    pieces, found = open_backend(config.store.url), 0
+    for view in judging.shard_views(config, log.manifest, log.state):
+        mine = digests[shards_of(digests, 2) == view.shard]
+        order = mine[:, 0].argsort()
+        with ShardTables.open(table_settings(config), pieces, view) as tables:
+            for bucket in range(START_US // 3_600_000_000, START_US // 3_600_000_000 + 3):
+                found += int(tables.find(bucket, mine[order]).found.sum())
+    assert found == 900
