@@ -39,6 +39,7 @@ from deduper.spark_errors import innermost_cause
 from deduper.spark_session import end_session, has_ended, kill_children, start_session
 from deduper.stopping import Stop, StopRequested, restoring_handlers
 from deduper.table_places import table_settings
+from deduper.window_jobs import SparkJobs
 from deduper.window_judge import WindowJudge
 from deduper.window_run import Batch, TopicPorts, WindowRunner
 from deduper.worker_errors import raised_in_worker
@@ -146,7 +147,8 @@ class _Job:
         self._checkpoint = owned.checkpoint
         self._max_batches = max_batches
         self._on_progress = on_progress
-        judge = WindowJudge(session, config, owned.log, owned.pieces, table_settings(config))
+        jobs = SparkJobs(session, config, owned.log.manifest.salt)
+        judge = WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))
         self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock, owned.topics)
         self._source = _batch_source(config, owned, stop)
         self._stop = stop

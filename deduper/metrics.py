@@ -41,7 +41,7 @@ from deduper.verdict import DUPLICATE_REASONS, Fate, Verdict, expiry_point
 logger = logging.getLogger(__name__)
 
 PHASES = ("intent", "judge", "durable", "commit", "publish", "clean", "expire")
-JUDGE_PARTS = ("build", "read", "shards", "write", "files")
+JUDGE_PARTS = ("read", "shards", "write", "files")
 TASK_STEPS = ("read", "rows", "keys", "tables", "judge", "verdicts", "piece", "ports")
 FAILURES = ("window", "source_lag", "metrics")
 REASONS = {

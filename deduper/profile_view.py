@@ -18,7 +18,7 @@ from bucket_store.profile_file import WindowProfile, read_profiles
 from deduper.terminal import table
 
 STEPS: dict[str, tuple[str, ...]] = {
-    "plan": ("intent", "judge.build"),
+    "intent": ("intent",),
     "read": ("judge.read",),
     "judge": ("judge.shards",),
     "write": ("judge.write",),

@@ -10,44 +10,54 @@ The last two have no plan: they are functions over numbers, so nothing is analys
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
 from pyspark.util import PythonEvalType
 
+from deduper.config import Config
+from deduper.judge_plan import prepare, to_read
 from deduper.read_task import ReadReceipt, ReadTask, read_function
 from deduper.receipts import Receipt
 from deduper.shard_task import BatchTask, judge
+from deduper.source_batch import SourceBatch
 from deduper.write_task import WriteReceipt, WriteTask, write
 
 _T = TypeVar("_T")
 
 
-def run_read(records: DataFrame, task: ReadTask) -> list[ReadReceipt]:
-    """Set the records of a window aside; the receipts are in source order."""
-    # `DataFrame.mapInArrow` does the same, and asks for pandas, which no part of it uses.
-    function: Any = vectorized_udf(
-        read_function(task), returnType="receipt binary", functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-    )
-    column = function(*[records[name] for name in records.columns])
-    rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), records.sparkSession).collect()
-    receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
-    return sorted(receipts, key=lambda receipt: receipt.first_order)
+class SparkJobs:
+    """The jobs, on a session."""
 
+    def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
+        self.session = session
+        self._config = config
+        self._salt = salt
 
-def run_judge(session: SparkSession, task: BatchTask, shards: int) -> list[Receipt]:
-    """Judge every shard."""
-    return _for_each(session, shards, lambda shard: judge(task, shard))
+    def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
+        """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted."""
+        prepared = prepare(self.session, self._config, self._salt, batch)
+        records = to_read(self._config, prepared.frame, task.clock)
+        # `DataFrame.mapInArrow` does the same, and asks for pandas, which no part of it uses.
+        function: Any = vectorized_udf(
+            read_function(task), returnType="receipt binary", functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+        )
+        column = function(*[records[name] for name in records.columns])
+        rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self.session).collect()
+        receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
+        return sorted(receipts, key=lambda receipt: receipt.first_order), int(prepared.rows_in.get["rows"])
 
+    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+        """Judge every shard."""
+        return self._for_each(shards, lambda shard: judge(task, shard))
 
-def run_write(session: SparkSession, task: WriteTask) -> list[WriteReceipt]:
-    """Write the ports."""
-    return _for_each(session, len(task.groups), lambda writer: write(task, writer))
+    def write(self, task: WriteTask) -> list[WriteReceipt]:
+        """Write the ports."""
+        return self._for_each(len(task.groups), lambda writer: write(task, writer))
 
-
-def _for_each(session: SparkSession, count: int, function: Callable[[int], _T]) -> list[_T]:
-    """What a function gives for each of the numbers below `count`, each in a task of its own."""
-    numbers: Sequence[int] = range(count)
-    return session.sparkContext.parallelize(numbers, count).map(function).collect() if count else []
+    def _for_each(self, count: int, function: Callable[[int], _T]) -> list[_T]:
+        """What a function gives for each of the numbers below `count`, each in a task of its own."""
+        context = self.session.sparkContext
+        return context.parallelize(range(count), count).map(function).collect() if count else []

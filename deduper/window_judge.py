@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from bucket_store import failpoints
 from bucket_store.backend import PieceStore
@@ -26,7 +25,7 @@ from deduper.category_places import Categories, arrange_categories
 from deduper.clock import ClockRules
 from deduper.config import CategoryExpiry, Config
 from deduper.errors import IntegrityError
-from deduper.judge_plan import expiry_type, prepare, to_read
+from deduper.judge_plan import expiry_type
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.read_task import ReadReceipt, ReadTask
 from deduper.receipts import Receipt
@@ -36,7 +35,7 @@ from deduper.spark_errors import innermost_cause
 from deduper.spool_places import SpoolPlaces
 from deduper.staging import Attempt, StagedFile
 from deduper.verdict import Verdict
-from deduper.window_jobs import run_judge, run_read, run_write
+from deduper.window_jobs import SparkJobs
 from deduper.write_task import WriteTask, grouped
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ class _MemoryFull(Exception):
 class Judgement:
     """A window that was judged and staged, and whose counts agree.
 
-    `seconds` are the driver's by part: `build` makes the plan, `read`, `shards` and `write` are the jobs, `files` makes
+    `seconds` are the driver's by part: `read`, `shards` and `write` are the jobs, `files` makes
     ports of other formats. `task_seconds` are the work inside the tasks, summed.
     """
 
@@ -72,13 +71,13 @@ class WindowJudge:
 
     def __init__(
         self,
-        session: SparkSession,
+        jobs: SparkJobs,
         config: Config,
         log: CommitLog,
         pieces: PieceStore,
         tables: TableSettings,
     ) -> None:
-        self._session = session
+        self._jobs = jobs
         self._config = config
         self._log = log
         self._pieces = pieces
@@ -136,28 +135,23 @@ class WindowJudge:
     def _run_jobs(
         self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, directory: str
     ) -> Judgement:
-        config, session, watch = self._config, self._session, _StopWatch()
-        clock = judging.clock_rules(config, state, wall_us)
-        prepared = prepare(session, config, self._log.manifest.salt, batch)
-        frame = to_read(config, prepared.frame, clock)
-        watch.lap("build")
-        readers = run_read(frame, self._read_task(directory, clock))
+        config, watch = self._config, _StopWatch()
+        readers, rows = self._jobs.read(batch, self._read_task(directory, judging.clock_rules(config, state, wall_us)))
         watch.lap("read")
         categories = None
         if isinstance(config.expiry, CategoryExpiry):
             known = judging.category_state(state)
             categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
-        shards = run_judge(
-            session,
+        shards = self._jobs.judge(
             self._shard_task(attempt, batch, state, wall_us, directory, readers, categories),
             config.store.shards,
         )
         watch.lap("shards")
         failpoints.hit("judge.judged")
-        writers = run_write(session, self._write_task(attempt, batch, directory, readers))
+        writers = self._jobs.write(self._write_task(attempt, batch, directory, readers))
         failpoints.hit("stage.written")
         watch.lap("write")
-        staged = staging.staged_files(session, config, attempt)
+        staged = staging.staged_files(self._jobs.session, config, attempt)
         watch.lap("files")
         return Judgement(
             attempt=attempt,
@@ -165,7 +159,7 @@ class WindowJudge:
             receipts={receipt.shard: receipt for receipt in shards},
             staged=staged,
             categories=categories,
-            rows=int(prepared.rows_in.get["rows"]),
+            rows=rows,
             seconds=watch.seconds,
             task_seconds=_summed(
                 [
