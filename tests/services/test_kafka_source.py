@@ -705,7 +705,7 @@ def test_a_job_that_shows_who_it_is_needs_no_more_rights_than_these(
 ) -> None:
     """SASL inside TLS, and TLS with a certificate: Read on the topic and on the group. No message holds a secret."""
     caplog.set_level(logging.DEBUG)
-    topic = secure_broker.create_topic("guarded", 2)
+    topic = secure_broker.create_topic("guarded-source", 2)
     said = []
 
     def job(connection: Connection, name: str) -> Stream:
