@@ -14,27 +14,21 @@ from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its annotations
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in its annotations
 
 from deduper.config_kafka import KafkaSource
 from deduper.errors import DeduperError
+from deduper.kafka_clients import source_admin, source_isolation, source_options
 from deduper.kafka_errors import TopicMissingError
 from deduper.kafka_fates import error_of, lasting_error, names_a_missing_topic
 from deduper.kafka_group import GroupOffsets
 from deduper.kafka_offsets import Ends, Held, OffsetRange, Offsets, TopicPartition
-from deduper.kafka_options import connection_options, librdkafka_options
 from deduper.patience import Patience, Reporter
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _STEP_S = 5.0
-_QUIET = logging.getLogger("deduper.kafka.client")
-_QUIET.setLevel(logging.CRITICAL)
-
-
-def _client_options(source: KafkaSource) -> dict[str, str]:
-    return librdkafka_options(source.bootstrap_servers, connection_options(source.options))
 
 
 class KafkaCluster:
@@ -42,11 +36,10 @@ class KafkaCluster:
 
     def __init__(self, source: KafkaSource) -> None:
         self._source = source
-        self._group = None if source.group is None else GroupOffsets(_client_options(source), source.group)
-        self._admin = AdminClient(dict(_client_options(source)), logger=_QUIET)
+        self._group = None if source.group is None else GroupOffsets(source_options(source), source.group)
+        self._admin = source_admin(source)
         self._reporter = Reporter()
-        reads_all = source.options.get("kafka.isolation.level") == "read_uncommitted"
-        self._isolation = IsolationLevel.READ_UNCOMMITTED if reads_all else IsolationLevel.READ_COMMITTED
+        self._isolation = source_isolation(source)
         self.cluster_id: str = self._ask(
             "the brokers", lambda: self._admin.describe_cluster(request_timeout=_STEP_S).result(_STEP_S).cluster_id
         )

@@ -14,13 +14,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from deduper.kafka_clients import QUIET
 from deduper.kafka_fates import error_of
 from deduper.kafka_offsets import OffsetRange
 
 logger = logging.getLogger(__name__)
 
-_QUIET = logging.getLogger("deduper.kafka.client")
-_QUIET.setLevel(logging.CRITICAL)
 _ANSWER_S = 0.2
 
 
@@ -37,7 +36,7 @@ class GroupOffsets:
             "on_commit": self._committed,
             "error_cb": lambda _: None,
         }
-        self._consumer = Consumer(options, logger=_QUIET)
+        self._consumer = Consumer(options, logger=QUIET)
 
     def commit(self, ranges: Iterable[OffsetRange]) -> None:
         """Everything before the ends of these ranges was judged. Waits a moment for the answer, and goes on without."""

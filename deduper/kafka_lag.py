@@ -6,22 +6,19 @@ and nobody may be kept waiting for it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
-from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # not in its annotations
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in its annotations
 
 from deduper.config_kafka import KafkaSource
+from deduper.kafka_clients import source_admin, source_isolation
 from deduper.kafka_errors import BrokerUnavailableError
 from deduper.kafka_fates import error_of, names_a_missing_topic
 from deduper.kafka_offsets import Offsets, TopicPartition
-from deduper.kafka_options import connection_options, librdkafka_options
 
 _ANSWER_S = 5.0
-_ISOLATION = "kafka.isolation.level"
-_QUIET = logging.getLogger("deduper.kafka.client")
 
 
 class LatestOffsets:
@@ -30,12 +27,9 @@ class LatestOffsets:
     def __init__(self, source: KafkaSource, answer_s: float = _ANSWER_S) -> None:
         self._source = source
         self._answer_s = answer_s
-        self._admin = AdminClient(
-            dict(librdkafka_options(source.bootstrap_servers, connection_options(source.options))), logger=_QUIET
-        )
-        reads_all = source.options.get(_ISOLATION) == "read_uncommitted"
+        self._admin = source_admin(source)
         # The end that the source itself can read up to: what lies in an open transaction is not there yet.
-        self._isolation = IsolationLevel.READ_UNCOMMITTED if reads_all else IsolationLevel.READ_COMMITTED
+        self._isolation = source_isolation(source)
 
     def ask(self, places: Iterable[TopicPartition]) -> Offsets:
         """The offset after the last readable record of each of these partitions; those that are gone are left out.

@@ -19,11 +19,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bucket_store.log_values import LogState
+
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 ENDS = "kafka.ends"
 """Where a commit record keeps how far each topic partition was judged: in its `extra`."""
@@ -122,7 +125,10 @@ def parse_offsets(text: str) -> Offsets:
     Raises:
         ValueError: it is none.
     """
-    parsed = json.loads(text)
+    try:
+        parsed = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets in brackets without end") from None
     if not isinstance(parsed, dict):
         raise ValueError(f"no object of topics: {text[:100]!r}")
     offsets: Offsets = {}
@@ -130,7 +136,7 @@ def parse_offsets(text: str) -> Offsets:
         if not isinstance(partitions, dict):
             raise ValueError(f"topic {topic}: no object of partitions")
         for partition, offset in partitions.items():
-            if not isinstance(offset, int) or isinstance(offset, bool) or not partition.isdecimal():
+            if not isinstance(offset, int) or isinstance(offset, bool) or not _PARTITION.fullmatch(partition):
                 raise ValueError(f"topic {topic}, partition {partition}: {offset!r} is no offset")
             offsets[TopicPartition(topic, int(partition))] = offset
     return offsets

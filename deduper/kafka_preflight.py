@@ -25,6 +25,7 @@ from deduper.concerns import Concern, Severity, note
 from deduper.config import Config
 from deduper.config_kafka import KafkaSource
 from deduper.errors import CheckFailedError
+from deduper.kafka_clients import QUIET
 from deduper.kafka_described import Cluster, Topic
 from deduper.kafka_errors import KafkaOptionsError
 from deduper.kafka_fates import BAD_LOGIN, error_of, names_a_missing_topic
@@ -42,8 +43,6 @@ _KNOCK_S = 2.0
 _LOOK_S = 0.02
 _LEAST_S = 0.3
 _AGAIN_S = 0.5
-_QUIET = logging.getLogger("deduper.kafka.client")
-_QUIET.setLevel(logging.CRITICAL)
 _T = TypeVar("_T")
 _TOPIC_SETTINGS = (
     *("cleanup.policy", "retention.ms", "max.message.bytes", "min.insync.replicas", "message.timestamp.type"),
@@ -65,7 +64,8 @@ def require(config: Config) -> None:
     reporter = Reporter()
     seen: list[tuple[Access, Cluster]] = []
     # Without its files no client could be made, and no broker waited for.
-    has_files = not any(concern.severity is Severity.ERROR for concern in file_concerns(config))
+    files = file_concerns(config)
+    has_files = not any(concern.severity is Severity.ERROR for concern in files)
     for access in accesses(config) if has_files else []:
         patience = Patience(access.place, config.source.deadline / 1_000_000, reporter)
         while _is_silent(cluster := describe(config.name, access)):
@@ -76,7 +76,7 @@ def require(config: Config) -> None:
             time.sleep(_AGAIN_S)
             cluster = describe(config.name, access)
         seen.append((access, cluster))
-    found = [*file_concerns(config), *kafka_concerns(config, seen)]
+    found = [*files, *kafka_concerns(config, seen)]
     logger.debug("looked at Kafka in %.1f s", time.monotonic() - began)
     for concern in found:
         if concern.severity is Severity.WARNING:
@@ -141,7 +141,7 @@ class _Asking:
         self._refusals: list[KafkaError] = []
         self.heard = ""
         settings: dict[str, Any] = {**options, "error_cb": self._note_error}
-        self._admin = AdminClient(settings, logger=_QUIET)
+        self._admin = AdminClient(settings, logger=QUIET)
 
     def all(self, known: Cluster) -> Cluster:
         """Everything, beside what is known."""
@@ -260,7 +260,7 @@ class _Asking:
             "transaction.timeout.ms": transaction_timeout_ms(self._access.ports[port]),
         }
         try:
-            Producer(options, logger=_QUIET).init_transactions(self._left)
+            Producer(options, logger=QUIET).init_transactions(self._left)
         except KafkaException as exc:
             error = error_of(exc)
             if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:

@@ -7,19 +7,17 @@ absence to the next window there is one deadline for all of it.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from deduper.config_kafka import KafkaSource
+from deduper.kafka_clients import source_admin
 from deduper.kafka_errors import BrokerUnavailableError
 from deduper.kafka_failures import may_pass
 from deduper.kafka_fates import error_of
-from deduper.kafka_options import connection_options, librdkafka_options
 from deduper.patience import Reporter
 from deduper.spark_errors import innermost_cause
 from deduper.stopping import StopRequested
@@ -27,8 +25,6 @@ from deduper.stopping import StopRequested
 _ASK_EVERY_S = 3.0
 _ANSWER_S = 1.0
 _PAUSE_S = 0.5
-_QUIET = logging.getLogger("deduper.kafka.client")
-_QUIET.setLevel(logging.CRITICAL)
 
 
 class BrokerWatch:
@@ -124,6 +120,5 @@ class BrokerWatch:
 
 
 def _asking(source: KafkaSource) -> Callable[[], object]:
-    options = librdkafka_options(source.bootstrap_servers, connection_options(source.options))
-    admin = AdminClient(dict(options), logger=_QUIET)
+    admin = source_admin(source)
     return lambda: admin.list_topics(timeout=_ANSWER_S)

@@ -61,6 +61,11 @@ _SETTINGS = {
     "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
     # Windows are numbered and watched by us; Spark's own records of a query would only grow.
     "spark.sql.streaming.numRecentProgressUpdates": "2",
+    # Kept for an interface that nobody looks at, a thousand of each by default: the heap of a long run grows with them.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
     "spark.log.level": "ERROR",
     # Without a file of its own Spark tells the terminal about its logging first.
     "spark.driver.extraJavaOptions": " ".join(

@@ -23,6 +23,7 @@ from bucket_store.manifest import read_manifest
 from bucket_store.marks import decode_intent, encode_intent, read_intents, read_published, write_intent
 from bucket_store.matches import TableLayout
 from bucket_store.piece import dump_piece
+from bucket_store.profile_file import Profiles, WindowProfile, read_profiles
 from bucket_store.sealed import seal, unseal
 from bucket_store.sources_file import decode_sources, encode_sources, read_sources, write_sources
 from bucket_store.table_file import create_table, open_table
@@ -98,6 +99,7 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
     write_intent(root, test_marks.INTENT)
     ref = write_sources(root, window=3, epoch=1, attempt=0, partitions=partitions)
     HeartBeat(root, "host:1").beat()
+    Profiles(root).add(WindowProfile(2, 1, 5, 1000, 1.5, {"judge": 1.25, "publish": 0.25}))
 
     def of(name: str, read: Callable[[Any], object], *, is_absent: bool = False) -> Format:
         path = root / name
@@ -114,6 +116,7 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
         of(f"intents/{test_marks.INTENT.epoch:06d}", lambda fs: read_intents(root, fs=fs) or None, is_absent=True),
         of(f"sources/{ref.name}", lambda fs: read_sources(root, 3, ref, fs=fs)),
         of("heartbeat", lambda fs: read_beat(root, fs=fs), is_absent=True),
+        of("profile", lambda fs: read_profiles(root, fs=fs) or None, is_absent=True),
     ]
 
 

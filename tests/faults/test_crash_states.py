@@ -347,7 +347,7 @@ def test_publishing_before_the_commit_record_is_found(tmp_path: Path, monkeypatc
 
 def test_a_recovery_that_leaves_publishing_out_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed and not published would be discarded."""
-    monkeypatch.setattr(owner, "publish_window", lambda config, log, window, outputs: log.forget_outputs(window))
+    monkeypatch.setattr(owner, "publish_window", lambda config, log, window, *_: log.forget_outputs(window))
     found = first_violation(Scene(Plan(windows=2), tmp_path), "unpublished", lambda name, path: False)
     assert "rows of window" in found
 

@@ -14,10 +14,10 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 
@@ -30,13 +30,14 @@ from bucket_store import (
     marks,
     piece,
     piece_reader,
+    profile_file,
     sealed,
     sources_file,
 )
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from bucket_store.log_state import fold
 from bucket_store.log_values import LogState
-from deduper import checkpoint, config_file, ddl, digests, key_values, units, yaml_tree
+from deduper import checkpoint, config_file, ddl, digests, kafka_offsets, key_values, units, yaml_tree
 from deduper.errors import ConfigError, IntegrityError, UsageError
 from tests.fuzz import shapes
 
@@ -238,6 +239,26 @@ def assert_typed_all(values: tuple[Any, ...]) -> None:
     """As `assert_typed`, of each."""
     for value in values:
         assert_typed(value)
+
+
+_PROFILE: list[Any] = [
+    ["judge", "publish"],
+    [[0, 1, 5, 1000, 1_500_000, {0: 1_250_000, 1: 250_000}], [1, 1, 6, 0, 7, {}]],
+]
+
+
+def _run_profile(data: bytes) -> None:
+    whole = shapes.unwrapped(data, profile_file.MAGIC, _PROFILE, msgpack.packb)
+    with suppress(CorruptionError, UnknownFormatError, TypeError, ValueError):
+        found = profile_file.decode_profiles(whole, file="f")
+        assert_typed_all(found)
+        if all(0 <= moment < 1e12 for each in found for moment in (each.seconds, *each.phases.values())):
+            again = profile_file.decode_profiles(profile_file.encode_profiles(found), file="f")
+            assert [replace(each, seconds=0.0, phases={}) for each in again] == [
+                replace(each, seconds=0.0, phases={}) for each in found
+            ]
+    # For everybody who asks it is there or not.
+    assert profile_file.read_profiles(Path("store"), fs=cast(Any, OneFile(whole))) is not None
 
 
 _BEAT = ["host:1", bytes(8), 3]
@@ -503,6 +524,30 @@ def _seeds_ddl() -> Iterator[bytes]:
     yield b"a decimal(" + b"9" * 5000 + b")"
 
 
+def _run_offsets(data: bytes) -> None:
+    """Offsets of topic partitions, as Spark writes them: what is read is written so that it is read again."""
+    with suppress(ValueError):
+        found = kafka_offsets.parse_offsets(data.decode("utf-8", "replace"))
+        for place, offset in found.items():
+            assert_typed(place)
+            assert type(offset) is int
+        assert kafka_offsets.parse_offsets(kafka_offsets.write_offsets(found)) == found
+
+
+def _seeds_offsets() -> Iterator[bytes]:
+    for text in (
+        '{"clicks": {"0": 23, "10": 0}, "a.b": {}}',
+        "{}",
+        '{"t": {"0": true}}',
+        '{"t": {"-1": 1}}',
+        '{"t": 1}',
+    ):
+        yield text.encode()
+    yield b"[" * 100_000
+    yield b'{"t": {"' + b"9" * 5000 + b'": 1}}'
+    yield b'{"t": {"0": ' + b"9" * 5000 + b"}}"
+
+
 def _run_duration(data: bytes) -> None:
     """Durations and sizes: what is read is printed so that it is read again as the same number."""
     text = data.decode("utf-8", "replace")
@@ -574,6 +619,12 @@ TARGETS: dict[str, Target] = {
         _run_heartbeat,
         lambda: _three_ways(sealed.seal(heartbeat.MAGIC, 1, msgpack.packb(_BEAT)), _BEAT),
     ),
+    "profile": Target(
+        (profile_file,),
+        _run_profile,
+        lambda: _three_ways(sealed.seal(profile_file.MAGIC, 1, msgpack.packb(_PROFILE)), _PROFILE),
+    ),
+    "offsets": Target((kafka_offsets,), _run_offsets, _seeds_offsets),
     "generation": Target(
         (generation,),
         _run_generation,

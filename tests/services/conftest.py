@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from deduper import kafka_jars
@@ -75,11 +77,25 @@ def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
 def session(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for all jobs that run in the tests' own process, with Spark's connector."""
     os.environ[kafka_jars.VARIABLE] = str(connector_jars()[0].parent)
+    _end_jvm()
     topics = dict.fromkeys(PORTS, "nothing")
     more = settings(broker, "none", topics, spark={"spark.master": "local[2,4]", "spark.driver.memory": "1g"})
     started = start_session(KafkaJob(tmp_path_factory.mktemp("session"), None, more).config)
     yield started
     started.stop()
+
+
+def _end_jvm() -> None:
+    """End the JVM that other tests have left: a JVM that runs takes no further jars for its driver."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture
