@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from deduper.checkpoint import ListedFile
 from deduper.clock import POSITION_BITS
 from deduper.config import FilesSource
+from deduper.ddl import quoted
 from deduper.verdict import Fate
 
 SPARK_SETTINGS = {
@@ -131,7 +132,7 @@ def read_files(session: SparkSession, source: FilesSource, files: Sequence[Sourc
         row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
     else:
         frame = reader.schema(source.columns).format(source.file_format).load(paths)
-        record = F.struct(*[F.col(f"`{column.name}`") for column in source.parsed_columns]).alias(LINE)
+        record = F.struct(*[F.col(quoted(column.name)) for column in source.parsed_columns]).alias(LINE)
         row = F.col("_metadata.row_index")
     rows = frame.select(
         record,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,18 +19,14 @@ from deduper.kafka_source import RECORD
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.parse import CATEGORY, EXPIRY, FATE, ORDER, RAW, record_column, with_keys
 from deduper.source_batch import SourceBatch
-from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict
+from deduper.verdict import INT64_MAX, INT64_MIN, Fate
 
-HI, LO, LATEST, SHARD, JUDGED, DEDUP, PORT = "_hi", "_lo", "_latest", "_shard", "_judged", "_dedup", "_port"
-_CLOCKED, _CATEGORY_ID = "_clocked", "_category_id"
-_AHEAD, _JUMP, _OLDER = "_ahead", "_jump", "_older"
-_PORTS = [verdict.port for verdict in Verdict]
-_FIRST_ERROR = int(Fate.MALFORMED)
+_HI, _LO = "_hi", "_lo"
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Tuples of a window before the clock: REC, RAW, FATE, ORDER, HI, LO and EXPIRY or CATEGORY."""
+    """Tuples of a window before the clock: REC, RAW, FATE, ORDER, digests and EXPIRY or CATEGORY."""
 
     frame: DataFrame
     rows_in: Observation
@@ -47,16 +42,20 @@ def prepare(session: SparkSession, config: Config, salt: bytes, batch: SourceBat
     keyed = with_keys(frame, config)
     columns = [(record_column(column), column.type.text) for column in config.key_columns]
     hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(columns, salt)
-    return Prepared(keyed.withColumn(HI, hi).withColumn(LO, lo), counted)
+    return Prepared(keyed.withColumn(_HI, hi).withColumn(_LO, lo), counted)
 
 
 def to_read(config: Config, prepared: DataFrame, clock: ClockRules | None) -> DataFrame:
-    """What the reading tasks get of every record: what judging needs, then what the ports get."""
+    """What the reading tasks get of every record: what judging needs, then what the ports get.
+
+    The source's columns are called by their number: a name of theirs may be one of ours, or hold any sign.
+    """
     key = CATEGORY if config.expiry.by == "category" else EXPIRY
-    columns = [F.col(HI), F.col(LO), F.col(ORDER), F.col(FATE), F.col(key)]
+    columns = [F.col(_HI), F.col(_LO), F.col(ORDER), F.col(FATE), F.col(key)]
     columns.append(F.when(_may_be_error(clock), F.col(RAW)).alias(RAW))
     if file_sinks(config):
-        columns += [record_column(column).alias(column.name) for column in config.source.parsed_columns]
+        parsed = enumerate(config.source.parsed_columns)
+        columns += [record_column(column).alias(f"_{number}") for number, column in parsed]
     if topic_sinks(config):
         columns.append(F.col(RECORD))
     return prepared.select(*columns)
@@ -89,31 +88,3 @@ def _guards(rules: ClockRules) -> list[int | float] | None:
             return None
         bounds.append(rules.latest + rules.max_jump)
     return [min(max(bound, INT64_MIN), INT64_MAX) for bound in bounds]
-
-
-def dedup_type(config: Config) -> str:
-    """The DDL of the struct DEDUP."""
-    first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {_expiry_ddl(config)}>"
-    return (
-        "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"
-        f"{first if config.store.first_seen else ''}>"
-    )
-
-
-def _expiry_ddl(config: Config) -> str:
-    scale = config.point_scale
-    if scale.is_time:
-        return "timestamp"
-    if scale.is_float:
-        return "double"
-    return f"decimal(18,{scale.scale})" if scale.scale else "bigint"
-
-
-def expiry_type(config: Config) -> pa.DataType:
-    """What an expiry key is in `_dedup.first_seen`."""
-    scale = config.point_scale
-    if scale.is_time:
-        return pa.timestamp("us", "UTC")
-    if scale.is_float:
-        return pa.float64()
-    return pa.decimal128(18, scale.scale) if scale.scale else pa.int64()

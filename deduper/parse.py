@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from deduper.config import CategoryExpiry, Config, EventTimeExpiry, FilesSource
 from deduper.config_kafka import KafkaValue
 from deduper.ddl import Column as SourceColumn
+from deduper.ddl import quoted
 from deduper.file_source import LINE, ROW, is_text
 from deduper.verdict import Fate
 
@@ -120,7 +121,7 @@ def with_keys(rows: DataFrame, config: Config) -> DataFrame:
 
 def record_column(column: SourceColumn) -> Column:
     """A column of the source's record, in its declared type."""
-    return F.col(f"{REC}.`{column.name}`")
+    return F.col(f"{REC}.{quoted(column.name)}")
 
 
 def _expiry_key(config: Config, column: SourceColumn) -> tuple[Column, Column]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickle
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -73,8 +72,7 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
     began = time.perf_counter()
-    # A name of its own for every attempt: a twin must not write into the file that another's receipt names.
-    name = uuid.uuid4().hex
+    name = spool.new_name()
     keys = _Keys(task)
     first = next(batches, None)
     if first is None:
@@ -82,7 +80,7 @@ def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
     kept = [_ORDER_COLUMN, *range(_JUDGED_COLUMNS, len(first.schema))]
     schema = pa.schema([first.schema.field(column) for column in kept])
     writing = 0.0
-    with pa.OSFile(spool.rows_file(task.directory, name), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with spool.writer(spool.rows_file(task.directory, name), schema) as writer:
         batch: pa.RecordBatch | None = first
         while batch is not None:
             keys.add(batch.columns[:_JUDGED_COLUMNS])

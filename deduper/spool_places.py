@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -41,10 +42,13 @@ class SpoolPlaces:
         return folder
 
     def remove(self, folder: Path) -> None:
-        """An attempt has ended."""
-        size = sum(file.stat().st_size for file in folder.iterdir())
+        """An attempt has ended; when it has failed, some of its tasks may not know yet, and write."""
+        size = 0
+        for file in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                size += file.stat().st_size
         self._greatest_bytes = max(self._greatest_bytes, size)
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def was_full(self, folder: Path) -> bool:
         """A job failed for want of room: whether it may be tried again on the disk."""

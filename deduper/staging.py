@@ -1,13 +1,15 @@
 """The rows of a window's ports as files nobody sees yet, and the names they will be published under.
 
-One judged frame is written once, into `<directory>/_staging/<window>-<epoch>-<attempt>/_port=<port>/`, in the format
-the ports share, or as Parquet when they differ. Ports of another format, or on another file system, are made from the
-staged rows, in their own `_staging`; nothing is judged twice.
+The tasks that write (`write_task`) leave Parquet in `<directory>/_staging/<window>-<epoch>-<attempt>/_port=<port>/`.
+Ports of another format, or on another file system, are made from those files, in their own `_staging`; nothing is
+judged twice. A file counts when a task's receipt names it: an attempt that died, or lost against a twin, may leave
+others.
 
 Readers of Spark, Arrow and most others skip names that begin with an underscore, so a port's directory can be read
 while windows are staged below it.
 
-Spark writes the staged files, with its own I/O. What makes them durable, public or gone goes through a `FileSystem`.
+Staged files are written with the I/O of Arrow and of Spark. What makes them durable, public or gone goes through a
+`FileSystem`.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from bucket_store.durable import LOCAL, FileSystem, listed, make_directories, re
 from bucket_store.log_record import OutputFile
 from deduper.config import Config, FileSink
 from deduper.config_kafka import KafkaSink
+from deduper.dedup_column import DEDUP, dedup_ddl
 from deduper.errors import IntegrityError
-from deduper.judge_plan import DEDUP, PORT, dedup_type
+from deduper.full_disk import telling_where
 from deduper.kafka_rows import SLOT
 from deduper.output_names import (
     PUBLISHED,
@@ -55,9 +58,9 @@ __all__ = [
     "final_name",
     "make_durable",
     "make_port_directories",
+    "make_staging",
     "publish",
     "staged_files",
-    "staging_format",
     "staging_home",
     "where_they_lie",
 ]
@@ -76,14 +79,6 @@ class StagedFile:
     slots: tuple[int, ...] = ()
 
 
-def staging_format(sinks: Mapping[str, FileSink], topics: Mapping[str, KafkaSink]) -> str:
-    """The format of the one staged write: JSON when every port is JSON files, otherwise Parquet.
-
-    CSV is always made from staged Parquet: its rows cannot be counted without parsing them, and it holds no struct.
-    """
-    return "json" if sinks and not topics and all(sink.format == "json" for sink in sinks.values()) else "parquet"
-
-
 def staging_home(config: Config) -> Path:
     """The directory whose `_staging` takes the one write: the first file port's, or the store's when there is none."""
     sinks = file_sinks(config)
@@ -96,27 +91,42 @@ def make_port_directories(config: Config, *, fs: FileSystem = LOCAL) -> None:
         make_directories(fs, sink.path)
 
 
-def staged_files(session: SparkSession, config: Config, attempt: Attempt) -> dict[str, list[StagedFile]]:
-    """The files of each port in its own format, from the Parquet files of an attempt."""
-    sinks, topics = file_sinks(config), topic_sinks(config)
+def make_staging(config: Config, attempt: Attempt) -> Path:
+    """The folders into which an attempt's tasks write their files; gives the one they lie in.
+
+    Made by the driver alone: a task that nobody waits for any more must not bring back what was discarded.
+    """
     target = staging_home(config) / STAGING / attempt.folder
-    staged_format = "parquet"
+    with telling_where(target):
+        for port in (*file_sinks(config), *topic_sinks(config)):
+            _port_folder(target, port).mkdir(parents=True)
+    return target
+
+
+def _port_folder(target: Path, port: str) -> Path:
+    return target / f"_port={port}"
+
+
+def staged_files(
+    session: SparkSession, config: Config, attempt: Attempt, written: Sequence[Mapping[str, str]]
+) -> dict[str, list[StagedFile]]:
+    """The files of each port in its own format, from those that the tasks of an attempt have `written`, by port."""
+    sinks, topics = file_sinks(config), topic_sinks(config)
     staged: dict[str, list[StagedFile]] = {}
-    for port, sink in sinks.items():
-        source = target / f"{PORT}={port}"
-        if not source.is_dir():
+    for port in (*sinks, *topics):
+        files = sorted(Path(of_task[port]) for of_task in written if port in of_task)
+        if not files:
             continue
-        if sink.format == staged_format:
-            if not _same_file_system(source, sink.path):
-                source = _copied(source, sink.path / STAGING / attempt.folder / source.name)
-            staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in _data_files(source)]
+        if port in topics:
+            staged[port] = [StagedFile(port, file, _rows(file, "parquet"), _slots(file)) for file in files]
+        elif sinks[port].format == "parquet":
+            directory = sinks[port].path
+            if not _same_file_system(files[0], directory):
+                files = _copied(files, _port_folder(directory / STAGING / attempt.folder, port))
+            staged[port] = [StagedFile(port, file, _rows(file, "parquet")) for file in files]
         else:
-            staged[port] = _restage(session, config, port, sink, source, staged_format, attempt)
+            staged[port] = _restaged(session, config, port, sinks[port], files, attempt)
             failpoints.hit("stage.restaged")
-    for port in topics:
-        if (target / f"{PORT}={port}").is_dir():
-            files = _data_files(target / f"{PORT}={port}")
-            staged[port] = [StagedFile(port, file, _rows(file, staged_format), _slots(file)) for file in files]
     return staged
 
 
@@ -125,37 +135,36 @@ _LOCAL_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _TIMES = {"timestampFormat": f"{_LOCAL_TIME}XXX", "timestampNTZFormat": _LOCAL_TIME}
 
 
-def _copied(source: Path, target: Path) -> Path:
-    """The data files of a directory, byte for byte in another."""
-    target.mkdir(parents=True)
-    for file in _data_files(source):
-        shutil.copyfile(file, target / file.name)
-    return target
+def _copied(files: Sequence[Path], target: Path) -> list[Path]:
+    """These files, byte for byte in another directory."""
+    with telling_where(target):
+        target.mkdir(parents=True)
+        return [Path(shutil.copyfile(file, target / file.name)) for file in files]
 
 
-def _restage(
-    session: SparkSession, config: Config, port: str, sink: FileSink, source: Path, staged_format: str, attempt: Attempt
+def _restaged(
+    session: SparkSession, config: Config, port: str, sink: FileSink, files: Sequence[Path], attempt: Attempt
 ) -> list[StagedFile]:
     """A port's rows in its own format, made from the staged ones."""
-    schema = f"{config.source.columns}, {DEDUP} {dedup_type(config)}"
-    rows = session.read.schema(schema).format(staged_format).load(str(source))
+    schema = f"{config.source.columns}, {DEDUP} {dedup_ddl(config)}"
+    rows = session.read.schema(schema).parquet(*map(str, files))
     if sink.format == "csv":
         rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
     # Another name than the staged rows have: they may lie in this very folder.
     target = sink.path / STAGING / attempt.folder / f"{port}.{sink.format}"
-    counts = {file: _rows(file, staged_format) for file in _data_files(source)}
     # Quotes are doubled inside quoted fields (RFC 4180): Spark's own default, a backslash, is read wrongly elsewhere.
     writer = rows.write.format(sink.format).options(**_TIMES, header="true", escape='"')
     # Or blanks at the ends of a text would be lost in CSV.
     writer.options(ignoreLeadingWhiteSpace="false", ignoreTrailingWhiteSpace="false").save(str(target))
-    files = _data_files(target)
+    made = _data_files(target)
     if sink.format == "csv":
         # Quoted fields hold line ends, so only a parser can count CSV rows; the frame was read from counted Parquet.
+        count = sum(_rows(file, "parquet") for file in files)
         written = session.read.options(header="true", multiLine="true", escape='"').csv(str(target)).count()
-        if written != sum(counts.values()):
-            raise IntegrityError(f"port {port}: {sum(counts.values())} rows staged, {written} rows written as CSV")
-        return [StagedFile(port, file, written if number == 0 else 0) for number, file in enumerate(files)]
-    return [StagedFile(port, file, _rows(file, sink.format)) for file in files]
+        if written != count:
+            raise IntegrityError(f"port {port}: {count} rows staged, {written} rows written as CSV")
+        return [StagedFile(port, file, written if number == 0 else 0) for number, file in enumerate(made)]
+    return [StagedFile(port, file, _rows(file, sink.format)) for file in made]
 
 
 def make_durable(

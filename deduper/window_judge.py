@@ -24,8 +24,9 @@ from deduper import judging, staging
 from deduper.category_places import Categories, arrange_categories
 from deduper.clock import ClockRules
 from deduper.config import CategoryExpiry, Config
-from deduper.errors import IntegrityError
-from deduper.judge_plan import expiry_type
+from deduper.dedup_column import expiry_type
+from deduper.errors import CannotWriteError, IntegrityError
+from deduper.full_disk import cannot_write
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.read_task import ReadReceipt, ReadTask
 from deduper.receipts import Receipt
@@ -36,12 +37,15 @@ from deduper.spool_places import SpoolPlaces
 from deduper.staging import Attempt, StagedFile
 from deduper.verdict import Verdict
 from deduper.window_jobs import SparkJobs
+from deduper.worker_errors import raised_in_worker
 from deduper.write_task import WriteTask, grouped
 
 logger = logging.getLogger(__name__)
 
 _MOST_DISAGREEMENTS = 2
-_NO_ROOM = "No space left on device"
+_CODEC = "spark.sql.parquet.compression.codec"
+_CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
+"""Spark's names that are not Arrow's."""
 
 
 class _MemoryFull(Exception):
@@ -91,7 +95,8 @@ class WindowJudge:
 
         Raises:
             IntegrityError: counts that do not agree, twice.
-            PySparkException: Spark failed, and not over input.
+            CannotWriteError: a file system is full or read-only.
+            PySparkException, Py4JJavaError: Spark failed, and not over input.
         """
         disagreements = 0
         while True:
@@ -126,9 +131,16 @@ class WindowJudge:
         try:
             return self._run_jobs(attempt, batch, state, wall_us, str(folder))
         except (PySparkException, Py4JJavaError) as exc:
-            if _NO_ROOM in str(exc) and self._spool.was_full(folder):
+            raised = raised_in_worker(exc)
+            if isinstance(raised, CannotWriteError) and str(folder) in str(raised) and self._spool.was_full(folder):
                 raise _MemoryFull from exc
-            raise
+            if isinstance(raised, CannotWriteError):
+                raise raised from exc
+            outputs = staging.staging_home(self._config) / staging.STAGING / attempt.folder
+            failure = cannot_write(exc, "the outputs", outputs)
+            if failure is None:
+                raise
+            raise failure from exc
         finally:
             self._spool.remove(folder)
 
@@ -148,10 +160,10 @@ class WindowJudge:
         )
         watch.lap("shards")
         failpoints.hit("judge.judged")
-        writers = self._jobs.write(self._write_task(attempt, batch, directory, readers))
+        writers = self._jobs.write(self._write_task(attempt, batch, directory, readers, shards))
         failpoints.hit("stage.written")
         watch.lap("write")
-        staged = staging.staged_files(self._jobs.session, config, attempt)
+        staged = staging.staged_files(self._jobs.session, config, attempt, [writer.files for writer in writers])
         watch.lap("files")
         return Judgement(
             attempt=attempt,
@@ -212,27 +224,34 @@ class WindowJudge:
         )
 
     def _write_task(
-        self, attempt: Attempt, batch: SourceBatch, directory: str, readers: Sequence[ReadReceipt]
+        self,
+        attempt: Attempt,
+        batch: SourceBatch,
+        directory: str,
+        readers: Sequence[ReadReceipt],
+        shards: Sequence[Receipt],
     ) -> WriteTask:
         config, topics = self._config, topic_sinks(self._config)
         ports = (*file_sinks(config), *topics)
         keeps_order = any(sink.preserve_order for sink in topics.values())
+        codec = str(config.spark.get(_CODEC, "snappy")).lower()
         return WriteTask(
             directory=directory,
-            target=str(staging.staging_home(config) / staging.STAGING / attempt.folder),
+            target=str(staging.make_staging(config, attempt)),
             window=attempt.window,
-            shards=config.store.shards,
             readers=tuple((receipt.name, receipt.rows) for receipt in readers),
+            verdicts=tuple(receipt.verdicts for receipt in shards),
             groups=grouped([receipt.rows for receipt in readers], config.store.shards) if ports else (),
             ports=ports,
             topics=frozenset(topics),
-            has_record=bool(topics),
+            columns=tuple(column.name for column in config.source.parsed_columns) if file_sinks(config) else (),
+            codec=_CODECS.get(codec, codec),
             source_names=batch.names,
             source_starts=batch.starts,
             source_slots=batch.slots if keeps_order else None,
             keep_first_seen=config.store.first_seen,
             expiry_type=expiry_type(config),
-            expiry_scale=config.point_scale.scale,
+            expiry_scale=None if config.expiry.by in ("never", "category") else config.point_scale.scale,
         )
 
     def _abandon(self, judgement: Judgement) -> None:

@@ -7,6 +7,7 @@ leaves by. The records are mapped, not read; each is copied once, into the colum
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,11 +21,14 @@ from pyarrow import parquet
 from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import POSITION_BITS
+from deduper.dedup_column import DEDUP
+from deduper.full_disk import telling_where
 from deduper.kafka_rows import rows_to_send
 from deduper.shard_task import REASONS
 from deduper.verdict import Verdict
 
-DEDUP, RAW = "_dedup", "_raw"
+_FIRST_COLUMN = 2
+"""How many columns come before those of the source: ORDER, RAW."""
 _ROW_GROUP_BYTES = 64 << 20
 _PORTS = tuple(verdict.port for verdict in Verdict)
 
@@ -34,34 +38,39 @@ class WriteTask:
     """What a writer must know; pickled into the job.
 
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
-    `ports` are those that are written, each into `<target>/_port=<port>`; `topics` are those of them whose rows are
-    sent (`kafka_rows`), the others are written with the source's columns and `_dedup`. `source_slots` are the writers
-    of topics for each source partition, None where order needs no keeping. `expiry_type` is what an expiry key is in
-    `_dedup.first_seen`.
+    `verdicts` are the names under which the shards left theirs. `ports` are those that are written, each into
+    `<target>/_port=<port>`, which is there; `topics` are those of them whose rows are sent (`kafka_rows`), the others
+    are written with the source's `columns` and `_dedup`, compressed by `codec`. `source_slots` are the writers of
+    topics for each source partition, None where order needs no keeping. `expiry_type` is what an expiry key is in
+    `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None where tuples have no expiry key.
     """
 
     directory: str
     target: str
     window: int
-    shards: int
     readers: tuple[tuple[str, int], ...]
+    verdicts: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
     ports: tuple[str, ...]
     topics: frozenset[str]
-    has_record: bool
+    columns: tuple[str, ...]
+    codec: str
     source_names: tuple[str, ...]
     source_starts: tuple[int, ...]
     source_slots: tuple[int, ...] | None
     keep_first_seen: bool
     expiry_type: pa.DataType
-    expiry_scale: int
+    expiry_scale: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt:
-    """What a writer has written: rows by port; and how long it took."""
+    """The files that a writer has written, at most one a port, and how long it took.
 
-    rows: dict[str, int]
+    What lies in a port's folder and is named by no receipt is of another attempt at the same task.
+    """
+
+    files: dict[str, str]
     seconds: dict[str, float]
 
 
@@ -70,9 +79,9 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
     began = time.perf_counter()
     files = {port: _PortFile(task, writer, port) for port in task.ports}
     with ExitStack() as stack:
-        verdicts = [stack.enter_context(spool.mapped(spool.verdicts_file(task.directory, s))) for s in _shards(task)]
+        verdicts = [stack.enter_context(spool.mapped(spool.verdicts_file(task.directory, s))) for s in task.verdicts]
         firsts = (
-            [stack.enter_context(spool.mapped(spool.firsts_file(task.directory, s))) for s in _shards(task)]
+            [stack.enter_context(spool.mapped(spool.firsts_file(task.directory, s))) for s in task.verdicts]
             if task.keep_first_seen
             else []
         )
@@ -93,13 +102,9 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
             file.close()
     failpoints.hit("write.done")
     return WriteReceipt(
-        rows={port: file.rows for port, file in files.items() if file.rows},
+        files={port: str(file.path) for port, file in files.items() if file.has_rows},
         seconds={"ports": time.perf_counter() - began},
     )
-
-
-def _shards(task: WriteTask) -> range:
-    return range(task.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,8 @@ def _column(table: pa.Table, name: str) -> pa.Array:
 
 def _expiry(stored: pa.Array, task: WriteTask) -> pa.Array:
     """Stored expiry keys as values of the user's world."""
+    if task.expiry_scale is None:
+        return pa.nulls(len(stored), task.expiry_type)
     if pa.types.is_timestamp(task.expiry_type):
         return stored.view(task.expiry_type)
     if task.expiry_scale:
@@ -175,11 +182,16 @@ class _PortFile:
         self._number = writer
         self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
-        self._path = Path(task.target, f"_port={port}", f"part-{writer:05d}.snappy.parquet")
+        # A name of its own for every attempt; the number first, for files are published in the order of their names.
+        self.path = Path(task.target, f"_port={port}", f"part-{writer:05d}-{uuid.uuid4().hex}.parquet")
         self._writer: parquet.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self.rows = 0
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a file."""
+        return self._writer is not None
 
     def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, first_seen: _FirstSeen | None) -> None:
         """Take the port's rows of a batch, whose first row has number `begin` in its reading task."""
@@ -192,16 +204,15 @@ class _PortFile:
         rows = np.flatnonzero(mine) + begin
         order = taken.column(0).to_numpy()
         dedup = self._dedup(order, taken.column(1), judged.reason[rows], first_seen and first_seen.of(rows))
-        last = len(taken.columns) - self._task.has_record
+        names = self._task.columns
         if self._port in self._task.topics:
-            whole = rows_to_send(taken.column(last), dedup, self._slots(order))
+            whole = rows_to_send(taken.column(_FIRST_COLUMN + len(names)), dedup, self._slots(order))
         else:
-            columns = {name: taken.column(at) for at, name in enumerate(batch.schema.names[2:last], 2)}
+            columns = [taken.column(_FIRST_COLUMN + number) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
-            whole = pa.RecordBatch.from_arrays([*columns.values(), struct], [*columns, DEDUP])
+            whole = pa.RecordBatch.from_arrays([*columns, struct], [*names, DEDUP])
         self._waiting.append(whole)
         self._waiting_bytes += whole.nbytes
-        self.rows += count
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self.drain()
 
@@ -237,21 +248,23 @@ class _PortFile:
             return
         table = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        if self._writer is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = parquet.ParquetWriter(
-                self._path,
-                table.schema,
-                compression="snappy",
-                store_schema=False,
-                write_page_checksum=True,
-            )
-        self._writer.write_table(table, row_group_size=table.num_rows)
+        with telling_where(self.path):
+            if self._writer is None:
+                self._writer = parquet.ParquetWriter(
+                    self.path,
+                    table.schema,
+                    compression=self._task.codec,
+                    store_schema=False,
+                    store_decimal_as_integer=True,
+                    write_page_checksum=True,
+                )
+            self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> None:
         """End the file."""
         if self._writer is not None:
-            self._writer.close()
+            with telling_where(self.path):
+                self._writer.close()
 
 
 def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.Array:
