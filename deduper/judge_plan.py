@@ -20,13 +20,9 @@ from deduper.kafka_source import RECORD
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.parse import CATEGORY, EXPIRY, FATE, ORDER, RAW, record_column, with_keys
 from deduper.source_batch import SourceBatch
-from deduper.verdict import INT64_MAX, INT64_MIN, Fate, Verdict
+from deduper.verdict import INT64_MAX, INT64_MIN, Fate
 
-HI, LO, LATEST, SHARD, JUDGED, DEDUP, PORT = "_hi", "_lo", "_latest", "_shard", "_judged", "_dedup", "_port"
-_CLOCKED, _CATEGORY_ID = "_clocked", "_category_id"
-_AHEAD, _JUMP, _OLDER = "_ahead", "_jump", "_older"
-_PORTS = [verdict.port for verdict in Verdict]
-_FIRST_ERROR = int(Fate.MALFORMED)
+HI, LO = "_hi", "_lo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,7 @@ def _guards(rules: ClockRules) -> list[int | float] | None:
 
 
 def dedup_type(config: Config) -> str:
-    """The DDL of the struct DEDUP."""
+    """The DDL of the struct `_dedup`."""
     first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {_expiry_ddl(config)}>"
     return (
         "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"

@@ -7,10 +7,14 @@
 
 All are Arrow IPC files; a row is named by its number in its reading task. Nothing here is truth and nothing outlives
 its window: a record never names it, and a process that dies leaves a folder for the next start to remove.
+
+A task may run twice, and its twin may come when others already read. A reading task has a name of its own each time; a
+shard's files have one name, hold the same whoever writes them, and come into their place whole.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,10 +48,15 @@ def firsts_file(directory: str, shard: int) -> str:
 
 
 def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
-    """A file of these batches, of which there is at least one; all have one schema."""
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+    """A file of these batches, of which there is at least one; all have one schema.
+
+    A file that is there already is replaced, never written into: it may be mapped.
+    """
+    temporary = f"{path}.{uuid.uuid4().hex}"
+    with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
+    Path(temporary).replace(path)
 
 
 @contextmanager

@@ -1,20 +1,21 @@
 """The rows of a window's ports as files nobody sees yet, and the names they will be published under.
 
-One judged frame is written once, into `<directory>/_staging/<window>-<epoch>-<attempt>/_port=<port>/`, in the format
-the ports share, or as Parquet when they differ. Ports of another format, or on another file system, are made from the
-staged rows, in their own `_staging`; nothing is judged twice.
+The rows of a window are written once, into `<directory>/_staging/<window>-<epoch>-<attempt>/_port=<port>/`, as Parquet.
+Ports of another format, or on another file system, are made from the staged rows, in their own `_staging`; nothing is
+judged twice. Of what lies in these folders only the files that a writer's receipt names are the window's.
 
 Readers of Spark, Arrow and most others skip names that begin with an underscore, so a port's directory can be read
 while windows are staged below it.
 
-Spark writes the staged files, with its own I/O. What makes them durable, public or gone goes through a `FileSystem`.
+Tasks of Spark write the staged files, with their own I/O. What makes them durable, public or gone goes through a
+`FileSystem`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from bucket_store.log_record import OutputFile
 from deduper.config import Config, FileSink
 from deduper.config_kafka import KafkaSink
 from deduper.errors import IntegrityError
-from deduper.judge_plan import DEDUP, PORT, dedup_type
+from deduper.judge_plan import dedup_type
 from deduper.kafka_rows import SLOT
 from deduper.output_names import (
     PUBLISHED,
@@ -43,6 +44,7 @@ from deduper.output_names import (
     staging_homes,
     topic_sinks,
 )
+from deduper.write_task import DEDUP, WriteReceipt, port_folder
 
 __all__ = [
     "PUBLISHED",
@@ -55,10 +57,11 @@ __all__ = [
     "final_name",
     "make_durable",
     "make_port_directories",
+    "make_staging",
     "publish",
     "staged_files",
-    "staging_format",
     "staging_home",
+    "staging_target",
     "where_they_lie",
 ]
 
@@ -76,14 +79,6 @@ class StagedFile:
     slots: tuple[int, ...] = ()
 
 
-def staging_format(sinks: Mapping[str, FileSink], topics: Mapping[str, KafkaSink]) -> str:
-    """The format of the one staged write: JSON when every port is JSON files, otherwise Parquet.
-
-    CSV is always made from staged Parquet: its rows cannot be counted without parsing them, and it holds no struct.
-    """
-    return "json" if sinks and not topics and all(sink.format == "json" for sink in sinks.values()) else "parquet"
-
-
 def staging_home(config: Config) -> Path:
     """The directory whose `_staging` takes the one write: the first file port's, or the store's when there is none."""
     sinks = file_sinks(config)
@@ -96,27 +91,42 @@ def make_port_directories(config: Config, *, fs: FileSystem = LOCAL) -> None:
         make_directories(fs, sink.path)
 
 
-def staged_files(session: SparkSession, config: Config, attempt: Attempt) -> dict[str, list[StagedFile]]:
-    """The files of each port in its own format, from the Parquet files of an attempt."""
+def staging_target(config: Config, attempt: Attempt) -> Path:
+    """The folder of the one write of an attempt."""
+    return staging_home(config) / STAGING / attempt.folder
+
+
+def make_staging(config: Config, attempt: Attempt) -> Path:
+    """The folders of the one write, one a port; whoever writes makes none. Gives `staging_target`."""
+    target = staging_target(config, attempt)
+    for port in (*file_sinks(config), *topic_sinks(config)):
+        port_folder(target, port).mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def staged_files(
+    session: SparkSession, config: Config, attempt: Attempt, written: Iterable[WriteReceipt]
+) -> dict[str, list[StagedFile]]:
+    """The files of each port in its own format, from the Parquet files that an attempt's writers have written."""
     sinks, topics = file_sinks(config), topic_sinks(config)
-    target = staging_home(config) / STAGING / attempt.folder
-    staged_format = "parquet"
+    target = staging_target(config, attempt)
+    by_port: dict[str, list[Path]] = {}
+    for receipt in written:
+        for port, name in receipt.files.items():
+            by_port.setdefault(port, []).append(port_folder(target, port) / name)
     staged: dict[str, list[StagedFile]] = {}
-    for port, sink in sinks.items():
-        source = target / f"{PORT}={port}"
-        if not source.is_dir():
+    for port, files in by_port.items():
+        if port in topics:
+            staged[port] = [StagedFile(port, file, _rows(file, "parquet"), _slots(file)) for file in files]
             continue
-        if sink.format == staged_format:
-            if not _same_file_system(source, sink.path):
-                source = _copied(source, sink.path / STAGING / attempt.folder / source.name)
-            staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in _data_files(source)]
+        sink = sinks[port]
+        if sink.format == "parquet":
+            if not _same_file_system(target, sink.path):
+                files = _copied(files, port_folder(sink.path / STAGING / attempt.folder, port))
+            staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in files]
         else:
-            staged[port] = _restage(session, config, port, sink, source, staged_format, attempt)
+            staged[port] = _restage(session, config, port, sink, files, attempt)
             failpoints.hit("stage.restaged")
-    for port in topics:
-        if (target / f"{PORT}={port}").is_dir():
-            files = _data_files(target / f"{PORT}={port}")
-            staged[port] = [StagedFile(port, file, _rows(file, staged_format), _slots(file)) for file in files]
     return staged
 
 
@@ -125,25 +135,23 @@ _LOCAL_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 _TIMES = {"timestampFormat": f"{_LOCAL_TIME}XXX", "timestampNTZFormat": _LOCAL_TIME}
 
 
-def _copied(source: Path, target: Path) -> Path:
-    """The data files of a directory, byte for byte in another."""
-    target.mkdir(parents=True)
-    for file in _data_files(source):
-        shutil.copyfile(file, target / file.name)
-    return target
+def _copied(files: Sequence[Path], target: Path) -> list[Path]:
+    """Files, byte for byte in another directory."""
+    target.mkdir(parents=True, exist_ok=True)
+    return [Path(shutil.copyfile(file, target / file.name)) for file in files]
 
 
 def _restage(
-    session: SparkSession, config: Config, port: str, sink: FileSink, source: Path, staged_format: str, attempt: Attempt
+    session: SparkSession, config: Config, port: str, sink: FileSink, source: Sequence[Path], attempt: Attempt
 ) -> list[StagedFile]:
     """A port's rows in its own format, made from the staged ones."""
     schema = f"{config.source.columns}, {DEDUP} {dedup_type(config)}"
-    rows = session.read.schema(schema).format(staged_format).load(str(source))
+    rows = session.read.schema(schema).parquet(*map(str, source))
     if sink.format == "csv":
         rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
     # Another name than the staged rows have: they may lie in this very folder.
     target = sink.path / STAGING / attempt.folder / f"{port}.{sink.format}"
-    counts = {file: _rows(file, staged_format) for file in _data_files(source)}
+    staged = sum(_rows(file, "parquet") for file in source)
     # Quotes are doubled inside quoted fields (RFC 4180): Spark's own default, a backslash, is read wrongly elsewhere.
     writer = rows.write.format(sink.format).options(**_TIMES, header="true", escape='"')
     # Or blanks at the ends of a text would be lost in CSV.
@@ -152,8 +160,8 @@ def _restage(
     if sink.format == "csv":
         # Quoted fields hold line ends, so only a parser can count CSV rows; the frame was read from counted Parquet.
         written = session.read.options(header="true", multiLine="true", escape='"').csv(str(target)).count()
-        if written != sum(counts.values()):
-            raise IntegrityError(f"port {port}: {sum(counts.values())} rows staged, {written} rows written as CSV")
+        if written != staged:
+            raise IntegrityError(f"port {port}: {staged} rows staged, {written} rows written as CSV")
         return [StagedFile(port, file, written if number == 0 else 0) for number, file in enumerate(files)]
     return [StagedFile(port, file, _rows(file, sink.format)) for file in files]
 

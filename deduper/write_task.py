@@ -2,11 +2,15 @@
 
 A writer takes some source partitions, in order, and writes one Parquet file for each port that any of their records
 leaves by. The records are mapped, not read; each is copied once, into the columns of its file.
+
+Only the files that a receipt names are the window's. A task that runs again, or wakes when the window is long
+published, writes into files of its own; and since it makes no folder, it cannot bring back one that is gone.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,7 +28,7 @@ from deduper.kafka_rows import rows_to_send
 from deduper.shard_task import REASONS
 from deduper.verdict import Verdict
 
-DEDUP, RAW = "_dedup", "_raw"
+DEDUP = "_dedup"
 _ROW_GROUP_BYTES = 64 << 20
 _PORTS = tuple(verdict.port for verdict in Verdict)
 
@@ -34,10 +38,10 @@ class WriteTask:
     """What a writer must know; pickled into the job.
 
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
-    `ports` are those that are written, each into `<target>/_port=<port>`; `topics` are those of them whose rows are
-    sent (`kafka_rows`), the others are written with the source's columns and `_dedup`. `source_slots` are the writers
-    of topics for each source partition, None where order needs no keeping. `expiry_type` is what an expiry key is in
-    `_dedup.first_seen`.
+    `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
+    rows are sent (`kafka_rows`), the others are written with the source's columns and `_dedup`. `source_slots` are the
+    writers of topics for each source partition, None where order needs no keeping. `expiry_type` is what an expiry key
+    is in `_dedup.first_seen`.
     """
 
     directory: str
@@ -59,10 +63,15 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt:
-    """What a writer has written: rows by port; and how long it took."""
+    """What a writer has written: the names of its files by port; and how long it took."""
 
-    rows: dict[str, int]
+    files: dict[str, str]
     seconds: dict[str, float]
+
+
+def port_folder(target: str | Path, port: str) -> Path:
+    """Where the files of a port go."""
+    return Path(target, f"_port={port}")
 
 
 def write(task: WriteTask, writer: int) -> WriteReceipt:
@@ -93,7 +102,7 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
             file.close()
     failpoints.hit("write.done")
     return WriteReceipt(
-        rows={port: file.rows for port, file in files.items() if file.rows},
+        files={port: file.name for port, file in files.items() if file.rows},
         seconds={"ports": time.perf_counter() - began},
     )
 
@@ -175,7 +184,8 @@ class _PortFile:
         self._number = writer
         self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
-        self._path = Path(task.target, f"_port={port}", f"part-{writer:05d}.snappy.parquet")
+        self.name = f"part-{writer:05d}-{uuid.uuid4().hex}.snappy.parquet"
+        self._path = port_folder(task.target, port) / self.name
         self._writer: parquet.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
@@ -238,7 +248,6 @@ class _PortFile:
         table = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         if self._writer is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = parquet.ParquetWriter(
                 self._path,
                 table.schema,
