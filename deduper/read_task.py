@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
 from deduper.verdict import Fate
@@ -92,6 +93,7 @@ def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
             batch = next(batches, None)
     dealt = time.perf_counter()
     receipt = keys.deal(name)
+    failpoints.hit("read.spooled")
     receipt.seconds.update({"rows": writing, "keys": time.perf_counter() - dealt, "read": dealt - began - writing})
     return receipt
 
