@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
 from deduper.verdict import Fate
@@ -72,7 +74,8 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
     began = time.perf_counter()
-    name = spool.new_name()
+    # A name of its own for every attempt: a twin must not write into the file that another's receipt names.
+    name = uuid.uuid4().hex
     keys = _Keys(task)
     first = next(batches, None)
     if first is None:
@@ -80,7 +83,7 @@ def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
     kept = [_ORDER_COLUMN, *range(_JUDGED_COLUMNS, len(first.schema))]
     schema = pa.schema([first.schema.field(column) for column in kept])
     writing = 0.0
-    with spool.writer(spool.rows_file(task.directory, name), schema) as writer:
+    with spool.writing(spool.rows_file(task.directory, name), schema) as writer:
         batch: pa.RecordBatch | None = first
         while batch is not None:
             keys.add(batch.columns[:_JUDGED_COLUMNS])
@@ -90,6 +93,7 @@ def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
             batch = next(batches, None)
     dealt = time.perf_counter()
     receipt = keys.deal(name)
+    failpoints.hit("read.spooled")
     receipt.seconds.update({"rows": writing, "keys": time.perf_counter() - dealt, "read": dealt - began - writing})
     return receipt
 

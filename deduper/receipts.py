@@ -13,9 +13,8 @@ class Receipt:
 
     `counts` is in the order of `Verdict`; `reasons` counts rows by reason; `max_admitted` is the greatest expiry key
     among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
-    `piece` is None for a shard with nothing new. `verdicts` is the name of the files in which the writers find them
-    (`spool`). Seconds are wall time inside the task: `keys` gathers them, `tables` opens and applies, `judge` looks up
-    and decides, `verdicts` leaves them for the writers, `piece` writes it.
+    `piece` is None for a shard with nothing new. Seconds are wall time inside the task: `keys` gathers them, `tables`
+    opens and applies, `judge` looks up and decides, `verdicts` leaves them for the writers, `piece` writes it.
     """
 
     shard: int
@@ -28,4 +27,3 @@ class Receipt:
     rows_by_partition: dict[int, int]
     table_counters: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    verdicts: str = ""

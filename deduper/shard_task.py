@@ -77,8 +77,7 @@ def judge(task: BatchTask, shard: int) -> Receipt:
             outcome = judge_shard(rows, task.rules, task.window, tables.find)
             counters = asdict(tables.counters)
         judged = time.perf_counter()
-        name = spool.new_name()
-        _leave_verdicts(outcome, task, name, [part.rows for part in parts])
+        _leave_verdicts(outcome, task, shard, [part.rows for part in parts])
         failpoints.hit("judge.piece.before")
         left = time.perf_counter()
         piece = _append(outcome, task, shard, store)
@@ -104,7 +103,6 @@ def judge(task: BatchTask, shard: int) -> Receipt:
             "verdicts": left - judged,
             "piece": time.perf_counter() - left,
         },
-        verdicts=name,
     )
 
 
@@ -164,7 +162,7 @@ def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
     return values
 
 
-def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, name: str, rows: Sequence[np.ndarray[Any, Any]]) -> None:
+def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, shard: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
     """The verdicts, one batch a reading task, for the job that writes the ports; none without rows."""
     if not rows:
         return
@@ -187,9 +185,9 @@ def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, name: str, rows: Seq
             copies.append(pa.RecordBatch.from_pydict({spool.ROW: pa.array(here), **_slice(firsts, first, here.size)}))
             first += here.size
         begin = end
-    spool.write_batches(spool.verdicts_file(task.directory, name), verdicts)
+    spool.write_batches(spool.verdicts_file(task.directory, shard), verdicts)
     if copies:
-        spool.write_batches(spool.firsts_file(task.directory, name), copies)
+        spool.write_batches(spool.firsts_file(task.directory, shard), copies)
 
 
 def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa.Array]:

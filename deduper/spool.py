@@ -1,14 +1,15 @@
 """What the three jobs of a window hand to each other on one machine: files of one attempt, mapped and never synced.
 
-    <directory>/<reading task>.rows        what the ports get of every record, in the order of the source
-    <directory>/<reading task>.keys        what judging needs of them: one record batch a shard
-    <directory>/<judging task>.verdicts    verdict and reason of a shard's rows: one record batch a reading task
-    <directory>/<judging task>.firsts      the first copies of its duplicates: the same
+    <directory>/<reading task>.rows    what the ports get of every record, in the order of the source
+    <directory>/<reading task>.keys    what judging needs of them: one record batch a shard
+    <directory>/<shard>.verdicts       verdict and reason of every row: one record batch a reading task
+    <directory>/<shard>.firsts         the first copies of duplicates: the same
 
-All are Arrow IPC files; a row is named by its number in its reading task. Every attempt at a task takes a name of its
-own (`new_name`), which its receipt tells: a twin never writes into what another reads. Nothing here is truth and
-nothing outlives its window: a record never names it, and a process that dies leaves a folder for the next start to
-remove.
+All are Arrow IPC files; a row is named by its number in its reading task. Nothing here is truth and nothing outlives
+its window: a record never names it, and a process that dies leaves a folder for the next start to remove.
+
+A task may run twice, and its twin may come when others already read. A reading task has a name of its own each time; a
+shard's files have one name, hold the same whoever writes them, and come into their place whole.
 """
 
 from __future__ import annotations
@@ -28,11 +29,6 @@ VERDICT, REASON = "verdict", "reason"
 WINDOW, SOURCE, POSITION = "window", "source", "position"
 
 
-def new_name() -> str:
-    """What an attempt at a task calls its files."""
-    return uuid.uuid4().hex
-
-
 def rows_file(directory: str, name: str) -> str:
     """The records of a reading task."""
     return str(Path(directory, f"{name}.rows"))
@@ -43,26 +39,31 @@ def keys_file(directory: str, name: str) -> str:
     return str(Path(directory, f"{name}.keys"))
 
 
-def verdicts_file(directory: str, name: str) -> str:
-    """The verdicts of a judging task."""
-    return str(Path(directory, f"{name}.verdicts"))
+def verdicts_file(directory: str, shard: int) -> str:
+    """The verdicts of a shard."""
+    return str(Path(directory, f"{shard:05d}.verdicts"))
 
 
-def firsts_file(directory: str, name: str) -> str:
-    """The first copies of a judging task's duplicates."""
-    return str(Path(directory, f"{name}.firsts"))
+def firsts_file(directory: str, shard: int) -> str:
+    """The first copies of a shard's duplicates."""
+    return str(Path(directory, f"{shard:05d}.firsts"))
 
 
 def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
-    """A file of these batches, of which there is at least one; all have one schema."""
-    with writer(path, batches[0].schema) as file:
+    """A file of these batches, of which there is at least one; all have one schema.
+
+    A file that is there already is replaced, never written into: it may be mapped.
+    """
+    temporary = f"{path}.{uuid.uuid4().hex}"
+    with writing(temporary, batches[0].schema) as file:
         for batch in batches:
             file.write_batch(batch)
+    Path(temporary).replace(path)
 
 
 @contextmanager
-def writer(path: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWriter]:
-    """What makes a file of batches of this schema, one after another."""
+def writing(path: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWriter]:
+    """A new file of batches of this schema, which are given one after another."""
     with telling_where(path), pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as file:
         yield file
 

@@ -1,58 +1,140 @@
-"""Where what the jobs of a window hand to each other lies: in shared memory while there is room, else on the disk."""
+"""Where what the jobs of a window hand to each other lies: in shared memory while there is room, else on the disk.
+
+    <dir>/deduper-spool/<store id>-<window>-<epoch>-<attempt>-<random>/lock, …
+
+Whoever made a folder holds a flock in it, which the kernel lets go when the process dies. So every start of a job can
+tell what the dead have left on this machine, of whatever store, and removes it: it may be memory.
+Only its owner may look into a folder: what lies there are the records themselves.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
+import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from deduper.output_names import Attempt
 
-_NAME = "deduper-spool"
+logger = logging.getLogger(__name__)
+
+_NAME, _LOCK = "deduper-spool", "lock"
 _LEAST_ROOM = 512 << 20
 
 
 class SpoolPlaces:
-    """The spool directories of one store's owner: below `memory_dir` or `disk_dir`, a folder an attempt.
+    """The spool folders of one store's owner, an attempt each, beside the tables in memory or on the disk.
 
-    A folder is gone when its attempt ends; those of a process that died go when the next owner starts.
+    Not for several threads.
     """
 
     def __init__(self, memory_dir: str, disk_dir: str, store_id: str) -> None:
-        self._memory = Path(memory_dir).parent / _NAME / store_id
-        self._disk = Path(disk_dir).parent / _NAME / store_id
+        self._memory, self._disk = homes(memory_dir, disk_dir)
+        self._store_id = store_id
+        self._locks: dict[Path, int] = {}
         self._greatest_bytes = 0
         self._is_memory_full = False
 
-    def discard_abandoned(self, below_epoch: int) -> None:
-        """Remove what owners of lower epochs have left."""
-        for home in {self._memory, self._disk}:
-            for folder in home.glob("*"):
-                attempt = Attempt.of_folder(folder.name)
-                if attempt is not None and attempt.epoch < below_epoch:
-                    shutil.rmtree(folder, ignore_errors=True)
+    def discard_abandoned(self) -> None:
+        """Remove what processes have left that are dead."""
+        for folder in abandoned(self._memory, self._disk):
+            if remove_abandoned(folder):
+                logger.warning("%s: discarded what a process has left that died", folder)
 
     def make(self, attempt: Attempt) -> Path:
         """A new folder, where twice the greatest spool so far finds room."""
-        self._memory.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self._memory.parent).free
+        self._memory.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self._memory).free
         has_room = not self._is_memory_full and free > max(_LEAST_ROOM, 2 * self._greatest_bytes)
-        folder = (self._memory if has_room else self._disk) / attempt.folder
-        folder.mkdir(parents=True)
-        return folder
+        home = self._memory if has_room else self._disk
+        home.mkdir(parents=True, exist_ok=True)
+        while True:
+            # A name that nothing has ever had: what still writes into an older folder cannot find this one.
+            folder = Path(tempfile.mkdtemp(prefix=f"{self._store_id}-{attempt.folder}-", dir=home))
+            lock = _locked(folder)
+            if lock is not None:
+                self._locks[folder] = lock
+                return folder
+            # Between the two, a start has taken it for a dead one's.
 
     def remove(self, folder: Path) -> None:
-        """An attempt has ended; when it has failed, some of its tasks may not know yet, and write."""
-        size = 0
-        for file in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                size += file.stat().st_size
-        self._greatest_bytes = max(self._greatest_bytes, size)
-        shutil.rmtree(folder, ignore_errors=True)
+        """An attempt has ended. Tasks that have not noticed find nothing to read and nowhere to write."""
+        self._greatest_bytes = max(self._greatest_bytes, _size(folder))
+        _remove(folder)
+        os.close(self._locks.pop(folder))
 
     def was_full(self, folder: Path) -> bool:
         """A job failed for want of room: whether it may be tried again on the disk."""
-        if self._is_memory_full or self._memory not in folder.parents or self._memory == self._disk:
+        if self._is_memory_full or self._memory != folder.parent or self._memory == self._disk:
             return False
         self._is_memory_full = True
         return True
+
+
+def homes(memory_dir: str, disk_dir: str) -> tuple[Path, Path]:
+    """Where spool folders lie whose tables lie there: in memory, and on the disk."""
+    return Path(memory_dir).parent / _NAME, Path(disk_dir).parent / _NAME
+
+
+def abandoned(*places: Path) -> Iterator[Path]:
+    """The folders of dead processes."""
+    for home in sorted(set(places)):
+        for folder in sorted(home.glob("*")):
+            with contextlib.suppress(PermissionError):  # another user's
+                lock = _locked(folder)
+                if lock is not None:
+                    os.close(lock)
+                    yield folder
+
+
+def remove_abandoned(folder: Path) -> bool:
+    """Remove a dead process's folder; False when it is none, or no longer there."""
+    lock = _locked(folder)
+    if lock is None:
+        return False
+    try:
+        _remove(folder)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _locked(folder: Path) -> int | None:
+    """A folder's lock, as a descriptor to close; None when it is held, or gone."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever held it before may have removed it.
+        if (folder / _LOCK).stat().st_ino == os.fstat(lock).st_ino:
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
+
+
+def _remove(folder: Path) -> None:
+    # A task that is still running may make a file meanwhile, so one look may not be enough.
+    for _ in range(100):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+    logger.warning("%s: cannot be removed", folder)
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for file in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            size += file.stat().st_size
+    return size

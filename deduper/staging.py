@@ -1,14 +1,13 @@
 """The rows of a window's ports as files nobody sees yet, and the names they will be published under.
 
-The tasks that write (`write_task`) leave Parquet in `<directory>/_staging/<window>-<epoch>-<attempt>/_port=<port>/`.
-Ports of another format, or on another file system, are made from those files, in their own `_staging`; nothing is
-judged twice. A file counts when a task's receipt names it: an attempt that died, or lost against a twin, may leave
-others.
+The rows of a window are written once, into `<directory>/_staging/<window>-<epoch>-<attempt>/_port=<port>/`, as Parquet.
+Ports of another format, or on another file system, are made from the staged rows, in their own `_staging`; nothing is
+judged twice. Of what lies in these folders only the files that a writer's receipt names are the window's.
 
 Readers of Spark, Arrow and most others skip names that begin with an underscore, so a port's directory can be read
 while windows are staged below it.
 
-Staged files are written with the I/O of Arrow and of Spark. What makes them durable, public or gone goes through a
+Tasks of Spark write the staged files, with their own I/O. What makes them durable, public or gone goes through a
 `FileSystem`.
 """
 
@@ -16,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +45,7 @@ from deduper.output_names import (
     staging_homes,
     topic_sinks,
 )
+from deduper.write_task import WriteReceipt, port_folder
 
 __all__ = [
     "PUBLISHED",
@@ -62,6 +62,7 @@ __all__ = [
     "publish",
     "staged_files",
     "staging_home",
+    "staging_target",
     "where_they_lie",
 ]
 
@@ -91,41 +92,42 @@ def make_port_directories(config: Config, *, fs: FileSystem = LOCAL) -> None:
         make_directories(fs, sink.path)
 
 
-def make_staging(config: Config, attempt: Attempt) -> Path:
-    """The folders into which an attempt's tasks write their files; gives the one they lie in.
+def staging_target(config: Config, attempt: Attempt) -> Path:
+    """The folder of the one write of an attempt."""
+    return staging_home(config) / STAGING / attempt.folder
 
-    Made by the driver alone: a task that nobody waits for any more must not bring back what was discarded.
-    """
-    target = staging_home(config) / STAGING / attempt.folder
+
+def make_staging(config: Config, attempt: Attempt) -> Path:
+    """The folders of the one write, one a port; whoever writes makes none. Gives `staging_target`."""
+    target = staging_target(config, attempt)
     with telling_where(target):
         for port in (*file_sinks(config), *topic_sinks(config)):
-            _port_folder(target, port).mkdir(parents=True)
+            port_folder(target, port).mkdir(parents=True, exist_ok=True)
     return target
 
 
-def _port_folder(target: Path, port: str) -> Path:
-    return target / f"_port={port}"
-
-
 def staged_files(
-    session: SparkSession, config: Config, attempt: Attempt, written: Sequence[Mapping[str, str]]
+    session: SparkSession, config: Config, attempt: Attempt, written: Iterable[WriteReceipt]
 ) -> dict[str, list[StagedFile]]:
-    """The files of each port in its own format, from those that the tasks of an attempt have `written`, by port."""
+    """The files of each port in its own format, from the Parquet files that an attempt's writers have written."""
     sinks, topics = file_sinks(config), topic_sinks(config)
+    target = staging_target(config, attempt)
+    by_port: dict[str, list[Path]] = {}
+    for receipt in written:
+        for port, name in receipt.files.items():
+            by_port.setdefault(port, []).append(port_folder(target, port) / name)
     staged: dict[str, list[StagedFile]] = {}
-    for port in (*sinks, *topics):
-        files = sorted(Path(of_task[port]) for of_task in written if port in of_task)
-        if not files:
-            continue
+    for port, files in by_port.items():
         if port in topics:
             staged[port] = [StagedFile(port, file, _rows(file, "parquet"), _slots(file)) for file in files]
-        elif sinks[port].format == "parquet":
-            directory = sinks[port].path
-            if not _same_file_system(files[0], directory):
-                files = _copied(files, _port_folder(directory / STAGING / attempt.folder, port))
-            staged[port] = [StagedFile(port, file, _rows(file, "parquet")) for file in files]
+            continue
+        sink = sinks[port]
+        if sink.format == "parquet":
+            if not _same_file_system(target, sink.path):
+                files = _copied(files, port_folder(sink.path / STAGING / attempt.folder, port))
+            staged[port] = [StagedFile(port, file, _rows(file, sink.format)) for file in files]
         else:
-            staged[port] = _restaged(session, config, port, sinks[port], files, attempt)
+            staged[port] = _restage(session, config, port, sink, files, attempt)
             failpoints.hit("stage.restaged")
     return staged
 
@@ -136,35 +138,35 @@ _TIMES = {"timestampFormat": f"{_LOCAL_TIME}XXX", "timestampNTZFormat": _LOCAL_T
 
 
 def _copied(files: Sequence[Path], target: Path) -> list[Path]:
-    """These files, byte for byte in another directory."""
+    """Files, byte for byte in another directory."""
     with telling_where(target):
-        target.mkdir(parents=True)
+        target.mkdir(parents=True, exist_ok=True)
         return [Path(shutil.copyfile(file, target / file.name)) for file in files]
 
 
-def _restaged(
-    session: SparkSession, config: Config, port: str, sink: FileSink, files: Sequence[Path], attempt: Attempt
+def _restage(
+    session: SparkSession, config: Config, port: str, sink: FileSink, source: Sequence[Path], attempt: Attempt
 ) -> list[StagedFile]:
     """A port's rows in its own format, made from the staged ones."""
     schema = f"{config.source.columns}, {DEDUP} {dedup_ddl(config)}"
-    rows = session.read.schema(schema).parquet(*map(str, files))
+    rows = session.read.schema(schema).parquet(*map(str, source))
     if sink.format == "csv":
         rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
     # Another name than the staged rows have: they may lie in this very folder.
     target = sink.path / STAGING / attempt.folder / f"{port}.{sink.format}"
+    staged = sum(_rows(file, "parquet") for file in source)
     # Quotes are doubled inside quoted fields (RFC 4180): Spark's own default, a backslash, is read wrongly elsewhere.
     writer = rows.write.format(sink.format).options(**_TIMES, header="true", escape='"')
     # Or blanks at the ends of a text would be lost in CSV.
     writer.options(ignoreLeadingWhiteSpace="false", ignoreTrailingWhiteSpace="false").save(str(target))
-    made = _data_files(target)
+    files = _data_files(target)
     if sink.format == "csv":
         # Quoted fields hold line ends, so only a parser can count CSV rows; the frame was read from counted Parquet.
-        count = sum(_rows(file, "parquet") for file in files)
         written = session.read.options(header="true", multiLine="true", escape='"').csv(str(target)).count()
-        if written != count:
-            raise IntegrityError(f"port {port}: {count} rows staged, {written} rows written as CSV")
-        return [StagedFile(port, file, written if number == 0 else 0) for number, file in enumerate(made)]
-    return [StagedFile(port, file, _rows(file, sink.format)) for file in made]
+        if written != staged:
+            raise IntegrityError(f"port {port}: {staged} rows staged, {written} rows written as CSV")
+        return [StagedFile(port, file, written if number == 0 else 0) for number, file in enumerate(files)]
+    return [StagedFile(port, file, _rows(file, sink.format)) for file in files]
 
 
 def make_durable(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
@@ -26,6 +26,23 @@ from deduper.source_batch import SourceBatch
 from deduper.write_task import WriteReceipt, WriteTask, write
 
 _T = TypeVar("_T")
+
+
+class Jobs(Protocol):
+    """Who runs the jobs of a window; the service's are `SparkJobs`."""
+
+    @property
+    def session(self) -> SparkSession:
+        """Makes ports of other formats."""
+
+    def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
+        """Set the records of a batch aside: the receipts, in source order, and how many records were counted."""
+
+    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+        """Judge every shard."""
+
+    def write(self, task: WriteTask) -> list[WriteReceipt]:
+        """Write the ports."""
 
 
 class SparkJobs:

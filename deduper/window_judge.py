@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -36,7 +38,7 @@ from deduper.spark_errors import innermost_cause
 from deduper.spool_places import SpoolPlaces
 from deduper.staging import Attempt, StagedFile
 from deduper.verdict import Verdict
-from deduper.window_jobs import SparkJobs
+from deduper.window_jobs import Jobs
 from deduper.worker_errors import raised_in_worker
 from deduper.write_task import WriteTask, grouped
 
@@ -75,7 +77,7 @@ class WindowJudge:
 
     def __init__(
         self,
-        jobs: SparkJobs,
+        jobs: Jobs,
         config: Config,
         log: CommitLog,
         pieces: PieceStore,
@@ -88,14 +90,14 @@ class WindowJudge:
         self._tables = tables
         self._attempts = 0
         self._spool = SpoolPlaces(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
-        self._spool.discard_abandoned(log.state.epoch)
+        self._spool.discard_abandoned()
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         """The window after `state`: of this batch, with what of it cannot be read as error tuples.
 
         Raises:
             IntegrityError: counts that do not agree, twice.
-            CannotWriteError: a file system is full or read-only.
+            CannotWriteError: there is no room for the spool or the ports, or they cannot be written.
             PySparkException, Py4JJavaError: Spark failed, and not over input.
         """
         disagreements = 0
@@ -129,41 +131,31 @@ class WindowJudge:
     def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         folder = self._spool.make(attempt)
         try:
-            return self._run_jobs(attempt, batch, state, wall_us, str(folder))
-        except (PySparkException, Py4JJavaError) as exc:
-            raised = raised_in_worker(exc)
-            if isinstance(raised, CannotWriteError) and str(folder) in str(raised) and self._spool.was_full(folder):
-                raise _MemoryFull from exc
-            if isinstance(raised, CannotWriteError):
-                raise raised from exc
-            outputs = staging.staging_home(self._config) / staging.STAGING / attempt.folder
-            failure = cannot_write(exc, "the outputs", outputs)
-            if failure is None:
-                raise
-            raise failure from exc
+            return self._run_jobs(attempt, batch, state, wall_us, folder)
         finally:
             self._spool.remove(folder)
 
-    def _run_jobs(
-        self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, directory: str
-    ) -> Judgement:
-        config, watch = self._config, _StopWatch()
-        readers, rows = self._jobs.read(batch, self._read_task(directory, judging.clock_rules(config, state, wall_us)))
+    def _run_jobs(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, folder: Path) -> Judgement:
+        config, watch, directory = self._config, _StopWatch(), str(folder)
+        read = self._read_task(directory, judging.clock_rules(config, state, wall_us))
+        with self._spooling(folder):
+            readers, rows = self._jobs.read(batch, read)
         watch.lap("read")
         categories = None
         if isinstance(config.expiry, CategoryExpiry):
             known = judging.category_state(state)
             categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
-        shards = self._jobs.judge(
-            self._shard_task(attempt, batch, state, wall_us, directory, readers, categories),
-            config.store.shards,
-        )
+        judge = self._shard_task(attempt, batch, state, wall_us, directory, readers, categories)
+        with self._spooling(folder):
+            shards = self._jobs.judge(judge, config.store.shards)
         watch.lap("shards")
         failpoints.hit("judge.judged")
-        writers = self._jobs.write(self._write_task(attempt, batch, directory, readers, shards))
-        failpoints.hit("stage.written")
-        watch.lap("write")
-        staged = staging.staged_files(self._jobs.session, config, attempt, [writer.files for writer in writers])
+        target = staging.make_staging(config, attempt)
+        with _writing("the outputs", target):
+            writers = self._jobs.write(self._write_task(attempt, batch, directory, target, readers))
+            failpoints.hit("stage.written")
+            watch.lap("write")
+            staged = staging.staged_files(self._jobs.session, config, attempt, writers)
         watch.lap("files")
         return Judgement(
             attempt=attempt,
@@ -181,6 +173,17 @@ class WindowJudge:
                 ]
             ),
         )
+
+    @contextmanager
+    def _spooling(self, folder: Path) -> Iterator[None]:
+        """A job that writes into the spool; where that is full, there may be another place for it."""
+        try:
+            with _writing("what the jobs of a window hand to each other", folder):
+                yield
+        except CannotWriteError as exc:
+            if self._spool.was_full(folder):
+                raise _MemoryFull from exc
+            raise
 
     def _read_task(self, directory: str, clock: ClockRules | None) -> ReadTask:
         in_order = self._config.clock == "arrival"
@@ -224,12 +227,7 @@ class WindowJudge:
         )
 
     def _write_task(
-        self,
-        attempt: Attempt,
-        batch: SourceBatch,
-        directory: str,
-        readers: Sequence[ReadReceipt],
-        shards: Sequence[Receipt],
+        self, attempt: Attempt, batch: SourceBatch, directory: str, target: Path, readers: Sequence[ReadReceipt]
     ) -> WriteTask:
         config, topics = self._config, topic_sinks(self._config)
         ports = (*file_sinks(config), *topics)
@@ -237,10 +235,10 @@ class WindowJudge:
         codec = str(config.spark.get(_CODEC, "snappy")).lower()
         return WriteTask(
             directory=directory,
-            target=str(staging.make_staging(config, attempt)),
+            target=str(target),
             window=attempt.window,
+            shards=config.store.shards,
             readers=tuple((receipt.name, receipt.rows) for receipt in readers),
-            verdicts=tuple(receipt.verdicts for receipt in shards),
             groups=grouped([receipt.rows for receipt in readers], config.store.shards) if ports else (),
             ports=ports,
             topics=frozenset(topics),
@@ -258,6 +256,19 @@ class WindowJudge:
         """Nothing of this attempt is named by a record, now or later; what it staged goes with the window's rest."""
         abandoned = [receipt.piece for receipt in judgement.receipts.values() if receipt.piece is not None]
         self._pieces.delete(abandoned, keep=live_files(self._log.state))
+
+
+@contextmanager
+def _writing(what: str, place: Path) -> Iterator[None]:
+    """Spark's errors over a full or read-only file system, with the place."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as exc:
+        raised = raised_in_worker(exc)
+        failure = raised if isinstance(raised, CannotWriteError) else cannot_write(exc, what, place)
+        if failure is None:
+            raise
+        raise failure from exc
 
 
 class _StopWatch:

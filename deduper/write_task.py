@@ -2,6 +2,9 @@
 
 A writer takes some source partitions, in order, and writes one Parquet file for each port that any of their records
 leaves by. The records are mapped, not read; each is copied once, into the columns of its file.
+
+Only the files that a receipt names are the window's. A task that runs again, or wakes when the window is long
+published, writes into files of its own; and since it makes no folder, it cannot bring back one that is gone.
 """
 
 from __future__ import annotations
@@ -38,18 +41,18 @@ class WriteTask:
     """What a writer must know; pickled into the job.
 
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
-    `verdicts` are the names under which the shards left theirs. `ports` are those that are written, each into
-    `<target>/_port=<port>`, which is there; `topics` are those of them whose rows are sent (`kafka_rows`), the others
-    are written with the source's `columns` and `_dedup`, compressed by `codec`. `source_slots` are the writers of
-    topics for each source partition, None where order needs no keeping. `expiry_type` is what an expiry key is in
-    `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None where tuples have no expiry key.
+    `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
+    rows are sent (`kafka_rows`), the others are written with the source's `columns` and `_dedup`, compressed by
+    `codec`. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
+    `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
+    where tuples have no expiry key.
     """
 
     directory: str
     target: str
     window: int
+    shards: int
     readers: tuple[tuple[str, int], ...]
-    verdicts: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
     ports: tuple[str, ...]
     topics: frozenset[str]
@@ -65,13 +68,15 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt:
-    """The files that a writer has written, at most one a port, and how long it took.
-
-    What lies in a port's folder and is named by no receipt is of another attempt at the same task.
-    """
+    """What a writer has written: the names of its files by port; and how long it took."""
 
     files: dict[str, str]
     seconds: dict[str, float]
+
+
+def port_folder(target: str | Path, port: str) -> Path:
+    """Where the files of a port go."""
+    return Path(target, f"_port={port}")
 
 
 def write(task: WriteTask, writer: int) -> WriteReceipt:
@@ -79,9 +84,9 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
     began = time.perf_counter()
     files = {port: _PortFile(task, writer, port) for port in task.ports}
     with ExitStack() as stack:
-        verdicts = [stack.enter_context(spool.mapped(spool.verdicts_file(task.directory, s))) for s in task.verdicts]
+        verdicts = [stack.enter_context(spool.mapped(spool.verdicts_file(task.directory, s))) for s in _shards(task)]
         firsts = (
-            [stack.enter_context(spool.mapped(spool.firsts_file(task.directory, s))) for s in task.verdicts]
+            [stack.enter_context(spool.mapped(spool.firsts_file(task.directory, s))) for s in _shards(task)]
             if task.keep_first_seen
             else []
         )
@@ -102,9 +107,13 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
             file.close()
     failpoints.hit("write.done")
     return WriteReceipt(
-        files={port: str(file.path) for port, file in files.items() if file.has_rows},
+        files={port: file.name for port, file in files.items() if file.rows},
         seconds={"ports": time.perf_counter() - began},
     )
+
+
+def _shards(task: WriteTask) -> range:
+    return range(task.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +191,12 @@ class _PortFile:
         self._number = writer
         self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
-        # A name of its own for every attempt; the number first, for files are published in the order of their names.
-        self.path = Path(task.target, f"_port={port}", f"part-{writer:05d}-{uuid.uuid4().hex}.parquet")
+        self.name = f"part-{writer:05d}-{uuid.uuid4().hex}.parquet"
+        self._path = port_folder(task.target, port) / self.name
         self._writer: parquet.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether there is a file."""
-        return self._writer is not None
+        self.rows = 0
 
     def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, first_seen: _FirstSeen | None) -> None:
         """Take the port's rows of a batch, whose first row has number `begin` in its reading task."""
@@ -213,6 +218,7 @@ class _PortFile:
             whole = pa.RecordBatch.from_arrays([*columns, struct], [*names, DEDUP])
         self._waiting.append(whole)
         self._waiting_bytes += whole.nbytes
+        self.rows += count
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self.drain()
 
@@ -248,10 +254,10 @@ class _PortFile:
             return
         table = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        with telling_where(self.path):
+        with telling_where(self._path):
             if self._writer is None:
                 self._writer = parquet.ParquetWriter(
-                    self.path,
+                    self._path,
                     table.schema,
                     compression=self._task.codec,
                     store_schema=False,
@@ -263,7 +269,7 @@ class _PortFile:
     def close(self) -> None:
         """End the file."""
         if self._writer is not None:
-            with telling_where(self.path):
+            with telling_where(self._path):
                 self._writer.close()
 
 

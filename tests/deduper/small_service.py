@@ -1,53 +1,59 @@
 """The service without Spark, for runs of thousands of windows: all that is real below the engine, in one process.
 
-Real are the log, the pieces, the tables, a start's recovery, `WindowRunner` with its seven steps, the second judging
-that `WindowJudge` asks for, and the tasks (`judge_function`, on Arrow columns). Acted out is what Spark does between
-them: reading, parsing, dealing rows to shards in some order, running tasks again, merging receipts, writing rows.
+Real are the log, the pieces, the tables, a start's recovery, `WindowRunner` with its seven steps, `WindowJudge` with
+the judgings it repeats, the spool, and the tasks of the three jobs. Acted out is what Spark does: reading and parsing,
+dealing source partitions to tasks in some order, running tasks again, or two at once, and handing on their receipts.
 
 A `World` is what outlives processes: the directory, the wall clock, the machine. A `Process` is one driver in it.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import pickle
 import random
+import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
+from pyarrow import parquet
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
 
 from bucket_store import failpoints, generation, manager, mapped_tables, piece_reader, table_file, table_shelf
-from bucket_store.backend import open_backend
+from bucket_store.backend import PieceStore, open_backend
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_values import LogState
 from bucket_store.manager import TableSettings
 from bucket_store.rocksdb_backend import RocksPieces
 from bucket_store.sources_file import known_digests
 from bucket_store.table_file import TableFile
-from deduper import judging, owner, staging, window_run
-from deduper.categories import PlaceIntervals, arrange
+from deduper import judging, owner, spool, staging, window_run
 from deduper.checkpoint import ListedFile
-from deduper.clock import POSITION_BITS, PartitionClock, batch_clock
-from deduper.config import PORTS, CategoryExpiry, Config
-from deduper.digests import key_digest, shards_of
+from deduper.clock import POSITION_BITS
+from deduper.config import PORTS, Config
+from deduper.digests import key_digest
 from deduper.file_batch import FileBatch
 from deduper.file_source import source_digest, stat_files
-from deduper.judge_plan import Categories
-from deduper.receipts import take_receipts
-from deduper.shard_task import REASONS, BatchTask, judge_function
+from deduper.read_task import ReadReceipt, ReadTask, read_function
+from deduper.receipts import Receipt
+from deduper.shard_task import REASONS, BatchTask, judge
 from deduper.source_batch import SourceBatch
-from deduper.staging import Attempt, StagedFile
+from deduper.spool_places import SpoolPlaces
 from deduper.verdict import Fate, Verdict
 from deduper.window_judge import Judgement, WindowJudge
 from deduper.window_run import Batch, WindowRunner
+from deduper.write_task import WriteReceipt, WriteTask, port_folder, write
 from tests.oracle import Answer, Row, Settings
 
 BEGIN_US = 2_000_000_000_000_000  # beyond the times that the machine gives to files: a grace is over when we say so
@@ -131,7 +137,8 @@ class Trial:
             "expiry": expiry,
             "store": {"url": f"{self.backend}:state", "shards": self.shards, "first_seen": self.first_seen},
             "sinks": {
-                port: {"format": "json", "path": f"out/{port}"} if self.ports else {"format": "none"} for port in PORTS
+                port: {"format": "parquet", "path": f"out/{port}"} if self.ports else {"format": "none"}
+                for port in PORTS
             },
         }
         return Config.model_validate(sections, context={"base_dir": root})
@@ -139,12 +146,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class TaskRun:
-    """A task as Spark would run it again, and what it answered the first time."""
+    """A shard's task as Spark would run it again: with a copy of its keys, and what it answered the first time."""
 
     task: BatchTask
     shard: int
-    columns: list[tuple[Any, ...]]
-    verdicts: list[Any]
+    keys: dict[str, bytes]
+    said: list[tuple[int, Answer]]
 
 
 @dataclass(frozen=True)
@@ -160,9 +167,9 @@ class Judged:
 class Trouble:
     """What shall go wrong in the next judging; each is used up by it."""
 
-    twin: str = ""  # "after", or a failpoint inside the first task at which the twin runs
+    twin: str = ""  # "after", or a failpoint inside every task at which its twin runs
     keep_first_receipt: bool = False
-    lose_receipt: bool = False
+    lose_receipt: str = ""  # of "read", "judge" or "write"
 
 
 class World:
@@ -226,29 +233,6 @@ class World:
         return self._digests[key]
 
 
-class _Receipts:
-    """The accumulator: of two receipts for one key it keeps one."""
-
-    def __init__(self, world: World) -> None:
-        self.value: dict[Any, Any] = {}
-        self._world = world
-
-    def add(self, receipts: dict[Any, Any]) -> None:
-        self.value = {**receipts, **self.value} if self._world.trouble.keep_first_receipt else self.value | receipts
-
-
-class _Context:
-    """What a task asks Spark for."""
-
-    shard = 0
-
-    def partitionId(self) -> int:
-        return self.shard
-
-
-_context = _Context()
-
-
 class _NoPool:
     """A thread pool without threads: starting them costs more than all else that a small window does."""
 
@@ -291,7 +275,7 @@ def _torn_apply(table: TableFile, entries: Any, only_window: int, start: int = 0
 def machine_of(world: World) -> Iterator[None]:
     """This process acts as Spark's workers on the world's machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TaskContext, "get", lambda: _context)
+        patch.setattr(SpoolPlaces, "remove", _removed_by_the_living)
         patch.setattr(generation, "boot_id", world.boot_id)
         patch.setattr(TableFile, "apply", _torn_apply)
         # Tables of a thousand keys would never grow here.
@@ -306,173 +290,241 @@ def machine_of(world: World) -> Iterator[None]:
         yield
 
 
-def run_task(task: BatchTask, shard: int, columns: list[tuple[Any, ...]], receipts: Any) -> list[Any]:
-    """One task from its input to its receipt; the verdicts in the order of the input."""
-    _context.shard = shard
-    judge = judge_function(task, receipts)
-    return [verdict for column in judge(iter(columns)) for verdict in column.to_pylist()]
+def run_again(run: TaskRun, directory: Path) -> tuple[Receipt, list[tuple[int, Answer]]]:
+    """A shard's task once more, on a copy of its keys in a folder that is there already: receipt and verdicts."""
+    for name, keys in run.keys.items():
+        Path(spool.keys_file(str(directory), name)).write_bytes(keys)
+    task = replace(run.task, directory=str(directory))
+    receipt = judge(task, run.shard)
+    return receipt, said(task, run.shard)
 
 
-class SmallJudge(WindowJudge):
-    """Judges windows as Spark would."""
+def said(task: BatchTask, shard: int) -> list[tuple[int, Answer]]:
+    """(source order, answer) of every row of a shard: what lies in the spool for the writers."""
+    if not task.readers:
+        return []
+    found = []
+    with ExitStack() as stack:
+        verdicts = stack.enter_context(spool.mapped(spool.verdicts_file(task.directory, shard)))
+        firsts = None
+        if task.rules.keep_first_seen:
+            firsts = stack.enter_context(spool.mapped(spool.firsts_file(task.directory, shard)))
+        for reader, name in enumerate(task.readers):
+            first_copies = {}
+            if firsts is not None:
+                columns = [column.to_pylist() for column in firsts.get_batch(reader).columns]
+                first_copies = {row: named for row, *named in zip(*columns, strict=True)}
+            with spool.mapped(spool.keys_file(task.directory, name)) as keys:
+                order = keys.get_batch(shard).column(spool.ORDER).to_pylist()
+            judged = [column.to_pylist() for column in verdicts.get_batch(reader).columns]
+            for at, row, verdict, reason in zip(order, *judged, strict=True):
+                first = tuple(first_copies[row]) if row in first_copies else None
+                text = "" if reason < 0 else REASONS[reason]
+                found.append((at, (Verdict(verdict).port, text, cast(Any, first))))
+    return found
 
-    def __init__(self, world: World, log: CommitLog, pieces: Any) -> None:
+
+class SmallJobs:
+    """The jobs of a window as Spark runs them: tasks in some order, with the records in batches of some length.
+
+    A task that is killed runs again. An exception of one comes as a text.
+    """
+
+    session = cast(SparkSession, None)
+
+    def __init__(self, world: World, salt: bytes) -> None:
+        self.wall_us = 0
         self._world = world
-        self._box = _Receipts(world)
-        super().__init__(cast(Any, None), world.config, log, pieces, world.tables(), cast(Any, self._box))
+        self._salt = salt
+        self._trouble = Trouble()
+        self._partitions: list[list[Row]] = []
+        self._paths: tuple[str, ...] = ()
 
-    def _judge_once(
-        self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, *, in_order: bool
-    ) -> Judgement:
-        world, config = self._world, self._config
-        partitions = [world.rows[path] for path in batch.names]
-        rows = [row for part in partitions for row in part]
-        order = np.array([p << POSITION_BITS | i for p, part in enumerate(partitions) for i in range(len(part))], "i8")
-        fate = np.array([self._parsed(row) for row in rows], np.uint8)
-        salt = self._log.manifest.salt
-        digests = np.array([world.digest(row.key, salt) for row in rows], np.uint64).reshape(-1, 2)
-        categories, latest = None, None
-        clock = judging.clock_rules(config, state, wall_us)
-        if isinstance(config.expiry, CategoryExpiry):
-            categories = _arranged(config.expiry, judging.category_state(state), rows, order, fate)
-            expiry = np.array([categories.ids.get(row.expiry, 0) for row in rows], np.int64)
-        else:
-            floats = config.point_scale.is_float
-            keys = [0 if clock is None or row.expiry is None else row.expiry for row in rows]
-            expiry = np.array(keys, np.float64 if floats else np.int64)
-        if clock is not None and not in_order:
-            fate = batch_clock(clock, expiry, fate)
-        elif clock is not None:
-            fate, before, has_latest = PartitionClock(clock).run(order, expiry, fate)
-            latest = pa.array(before, mask=~has_latest) if config.lookup == "all_live" else None
-        task = BatchTask(
-            store_url=config.store.url,
-            store_root=str(self._log.root),
-            store_id=self._log.manifest.store_id,
-            window=attempt.window,
-            epoch=attempt.epoch,
-            attempt=attempt.attempt,
-            rules=judging.judge_rules(config, state, wall_us),
-            tables=world.tables(),
-            views=judging.shard_views(config, self._log.manifest, self._log.state),
-            source_names=batch.names,
-            source_starts=batch.starts,
-            source_slots=batch.slots,
-            sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
-            places=None if categories is None else categories.places,
+    def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
+        """Each task has some of the source partitions, one after another."""
+        world = self._world
+        self._trouble, world.trouble = world.trouble, Trouble()
+        world.shuffles += 1
+        draw = random.Random(world.shuffles)
+        self._paths = batch.names
+        self._partitions = [world.rows[path] for path in batch.names]
+        dealt: list[list[int]] = [[] for _ in self._partitions]
+        for ordinal in draw.sample(range(len(dealt)), len(dealt)):
+            draw.choice(dealt).append(ordinal)
+        length = draw.choice((1, 3, 1000))
+        receipts = []
+        for ordinals in dealt:
+            records = self._records(ordinals)
+
+            def read_all(records: pa.RecordBatch = records) -> ReadReceipt | None:
+                cuts = range(0, records.num_rows, length)
+                rows = list(read_function(task)(records.slice(cut, length) for cut in cuts))
+                return pickle.loads(rows[0].column(0)[0].as_py()) if rows else None
+
+            receipt = self._task(read_all, lambda receipt: _read_said(task, receipt))
+            if receipt is not None:
+                receipts.append(receipt)
+        self._lose("read", receipts)
+        return sorted(receipts, key=lambda receipt: receipt.first_order), sum(map(len, self._partitions))
+
+    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+        """Judges every shard, and remembers what was said of every row."""
+        world = self._world
+        keys = {name: Path(spool.keys_file(task.directory, name)).read_bytes() for name in task.readers}
+        answers: dict[int, Answer] = {}
+        receipts = []
+        for shard in range(shards):
+            receipts.append(self._task(partial(judge, task, shard), lambda receipt: _judge_said(task, receipt)))
+            of_shard = said(task, shard)
+            answers.update(of_shard)
+            world.task_runs = [*world.task_runs[-11:], TaskRun(task, shard, keys, of_shard)]
+        world.judged[task.window, task.epoch, task.attempt] = Judged(
+            self._paths,
+            self.wall_us,
+            [
+                [answers.get(ordinal << POSITION_BITS | position, _NO_ANSWER) for position in range(len(rows))]
+                for ordinal, rows in enumerate(self._partitions)
+            ],
         )
-        words = digests.view(np.int64)
-        columns = [words[:, 0], words[:, 1], order, fate.view(np.int8), expiry]
-        in_shard = shards_of(digests, config.store.shards)
-        verdicts: list[Any] = [None] * len(rows)
-        for shard in range(config.store.shards):
-            index = np.flatnonzero(in_shard == shard)
-            for row, verdict in zip(*self._task(task, shard, index, columns, latest), strict=True):
-                verdicts[row] = verdict
-        answers = _by_partition([_answer(verdict) for verdict in verdicts], partitions)
-        key = (attempt.window, attempt.epoch, attempt.attempt)
-        world.judged[key] = Judged(batch.names, wall_us, answers)
-        if world.trouble.lose_receipt:
-            self._box.value.popitem()
-        world.trouble = Trouble()
-        receipts = take_receipts(cast(Any, self._box), *key)
-        for receipt in receipts.values():
+        for receipt in receipts:
             for name in ("hits", "loaded", "merged", "evicted", "expired"):
                 world.figures[f"tables {name}"] += int(receipt.table_counters[name])
-        return Judgement(attempt, batch, receipts, self._staged(attempt, answers), categories, len(rows))
+        self._lose("judge", receipts)
+        return receipts
+
+    def write(self, task: WriteTask) -> list[WriteReceipt]:
+        """Writes the ports."""
+        receipts = [
+            self._task(partial(write, task, writer), lambda receipt: _write_said(task, receipt))
+            for writer in range(len(task.groups))
+        ]
+        self._lose("write", receipts)
+        return receipts
+
+    def _task(self, run: Callable[[], _R], tell: Callable[[_R], object]) -> _R:
+        """A task's receipt; run again until it lives, and perhaps by two at once. `tell`: what it has done."""
+        while True:
+            try:
+                return self._with_twin(run, tell)
+            except TaskKilled:
+                continue
+            except AssertionError:
+                raise
+            except Exception as exc:
+                raise PythonException(traceback.format_exc()) from exc
+
+    def _with_twin(self, run: Callable[[], _R], tell: Callable[[_R], object]) -> _R:
+        twin = self._trouble.twin
+        if not twin:
+            return run()
+        given: list[_R] = []
+        told: list[object] = []
+
+        def run_one() -> None:
+            given.append(run())
+            told.append(tell(given[-1]))
+
+        if twin == "after":
+            run_one()
+            run_one()
+        else:
+            with armed(twin, 1, run_one):
+                run_one()
+        assert all(one == told[0] for one in told), "a twin has done something else"
+        # What was done by the one whose receipt counts is as it was, whatever the other one did since.
+        taken = 0 if self._trouble.keep_first_receipt else -1
+        assert tell(given[taken]) == told[taken], "a twin has changed what the other one did"
+        return given[taken]
+
+    def _lose(self, job: str, receipts: list[Any]) -> None:
+        if self._trouble.lose_receipt == job and receipts:
+            receipts.pop()
+
+    def _records(self, ordinals: list[int]) -> pa.RecordBatch:
+        """The rows of some source partitions as the plan gives them to a reading task."""
+        config = self._world.config
+        rows = [row for ordinal in ordinals for row in self._partitions[ordinal]]
+        order = [p << POSITION_BITS | i for p in ordinals for i in range(len(self._partitions[p]))]
+        fate = [self._parsed(row) for row in rows]
+        digests = np.array([self._world.digest(row.key, self._salt) for row in rows], np.uint64).reshape(-1, 2)
+        words = digests.view(np.int64)
+        expiry: list[Any] = [row.expiry for row in rows]
+        kind = pa.float64() if config.point_scale.is_float else pa.int64()
+        columns = {
+            "_hi": pa.array(words[:, 0]),
+            "_lo": pa.array(words[:, 1]),
+            "_order": pa.array(order, pa.int64()),
+            "_fate": pa.array(fate, pa.int8()),
+        }
+        if config.expiry.by == "category":
+            columns["_category"] = pa.array(expiry, pa.string())
+        elif config.expiry_column is None:
+            columns["_expiry"] = pa.array([0] * len(rows), pa.int64())
+        else:
+            columns["_expiry"] = pa.array(expiry, kind)
+        raw = [None if at == Fate.ADMITTED else repr(row) for row, at in zip(rows, fate, strict=True)]
+        columns["_raw"] = pa.array(raw, pa.string())
+        if self._world.trial.ports:
+            columns["k"] = pa.array([row.key[0] for row in rows], pa.string())
+            if config.expiry_column is not None:
+                field = columns["_category" if config.expiry.by == "category" else "_expiry"]
+                columns["e"] = field.cast(pa.timestamp("us", "UTC")) if config.expiry.by == "event_time" else field
+        return pa.RecordBatch.from_pydict(columns)
 
     def _parsed(self, row: Row) -> Fate:
-        if self._config.null_keys == "error" and None in row.key:
+        config = self._world.config
+        if config.null_keys == "error" and None in row.key:
             return Fate.NULL_KEY
-        if self._config.expiry_column is not None and row.expiry is None:
+        if config.expiry_column is not None and row.expiry is None:
             return Fate.NULL_EXPIRY
         return Fate.ADMITTED
 
-    def _task(
-        self, task: BatchTask, shard: int, index: Any, columns: list[Any], latest: Any
-    ) -> tuple[list[int], list[Any]]:
-        """The rows of a shard in the order they came, and their verdicts; run again until it lives."""
-        world = self._world
-        while True:
-            world.shuffles += 1
-            rows = np.array(random.Random(world.shuffles).sample(index.tolist(), index.size), np.int64)
-            parts = [tuple(pa.array(column[rows]) for column in columns)]
-            if latest is not None:
-                parts[0] += (latest.take(pa.array(rows)),)
-            batches = parts if rows.size else []
-            try:
-                verdicts = self._with_twin(task, shard, batches)
-            except TaskKilled:
-                continue
-            world.task_runs = [*world.task_runs[-11:], TaskRun(task, shard, batches, verdicts)]
-            return rows.tolist(), verdicts
 
-    def _with_twin(self, task: BatchTask, shard: int, batches: list[tuple[Any, ...]]) -> list[Any]:
-        twin = self._world.trouble.twin
-        if not twin:
-            return run_task(task, shard, batches, self._box)
-        answers: list[list[Any]] = []
-
-        def run_twin() -> None:
-            answers.append(run_task(task, shard, batches, self._box))
-
-        if twin == "after":
-            verdicts = run_task(task, shard, batches, self._box)
-            run_twin()
-        else:
-            with armed(twin, 1, run_twin):
-                verdicts = run_task(task, shard, batches, self._box)
-        assert all(answer == verdicts for answer in answers), "a twin gives other verdicts"
-        return verdicts
-
-    def _staged(self, attempt: Attempt, answers: list[list[Answer]]) -> dict[str, list[StagedFile]]:
-        staged: dict[str, list[StagedFile]] = {}
-        if not self._world.trial.ports:
-            return staged
-        target = staging.staging_home(self._config) / staging.STAGING / attempt.folder
-        for port in PORTS:
-            lines = [
-                json.dumps([ordinal, position, *answer]) + "\n"
-                for ordinal, part in enumerate(answers)
-                for position, answer in enumerate(part)
-                if answer[0] == port
-            ]
-            if lines:
-                path = target / f"_port={port}" / "part-0.json"
-                path.parent.mkdir(parents=True)
-                path.write_text("".join(lines))
-                staged[port] = [StagedFile(port, path, len(lines))]
-        failpoints.hit("stage.written")
-        return staged
+_R = TypeVar("_R")
+_NO_ANSWER: Answer = ("nothing was said", "", None)
 
 
-def _arranged(expiry: CategoryExpiry, state: Any, rows: list[Row], order: Any, fate: Any) -> Categories:
-    arrivals: dict[str, list[int]] = {}
-    for row, at, known in zip(rows, order.tolist(), fate.tolist(), strict=True):
-        if known == Fate.ADMITTED:
-            arrivals.setdefault(row.expiry, []).append(at)
-    after, intervals = arrange(
-        state,
-        {value: orders[0] for value, orders in arrivals.items()},
-        lambda value, order: next((at for at in arrivals[value] if at >= order), None),
-        expiry.live_categories,
-        expiry.remember_dropped,
-    )
-    values = list(arrivals)
-    return Categories(after, PlaceIntervals.of(values, intervals), {value: id for id, value in enumerate(values)})
+def _read_said(task: ReadTask, receipt: ReadReceipt | None) -> object:
+    if receipt is None:
+        return None
+    keys = Path(spool.keys_file(task.directory, receipt.name)).read_bytes()
+    records = Path(spool.rows_file(task.directory, receipt.name)).read_bytes()
+    return replace(receipt, name="", seconds={}), keys, records
 
 
-def _by_partition(answers: list[Answer], partitions: list[list[Row]]) -> list[list[Answer]]:
-    given = iter(answers)
-    return [[next(given) for _ in part] for part in partitions]
+def _judge_said(task: BatchTask, receipt: Receipt) -> object:
+    return replace(receipt, piece=None, table_counters={}, seconds={}), said(task, receipt.shard)
 
 
-def _answer(verdict: dict[str, Any]) -> Answer:
-    """(port, reason, first copy), with the path of the first copy's source partition."""
-    first = verdict.get("first_seen")
-    reason = "" if verdict["reason"] is None else REASONS[verdict["reason"]]
-    named = None if first is None else (first["window"], first["source"], first["position"], first["expiry"])
-    return Verdict(verdict["verdict"]).port, reason, cast(Any, named)
+def _write_said(task: WriteTask, receipt: WriteReceipt) -> object:
+    files = {port: port_folder(task.target, port) / name for port, name in receipt.files.items()}
+    return {port: parquet.read_table(file, partitioning=None).to_pylist() for port, file in files.items()}
+
+
+class _SmallJudge(WindowJudge):
+    """Tells its jobs by which clock they judge."""
+
+    def __init__(self, world: World, log: CommitLog, pieces: PieceStore) -> None:
+        self._small = SmallJobs(world, log.manifest.salt)
+        super().__init__(self._small, world.config, log, pieces, world.tables())
+        self._world = world
+
+    def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
+        self._small.wall_us = wall_us
+        # There may be more or less room than there was.
+        self._tables = self._world.tables()
+        return super().judge(batch, state, wall_us)
+
+
+_remove = SpoolPlaces.remove
+
+
+def _removed_by_the_living(places: SpoolPlaces, folder: Path) -> None:
+    """Whoever is killed removes nothing, and its locks are free."""
+    if isinstance(sys.exception(), Killed):
+        os.close(places._locks.pop(folder))
+    else:
+        _remove(places, folder)
 
 
 class Process:
@@ -490,7 +542,7 @@ class Process:
         failpoints.hit("start.claimed")
         self.pieces = open_backend(config.store.url)
         self._guarded(lambda: owner.recover(config, self.log, self.pieces))
-        self.judge = SmallJudge(world, self.log, self.pieces)
+        self.judge = _SmallJudge(world, self.log, self.pieces)
         self.runner = WindowRunner(config, self.log, self.pieces, self.judge, world.clock)
         self._known = known_digests(self.log.root, self.log.state.sources)
         self._batches = 0

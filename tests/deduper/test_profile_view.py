@@ -18,10 +18,9 @@ from tests.oracle import Row, Settings
 PHASES = {
     "intent": 0.01,
     "judge": 1.8,
-    "judge.build": 0.09,
-    "judge.plan": 0.1,
-    "judge.read": 0.4,
-    "judge.verdicts": 1.1,
+    "judge.read": 0.5,
+    "judge.shards": 0.4,
+    "judge.write": 0.7,
     "judge.files": 0.1,
     "durable": 0.05,
     "commit": 0.02,
@@ -29,10 +28,13 @@ PHASES = {
     "clean": 0.004,
     "expire": 0.006,
     "task.read": 0.6,
+    "task.rows": 0.2,
+    "task.keys": 0.1,
     "task.tables": 0.2,
     "task.judge": 0.1,
-    "task.write": 1.0,
+    "task.verdicts": 0.1,
     "task.piece": 0.1,
+    "task.ports": 0.6,
 }
 
 

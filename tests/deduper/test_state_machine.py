@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import multiprocessing
 import os
@@ -20,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from pyarrow import parquet
 
 from bucket_store import generation, mapped_tables
 from bucket_store.commit_log import CommitLog
@@ -50,10 +51,9 @@ from tests.deduper.small_service import (
     TaskRun,
     Trial,
     World,
-    _Receipts,
     armed,
     machine_of,
-    run_task,
+    run_again,
 )
 from tests.deduper.store_checks import check_no_key_twice, check_tables, piece_entries
 from tests.oracle import Answer, Oracle, Row, Settings
@@ -71,6 +71,7 @@ _CAPACITY = st.integers(40, 47)
 _ROOM = (0, 0, 4_300, 9_000, 14_000, *[1 << 24] * 3)
 
 TASK_POINTS = (
+    "read.spooled",
     "judge.drained",
     "tables.applying",
     "table.torn",
@@ -79,11 +80,13 @@ TASK_POINTS = (
     "piece.half",
     "piece.entered",
     "judge.piece.after",
+    "write.done",
 )
 DRIVER_POINTS = (
     *TASK_POINTS,
     "window.0.batch",
     "window.1.intent",
+    "judge.judged",
     "stage.written",
     "window.2.judged",
     "window.3.synced",
@@ -167,7 +170,7 @@ class JobMachine(RuleBasedStateMachine):
         self.pending: list[str] = []
         self.known: set[str] = set()
         self.sleepers: list[Process] = []
-        self.read_files: dict[str, int] = {}
+        self.read_files: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
         self.held: list[int] = []
         self.old_tables: list[tuple[Path, bytes]] = []
         self.points: dict[int, Any] = {}
@@ -228,10 +231,10 @@ class JobMachine(RuleBasedStateMachine):
         data=_ROWS,
         twin=st.sampled_from(("after", *TASK_POINTS)),
         keep_first=st.booleans(),
-        lose=st.sampled_from((False, False, False, True)),
+        lose=st.sampled_from(("", "", "", "", "", "", "read", "judge", "write")),
     )
-    def window_with_twins(self, data: bytes, twin: str, keep_first: bool, lose: bool) -> None:
-        """Every shard is judged twice, at once or one after the other; perhaps a receipt is lost, and all is again."""
+    def window_with_twins(self, data: bytes, twin: str, keep_first: bool, lose: str) -> None:
+        """Every task has a twin, at once or one after the other; perhaps a receipt is lost, and all is again."""
         trouble = self.world.trouble
         trouble.twin, trouble.keep_first_receipt, trouble.lose_receipt = twin, keep_first, lose
         FIGURES["windows with twins"] += 1
@@ -253,18 +256,25 @@ class JobMachine(RuleBasedStateMachine):
         self.pending += self._put(data)
         paths, sleeper = list(self.pending), self.process
         window = self.reader.refresh().next_window
+        failures: list[Exception] = []
 
         def overtake() -> None:
             FIGURES["takeovers"] += 1
-            self.process = Process(self.world)
-            if more is not None:
-                self._offer()
-                self._window(more, 0)
+            try:
+                self.process = Process(self.world)
+                if more is not None:
+                    self._offer()
+                    self._window(more, 0)
+            except Exception as failure:
+                failures.append(failure)
+                raise
 
         with armed(point, nth, overtake):
             try:
                 sleeper.offer(paths)
             except FencedError:
+                # Whatever went wrong in there, the sleeper has called it a fence.
+                assert not failures, failures
                 assert self.process is not sleeper
             else:
                 committer = self._committer(window)
@@ -313,12 +323,15 @@ class JobMachine(RuleBasedStateMachine):
         self._absorb()
         self._offer()
 
-    @rule(which=st.integers(0, 11))
-    def zombie_task(self, which: int) -> None:
-        """A task of an earlier window runs again: what it said then, or nothing; and no table is different."""
+    @rule(which=st.integers(0, 11), has_folder=st.booleans())
+    def zombie_task(self, which: int, has_folder: bool) -> None:
+        """A task of an earlier window goes on: what it said then, or nothing; and no table is different.
+
+        Its folder of the spool may be gone since it has read its keys.
+        """
         runs = self.world.task_runs
         if runs:
-            self._run_zombie(runs[which % len(runs)])
+            self._run_zombie(runs[which % len(runs)], has_folder=has_folder)
 
     @rule(which=st.integers(0, 5), data=_ROWS)
     def replay(self, which: int, data: bytes) -> None:
@@ -482,7 +495,7 @@ class JobMachine(RuleBasedStateMachine):
         return False
 
     def _start(self) -> None:
-        """A new process. What a start owes: no unnamed piece, no staged row, no intent but the newest is left."""
+        """A new process. What a start owes: no unnamed piece, no staged or set aside row, one intent is left."""
         intents = read_intents(self.world.config.store.path)
         self.process = Process(self.world)
         FIGURES["restarts"] += 1
@@ -492,6 +505,7 @@ class JobMachine(RuleBasedStateMachine):
         lying = {(piece.file, piece.name) for piece in self.process.pieces.pieces()}
         assert lying <= named, f"orphans: {lying - named}"
         assert not [folder for home in staging_homes(self.world.config) for folder in home.glob("_staging/*")]
+        assert not list(self.root.glob("deduper-spool/*")), "what the dead have set aside is still there"
         left = read_intents(self.world.config.store.path)
         assert left == sorted(intents, key=lambda intent: intent.epoch)[-1:]
         mark = read_published(self.world.config.store.path / "published")
@@ -550,22 +564,31 @@ class JobMachine(RuleBasedStateMachine):
         window, partition, position, expiry = first
         return port, reason, (window, self.committed[window][partition], position, expiry)  # type: ignore[return-value]
 
-    def _run_zombie(self, run: TaskRun) -> None:
+    def _run_zombie(self, run: TaskRun, *, has_folder: bool) -> None:
         state = self.reader.refresh()
         ahead = self._position(run.shard)
         stays = run.task.views[run.shard].next_window < ahead
         before = self._table_bytes(run.shard) if stays else None
-        try:
-            verdicts = run_task(run.task, run.shard, run.columns, _Receipts(self.world))
-        except StaleViewError:
-            FIGURES["zombies refused"] += 1
-        except CorruptionError:
-            gone = set(run.task.views[run.shard].pieces) - set(state.pieces.get(run.shard, ()))
-            assert gone - set(self._young(state)), "a piece that is named, or has left a moment ago, cannot be read"
-        else:
-            assert verdicts == run.verdicts, "a zombie says something else"
-            assert not stays, "a zombie judged by tables that are ahead of it"
-            FIGURES["zombies ran"] += 1
+        folder = self.root / "zombie"
+        folder.mkdir()
+        with armed("judge.drained", 0 if has_folder else 1, lambda: shutil.rmtree(folder)):
+            try:
+                _, said = run_again(run, folder)
+            except StaleViewError:
+                FIGURES["zombies refused"] += 1
+            except CorruptionError:
+                gone = set(run.task.views[run.shard].pieces) - set(state.pieces.get(run.shard, ()))
+                assert gone - set(self._young(state)), "a piece that is named, or has left a moment ago, cannot be read"
+            except FileNotFoundError:
+                assert not has_folder
+                assert not stays, "a zombie judged by tables that are ahead of it"
+                assert not folder.exists(), "a zombie has brought its folder back"
+                FIGURES["zombies without a folder"] += 1
+            else:
+                assert said == run.said, "a zombie says something else"
+                assert not stays, "a zombie judged by tables that are ahead of it"
+                FIGURES["zombies ran"] += 1
+        shutil.rmtree(folder, ignore_errors=True)
         assert before is None or self._table_bytes(run.shard) == before, "a zombie changed tables"
 
     def _young(self, state: LogState) -> list[PieceRef]:
@@ -626,35 +649,75 @@ class JobMachine(RuleBasedStateMachine):
             os.close(lock)
 
     def _read_ports(self, next_window: int) -> None:
-        """What a reader of the ports sees: whole windows up to the mark, nothing that is not committed."""
-        published: dict[str, dict[int, Path]] = {}
+        """What a reader of the ports sees: whole windows up to the mark, nothing that is not committed.
+
+        A file that was read once is what it was: nobody writes into it any more.
+        """
+        published: dict[str, dict[int, list[Path]]] = {}
         for port, sink in file_sinks(self.world.config).items():
             published[port] = {}
-            for path in sink.path.iterdir():
+            for path in sorted(sink.path.iterdir()):
                 name = FinalName.of(path.name)
                 if name is not None:
-                    published[port][name.window] = path
+                    published[port].setdefault(name.window, []).append(path)
                     assert name.window < next_window, "a port shows a window before its commit"
-                    if str(path) not in self.read_files:
-                        self.read_files[str(path)] = name.window
-                        self._check_file(port, name.window, path)
             beside = read_published(sink.path / PUBLISHED)
             assert beside is not None
             assert beside.window == next_window - 1
+            for window, files in published[port].items():
+                known = [(path.name, path.stat().st_ino, path.stat().st_mtime_ns) for path in files]
+                if (port, window) not in self.read_files:
+                    self._check_files(port, window, files)
+                assert self.read_files.setdefault((port, window), known) == known, "a published file was changed"
         for window in range(next_window):
-            for port, files in published.items():
-                assert (self.ports_seen[window, port] > 0) == (window in files), f"window {window}, port {port}"
+            for port, of_port in published.items():
+                assert (self.ports_seen[window, port] > 0) == (window in of_port), f"window {window}, port {port}"
         FIGURES["looks at ports"] += 1
 
-    def _check_file(self, port: str, window: int, path: Path) -> None:
-        lines = path.read_text().splitlines()
-        rows = [
-            [ordinal, position, *answer]
+    def _check_files(self, port: str, window: int, files: list[Path]) -> None:
+        paths = self.committed[window]
+        expected = {
+            (paths[ordinal], position): (port, reason or None, window, first, *self._told(paths[ordinal], position))
             for ordinal, part in enumerate(self.expected[window])
-            for position, answer in enumerate(part)
-            if answer[0] == port
-        ]
-        assert [json.loads(line) for line in lines] == json.loads(json.dumps(rows)), f"{path}"
+            for position, (verdict, reason, first) in enumerate(part)
+            if verdict == port
+        }
+        found = {}
+        rows = [row for path in files for row in parquet.read_table(path, partitioning=None).to_pylist()]
+        for row in rows:
+            dedup = row["_dedup"]
+            first = dedup.get("first_seen")
+            named = None
+            if first is not None:
+                named = (first["window"], first["source"], first["position"], _point(first["expiry"]))
+            is_error = (dedup["raw"] is not None,)
+            told = row["k"], _point(row.get("e")), *is_error
+            found[dedup["source"], dedup["position"]] = (
+                dedup["verdict"],
+                dedup["reason"],
+                dedup["window"],
+                named,
+                *told,
+            )
+        assert len(rows) == len(found), "a row stands there twice"
+        assert found == expected, f"port {port}, window {window}"
+
+    def _told(self, path: str, position: int) -> tuple[Any, ...]:
+        """What the source says of a row: its key, its expiry key, and whether the parser found an error."""
+        row = self.world.rows[path][position]
+        has_expiry = self.trial.settings.by in ("event_time", "ordered", "category")
+        is_error = (has_expiry and row.expiry is None) or (self.trial.settings.null_keys == "error" and None in row.key)
+        return row.key[0], row.expiry, is_error
+
+
+def _point(value: Any) -> Any:
+    """A point as the oracle has it: microseconds for times."""
+    if isinstance(value, datetime):
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return value
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _die() -> None:
