@@ -14,7 +14,7 @@ shard's files have one name, hold the same whoever writes them, and come into th
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +52,7 @@ def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
 
     A file that is there already is replaced, never written into: it may be mapped.
     """
-    temporary = f"{path}.{uuid.uuid4().hex}"
+    temporary = f"{path}.{secrets.token_hex(8)}"
     with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
