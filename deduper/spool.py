@@ -63,4 +63,5 @@ def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
 def mapped(path: str) -> Iterator[pa.ipc.RecordBatchFileReader]:
     """The batches of a file, by number, as views of its bytes; they must not be used after the end."""
     with pa.memory_map(path) as source:
-        yield pa.ipc.open_file(source)
+        # As one buffer, which is not copied: a reader of files asks another thread for every part of it.
+        yield pa.ipc.open_file(source.read_buffer())
