@@ -25,11 +25,13 @@ from bucket_store import failpoints
 from bucket_store.backend import StoredPiece
 from bucket_store.heartbeat import HeartBeat
 from bucket_store.log_state import live_files
+from deduper import spool_places
 from deduper.leftovers import Leftover, LeftoverKind, leftovers, modified_us
 from deduper.open_store import OpenStore
 from deduper.owner_alive import own_name, owner_lives
 from deduper.repair import QUARANTINE
 from deduper.stale_tables import stale_tables
+from deduper.table_places import table_settings
 from deduper.terminal import pairs, table
 from deduper.units import approximate_size, format_duration
 
@@ -50,7 +52,7 @@ class Garbage:
     size_bytes: int
     why: str
     kept: str
-    remove: Callable[[], None] | None
+    remove: Callable[[], object] | None
     piece: StoredPiece | None = None
     is_deleted: bool = False
 
@@ -155,6 +157,7 @@ class _Listing:
         yield from self._records()
         yield from self._quarantined()
         yield from self._tables()
+        yield from self._spools()
 
     def _shown(self, leftover: Leftover) -> str:
         return f"{leftover.path}{'' if leftover.piece is None else f' ({leftover.piece.name})'}"
@@ -218,6 +221,21 @@ class _Listing:
                 f"{tables.why}{'' if is_own else f', of store {tables.store_id[:8]}'}",
                 self._kept(None, None, 0),
                 lambda tables=tables: tables.remove(),  # type: ignore[misc]  # as above
+            )
+
+    def _spools(self) -> Iterator[Garbage]:
+        """What windows that never ended have set aside on this machine; the next start of any job takes it."""
+        if self._store.config is None:
+            return
+        settings = table_settings(self._store.config)
+        for folder in spool_places.abandoned(*spool_places.homes(settings.memory_dir, settings.disk_dir)):
+            yield Garbage(
+                "spool",
+                str(folder),
+                _size(folder),
+                "a window's records, set aside by a process that died",
+                self._kept(None, None, 0),
+                lambda folder=folder: spool_places.remove_abandoned(folder),  # type: ignore[misc]  # as above
             )
 
 

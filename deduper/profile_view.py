@@ -72,7 +72,7 @@ def steps_of(profile: WindowProfile) -> dict[str, float]:
 
 
 def task_steps_of(profile: WindowProfile) -> dict[str, float]:
-    """Seconds of a window's judging tasks by step, over all shards."""
+    """Seconds of a window's tasks by step, over all of them."""
     return {step: profile.phases.get(f"task.{step}", 0.0) for step in TASK_STEPS}
 
 
@@ -91,7 +91,7 @@ def render(view: ProfileView) -> list[RenderableType]:
         return []
     return [
         _divided(view.windows, steps_of, "where the time went, ms", with_rate=True),
-        _divided(view.windows, task_steps_of, "work of the judging tasks, ms", with_rate=False),
+        _divided(view.windows, task_steps_of, "work of the tasks, ms", with_rate=False),
     ]
 
 

@@ -8,8 +8,8 @@ ports finds them by number. Only their keys travel to the shards.
 from __future__ import annotations
 
 import pickle
+import secrets
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -75,7 +75,7 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
     began = time.perf_counter()
     # A name of its own for every attempt: a twin must not write into the file that another's receipt names.
-    name = uuid.uuid4().hex
+    name = secrets.token_hex(8)
     keys = _Keys(task)
     first = next(batches, None)
     if first is None:

@@ -14,7 +14,7 @@ shard's files have one name, hold the same whoever writes them, and come into th
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +54,7 @@ def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
 
     A file that is there already is replaced, never written into: it may be mapped.
     """
-    temporary = f"{path}.{uuid.uuid4().hex}"
+    temporary = f"{path}.{secrets.token_hex(8)}"
     with writing(temporary, batches[0].schema) as file:
         for batch in batches:
             file.write_batch(batch)
@@ -72,4 +72,5 @@ def writing(path: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWrit
 def mapped(path: str) -> Iterator[pa.ipc.RecordBatchFileReader]:
     """The batches of a file, by number, as views of its bytes; they must not be used after the end."""
     with pa.memory_map(path) as source:
-        yield pa.ipc.open_file(source)
+        # As one buffer, which is not copied: a reader of files asks another thread for every part of it.
+        yield pa.ipc.open_file(source.read_buffer())

@@ -1,6 +1,6 @@
 """Where what the jobs of a window hand to each other lies: in shared memory while there is room, else on the disk.
 
-    <dir>/deduper-spool/<store id>-<window>-<epoch>-<attempt>-<random>/lock, …
+    <dir of the tables>/spool/<store id>-<window>-<epoch>-<attempt>-<random>/lock, …
 
 Whoever made a folder holds a flock in it, which the kernel lets go when the process dies. So every start of a job can
 tell what the dead have left on this machine, of whatever store, and removes it: it may be memory.
@@ -22,12 +22,12 @@ from deduper.output_names import Attempt
 
 logger = logging.getLogger(__name__)
 
-_NAME, _LOCK = "deduper-spool", "lock"
+_NAME, _LOCK = "spool", "lock"
 _LEAST_ROOM = 512 << 20
 
 
 class SpoolPlaces:
-    """The spool folders of one store's owner, an attempt each, beside the tables in memory or on the disk.
+    """The spool folders of one store's owner, an attempt each, in memory or on the disk.
 
     Not for several threads.
     """
@@ -76,8 +76,11 @@ class SpoolPlaces:
 
 
 def homes(memory_dir: str, disk_dir: str) -> tuple[Path, Path]:
-    """Where spool folders lie whose tables lie there: in memory, and on the disk."""
-    return Path(memory_dir).parent / _NAME, Path(disk_dir).parent / _NAME
+    """Where spool folders lie whose tables lie there: in memory, and on the disk.
+
+    Among the tables, because no other directory is known to be ours to write into.
+    """
+    return Path(memory_dir, _NAME), Path(disk_dir, _NAME)
 
 
 def abandoned(*places: Path) -> Iterator[Path]:

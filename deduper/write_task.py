@@ -9,8 +9,8 @@ published, writes into files of its own; and since it makes no folder, it cannot
 
 from __future__ import annotations
 
+import secrets
 import time
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -191,7 +191,7 @@ class _PortFile:
         self._number = writer
         self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
-        self.name = f"part-{writer:05d}-{uuid.uuid4().hex}.parquet"
+        self.name = f"part-{writer:05d}-{secrets.token_hex(8)}.parquet"
         self._path = port_folder(task.target, port) / self.name
         self._writer: parquet.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []

@@ -22,7 +22,9 @@ from bucket_store.view import ShardView
 from deduper import repair, table_places
 from deduper.gc_store import GcReport, collect
 from deduper.judging import fixed_settings
+from deduper.output_names import Attempt
 from deduper.owner import open_or_create
+from deduper.spool_places import SpoolPlaces
 from deduper.stale_tables import UNUSED_US
 from deduper.table_places import table_settings
 from deduper.verify import verify_store
@@ -280,3 +282,19 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {held, used}
     assert {path.name for path in (tmp_path / "shm" / "deduper-tables").iterdir()} == {elsewhere}
     holder.close()  # type: ignore[attr-defined]
+
+
+def test_what_a_dead_process_has_set_aside_goes(tmp_path: Path) -> None:
+    """Records in a spool, which may be in memory, of whatever store; not those of a process that lives."""
+    store = PublishedStore(tmp_path, Kind()).make()
+    tables = table_settings(store.config)
+    attempt = Attempt(1, 1, 0)
+    lives = SpoolPlaces(tables.memory_dir, tables.disk_dir, "a" * 32).make(attempt)
+    dead = SpoolPlaces(tables.memory_dir, tables.disk_dir, "b" * 32)
+    folder = dead.make(attempt)
+    (folder / "1.rows").write_bytes(b"x" * 1000)
+    os.close(dead._locks[folder])
+    (item,) = collected(store).garbage
+    assert (item.kind, item.path, item.size_bytes, item.kept) == ("spool", str(folder), 1000, "")
+    collected(store, delete=True)
+    assert list(folder.parent.iterdir()) == [lives]

@@ -48,7 +48,7 @@ def test_the_steps_of_a_window_add_up_to_it() -> None:
     """No second is shown twice, and none is lost: what no step has is `other`."""
     steps = steps_of(WindowProfile(0, 1, 0, 10, 2.0, PHASES))
     assert sum(steps.values()) == pytest.approx(2.0)
-    assert steps["other"] == pytest.approx(0.09)
+    assert steps["other"] == pytest.approx(0.18)
     named = [phase for phases in STEPS.values() for phase in phases]
     assert len(named) == len(set(named))
     assert "judge" not in named
@@ -60,9 +60,10 @@ def test_programs_get_seconds_and_shares(tmp_path: Path) -> None:
     found = profile_view(tmp_path, last=2).to_json()
     assert [window["window"] for window in found["windows"]] == [5, 6]
     assert found["windows"][0]["rows_per_second"] == 250_000
-    assert found["windows"][0]["phases"]["judge.read"] == 0.4
-    assert found["shares"]["verdicts"] == 0.55
-    assert found["task_shares"] == {"read": 0.3, "tables": 0.1, "judge": 0.05, "write": 0.5, "piece": 0.05}
+    assert found["windows"][0]["phases"]["judge.read"] == 0.5
+    assert found["shares"]["write"] == 0.35
+    shares = {"read": 0.3, "rows": 0.1, "keys": 0.05, "tables": 0.1, "judge": 0.05, "verdicts": 0.05, "piece": 0.05}
+    assert found["task_shares"] == {**shares, "ports": 0.3}
     assert list(found["task_shares"]) == list(TASK_STEPS)
     assert profile_view(tmp_path, last=0).to_json() == {"windows": [], "shares": {}, "task_shares": {}}
 
@@ -73,10 +74,11 @@ def test_people_get_a_line_a_window_and_the_shares_of_all(tmp_path: Path) -> Non
     out = io.StringIO()
     Console(file=out, width=200).print(*render(profile_view(tmp_path, last=2)), sep="\n")
     lines = [line.split() for line in out.getvalue().splitlines()]
-    assert ["2", "500,000", "2.00", "250,000", "200", "400", "1,100", "100", "50", "20", "30", "10", "90"] in lines
-    head = ["window", "rows", "seconds", "rows/s", "plan", "read", "verdicts", "files", "sync", "commit"]
+    of_driver = ["10", "500", "400", "700", "100", "50", "20", "30", "10", "180"]
+    assert ["2", "500,000", "2.00", "250,000", *of_driver] in lines
+    head = ["window", "rows", "seconds", "rows/s", "intent", "read", "judge", "write", "files", "sync", "commit"]
     assert [*head, "publish", "expire", "other"] in lines
-    assert ["share", "30%", "10%", "5%", "50%", "5%"] in lines
+    assert ["share", "30%", "10%", "5%", "10%", "5%", "5%", "5%", "30%"] in lines
     assert render(profile_view(tmp_path / "nowhere", last=5)) == []
 
 
@@ -92,7 +94,8 @@ def test_every_window_of_a_job_leaves_its_profile_over_restarts_too(tmp_path: Pa
     assert [(profile.window, profile.rows) for profile in view.windows] == [(1, 3), (2, 3), (3, 3)]
     assert [profile.epoch for profile in view.windows] == [1, 2, 2]
     for profile in view.windows:
-        assert {"intent", "judge", "durable", "commit", "publish", "task.read", "task.judge"} <= profile.phases.keys()
+        assert {"intent", "judge", "durable", "commit", "publish"} <= profile.phases.keys()
+        assert {f"task.{step}" for step in TASK_STEPS} <= profile.phases.keys()
         parts = sum(seconds for name, seconds in profile.phases.items() if not name.startswith(("judge.", "task.")))
         assert 0 < parts <= profile.seconds
     told = store_status(open_store(world.config.store.url), last=2).to_json()["profile"]

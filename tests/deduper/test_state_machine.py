@@ -505,7 +505,7 @@ class JobMachine(RuleBasedStateMachine):
         lying = {(piece.file, piece.name) for piece in self.process.pieces.pieces()}
         assert lying <= named, f"orphans: {lying - named}"
         assert not [folder for home in staging_homes(self.world.config) for folder in home.glob("_staging/*")]
-        assert not list(self.root.glob("deduper-spool/*")), "what the dead have set aside is still there"
+        assert not list(self.root.glob("*/spool/*")), "what the dead have set aside is still there"
         left = read_intents(self.world.config.store.path)
         assert left == sorted(intents, key=lambda intent: intent.epoch)[-1:]
         mark = read_published(self.world.config.store.path / "published")

@@ -1,0 +1,168 @@
+"""What the jobs of a window hand to each other: whole, for their owner only, and gone with its process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from deduper import spool, spool_places
+from deduper.output_names import Attempt
+from deduper.spool_places import SpoolPlaces, abandoned
+
+STORE = "5" * 32
+ATTEMPT = Attempt(3, 2, 0)
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """How much is free, as the file system says it."""
+    free = SimpleNamespace(free=1 << 40)
+    monkeypatch.setattr(spool_places.shutil, "disk_usage", lambda place: free)
+    return free
+
+
+def places_in(root: Path, store_id: str = STORE) -> SpoolPlaces:
+    """The places of an owner."""
+    return SpoolPlaces(str(root / "memory"), str(root / "disk"), store_id)
+
+
+def batch(*values: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"row": pa.array(values, pa.int64())})
+
+
+def test_a_file_that_is_mapped_is_never_written_into(tmp_path: Path) -> None:
+    """A twin that comes late replaces it; who reads the first one reads on, and finds nothing else in the folder."""
+    path = str(tmp_path / "00000.verdicts")
+    spool.write_batches(path, [batch(*range(1000)), batch()])
+    with spool.mapped(path) as file:
+        spool.write_batches(path, [batch(7)])
+        assert file.get_batch(0).column(0).to_pylist() == list(range(1000))
+        assert file.get_batch(1).num_rows == 0
+    with spool.mapped(path) as file:
+        assert file.get_batch(0).column(0).to_pylist() == [7]
+    assert os.listdir(tmp_path) == ["00000.verdicts"]  # noqa: PTH208
+
+
+def test_an_attempt_has_a_folder_that_nobody_else_looks_into(tmp_path: Path) -> None:
+    """The same attempt again has another: a store that was put back to a copy counts its epochs again."""
+    places = places_in(tmp_path)
+    folders = [places.make(ATTEMPT), places.make(ATTEMPT), places_in(tmp_path).make(ATTEMPT)]
+    assert len(set(folders)) == 3
+    for folder in folders:
+        assert folder.parent == tmp_path / "memory" / "spool"
+        assert folder.name.startswith(f"{STORE}-{ATTEMPT.folder}-")
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_dead_process_has_left_goes_with_the_next_start(tmp_path: Path) -> None:
+    """Of any store, in memory and on the disk; while the process lives, nobody touches it."""
+    code = (
+        "import sys, time\nfrom deduper.spool_places import SpoolPlaces\nfrom deduper.output_names import Attempt\n"
+        f"places = SpoolPlaces({str(tmp_path / 'memory')!r}, {str(tmp_path / 'disk')!r}, 'e' * 32)\n"
+        "for memory_is_full in (False, True):\n"
+        "    places._is_memory_full = memory_is_full\n"
+        "    (places.make(Attempt(0, 1, 0)) / '1.rows').write_bytes(b'x')\n"
+        "print('made', flush=True)\ntime.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "made\n"
+        left = sorted(tmp_path.glob("*/spool/*"))
+        assert [folder.parent.parent.name for folder in left] == ["disk", "memory"]
+        places = places_in(tmp_path)
+        places.discard_abandoned()
+        assert sorted(tmp_path.glob("*/spool/*/*.rows")) == [folder / "1.rows" for folder in left]
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        own = places.make(ATTEMPT)
+        assert sorted(abandoned(tmp_path / "memory" / "spool", tmp_path / "disk" / "spool")) == left
+        places_in(tmp_path).discard_abandoned()
+        assert list(tmp_path.glob("*/spool/*")) == [own]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_folder_that_a_start_takes_for_a_dead_ones_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its making and its locking anybody may look."""
+    make, made = spool_places.tempfile.mkdtemp, []
+
+    def looked_at(**arguments: object) -> str:
+        made.append(make(**arguments))  # type: ignore[call-overload]
+        if len(made) == 1:
+            places_in(tmp_path).discard_abandoned()
+        return made[-1]
+
+    monkeypatch.setattr(spool_places.tempfile, "mkdtemp", looked_at)
+    folder = places_in(tmp_path).make(ATTEMPT)
+    assert len(made) == 2
+    assert list(folder.parent.iterdir()) == [folder]
+    assert not list(abandoned(folder.parent))
+
+
+def test_a_task_that_still_writes_does_not_keep_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark ends a job when one of its tasks fails; the others notice later."""
+    places = places_in(tmp_path)
+    folder = places.make(ATTEMPT)
+    (folder / "1.rows").write_bytes(b"x")
+    rmdir = os.rmdir
+
+    def after_another_file(*arguments: object, **more: object) -> None:
+        monkeypatch.setattr(os, "rmdir", rmdir)
+        (folder / "1.keys").write_bytes(b"x")
+        rmdir(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "rmdir", after_another_file)
+    places.remove(folder)
+    assert os.rmdir is rmdir, "nobody wrote"
+    assert not folder.exists()
+    with pytest.raises(FileNotFoundError):
+        spool.write_batches(str(folder / "00000.verdicts"), [batch(1)])
+    assert not folder.exists(), "it has come back"
+
+
+def test_a_folder_that_somebody_removed_is_no_failure(tmp_path: Path) -> None:
+    """The failure that ended the attempt is told, not this one."""
+    places = places_in(tmp_path)
+    folder = places.make(ATTEMPT)
+    shutil.rmtree(folder)
+    places.remove(folder)
+    assert places.make(ATTEMPT).is_dir()
+
+
+def test_the_disk_is_taken_where_memory_has_no_room(tmp_path: Path, room: SimpleNamespace) -> None:
+    """Twice the greatest spool so far must fit, and half a GiB at least."""
+    places = places_in(tmp_path)
+    room.free = 512 << 20
+    assert places.make(ATTEMPT).is_relative_to(tmp_path / "disk")
+    room.free += 1
+    folder = places.make(ATTEMPT)
+    assert folder.is_relative_to(tmp_path / "memory")
+    with (folder / "1.rows").open("wb") as file:
+        file.truncate(300 << 20)
+    places.remove(folder)
+    assert places.make(ATTEMPT).is_relative_to(tmp_path / "disk")
+    room.free = (600 << 20) + 4096
+    assert places.make(ATTEMPT).is_relative_to(tmp_path / "memory")
+
+
+def test_memory_that_was_full_once_is_not_tried_again(tmp_path: Path) -> None:
+    """Nor is the disk asked for twice."""
+    places = places_in(tmp_path)
+    assert places.was_full(places.make(ATTEMPT))
+    on_disk = places.make(ATTEMPT)
+    assert on_disk.is_relative_to(tmp_path / "disk")
+    assert not places.was_full(on_disk)
+    one_place = SpoolPlaces(str(tmp_path / "disk"), str(tmp_path / "disk"), STORE)
+    assert not one_place.was_full(one_place.make(ATTEMPT))

@@ -1,0 +1,141 @@
+"""A window whose jobs find no room: judged somewhere else, or not at all, and told where; never by half."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from deduper import spool_places
+from deduper.full_disk import CannotWriteError
+from deduper.output_names import STAGING, file_sinks
+from tests.deduper.small_service import Process, TaskKilled, Trial, World, armed, machine_of
+from tests.oracle import Row, Settings
+
+ROWS = [[Row(("a",)), Row(("b",))], [Row(("a",))]]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A job with ports whose spool goes to memory first."""
+    monkeypatch.setattr(spool_places, "_LEAST_ROOM", 0)
+    world = World(tmp_path, Trial(Settings("never"), shards=2, ports=True))
+    with machine_of(world):
+        yield world
+
+
+@pytest.fixture
+def fill(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Fills the places whose paths a function says yes to: writing there fails as the kernel has it fail."""
+
+    def fill(is_full: Callable[[str], bool]) -> None:
+        def device(path: Any) -> Any:
+            return "/dev/full" if is_full(str(path)) else path
+
+        monkeypatch.setattr(pa, "OSFile", lambda path, mode: os_file(device(path), mode))
+        monkeypatch.setattr(parquet, "ParquetWriter", lambda path, *rest, **more: writer(device(path), *rest, **more))
+
+    os_file, writer = pa.OSFile, parquet.ParquetWriter
+    return fill
+
+
+def published(world: World) -> dict[str, list[str | None]]:
+    """The keys that the ports show."""
+    return {
+        port: [
+            row["k"]
+            for file in sorted(sink.path.glob("*.parquet"))
+            for row in parquet.read_table(file, partitioning=None).to_pylist()
+        ]
+        for port, sink in file_sinks(world.config).items()
+    }
+
+
+def spools(world: World) -> list[Path]:
+    return list(world.root.glob("*/spool/*"))
+
+
+@pytest.mark.parametrize("ending", [".rows", ".keys", ".verdicts", ".firsts"])
+def test_a_spool_that_does_not_fit_into_memory_goes_to_the_disk(
+    world: World, fill: Callable[..., None], ending: str
+) -> None:
+    """Whichever of its files it is; and from then on all go there, before any has failed."""
+    process = Process(world)
+    fill(lambda path: path.startswith(str(world.root / "memory")) and ending in path)
+    for _ in range(2):
+        process.offer(world.put(ROWS))
+    assert process.log.state.totals == {"unique": 2, "duplicate": 4, "expired": 0, "error": 0}
+    assert [len(keys) for keys in published(world).values()] == [2, 4, 0, 0]
+    tried = [process.log.state.sources[window].name.rpartition("-")[2] for window in range(2)]
+    assert tried == ["001", "002"], "one judging was in vain"
+    assert not spools(world)
+
+
+@pytest.mark.parametrize("ending", [".rows", ".keys", ".verdicts", ".firsts"])
+def test_a_spool_that_fits_nowhere_ends_the_job_and_says_where(
+    world: World, fill: Callable[..., None], ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is committed, nothing is left, and with more room the batch is judged."""
+    process, paths = Process(world), world.put(ROWS)
+    with monkeypatch.context():
+        fill(lambda path: "/spool/" in path and ending in path)
+        with pytest.raises(CannotWriteError, match="No space left on device") as failure:
+            process.offer(paths)
+    assert str(world.root / "disk" / "spool") in str(failure.value)
+    assert process.log.refresh().next_window == 0
+    assert not spools(world)
+    fill(lambda path: False)
+    process.offer(paths)
+    assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
+
+
+def test_ports_that_do_not_fit_end_the_job_and_say_where(world: World, fill: Callable[..., None]) -> None:
+    """The spool is not to blame: it stays where it is, and nothing is judged a second time for it."""
+    process, paths = Process(world), world.put(ROWS)
+    fill(lambda path: f"/{STAGING}/" in path)
+    with pytest.raises(CannotWriteError, match=f"out/unique/{STAGING}/.*No space left on device"):
+        process.offer(paths)
+    assert list(world.judged) == [(0, 1, 0)]
+    assert not any(published(world).values())
+    fill(lambda path: False)
+    process.offer(paths)
+    assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
+    assert list(world.judged) == [(0, 1, 0), (0, 1, 1)]
+    assert not list(world.root.glob(f"out/*/{STAGING}/*")), "what was half written goes with the window"
+
+
+def test_another_failure_of_the_spool_is_not_taken_for_a_full_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails is no reason to try another place in silence."""
+
+    def broken(path: Any, mode: str) -> Any:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(pa, "OSFile", broken)
+    with pytest.raises(Exception, match="Input/output error") as failure:
+        Process(world).offer(world.put(ROWS))
+    assert not isinstance(failure.value, CannotWriteError)
+    assert not spools(world)
+
+
+def test_what_dead_tasks_have_left_is_in_no_port(world: World) -> None:
+    """Each of the three jobs loses a task; what it wrote is named by no receipt, and goes with the window."""
+    process = Process(world)
+    deaths = []
+
+    def die() -> None:
+        deaths.append(1)
+        raise TaskKilled
+
+    with armed("read.spooled", 1, die), armed("judge.piece.after", 1, die), armed("write.done", 1, die):
+        process.offer(world.put(ROWS))
+    assert len(deaths) == 3
+    assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
+    assert not spools(world)
+    assert not list(world.root.glob(f"out/*/{STAGING}/*"))
