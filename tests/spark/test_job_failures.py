@@ -13,7 +13,7 @@ import pytest
 from pyspark import TaskContext
 
 from bucket_store.commit_log import CommitLog
-from deduper import spool_places, table_places, window_jobs
+from deduper import spool_places, staging, table_places, window_jobs
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of
 from deduper.staging import STAGING
 from tests.spark.harness import PORTS, Job
@@ -98,29 +98,38 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def fill(place: Path) -> Path:
+def fill(place: Path) -> None:
     """Take all the room there is, with a file."""
-    ballast = place / "ballast"
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+    with (place / "ballast").open("wb", buffering=0) as file, suppress(OSError):
         while file.write(b"\1" * 4096):
             pass
-    return ballast
 
 
-@pytest.mark.parametrize("kind", ["parquet", "json"])
-def test_a_port_without_room_is_named(new_job: Callable[..., Job], small_disk: Path, kind: str) -> None:
-    """Exit code 1 and the place; nothing is committed, and when there is room the next start goes on."""
+@pytest.mark.parametrize(("kind", "step"), [("parquet", "make_staging"), ("json", "staged_files")])
+def test_a_port_without_room_is_named(
+    new_job: Callable[..., Job], small_disk: Path, kind: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 and the place, be it our writer or Spark's that meets it; the next start with room goes on."""
     job = new_job(sinks={port: {"format": kind, "path": f"{small_disk}/{port}"} for port in PORTS})
     job.add_records(_FIRST)
-    job.run()
-    ballast = fill(small_disk)
-    job.add_records(_SECOND)
-    with pytest.raises(CannotWriteError, match="No space left on device") as stopped:
-        job.run()
+    real = getattr(staging, step)
+    with monkeypatch.context() as patch:
+
+        def met_without_room(*arguments: Any) -> Any:
+            if step == "staged_files":
+                fill(small_disk)
+                return real(*arguments)
+            made = real(*arguments)
+            fill(small_disk)
+            return made
+
+        patch.setattr(staging, step, met_without_room)
+        with pytest.raises(CannotWriteError, match="No space left on device") as stopped:
+            job.run()
     assert str(stopped.value).startswith(str(small_disk))
     assert exit_code_of(stopped.value) is ExitCode.FAILED
-    assert len(CommitLog.open(job.config.store.path).state.windows) == 1
-    ballast.unlink()
+    assert not CommitLog.open(job.config.store.path).state.windows
+    (small_disk / "ballast").unlink()
     assert job.run().windows == 1
 
 
