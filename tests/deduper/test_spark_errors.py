@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException
 
+from deduper import cli
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of
 from deduper.full_disk import cannot_write, telling_where
 from deduper.spark_errors import innermost_cause
@@ -50,6 +51,15 @@ def test_what_a_worker_raised_is_the_cause() -> None:
     assert innermost_cause(PythonException(_JOB)) == "CannotWriteError: /dev/shm/spool/a.rows: No space left on device"
     bare = 'Traceback (most recent call last):\n  File "a", line 1\n    1 / 0\n    ~~^~~\nZeroDivisionError\n'
     assert innermost_cause(PythonException(bare)) == "ZeroDivisionError"
+
+
+def test_a_failed_job_is_told_without_javas_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line of the message is what the worker has raised."""
+    text = _JOB.replace("deduper.errors.CannotWriteError: /dev/shm/spool/a.rows:", "ValueError:")
+    cli._tell(PythonException(text), ExitCode.FAILED)
+    told = capsys.readouterr().err
+    assert told.startswith("error: An error occurred while calling z:org.apache.spark")
+    assert told.endswith("\nValueError: No space left on device\n")
 
 
 def test_a_full_disk_met_by_a_worker_keeps_its_place() -> None:
