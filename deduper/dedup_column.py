@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 
-from deduper.config import Config
+if TYPE_CHECKING:
+    # Workers take the name from here, and need not load what checks configurations.
+    from deduper.config import Config
 
 DEDUP = "_dedup"
 
