@@ -194,6 +194,11 @@ spark:
         """How many windows are committed."""
         return CommitLog.open(self.config.store.path).state.next_window
 
+    def is_idle(self) -> bool:
+        """Whether a first run has nothing left to do: Spark notes a batch as done when its window is published."""
+        commits = (checkpoint.newest(self.config.checkpoint_path) or Path("none")) / "commits"
+        return (commits / str(self.windows() - 1)).exists()
+
     def forget_last_commit(self) -> None:
         """As if Spark had died before it noted its last batch as done."""
         commits = (checkpoint.newest(self.config.checkpoint_path) or Path("none")) / "commits"
