@@ -103,8 +103,11 @@ def test_the_same_workload_is_made_again() -> None:
 
 
 def test_collections_are_read_from_the_jvm_s_log() -> None:
-    """Pauses only, and what was left after them."""
-    text = "[12.345s][info][gc] GC(7) Pause Young (Normal) (G1 Evacuation Pause) 714M->127M(1200M) 9.9ms\n[13s] x\n"
+    """Full ones only, and what was left after them."""
+    text = (
+        "[11.345s][info][gc] GC(7) Pause Young (Normal) (G1 Evacuation Pause) 714M->201M(1200M) 9.9ms\n"
+        "[12.345s][info][gc] GC(8) Pause Full (Diagnostic Command) 714M->127M(1200M) 199.9ms\n[13s] x\n"
+    )
     assert [(found["at"], found["after"]) for found in _AFTER_GC.finditer(text)] == [("12.345", "127")]
 
 

@@ -154,7 +154,7 @@ class Chain:
                     self._waiting.remove(kill)
                 scene.check_nothing_is_public_twice(expected)
                 self._break(scene, kill.then)
-            code = scene.run()
+            code = scene.run_to_the_end()
             assert code == 0, f"exit code {code}\n{scene.log}\n{scene.output()}"
             scene.check_is_as_if_undisturbed(expected)
         finally:

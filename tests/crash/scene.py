@@ -173,6 +173,19 @@ spark:
         self._killed_at = time.monotonic() if "kill" in armed and code != 0 else None
         return code
 
+    def run_to_the_end(self) -> int:
+        """The last run of a story: its exit code.
+
+        The JVM and the workers of a driver that was killed go on for a moment, and may leave something behind when the
+        next start has already looked. That goes with the start after it.
+        """
+        is_haunted = any(living(driver) for driver in self.drivers)
+        code = self.run()
+        if code == 0 and is_haunted:
+            wait_until("the end of who was killed", lambda: not any(living(driver) for driver in self.drivers), 60)
+            code = self.run()
+        return code
+
     def _note_recovery(self, before: int | None) -> int | None:
         if before is not None and self._killed_at is not None:
             with contextlib.suppress(StoreError, OSError):
@@ -193,6 +206,11 @@ spark:
     def windows(self) -> int:
         """How many windows are committed."""
         return CommitLog.open(self.config.store.path).state.next_window
+
+    def is_idle(self) -> bool:
+        """Whether a first run has nothing left to do: Spark notes a batch as done when its window is published."""
+        commits = (checkpoint.newest(self.config.checkpoint_path) or Path("none")) / "commits"
+        return (commits / str(self.windows() - 1)).exists()
 
     def forget_last_commit(self) -> None:
         """As if Spark had died before it noted its last batch as done."""

@@ -215,6 +215,8 @@ def notices_in_idleness(calm: Calm, directory: Path) -> None:
     try:
         old = scene.start()
         wait_until("everything judged", lambda: scene.windows() == calm.outcome("rocksdb")["windows"])
+        # Frozen while it still publishes the last window, it would be another story: `are_overtaken` tells that one.
+        wait_until("nothing left to do", scene.is_idle)
         signal_all(old, signal.SIGSTOP)
         assert scene.run("--take-over") == 0, scene.output()
         before = scene.everything()

@@ -54,11 +54,20 @@ def forget_last_batches(job: Job, count: int) -> None:
         (commits / f".{batch}.crc").unlink(missing_ok=True)
 
 
+def _of_four_windows(new_job: Callable[..., Job], url: str) -> Job:
+    return filled(new_job(expiry=EXPIRY, store={"url": url, "shards": 3}, source={"max_files_per_batch": 1}))
+
+
+@pytest.fixture
+def job(new_job: Callable[..., Job]) -> Job:
+    """A job of four windows, not run yet. Checkpoints, owners and settings lie above the kinds of store."""
+    return _of_four_windows(new_job, "rocksdb:state")
+
+
 @pytest.fixture(params=["rocksdb:state", "file:state"])
-def job(request: pytest.FixtureRequest, new_job: Callable[..., Job]) -> Job:
-    """A job of four windows, not run yet, on both kinds of store."""
-    store = {"url": request.param, "shards": 3}
-    return filled(new_job(expiry=EXPIRY, store=store, source={"max_files_per_batch": 1}))
+def job_on_each(request: pytest.FixtureRequest, new_job: Callable[..., Job]) -> Job:
+    """The same on both kinds of store, for what touches pieces."""
+    return _of_four_windows(new_job, request.param)
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -118,8 +127,9 @@ def test_a_checkpoint_ahead_of_the_store_loses_nothing(
     assert outcome(job)["totals"] == totals
 
 
-def test_a_store_older_than_its_outputs_is_refused(job: Job) -> None:
+def test_a_store_older_than_its_outputs_is_refused(job_on_each: Job) -> None:
     """Put back to a copy: its next windows would be judged against a memory that has a gap."""
+    job = job_on_each
     job.run(max_batches=2)
     copy = job.directory / "copy"
     shutil.copytree(job.config.store.path, copy)
@@ -139,14 +149,14 @@ def test_ports_of_another_store_are_refused(job: Job) -> None:
 
 
 def test_a_worker_that_dies_on_its_first_attempt_changes_nothing(
-    job: Job, new_job: Callable[..., Job], tmp_path: Path, session: Any
+    job_on_each: Job, new_job: Callable[..., Job], tmp_path: Path, session: Any
 ) -> None:
     """Killed by itself after judging and before its piece: Spark's second attempt gives the same outputs."""
     calm = filled(
         new_job("calm", expiry=EXPIRY, store={"url": "file:state", "shards": 3}, source={"max_files_per_batch": 1})
     )
     calm.run()
-    killed = tmp_path / "killed"
+    job, killed = job_on_each, tmp_path / "killed"
     sc = session.sparkContext
     sc.environment[failpoints.ENVIRONMENT] = f"judge.piece.before=kill:once={killed}"
     try:
