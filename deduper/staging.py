@@ -96,12 +96,10 @@ def staging_target(config: Config, attempt: Attempt) -> Path:
     return staging_home(config) / STAGING / attempt.folder
 
 
-def make_staging(config: Config, attempt: Attempt) -> Path:
-    """The folders of the one write, one a port; whoever writes makes none. Gives `staging_target`."""
-    target = staging_target(config, attempt)
+def make_staging(config: Config, attempt: Attempt) -> None:
+    """The folders of the one write, one a port; whoever writes makes none."""
     for port in (*file_sinks(config), *topic_sinks(config)):
-        port_folder(target, port).mkdir(parents=True, exist_ok=True)
-    return target
+        port_folder(staging_target(config, attempt), port).mkdir(parents=True, exist_ok=True)
 
 
 def staged_files(

@@ -44,6 +44,7 @@ from deduper.write_task import WriteTask, grouped
 logger = logging.getLogger(__name__)
 
 _MOST_DISAGREEMENTS = 2
+_SPOOL = "what the jobs of a window hand to each other"
 
 
 class _MemoryFull(Exception):
@@ -125,7 +126,8 @@ class WindowJudge:
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
     def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        folder = self._spool.make(attempt)
+        with _writing(_SPOOL, self._spool.disk):
+            folder = self._spool.make(attempt)
         try:
             return self._run_jobs(attempt, batch, state, wall_us, folder)
         finally:
@@ -146,8 +148,9 @@ class WindowJudge:
             shards = self._jobs.judge(judge, config.store.shards)
         watch.lap("shards")
         failpoints.hit("judge.judged")
-        target = staging.make_staging(config, attempt)
+        target = staging.staging_target(config, attempt)
         with _writing("the outputs", target):
+            staging.make_staging(config, attempt)
             writers = self._jobs.write(self._write_task(attempt, batch, directory, target, readers))
             failpoints.hit("stage.written")
             watch.lap("write")
@@ -174,7 +177,7 @@ class WindowJudge:
     def _spooling(self, folder: Path) -> Iterator[None]:
         """A job that writes into the spool; where that is full, there may be another place for it."""
         try:
-            with _writing("what the jobs of a window hand to each other", folder):
+            with _writing(_SPOOL, folder):
                 yield
         except CannotWriteError as exc:
             if self._spool.was_full(folder):
@@ -254,10 +257,10 @@ class WindowJudge:
 
 @contextmanager
 def _writing(what: str, place: Path) -> Iterator[None]:
-    """Spark's errors over a full or read-only file system, with the place."""
+    """Errors over a full or read-only file system, with the place."""
     try:
         yield
-    except (PySparkException, Py4JJavaError) as exc:
+    except (PySparkException, Py4JJavaError, OSError) as exc:
         failure = cannot_write(exc, what, place)
         if failure is None:
             raise

@@ -157,6 +157,17 @@ def test_the_disk_is_taken_where_memory_has_no_room(tmp_path: Path, room: Simple
     assert places.make(ATTEMPT).is_relative_to(tmp_path / "memory")
 
 
+def test_the_disk_is_taken_where_memory_cannot_be_used(tmp_path: Path) -> None:
+    """Whatever stands in the way, another user's directory or none left; on the disk it is a failure."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "spool").touch()
+    places = places_in(tmp_path)
+    assert [places.make(ATTEMPT).parent, places.make(ATTEMPT).parent] == [tmp_path / "disk" / "spool"] * 2
+    (tmp_path / "nowhere").touch()
+    with pytest.raises(OSError, match=r"exists|Not a directory"):
+        SpoolPlaces(str(tmp_path / "memory"), str(tmp_path / "nowhere"), STORE).make(ATTEMPT)
+
+
 def test_memory_that_was_full_once_is_not_tried_again(tmp_path: Path) -> None:
     """Nor is the disk asked for twice."""
     places = places_in(tmp_path)
