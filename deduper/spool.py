@@ -15,8 +15,7 @@ shard's files have one name, hold the same whoever writes them, and come into th
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,9 +58,12 @@ def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
     Path(temporary).replace(path)
 
 
-@contextmanager
-def mapped(path: str) -> Iterator[pa.ipc.RecordBatchFileReader]:
-    """The batches of a file, by number, as views of its bytes; they must not be used after the end."""
+def mapped(path: str) -> pa.ipc.RecordBatchFileReader:
+    """The batches of a file, by number, as views of its bytes.
+
+    The file is closed at once and stays mapped as long as anything of it is in use: a task may need more of them than
+    a process may have open.
+    """
     with pa.memory_map(path) as source:
         # As one buffer, which is not copied: a reader of files asks another thread for every part of it.
-        yield pa.ipc.open_file(source.read_buffer())
+        return pa.ipc.open_file(source.read_buffer())

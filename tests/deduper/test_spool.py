@@ -42,13 +42,25 @@ def test_a_file_that_is_mapped_is_never_written_into(tmp_path: Path) -> None:
     """A twin that comes late replaces it; who reads the first one reads on, and finds nothing else in the folder."""
     path = str(tmp_path / "00000.verdicts")
     spool.write_batches(path, [batch(*range(1000)), batch()])
-    with spool.mapped(path) as file:
-        spool.write_batches(path, [batch(7)])
-        assert file.get_batch(0).column(0).to_pylist() == list(range(1000))
-        assert file.get_batch(1).num_rows == 0
-    with spool.mapped(path) as file:
-        assert file.get_batch(0).column(0).to_pylist() == [7]
+    file = spool.mapped(path)
+    spool.write_batches(path, [batch(7)])
+    assert file.get_batch(0).column(0).to_pylist() == list(range(1000))
+    assert file.get_batch(1).num_rows == 0
+    assert spool.mapped(path).get_batch(0).column(0).to_pylist() == [7]
     assert os.listdir(tmp_path) == ["00000.verdicts"]  # noqa: PTH208
+
+
+def test_a_file_stays_mapped_as_long_as_it_is_used_and_keeps_nothing_open(tmp_path: Path) -> None:
+    """A task of a window with thousands of source partitions has all their keys at hand, and a limit of open files."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    columns = []
+    for number in range(50):
+        path = tmp_path / f"{number}.keys"
+        spool.write_batches(str(path), [batch(number, number + 1)])
+        columns.append(spool.mapped(str(path)).get_batch(0).column(0).to_numpy())
+        path.unlink()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert [column.tolist() for column in columns] == [[number, number + 1] for number in range(50)]
 
 
 def test_an_attempt_has_a_folder_that_nobody_else_looks_into(tmp_path: Path) -> None:
