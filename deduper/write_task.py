@@ -231,6 +231,9 @@ class _PortFile:
         position = order & ((1 << POSITION_BITS) - 1)
         if any(self._task.source_starts):
             position = position + np.array(self._task.source_starts, np.int64)[ordinal]
+        if self._verdict != Verdict.ERROR:
+            # It was kept for what the guards might have refused.
+            raw = pa.nulls(count, raw.type)
         columns = {
             "verdict": _texts(np.zeros(count, np.int8), [self._port]),
             "reason": _texts(reason, REASONS),

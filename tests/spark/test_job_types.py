@@ -199,3 +199,24 @@ def test_the_first_copys_expiry_key_has_the_columns_type(
     assert found["_dedup"]["first_seen"]["expiry"] == value
     (file,) = port.glob("*.parquet")
     assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_the_text_of_a_record_is_told_for_errors_alone(new_job: Callable[..., Job]) -> None:
+    """Also where the guard might refuse any record, as in the first window, and where it lets one pass."""
+    job = new_job(
+        source={"schema": "k string, t long", "max_files_per_batch": 1},
+        expiry={"by": "ordered", "field": "t", "period": 50, "span": 10, "max_jump": 100},
+    )
+    job.add_records([{"k": "a", "t": 100}, {"k": "a", "t": 100}, {"k": "b", "t": 20}, {"k": "far", "t": 900}])
+    job.add_records([{"k": "c", "t": 199}, {"k": "d", "t": 290}, {"k": "far", "t": 901}])
+    job.run()
+    told = {
+        port: sorted((row["k"], row["_dedup"]["raw"]) for row in job.rows(port))
+        for port in ("unique", "duplicate", "expired", "error")
+    }
+    assert told == {
+        "unique": [("a", None), ("c", None), ("d", None)],
+        "duplicate": [("a", None)],
+        "expired": [("b", None)],
+        "error": [("far", '{"k": "far", "t": 900}'), ("far", '{"k": "far", "t": 901}')],
+    }
