@@ -208,7 +208,9 @@ class _PortFile:
         else:
             columns = [taken.column(_FIRST_COLUMN + number) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
-            whole = pa.RecordBatch.from_arrays([*columns, struct], [*names, DEDUP])
+            fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
+            schema = pa.schema([*fields, pa.field(DEDUP, struct.type, nullable=False)])
+            whole = pa.RecordBatch.from_arrays([*columns, struct], schema=schema)
         self._waiting.append(whole)
         self._waiting_bytes += whole.nbytes
         self.rows += count
