@@ -12,6 +12,7 @@ the dearest to the cheapest:
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -220,6 +221,7 @@ class LocalFileSystem:
 LOCAL: FileSystem = LocalFileSystem()
 
 _TEMPORARY_SUFFIX = ".tmp"
+_REMOVAL_TRIES = 10
 
 
 def read_at(file: OpenFile, length: int, at: int) -> bytes:
@@ -319,11 +321,20 @@ def make_directories(fs: FileSystem, path: Path) -> None:
 
 
 def remove_tree(fs: FileSystem, path: Path) -> None:
-    """Remove a directory and all below it; what others remove meanwhile is no error, what they add is one."""
-    for name in listed(fs, path):
-        child = path / name
-        if fs.is_dir(child):
-            remove_tree(fs, child)
-        else:
-            fs.remove(child)
-    fs.rmdir(path)
+    """Remove a directory and all below it; what others remove meanwhile is no error.
+
+    What they add goes too: a task whose job has ended may make its last files. Who goes on adding is an error.
+    """
+    for tries_left in reversed(range(_REMOVAL_TRIES)):
+        for name in listed(fs, path):
+            child = path / name
+            if fs.is_dir(child):
+                remove_tree(fs, child)
+            else:
+                fs.remove(child)
+        try:
+            fs.rmdir(path)
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not tries_left:
+                raise

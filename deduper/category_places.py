@@ -52,15 +52,15 @@ def _arrivals(directory: str, reader: ReadReceipt, shards: int, value: str, from
     """The first admitted row of a value from a place on, of each shard."""
     number = reader.categories.index(value)
     found = []
-    with spool.mapped(spool.keys_file(directory, reader.name)) as file:
-        for shard in range(shards):
-            batch = file.get_batch(shard)
-            order = batch.column(spool.ORDER).to_numpy()
-            wanted = (
-                (batch.column(spool.CATEGORY).to_numpy() == number)
-                & (batch.column(spool.FATE).to_numpy() == Fate.ADMITTED)
-                & (order >= from_order)
-            )
-            if wanted.any():
-                found.append(int(np.min(order[wanted])))
+    file = spool.mapped(spool.keys_file(directory, reader.name))
+    for shard in range(shards):
+        batch = file.get_batch(shard)
+        order = batch.column(spool.ORDER).to_numpy()
+        wanted = (
+            (batch.column(spool.CATEGORY).to_numpy() == number)
+            & (batch.column(spool.FATE).to_numpy() == Fate.ADMITTED)
+            & (order >= from_order)
+        )
+        if wanted.any():
+            found.append(int(np.min(order[wanted])))
     return found

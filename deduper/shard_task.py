@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -65,9 +64,8 @@ class BatchTask:
 def judge(task: BatchTask, shard: int) -> Receipt:
     """Judge a shard's part of the window: its verdicts in the spool, its piece durable in the store."""
     started = time.perf_counter()
-    with ExitStack() as stack:
-        parts = [_part(stack, task, reader, shard) for reader in range(len(task.readers))]
-        rows = _rows(parts, task)
+    parts = [_part(task, reader, shard) for reader in range(len(task.readers))]
+    rows = _rows(parts, task)
     drained = time.perf_counter()
     failpoints.hit("judge.drained")
     store = open_backend(task.store_url)
@@ -115,9 +113,8 @@ class _Part:
     has_latest: np.ndarray[Any, Any] | None
 
 
-def _part(stack: ExitStack, task: BatchTask, reader: int, shard: int) -> _Part:
-    file = stack.enter_context(spool.mapped(spool.keys_file(task.directory, task.readers[reader])))
-    batch = file.get_batch(shard)
+def _part(task: BatchTask, reader: int, shard: int) -> _Part:
+    batch = spool.mapped(spool.keys_file(task.directory, task.readers[reader])).get_batch(shard)
     columns = {name: batch.column(name) for name in batch.schema.names}
     latest = columns.get(spool.LATEST)
     has_latest = None if latest is None else latest.is_valid().to_numpy(zero_copy_only=False)
@@ -125,8 +122,7 @@ def _part(stack: ExitStack, task: BatchTask, reader: int, shard: int) -> _Part:
     if task.places is not None:
         ids = np.array([*task.category_ids[reader], -1], np.int32)
         numbers[spool.CATEGORY] = ids[numbers[spool.CATEGORY]]
-    # A copy: the map ends before the verdicts are left.
-    return _Part(numbers.pop(spool.ROW).copy(), numbers, has_latest)
+    return _Part(numbers.pop(spool.ROW), numbers, has_latest)
 
 
 def _rows(parts: Sequence[_Part], task: BatchTask) -> ShardRows:

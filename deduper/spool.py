@@ -68,9 +68,12 @@ def writing(path: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWrit
         yield file
 
 
-@contextmanager
-def mapped(path: str) -> Iterator[pa.ipc.RecordBatchFileReader]:
-    """The batches of a file, by number, as views of its bytes; they must not be used after the end."""
+def mapped(path: str) -> pa.ipc.RecordBatchFileReader:
+    """The batches of a file, by number, as views of its bytes.
+
+    The file is closed at once and stays mapped as long as anything of it is in use: a task may need more of them than
+    a process may have open.
+    """
     with pa.memory_map(path) as source:
         # As one buffer, which is not copied: a reader of files asks another thread for every part of it.
-        yield pa.ipc.open_file(source.read_buffer())
+        return pa.ipc.open_file(source.read_buffer())

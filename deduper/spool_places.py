@@ -29,11 +29,11 @@ _LEAST_ROOM = 512 << 20
 class SpoolPlaces:
     """The spool folders of one store's owner, an attempt each, in memory or on the disk.
 
-    Not for several threads.
+    `disk` is where those on the disk lie. Not for several threads.
     """
 
     def __init__(self, memory_dir: str, disk_dir: str, store_id: str) -> None:
-        self._memory, self._disk = homes(memory_dir, disk_dir)
+        self._memory, self.disk = homes(memory_dir, disk_dir)
         self._store_id = store_id
         self._locks: dict[Path, int] = {}
         self._greatest_bytes = 0
@@ -41,16 +41,31 @@ class SpoolPlaces:
 
     def discard_abandoned(self) -> None:
         """Remove what processes have left that are dead."""
-        for folder in abandoned(self._memory, self._disk):
+        for folder in abandoned(self._memory, self.disk):
             if remove_abandoned(folder):
                 logger.warning("%s: discarded what a process has left that died", folder)
 
     def make(self, attempt: Attempt) -> Path:
-        """A new folder, where twice the greatest spool so far finds room."""
-        self._memory.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self._memory).free
-        has_room = not self._is_memory_full and free > max(_LEAST_ROOM, 2 * self._greatest_bytes)
-        home = self._memory if has_room else self._disk
+        """A new folder, where twice the greatest spool so far finds room.
+
+        Raises:
+            OSError: there is none on the disk either.
+        """
+        if self._has_memory():
+            try:
+                return self._made(self._memory, attempt)
+            except OSError as exc:
+                logger.warning("%s: cannot be used, the disk is taken: %s", self._memory, exc)
+                self._is_memory_full = True
+        return self._made(self.disk, attempt)
+
+    def _has_memory(self) -> bool:
+        if self._is_memory_full:
+            return False
+        place = next(place for place in (self._memory, *self._memory.parents) if place.exists())
+        return shutil.disk_usage(place).free > max(_LEAST_ROOM, 2 * self._greatest_bytes)
+
+    def _made(self, home: Path, attempt: Attempt) -> Path:
         home.mkdir(parents=True, exist_ok=True)
         while True:
             # A name that nothing has ever had: what still writes into an older folder cannot find this one.
@@ -69,7 +84,7 @@ class SpoolPlaces:
 
     def was_full(self, folder: Path) -> bool:
         """A job failed for want of room: whether it may be tried again on the disk."""
-        if self._is_memory_full or self._memory != folder.parent or self._memory == self._disk:
+        if self._is_memory_full or self._memory != folder.parent or self._memory == self.disk:
             return False
         self._is_memory_full = True
         return True
@@ -87,7 +102,7 @@ def abandoned(*places: Path) -> Iterator[Path]:
     """The folders of dead processes."""
     for home in sorted(set(places)):
         for folder in sorted(home.glob("*")):
-            with contextlib.suppress(PermissionError):  # another user's
+            with contextlib.suppress(OSError):  # Another user's, most likely; none of our business in any case.
                 lock = _locked(folder)
                 if lock is not None:
                     os.close(lock)

@@ -97,13 +97,12 @@ def staging_target(config: Config, attempt: Attempt) -> Path:
     return staging_home(config) / STAGING / attempt.folder
 
 
-def make_staging(config: Config, attempt: Attempt) -> Path:
-    """The folders of the one write, one a port; whoever writes makes none. Gives `staging_target`."""
+def make_staging(config: Config, attempt: Attempt) -> None:
+    """The folders of the one write, one a port; whoever writes makes none."""
     target = staging_target(config, attempt)
     with telling_where(target):
         for port in (*file_sinks(config), *topic_sinks(config)):
             port_folder(target, port).mkdir(parents=True, exist_ok=True)
-    return target
 
 
 def staged_files(

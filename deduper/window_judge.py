@@ -48,6 +48,7 @@ _MOST_DISAGREEMENTS = 2
 _CODEC = "spark.sql.parquet.compression.codec"
 _CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
 """Spark's names that are not Arrow's."""
+_SPOOL = "what the jobs of a window hand to each other"
 
 
 class _MemoryFull(Exception):
@@ -129,7 +130,8 @@ class WindowJudge:
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
     def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        folder = self._spool.make(attempt)
+        with _writing(_SPOOL, self._spool.disk):
+            folder = self._spool.make(attempt)
         try:
             return self._run_jobs(attempt, batch, state, wall_us, folder)
         finally:
@@ -150,8 +152,9 @@ class WindowJudge:
             shards = self._jobs.judge(judge, config.store.shards)
         watch.lap("shards")
         failpoints.hit("judge.judged")
-        target = staging.make_staging(config, attempt)
+        target = staging.staging_target(config, attempt)
         with _writing("the outputs", target):
+            staging.make_staging(config, attempt)
             writers = self._jobs.write(self._write_task(attempt, batch, directory, target, readers))
             failpoints.hit("stage.written")
             watch.lap("write")
@@ -178,7 +181,7 @@ class WindowJudge:
     def _spooling(self, folder: Path) -> Iterator[None]:
         """A job that writes into the spool; where that is full, there may be another place for it."""
         try:
-            with _writing("what the jobs of a window hand to each other", folder):
+            with _writing(_SPOOL, folder):
                 yield
         except CannotWriteError as exc:
             if self._spool.was_full(folder):
@@ -260,10 +263,10 @@ class WindowJudge:
 
 @contextmanager
 def _writing(what: str, place: Path) -> Iterator[None]:
-    """Spark's errors over a full or read-only file system, with the place."""
+    """Errors over a full or read-only file system, with the place."""
     try:
         yield
-    except (PySparkException, Py4JJavaError) as exc:
+    except (PySparkException, Py4JJavaError, OSError) as exc:
         raised = raised_in_worker(exc)
         failure = raised if isinstance(raised, CannotWriteError) else cannot_write(exc, what, place)
         if failure is None:

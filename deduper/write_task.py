@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,37 +82,31 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
     """Write the ports' rows of a writer's source partitions."""
     began = time.perf_counter()
     files = {port: _PortFile(task, writer, port) for port in task.ports}
-    with ExitStack() as stack:
-        verdicts = [stack.enter_context(spool.mapped(spool.verdicts_file(task.directory, s))) for s in _shards(task)]
-        firsts = (
-            [stack.enter_context(spool.mapped(spool.firsts_file(task.directory, s))) for s in _shards(task)]
-            if task.keep_first_seen
-            else []
-        )
-        for reader in task.groups[writer]:
-            name, rows = task.readers[reader]
-            judged = _Judged.of([file.get_batch(reader) for file in verdicts], rows)
-            first_seen = _first_seen(task, [file.get_batch(reader) for file in firsts]) if firsts else None
-            with spool.mapped(spool.rows_file(task.directory, name)) as records:
-                begin = 0
-                for number in range(records.num_record_batches):
-                    batch = records.get_batch(number)
-                    for file in files.values():
-                        file.add(batch, begin, judged, first_seen)
-                    begin += batch.num_rows
+    verdicts = [spool.mapped(spool.verdicts_file(task.directory, shard)) for shard in range(task.shards)]
+    firsts = [
+        spool.mapped(spool.firsts_file(task.directory, shard))
+        for shard in (range(task.shards) if task.keep_first_seen else ())
+    ]
+    for reader in task.groups[writer]:
+        name, rows = task.readers[reader]
+        judged = _Judged.of([file.get_batch(reader) for file in verdicts], rows)
+        first_seen = _first_seen(task, [file.get_batch(reader) for file in firsts]) if firsts else None
+        records = spool.mapped(spool.rows_file(task.directory, name))
+        begin = 0
+        for number in range(records.num_record_batches):
+            batch = records.get_batch(number)
             for file in files.values():
-                file.drain()
+                file.add(batch, begin, judged, first_seen)
+            begin += batch.num_rows
         for file in files.values():
-            file.close()
+            file.drain()
+    for file in files.values():
+        file.close()
     failpoints.hit("write.done")
     return WriteReceipt(
         files={port: file.name for port, file in files.items() if file.rows},
         seconds={"ports": time.perf_counter() - began},
     )
-
-
-def _shards(task: WriteTask) -> range:
-    return range(task.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +208,9 @@ class _PortFile:
         else:
             columns = [taken.column(_FIRST_COLUMN + number) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
-            whole = pa.RecordBatch.from_arrays([*columns, struct], [*names, DEDUP])
+            fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
+            schema = pa.schema([*fields, pa.field(DEDUP, struct.type, nullable=False)])
+            whole = pa.RecordBatch.from_arrays([*columns, struct], schema=schema)
         self._waiting.append(whole)
         self._waiting_bytes += whole.nbytes
         self.rows += count
@@ -238,6 +233,9 @@ class _PortFile:
         position = order & ((1 << POSITION_BITS) - 1)
         if any(self._task.source_starts):
             position = position + np.array(self._task.source_starts, np.int64)[ordinal]
+        if self._verdict != Verdict.ERROR:
+            # It was kept for what the guards might have refused.
+            raw = pa.nulls(count, raw.type)
         columns = {
             "verdict": _texts(np.zeros(count, np.int8), [self._port]),
             "reason": _texts(reason, REASONS),

@@ -129,6 +129,27 @@ def test_the_local_files_do_what_the_protocol_says(tmp_path: Path) -> None:
         files.listdir(path)
 
 
+@pytest.mark.parametrize(("files", "is_gone"), [(1, True), (5, True), (100, False)])
+def test_what_is_added_to_a_directory_while_it_is_removed_goes_too(tmp_path: Path, files: int, is_gone: bool) -> None:
+    """A task that outlives its job makes a file or two; who never ends is an error, not an endless loop."""
+    left = iter(range(files))
+
+    class Busy(type(LOCAL)):  # type: ignore[misc]
+        def rmdir(self, path: Path) -> None:
+            for number in left:
+                (path / str(number)).touch()
+                break
+            super().rmdir(path)
+
+    (tmp_path / "d" / "e").mkdir(parents=True)
+    if is_gone:
+        remove_tree(Busy(), tmp_path / "d")
+        assert not (tmp_path / "d").exists()
+    else:
+        with pytest.raises(OSError, match="not empty"):
+            remove_tree(Busy(), tmp_path / "d")
+
+
 def test_an_open_file_is_one_call_for_one(tmp_path: Path) -> None:
     """Sizes, links, ranges, cutting; one lock for all who ask, until it is closed."""
     path = tmp_path / "a"

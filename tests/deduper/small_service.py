@@ -17,7 +17,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -304,23 +304,19 @@ def said(task: BatchTask, shard: int) -> list[tuple[int, Answer]]:
     if not task.readers:
         return []
     found = []
-    with ExitStack() as stack:
-        verdicts = stack.enter_context(spool.mapped(spool.verdicts_file(task.directory, shard)))
-        firsts = None
-        if task.rules.keep_first_seen:
-            firsts = stack.enter_context(spool.mapped(spool.firsts_file(task.directory, shard)))
-        for reader, name in enumerate(task.readers):
-            first_copies = {}
-            if firsts is not None:
-                columns = [column.to_pylist() for column in firsts.get_batch(reader).columns]
-                first_copies = {row: named for row, *named in zip(*columns, strict=True)}
-            with spool.mapped(spool.keys_file(task.directory, name)) as keys:
-                order = keys.get_batch(shard).column(spool.ORDER).to_pylist()
-            judged = [column.to_pylist() for column in verdicts.get_batch(reader).columns]
-            for at, row, verdict, reason in zip(order, *judged, strict=True):
-                first = tuple(first_copies[row]) if row in first_copies else None
-                text = "" if reason < 0 else REASONS[reason]
-                found.append((at, (Verdict(verdict).port, text, cast(Any, first))))
+    verdicts = spool.mapped(spool.verdicts_file(task.directory, shard))
+    firsts = spool.mapped(spool.firsts_file(task.directory, shard)) if task.rules.keep_first_seen else None
+    for reader, name in enumerate(task.readers):
+        first_copies = {}
+        if firsts is not None:
+            columns = [column.to_pylist() for column in firsts.get_batch(reader).columns]
+            first_copies = {row: named for row, *named in zip(*columns, strict=True)}
+        order = spool.mapped(spool.keys_file(task.directory, name)).get_batch(shard).column(spool.ORDER).to_pylist()
+        judged = [column.to_pylist() for column in verdicts.get_batch(reader).columns]
+        for at, row, verdict, reason in zip(order, *judged, strict=True):
+            first = tuple(first_copies[row]) if row in first_copies else None
+            text = "" if reason < 0 else REASONS[reason]
+            found.append((at, (Verdict(verdict).port, text, cast(Any, first))))
     return found
 
 

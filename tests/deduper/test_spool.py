@@ -42,13 +42,25 @@ def test_a_file_that_is_mapped_is_never_written_into(tmp_path: Path) -> None:
     """A twin that comes late replaces it; who reads the first one reads on, and finds nothing else in the folder."""
     path = str(tmp_path / "00000.verdicts")
     spool.write_batches(path, [batch(*range(1000)), batch()])
-    with spool.mapped(path) as file:
-        spool.write_batches(path, [batch(7)])
-        assert file.get_batch(0).column(0).to_pylist() == list(range(1000))
-        assert file.get_batch(1).num_rows == 0
-    with spool.mapped(path) as file:
-        assert file.get_batch(0).column(0).to_pylist() == [7]
+    file = spool.mapped(path)
+    spool.write_batches(path, [batch(7)])
+    assert file.get_batch(0).column(0).to_pylist() == list(range(1000))
+    assert file.get_batch(1).num_rows == 0
+    assert spool.mapped(path).get_batch(0).column(0).to_pylist() == [7]
     assert os.listdir(tmp_path) == ["00000.verdicts"]  # noqa: PTH208
+
+
+def test_a_file_stays_mapped_as_long_as_it_is_used_and_keeps_nothing_open(tmp_path: Path) -> None:
+    """A task of a window with thousands of source partitions has all their keys at hand, and a limit of open files."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    columns = []
+    for number in range(50):
+        path = tmp_path / f"{number}.keys"
+        spool.write_batches(str(path), [batch(number, number + 1)])
+        columns.append(spool.mapped(str(path)).get_batch(0).column(0).to_numpy())
+        path.unlink()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert [column.tolist() for column in columns] == [[number, number + 1] for number in range(50)]
 
 
 def test_an_attempt_has_a_folder_that_nobody_else_looks_into(tmp_path: Path) -> None:
@@ -155,6 +167,17 @@ def test_the_disk_is_taken_where_memory_has_no_room(tmp_path: Path, room: Simple
     assert places.make(ATTEMPT).is_relative_to(tmp_path / "disk")
     room.free = (600 << 20) + 4096
     assert places.make(ATTEMPT).is_relative_to(tmp_path / "memory")
+
+
+def test_the_disk_is_taken_where_memory_cannot_be_used(tmp_path: Path) -> None:
+    """Whatever stands in the way, another user's directory or none left; on the disk it is a failure."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "spool").touch()
+    places = places_in(tmp_path)
+    assert [places.make(ATTEMPT).parent, places.make(ATTEMPT).parent] == [tmp_path / "disk" / "spool"] * 2
+    (tmp_path / "nowhere").touch()
+    with pytest.raises(OSError, match=r"exists|Not a directory"):
+        SpoolPlaces(str(tmp_path / "memory"), str(tmp_path / "nowhere"), STORE).make(ATTEMPT)
 
 
 def test_memory_that_was_full_once_is_not_tried_again(tmp_path: Path) -> None:

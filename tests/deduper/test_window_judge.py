@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from deduper import spool_places
+from deduper import spool_places, staging
 from deduper.full_disk import CannotWriteError
 from deduper.output_names import STAGING, file_sinks
 from tests.deduper.small_service import Process, TaskKilled, Trial, World, armed, machine_of
@@ -107,6 +107,25 @@ def test_ports_that_do_not_fit_end_the_job_and_say_where(world: World, fill: Cal
     assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
     assert list(world.judged) == [(0, 1, 0), (0, 1, 1)]
     assert not list(world.root.glob(f"out/*/{STAGING}/*")), "what was half written goes with the window"
+
+
+def test_folders_that_cannot_be_made_end_the_job_and_say_where(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the ports, and those of the spool."""
+
+    def full(*arguments: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    process, paths = Process(world), world.put(ROWS)
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "make_staging", full)
+        with pytest.raises(CannotWriteError, match=f"out/unique/{STAGING}/.*No space left on device"):
+            process.offer(paths)
+    with monkeypatch.context() as patch:
+        patch.setattr(spool_places.tempfile, "mkdtemp", full)
+        with pytest.raises(CannotWriteError, match="disk/spool: No space left on device"):
+            process.offer(paths)
+    process.offer(paths)
+    assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
 
 
 def test_another_failure_of_the_spool_is_not_taken_for_a_full_one(

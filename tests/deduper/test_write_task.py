@@ -183,8 +183,7 @@ def test_a_writer_that_sleeps_over_the_publication_changes_no_port(
 def test_a_row_that_nobody_judged_is_no_row_of_a_port(task: WriteTask) -> None:
     """A window in which a verdict is missing is never staged."""
     path = spool.verdicts_file(task.directory, 1)
-    with spool.mapped(path) as file:
-        batch = file.get_batch(0)
+    batch = spool.mapped(path).get_batch(0)
     spool.write_batches(path, [batch.slice(1)])
     with pytest.raises(RuntimeError, match="never judged"):
         write(task, 0)

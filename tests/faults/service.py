@@ -33,12 +33,12 @@ from deduper.checkpoint import ListedFile
 from deduper.config import PORTS, Config
 from deduper.file_batch import FileBatch
 from deduper.file_source import source_digest, stat_files
-from deduper.judge_plan import PORT
 from deduper.receipts import Receipt
 from deduper.source_batch import SourceBatch
 from deduper.staging import Attempt, StagedFile
 from deduper.window_judge import Judgement
 from deduper.window_run import Batch, WindowRunner
+from deduper.write_task import port_folder
 from tests.deduper.engine import Engine, Shape, comparable
 from tests.faults.crash_disk import Disk, Machine
 from tests.oracle import Answer, Oracle, Row, Settings
@@ -332,25 +332,20 @@ class Judge:
         )
 
     def _stage(self, rows: Rows) -> dict[str, list[StagedFile]]:
-        """As Spark's committer does: a file under `_temporary`, then its rename; nothing is synced."""
-        folder = staging.staging_home(self._scene.config) / staging.STAGING / self._attempt.folder
-        half_done = folder / "_temporary"
-        _make_all(self._fs, half_done)
+        """As writers do: a file a port with a name of its own, in folders that are there; nothing is synced."""
+        target = staging.staging_target(self._scene.config, self._attempt)
         staged: dict[str, list[StagedFile]] = {}
         for port in self._scene.plan.ports:
+            _make_all(self._fs, port_folder(target, port))
             lines = [
                 json.dumps({"row": name, "window": self._attempt.window, "answer": answer})
                 for name, answer in rows.items()
                 if answer[0] == port
             ]
             if lines:
-                target = folder / f"{PORT}={port}" / "part-00000.json"
-                self._fs.mkdir(target.parent)
-                temporary = half_done / f"{port}.json"
-                self._fs.write_file(temporary, "".join(f"{line}\n" for line in lines).encode(), sync=False)
-                self._fs.replace(temporary, target)
-                staged[port] = [StagedFile(port, target, len(lines))]
-        self._fs.rmdir(half_done)
+                file = port_folder(target, port) / f"part-00000-{secrets.token_hex(8)}.json"
+                self._fs.write_file(file, "".join(f"{line}\n" for line in lines).encode(), sync=False)
+                staged[port] = [StagedFile(port, file, len(lines))]
         return staged
 
 

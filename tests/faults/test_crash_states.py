@@ -48,7 +48,7 @@ STRAIGHT = {
     "all live": (replace(DYING, lookup="all_live", shards=2, seed=1), ("write", "--dead--"), 1500),
     "snapshot": (Plan(snapshot_every=3, windows=4), ("remove", "/log/0000"), 1500),
 }
-SEEDS = range(7)
+SEEDS = range(8)
 
 
 def recorded(scene: Scene, name: str) -> list[Moment]:
