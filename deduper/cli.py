@@ -107,8 +107,9 @@ def _tell(error: Exception, code: ExitCode) -> None:
     elif isinstance(error, ConfigError):
         _tell_problems(error)
     else:
-        # Spark's messages carry whole Java stack traces; the first paragraph says what happened.
-        message = str(error).strip().split("\n\nJVM stacktrace:", 1)[0] or type(error).__name__
+        # Spark's messages carry whole Java stack traces; what is above them says what happened.
+        told = str(error).strip().split("\n\nJVM stacktrace:", 1)[0].split("\n\tat ", 1)[0]
+        message = told.strip() or type(error).__name__
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
         typer.echo(message, err=True)
 

@@ -1,4 +1,4 @@
-"""Spark's Python worker daemon, with the kernels loaded before it forks.
+"""Spark's Python worker daemon, with the kernels and the tasks of a window loaded before it forks.
 
 Set as `spark.python.daemon.module`. A new worker then answers its first kernel call in well under a millisecond
 instead of most of a second. It must be importable by the Python of every executor.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import deduper.batch
 import deduper.clock
+import deduper.read_task
 import deduper.shard_task
+import deduper.write_task
 from bucket_store import kernels
 
 kernels.warm()

@@ -39,14 +39,6 @@ def secure_digest(columns: Sequence[tuple[Column, str]], salt: bytes) -> tuple[C
     return _not_zero(F.xxhash64(F.substring(sha, 1, 8)), F.xxhash64(F.substring(sha, 9, 8)))
 
 
-def shard_of(lo: Column, shards: int) -> Column:
-    """Shard of a digest, int: lo mod shards, lo taken as unsigned."""
-    # A negative bigint stands for itself + 2**64.
-    wrap = F.when(lo < 0, _bigint(2**64 % shards)).otherwise(_bigint(0))
-    count = _bigint(shards)
-    return F.pmod(F.pmod(lo, count) + wrap, count).cast("int")
-
-
 def _not_zero(hi: Column, lo: Column) -> tuple[Column, Column]:
     return hi, F.when((hi == 0) & (lo == 0), _bigint(1)).otherwise(lo)
 

@@ -77,6 +77,10 @@ class IntegrityError(DeduperError):
     exit_code = ExitCode.INTEGRITY
 
 
+class CannotWriteError(DeduperError):
+    """A file system is full or read-only. The operator: make room, or the place writable, and start again."""
+
+
 class OwnerAliveError(DeduperError):
     """Another process owns the store and is alive.
 

@@ -17,8 +17,9 @@ from bucket_store.sources_file import SourcePartition
 from deduper import checkpoint
 from deduper.clock import POSITION_BITS
 from deduper.config import FilesSource
-from deduper.file_source import SourceFile, file_stream, read_files, source_digest, stat_files, with_order
-from deduper.parse import CHANGED, FATE, ORDER, RAW, REC, parsed
+from deduper.file_plan import file_plan
+from deduper.file_source import SourceFile, file_stream, source_digest, stat_files
+from deduper.parse import FATE, ORDER, RAW, REC
 from deduper.source_batch import SourceBatch
 from deduper.spark_errors import innermost_cause
 from deduper.verdict import Fate
@@ -67,8 +68,7 @@ class FileBatch:
         readable = [file for file in self.files if file.fate is Fate.ADMITTED]
         if not readable:
             return self._error_tuples(session)
-        rows = with_order(session, read_files(session, self.source, self.files), self.files, ORDER, CHANGED)
-        tuples = parsed(rows, self.source)
+        tuples = file_plan(session, self.source).tuples(self.files)
         return tuples if len(readable) == len(self.files) else tuples.unionByName(self._error_tuples(session))
 
     def after_failure(self, error: Exception) -> FileBatch:

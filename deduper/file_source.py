@@ -13,17 +13,13 @@ Every file is one partition, never split, so that a row's number in its file is 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import xxhash
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from deduper.checkpoint import ListedFile
-from deduper.clock import POSITION_BITS
 from deduper.config import FilesSource
 from deduper.verdict import Fate
 
@@ -37,12 +33,6 @@ SPARK_SETTINGS = {
     "spark.sql.files.ignoreMissingFiles": "false",
 }
 
-LINE, PATH_HASH, MODIFIED, SIZE, ROW = "_line", "_path_hash", "_modified_ms", "_size", "_row"
-_SPARK_HASH_SEED = 42
-# Hadoop looks for a checksum file beside every local file: it cannot make the name of one for `12:00.json`, and refuses
-# a file that was changed after Hadoop wrote it.
-_RAW_FILES = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
-_GLOB_CHARACTERS = re.compile(r"[*?\[\]{}\\]")
 # Spark's seven days would never read an older file that arrives later.
 _NO_MAX_AGE = "36500d"
 
@@ -113,59 +103,3 @@ def file_stream(session: SparkSession, source: FilesSource) -> DataFrame:
     if not is_text(source):
         reader = reader.schema(source.columns)
     return reader.load(str(source.path))
-
-
-def read_files(session: SparkSession, source: FilesSource, files: Sequence[SourceFile]) -> DataFrame:
-    """The records of the files that are no error tuples themselves.
-
-    Columns: LINE (the text line) or the source's own columns; PATH_HASH, MODIFIED, SIZE from the file as it is read;
-    ROW, its number in the file from 0.
-    """
-    readable = [file for file in files if file.fate is Fate.ADMITTED]
-    reader = session.read.options(**_RAW_FILES)
-    # Names are taken as they are: a `*` in one is no pattern.
-    paths = ["file://" + _GLOB_CHARACTERS.sub(r"\\\g<0>", file.path) for file in readable]
-    if is_text(source):
-        frame = reader.format("text").option("lineSep", "\n").load(paths)
-        record = F.col("value").alias(LINE)
-        row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
-    else:
-        frame = reader.schema(source.columns).format(source.file_format).load(paths)
-        record = F.struct(*[F.col(f"`{column.name}`") for column in source.parsed_columns]).alias(LINE)
-        row = F.col("_metadata.row_index")
-    rows = frame.select(
-        record,
-        F.xxhash64("_metadata.file_path").alias(PATH_HASH),
-        F.unix_millis("_metadata.file_modification_time").alias(MODIFIED),
-        F.col("_metadata.file_size").alias(SIZE),
-        row.alias(ROW),
-    )
-    # A header line is no record; its number stays taken, so that row numbers are those an editor shows, less one.
-    return rows.filter(F.col(ROW) > 0) if source.header else rows
-
-
-def with_order(
-    session: SparkSession, rows: DataFrame, files: Sequence[SourceFile], order: str, changed: str
-) -> DataFrame:
-    """Adds the source order and whether the file is another than the one that was listed.
-
-    The place of a file in the window is found through the hash of its path, which Spark writes as `file:/x` or
-    `file:///x` depending on who asks.
-    """
-    known: dict[int, int] = {}
-    values = []
-    for ordinal, file in enumerate(files):
-        for spelling in {file.uri, file.uri.replace("file:///", "file:/", 1)}:
-            path_hash = xxhash.xxh64_intdigest(spelling.encode(), seed=_SPARK_HASH_SEED)
-            signed = path_hash - (1 << 64) if path_hash >> 63 else path_hash
-            if known.setdefault(signed, ordinal) != ordinal:
-                raise RuntimeError(f"two files of a window share a 64-bit path hash: {file.path}")
-            values.append(f"({signed}L, {ordinal}L, {file.modified_ms}L, {file.size_bytes}L)")
-    table = session.sql(f"SELECT * FROM VALUES {', '.join(values)} AS f(h, ordinal, listed_ms, listed_size)")
-    joined = rows.join(F.broadcast(table), F.col(PATH_HASH) == F.col("h"), "left")
-    place: Column = F.shiftleft(
-        F.coalesce("ordinal", F.raise_error(F.lit("a row of a file that is not in this window")).cast("long")),
-        POSITION_BITS,
-    ).bitwiseOR(F.col(ROW))
-    differs = (F.col(MODIFIED) != F.col("listed_ms")) | (F.col(SIZE) != F.col("listed_size"))
-    return joined.withColumn(order, place).withColumn(changed, differs)

@@ -1,19 +1,34 @@
-"""A file system that is full or read-only, met by Spark: its messages do not say where, and not always what."""
+"""A file system that is full or read-only: Arrow's messages do not say where, Spark's not always what."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from deduper.errors import DeduperError
+from deduper.errors import CannotWriteError
 from deduper.worker_errors import raised_in_worker
 
 _NO_REASON = "Mkdirs failed"
-_REASONS = ("No space left on device", "Read-only file system", "Disk quota exceeded")
+_CODES = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+_REASONS = tuple(os.strerror(code) for code in _CODES)
 
 
-class CannotWriteError(DeduperError):
-    """Spark could not write. The operator: make room, or the place writable, and start again; nothing is lost."""
+@contextmanager
+def telling_where(place: str | Path) -> Iterator[None]:
+    """What cannot be written inside, because there is no room or no right to, is told with its place.
+
+    Raises:
+        CannotWriteError: instead of the system's error; any other passes.
+    """
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in _CODES:
+            raise
+        raise CannotWriteError(f"{place}: {os.strerror(exc.errno)}") from exc
 
 
 def cannot_write(error: Exception, what: str, place: Path) -> CannotWriteError | None:

@@ -44,7 +44,7 @@ from deduper.kafka_offsets import (
     new_offsets,
     write_offsets,
 )
-from deduper.kafka_source import kafka_range_frame, kafka_stream, kafka_tuples
+from deduper.kafka_source import KafkaPlan, kafka_range_frame, kafka_stream
 from deduper.kafka_watch import BrokerWatch
 from deduper.source_batch import SourceBatch
 from deduper.spark_errors import whole_text
@@ -101,7 +101,7 @@ class KafkaBatch:
     def tuples(self, session: SparkSession) -> DataFrame:
         source = self.batches.source
         frame = kafka_range_frame(session, source, self.ranges) if self.frame is None else self.frame
-        return kafka_tuples(session, frame, source, self.ranges)
+        return self.batches.plan(session).tuples(frame, self.ranges)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
         self.batches.watch.bear(error)
@@ -132,6 +132,13 @@ class KafkaBatches:
         self._checkpoint = checkpoint_path
         self._cluster = cluster
         self._ends = judged_ends(state)
+        self._plan: KafkaPlan | None = None
+
+    def plan(self, session: SparkSession) -> KafkaPlan:
+        """How batches are read."""
+        if self._plan is None or self._plan.session is not session:
+            self._plan = KafkaPlan(session, self.source)
+        return self._plan
 
     @property
     def cluster_id(self) -> str:

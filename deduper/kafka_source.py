@@ -18,7 +18,7 @@ from deduper.avro_value import MARK, avro_record, has_valid_text, is_whole
 from deduper.clock import POSITION_BITS
 from deduper.config_kafka import HEADER, KafkaSource
 from deduper.kafka_offsets import OffsetRange, write_offsets
-from deduper.parse import FATE, ORDER, RAW, REC, TEXT, bare_record, text_record
+from deduper.parse import FATE, ORDER, RAW, REC, TEXT, Steps, bare_record, text_record
 from deduper.verdict import Fate
 
 RECORD = "_record"
@@ -70,49 +70,59 @@ def _connection(source: KafkaSource) -> dict[str, str]:
     }
 
 
-def kafka_tuples(
-    session: SparkSession, batch: DataFrame, source: KafkaSource, ranges: Sequence[OffsetRange]
-) -> DataFrame:
-    """REC, RAW, FATE, ORDER and RECORD of every record of a batch that lies in one of the ranges."""
-    if not ranges:
-        return _parsed(batch.filter(F.lit(False)).withColumn(ORDER, F.lit(0).cast("bigint")), source)
-    values = ", ".join(
-        f"('{taken.place.topic}', {taken.place.partition}, {ordinal}L, {taken.start}L, {taken.end}L)"
-        for ordinal, taken in enumerate(ranges)
-    )
-    names = ", ".join((_TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST))
-    places = session.sql(f"SELECT * FROM VALUES {values} AS ranges({names})")
-    is_its_place = (F.col("topic") == F.col(_TOPIC)) & (F.col("partition") == F.col(_PARTITION))
-    is_inside = (F.col("offset") >= F.col(_FIRST)) & (F.col("offset") < F.col(_PAST))
-    # Unordered joins scramble nothing here: a broadcast one keeps the rows of a partition as they come.
-    rows = batch.join(F.broadcast(places), is_its_place & is_inside)
-    order = F.shiftleft(_ORDINAL, POSITION_BITS).bitwiseOR(F.col("offset") - F.col(_FIRST))
-    return _parsed(rows.withColumn(ORDER, order), source)
+class KafkaPlan:
+    """Places and parses the records of a source, window by window, on one session."""
+
+    def __init__(self, session: SparkSession, source: KafkaSource) -> None:
+        self.session = session
+        is_its_place = (F.col("topic") == F.col(_TOPIC)) & (F.col("partition") == F.col(_PARTITION))
+        is_inside = (F.col("offset") >= F.col(_FIRST)) & (F.col("offset") < F.col(_PAST))
+        self._is_taken = is_its_place & is_inside
+        self._nowhere = {ORDER: F.lit(0).cast("bigint")}
+        place = F.shiftleft(_ORDINAL, POSITION_BITS).bitwiseOR(F.col("offset") - F.col(_FIRST))
+        self._placed = {ORDER: place}
+        self._parsing = _parsing(source)
+
+    def tuples(self, batch: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """REC, RAW, FATE, ORDER and RECORD of every record of a batch that lies in one of the ranges."""
+        if not ranges:
+            return self._parsing.of(batch.filter("false").withColumns(self._nowhere))
+        values = ", ".join(
+            f"('{taken.place.topic}', {taken.place.partition}, {ordinal}L, {taken.start}L, {taken.end}L)"
+            for ordinal, taken in enumerate(ranges)
+        )
+        names = ", ".join((_TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST))
+        places = F.broadcast(self.session.sql(f"SELECT * FROM VALUES {values} AS ranges({names})"))
+        # Unordered joins scramble nothing here: a broadcast one keeps the rows of a partition as they come.
+        return self._parsing.of(batch.join(places, self._is_taken).withColumns(self._placed))
 
 
-def _parsed(rows: DataFrame, source: KafkaSource) -> DataFrame:
+def _parsing(source: KafkaSource) -> Steps:
     text = F.col("value").cast("string")
     valid = F.is_valid_utf8(text)
     is_empty = F.col("value").isNull()
+    parsed: tuple[dict[str, Column], ...]
     if source.value.format == "avro":
-        read = rows.withColumn(REC, avro_record(F.col("value"), source.value))
+        parsed = ({REC: avro_record(F.col("value"), source.value)},)
         malformed = ~is_whole(F.col(REC), F.col("value"), source.value)
         valid = malformed | has_valid_text(F.col(REC), source.value.columns)
         bare = F.when(malformed | ~valid, F.lit(None)).otherwise(F.col(REC)).dropFields(MARK)
     elif source.value.format == "text":
-        read = rows.withColumn(REC, F.struct(F.try_validate_utf8(text).alias("value")))
+        parsed = ({REC: F.struct(F.try_validate_utf8(text).alias("value"))},)
         malformed = F.lit(False)
         bare = F.col(REC)
     else:
         is_json = source.value.format == "json"
         trimmed, record, malformed = text_record(text, is_json, source.value)
-        read = rows.withColumn(TEXT, trimmed).withColumn(REC, record)
+        parsed = ({TEXT: trimmed}, {REC: record})
         bare = bare_record(is_json)
-    read = read.withColumn(FATE, _fate(source, is_empty, valid, malformed).cast("tinyint"))
+    fate = _fate(source, is_empty, valid, malformed).cast("tinyint")
     is_text = F.lit(False) if source.value.format == "avro" else valid
     raw = F.when(is_text, text).otherwise(F.base64("value"))
     whole = F.struct("key", "value", "headers", F.unix_millis("timestamp").alias("timestamp"))
-    return read.select(_with_record_columns(bare, source).alias(REC), raw.alias(RAW), FATE, ORDER, whole.alias(RECORD))
+    record = _with_record_columns(bare, source)
+    left = (record.alias(REC), raw.alias(RAW), fate.alias(FATE), F.col(ORDER), whole.alias(RECORD))
+    return Steps(parsed, left)
 
 
 def _fate(source: KafkaSource, is_empty: Column, valid: Column, malformed: Column) -> Column:

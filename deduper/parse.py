@@ -5,6 +5,7 @@ Nothing here fails on bad input. A record that cannot be judged gets a `Fate` an
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from decimal import Decimal
 
 from pyspark.sql import Column, DataFrame
@@ -13,9 +14,11 @@ from pyspark.sql import functions as F
 from deduper.config import CategoryExpiry, Config, EventTimeExpiry, FilesSource
 from deduper.config_kafka import KafkaValue
 from deduper.ddl import Column as SourceColumn
-from deduper.file_source import LINE, ROW, is_text
+from deduper.ddl import quoted
+from deduper.file_source import is_text
 from deduper.verdict import Fate
 
+LINE, ROW = "_line", "_row"
 REC, RAW, FATE, ORDER, CHANGED, EXPIRY, CATEGORY = "_rec", "_raw", "_fate", "_order", "_changed", "_expiry", "_category"
 TEXT, _CORRUPT, _END = "_text", "_dedup_corrupt", "_dedup_end"
 _OWN_FIELDS = {"json": (_CORRUPT,), "csv": (_END, _CORRUPT)}
@@ -26,16 +29,33 @@ _BLANKS = " \t\r"
 _UNIT_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
 
 
-def parsed(rows: DataFrame, source: FilesSource) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Columns that are added, one group after another, and those that are left then.
+
+    Made once and applied to the rows of every window: to make them takes hundreds of calls to the JVM.
+    """
+
+    added: tuple[dict[str, Column], ...]
+    left: tuple[Column, ...]
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        """The rows with the columns that are left."""
+        for columns in self.added:
+            rows = rows.withColumns(columns)
+        return rows.select(*self.left)
+
+
+def file_parsing(source: FilesSource) -> Steps:
     """LINE becomes REC (the source's columns as a struct), RAW (its text) and FATE.
 
     One physical line is one record. A line that is not UTF-8 keeps its bytes as Base64 in RAW: no text holds them.
     """
+    order = F.col(ORDER)
     if not is_text(source):
         changed = F.when(F.col(CHANGED), int(Fate.FILE_CHANGED)).otherwise(int(Fate.ADMITTED))
-        return rows.select(
-            F.col(LINE).alias(REC), F.lit(None).cast("string").alias(RAW), changed.cast("tinyint").alias(FATE), ORDER
-        )
+        raw = F.lit(None).cast("string")
+        return Steps((), (F.col(LINE).alias(REC), raw.alias(RAW), changed.cast("tinyint").alias(FATE), order))
     line = F.col(LINE)
     # A byte order mark belongs to the file and not to its first record: as a part of it, it would make another key.
     text = F.when((F.col(ROW) == 0) & line.startswith(_BOM), F.substring(line, 2, _TO_THE_END)).otherwise(line)
@@ -48,10 +68,8 @@ def parsed(rows: DataFrame, source: FilesSource) -> DataFrame:
         .when(malformed, int(Fate.MALFORMED))
         .otherwise(int(Fate.ADMITTED))
     )
-    read = rows.withColumn(TEXT, text).withColumn(REC, record).withColumn(RAW, raw)
-    return read.select(
-        bare_record(source.file_format == "json").alias(REC), RAW, fate.cast("tinyint").alias(FATE), ORDER
-    )
+    bare = bare_record(source.file_format == "json").alias(REC)
+    return Steps(({TEXT: text}, {REC: record, RAW: raw}), (bare, F.col(RAW), fate.cast("tinyint").alias(FATE), order))
 
 
 def text_record(text: Column, is_json: bool, source: FilesSource | KafkaValue) -> tuple[Column, Column, Column]:
@@ -102,8 +120,8 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     return record, F.col(REC).isNull() | ~whole | (F.trim(text) == "")
 
 
-def with_keys(rows: DataFrame, config: Config) -> DataFrame:
-    """Adds EXPIRY or CATEGORY, and gives the tuples that have no key or no expiry key their FATE."""
+def key_columns(config: Config) -> dict[str, Column]:
+    """EXPIRY or CATEGORY, and the FATE of tuples that have no key or no expiry key."""
     fate = F.when(F.col(FATE) != int(Fate.ADMITTED), F.col(FATE))
     if config.null_keys == "error":
         for column in config.key_columns:
@@ -115,12 +133,12 @@ def with_keys(rows: DataFrame, config: Config) -> DataFrame:
         expiry, bad = _expiry_key(config, expiry_column)
         fate = fate.when(record_column(expiry_column).isNull(), int(Fate.NULL_EXPIRY)).when(bad, int(Fate.BAD_EXPIRY))
     name = CATEGORY if config.expiry.by == "category" else EXPIRY
-    return rows.withColumn(name, expiry).withColumn(FATE, fate.otherwise(int(Fate.ADMITTED)).cast("tinyint"))
+    return {name: expiry, FATE: fate.otherwise(int(Fate.ADMITTED)).cast("tinyint")}
 
 
 def record_column(column: SourceColumn) -> Column:
     """A column of the source's record, in its declared type."""
-    return F.col(f"{REC}.`{column.name}`")
+    return F.col(f"{REC}.{quoted(column.name)}")
 
 
 def _expiry_key(config: Config, column: SourceColumn) -> tuple[Column, Column]:

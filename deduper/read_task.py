@@ -83,7 +83,7 @@ def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
     kept = [_ORDER_COLUMN, *range(_JUDGED_COLUMNS, len(first.schema))]
     schema = pa.schema([first.schema.field(column) for column in kept])
     writing = 0.0
-    with pa.OSFile(spool.rows_file(task.directory, name), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with spool.writing(spool.rows_file(task.directory, name), schema) as writer:
         batch: pa.RecordBatch | None = first
         while batch is not None:
             keys.add(batch.columns[:_JUDGED_COLUMNS])
@@ -170,7 +170,10 @@ def _encoded(
 ) -> tuple[tuple[str, ...], np.ndarray[Any, Any], dict[str, int]]:
     """The values of a column of categories, the id of each row's, and where each value was first admitted."""
     encoded = pa.concat_arrays(parts).dictionary_encode()
-    values = tuple(encoded.dictionary.to_pylist())
+    # Parquet files may hold texts that are none; they stay apart.
+    values = tuple(
+        value.decode(errors="backslashreplace") for value in encoded.dictionary.cast(pa.binary()).to_pylist()
+    )
     ids = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     admitted = np.flatnonzero((fate == Fate.ADMITTED) & (ids >= 0))
     firsts = np.full(len(values), np.iinfo(np.int64).max)

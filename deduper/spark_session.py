@@ -37,10 +37,8 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    # The plan of a window is fixed: shard i is task i, and no shuffle may be coalesced or split.
+    # The plan that reads is fixed: its one join is a broadcast, which keeps the rows as they come.
     "spark.sql.adaptive.enabled": "false",
-    # More than the number of ports: one pass writes all of them without sorting by port first.
-    "spark.sql.maxConcurrentOutputFileWriters": "8",
     # A task's files move when it commits, and staging is private to an attempt: no second rename by the driver.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

@@ -15,10 +15,13 @@ shard's files have one name, hold the same whoever writes them, and come into th
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+
+from deduper.full_disk import telling_where
 
 ROW, HI, LO, ORDER, FATE, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "fate", "expiry", "category"
 LATEST = "latest"
@@ -52,10 +55,17 @@ def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
     A file that is there already is replaced, never written into: it may be mapped.
     """
     temporary = f"{path}.{secrets.token_hex(8)}"
-    with pa.OSFile(temporary, "wb") as sink, pa.ipc.new_file(sink, batches[0].schema) as writer:
+    with writing(temporary, batches[0].schema) as file:
         for batch in batches:
-            writer.write_batch(batch)
+            file.write_batch(batch)
     Path(temporary).replace(path)
+
+
+@contextmanager
+def writing(path: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWriter]:
+    """A new file of batches of this schema, which are given one after another."""
+    with telling_where(path), pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as file:
+        yield file
 
 
 def mapped(path: str) -> pa.ipc.RecordBatchFileReader:

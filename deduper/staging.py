@@ -30,8 +30,9 @@ from bucket_store.durable import LOCAL, FileSystem, listed, make_directories, re
 from bucket_store.log_record import OutputFile
 from deduper.config import Config, FileSink
 from deduper.config_kafka import KafkaSink
+from deduper.dedup_column import DEDUP, dedup_ddl
 from deduper.errors import IntegrityError
-from deduper.judge_plan import dedup_type
+from deduper.full_disk import telling_where
 from deduper.kafka_rows import SLOT
 from deduper.output_names import (
     PUBLISHED,
@@ -44,7 +45,7 @@ from deduper.output_names import (
     staging_homes,
     topic_sinks,
 )
-from deduper.write_task import DEDUP, WriteReceipt, port_folder
+from deduper.write_task import WriteReceipt, port_folder
 
 __all__ = [
     "PUBLISHED",
@@ -98,8 +99,10 @@ def staging_target(config: Config, attempt: Attempt) -> Path:
 
 def make_staging(config: Config, attempt: Attempt) -> None:
     """The folders of the one write, one a port; whoever writes makes none."""
-    for port in (*file_sinks(config), *topic_sinks(config)):
-        port_folder(staging_target(config, attempt), port).mkdir(parents=True, exist_ok=True)
+    target = staging_target(config, attempt)
+    with telling_where(target):
+        for port in (*file_sinks(config), *topic_sinks(config)):
+            port_folder(target, port).mkdir(parents=True, exist_ok=True)
 
 
 def staged_files(
@@ -135,15 +138,16 @@ _TIMES = {"timestampFormat": f"{_LOCAL_TIME}XXX", "timestampNTZFormat": _LOCAL_T
 
 def _copied(files: Sequence[Path], target: Path) -> list[Path]:
     """Files, byte for byte in another directory."""
-    target.mkdir(parents=True, exist_ok=True)
-    return [Path(shutil.copyfile(file, target / file.name)) for file in files]
+    with telling_where(target):
+        target.mkdir(parents=True, exist_ok=True)
+        return [Path(shutil.copyfile(file, target / file.name)) for file in files]
 
 
 def _restage(
     session: SparkSession, config: Config, port: str, sink: FileSink, source: Sequence[Path], attempt: Attempt
 ) -> list[StagedFile]:
     """A port's rows in its own format, made from the staged ones."""
-    schema = f"{config.source.columns}, {DEDUP} {dedup_type(config)}"
+    schema = f"{config.source.columns}, {DEDUP} {dedup_ddl(config)}"
     rows = session.read.schema(schema).parquet(*map(str, source))
     if sink.format == "csv":
         rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))

@@ -13,12 +13,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
 from pyspark.util import PythonEvalType
 
 from deduper.config import Config
-from deduper.judge_plan import prepare, to_read
+from deduper.judge_plan import ReadPlan
 from deduper.read_task import ReadReceipt, ReadTask, read_function
 from deduper.receipts import Receipt
 from deduper.shard_task import BatchTask, judge
@@ -50,21 +51,21 @@ class SparkJobs:
 
     def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
         self.session = session
-        self._config = config
-        self._salt = salt
+        self._plan = ReadPlan(config, salt)
 
     def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted."""
-        prepared = prepare(self.session, self._config, self._salt, batch)
-        records = to_read(self._config, prepared.frame, task.clock)
+        counted = Observation()
+        tuples = batch.tuples(self.session).observe(counted, F.count(F.lit(1)).alias("rows"))
+        records = self._plan.records(tuples, task.clock)
         # `DataFrame.mapInArrow` does the same, and asks for pandas, which no part of it uses.
         function: Any = vectorized_udf(
             read_function(task), returnType="receipt binary", functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
         )
-        column = function(*[records[name] for name in records.columns])
+        column = function(*records.columns)
         rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self.session).collect()
         receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
-        return sorted(receipts, key=lambda receipt: receipt.first_order), int(prepared.rows_in.get["rows"])
+        return sorted(receipts, key=lambda receipt: receipt.first_order), int(counted.get["rows"])
 
     def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
         """Judge every shard."""

@@ -26,9 +26,9 @@ from deduper import judging, staging
 from deduper.category_places import Categories, arrange_categories
 from deduper.clock import ClockRules
 from deduper.config import CategoryExpiry, Config
-from deduper.errors import IntegrityError
-from deduper.full_disk import CannotWriteError, cannot_write
-from deduper.judge_plan import expiry_type
+from deduper.dedup_column import expiry_type
+from deduper.errors import CannotWriteError, IntegrityError
+from deduper.full_disk import cannot_write, telling_where
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.read_task import ReadReceipt, ReadTask
 from deduper.receipts import Receipt
@@ -39,12 +39,15 @@ from deduper.spool_places import SpoolPlaces
 from deduper.staging import Attempt, StagedFile
 from deduper.verdict import Verdict
 from deduper.window_jobs import Jobs
+from deduper.worker_errors import raised_in_worker
 from deduper.write_task import WriteTask, grouped
 
 logger = logging.getLogger(__name__)
 
 _MOST_DISAGREEMENTS = 2
-_SPOOL = "what the jobs of a window hand to each other"
+_CODEC = "spark.sql.parquet.compression.codec"
+_CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
+"""Spark's names that are not Arrow's."""
 
 
 class _MemoryFull(Exception):
@@ -95,7 +98,7 @@ class WindowJudge:
         Raises:
             IntegrityError: counts that do not agree, twice.
             CannotWriteError: there is no room for the spool or the ports, or they cannot be written.
-            PySparkException: Spark failed, and not over input.
+            PySparkException, Py4JJavaError: Spark failed, and not over input.
         """
         disagreements = 0
         while True:
@@ -126,7 +129,7 @@ class WindowJudge:
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
     def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        with _writing(_SPOOL, self._spool.disk):
+        with telling_where(self._spool.disk):
             folder = self._spool.make(attempt)
         try:
             return self._run_jobs(attempt, batch, state, wall_us, folder)
@@ -177,7 +180,7 @@ class WindowJudge:
     def _spooling(self, folder: Path) -> Iterator[None]:
         """A job that writes into the spool; where that is full, there may be another place for it."""
         try:
-            with _writing(_SPOOL, folder):
+            with _writing("what the jobs of a window hand to each other", folder):
                 yield
         except CannotWriteError as exc:
             if self._spool.was_full(folder):
@@ -231,6 +234,7 @@ class WindowJudge:
         config, topics = self._config, topic_sinks(self._config)
         ports = (*file_sinks(config), *topics)
         keeps_order = any(sink.preserve_order for sink in topics.values())
+        codec = str(config.spark.get(_CODEC, "snappy")).lower()
         return WriteTask(
             directory=directory,
             target=str(target),
@@ -240,13 +244,14 @@ class WindowJudge:
             groups=grouped([receipt.rows for receipt in readers], config.store.shards) if ports else (),
             ports=ports,
             topics=frozenset(topics),
-            has_record=bool(topics),
+            columns=tuple(column.name for column in config.source.parsed_columns) if file_sinks(config) else (),
+            codec=_CODECS.get(codec, codec),
             source_names=batch.names,
             source_starts=batch.starts,
             source_slots=batch.slots if keeps_order else None,
             keep_first_seen=config.store.first_seen,
             expiry_type=expiry_type(config),
-            expiry_scale=config.point_scale.scale,
+            expiry_scale=None if config.expiry.by in ("never", "category") else config.point_scale.scale,
         )
 
     def _abandon(self, judgement: Judgement) -> None:
@@ -257,11 +262,12 @@ class WindowJudge:
 
 @contextmanager
 def _writing(what: str, place: Path) -> Iterator[None]:
-    """Errors over a full or read-only file system, with the place."""
+    """Spark's errors over a full or read-only file system, with the place."""
     try:
         yield
-    except (PySparkException, Py4JJavaError, OSError) as exc:
-        failure = cannot_write(exc, what, place)
+    except (PySparkException, Py4JJavaError) as exc:
+        raised = raised_in_worker(exc)
+        failure = raised if isinstance(raised, CannotWriteError) else cannot_write(exc, what, place)
         if failure is None:
             raise
         raise failure from exc

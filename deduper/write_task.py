@@ -23,11 +23,14 @@ from pyarrow import parquet
 from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import POSITION_BITS
+from deduper.dedup_column import DEDUP
+from deduper.full_disk import telling_where
 from deduper.kafka_rows import rows_to_send
 from deduper.shard_task import REASONS
 from deduper.verdict import Verdict
 
-DEDUP = "_dedup"
+_FIRST_COLUMN = 2
+"""How many columns come before those of the source: ORDER, RAW."""
 _ROW_GROUP_BYTES = 64 << 20
 _PORTS = tuple(verdict.port for verdict in Verdict)
 
@@ -38,9 +41,10 @@ class WriteTask:
 
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
     `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
-    rows are sent (`kafka_rows`), the others are written with the source's columns and `_dedup`. `source_slots` are the
-    writers of topics for each source partition, None where order needs no keeping. `expiry_type` is what an expiry key
-    is in `_dedup.first_seen`.
+    rows are sent (`kafka_rows`), the others are written with the source's `columns` and `_dedup`, compressed by
+    `codec`. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
+    `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
+    where tuples have no expiry key.
     """
 
     directory: str
@@ -51,13 +55,14 @@ class WriteTask:
     groups: tuple[tuple[int, ...], ...]
     ports: tuple[str, ...]
     topics: frozenset[str]
-    has_record: bool
+    columns: tuple[str, ...]
+    codec: str
     source_names: tuple[str, ...]
     source_starts: tuple[int, ...]
     source_slots: tuple[int, ...] | None
     keep_first_seen: bool
     expiry_type: pa.DataType
-    expiry_scale: int
+    expiry_scale: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,8 @@ def _column(table: pa.Table, name: str) -> pa.Array:
 
 def _expiry(stored: pa.Array, task: WriteTask) -> pa.Array:
     """Stored expiry keys as values of the user's world."""
+    if task.expiry_scale is None:
+        return pa.nulls(len(stored), task.expiry_type)
     if pa.types.is_timestamp(task.expiry_type):
         return stored.view(task.expiry_type)
     if task.expiry_scale:
@@ -177,7 +184,7 @@ class _PortFile:
         self._number = writer
         self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
-        self.name = f"part-{writer:05d}-{secrets.token_hex(8)}.snappy.parquet"
+        self.name = f"part-{writer:05d}-{secrets.token_hex(8)}.parquet"
         self._path = port_folder(task.target, port) / self.name
         self._writer: parquet.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
@@ -195,13 +202,13 @@ class _PortFile:
         rows = np.flatnonzero(mine) + begin
         order = taken.column(0).to_numpy()
         dedup = self._dedup(order, taken.column(1), judged.reason[rows], first_seen and first_seen.of(rows))
-        last = len(taken.columns) - self._task.has_record
+        names = self._task.columns
         if self._port in self._task.topics:
-            whole = rows_to_send(taken.column(last), dedup, self._slots(order))
+            whole = rows_to_send(taken.column(_FIRST_COLUMN + len(names)), dedup, self._slots(order))
         else:
-            columns = {name: taken.column(at) for at, name in enumerate(batch.schema.names[2:last], 2)}
+            columns = [taken.column(_FIRST_COLUMN + number) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
-            whole = pa.RecordBatch.from_arrays([*columns.values(), struct], [*columns, DEDUP])
+            whole = pa.RecordBatch.from_arrays([*columns, struct], [*names, DEDUP])
         self._waiting.append(whole)
         self._waiting_bytes += whole.nbytes
         self.rows += count
@@ -240,20 +247,23 @@ class _PortFile:
             return
         table = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        if self._writer is None:
-            self._writer = parquet.ParquetWriter(
-                self._path,
-                table.schema,
-                compression="snappy",
-                store_schema=False,
-                write_page_checksum=True,
-            )
-        self._writer.write_table(table, row_group_size=table.num_rows)
+        with telling_where(self._path):
+            if self._writer is None:
+                self._writer = parquet.ParquetWriter(
+                    self._path,
+                    table.schema,
+                    compression=self._task.codec,
+                    store_schema=False,
+                    store_decimal_as_integer=True,
+                    write_page_checksum=True,
+                )
+            self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> None:
         """End the file."""
         if self._writer is not None:
-            self._writer.close()
+            with telling_where(self._path):
+                self._writer.close()
 
 
 def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.Array:

@@ -42,6 +42,7 @@ _SLEEPS = (
     "start.checkpoint",
     "window.0.batch",
     "window.1.intent",
+    "judge.judged",
     "stage.written",
     "window.2.judged",
     "window.3.synced",
@@ -57,12 +58,14 @@ _SLEEPS = (
     "window.7.checkpoint",
 )
 _ZOMBIES = (
+    "read.spooled",
     "judge.drained",
     "tables.applying",
     "judge.piece.before",
     "piece.half",
     "piece.entered",
     "judge.piece.after",
+    "write.done",
 )
 
 
@@ -121,8 +124,8 @@ def sleeping_points(rng: random.Random) -> dict[str, list[str]]:
 def tasks_come_back(variant: str, calm: Calm, directory: Path) -> None:
     """Workers frozen in the middle of a task, cut off from Spark, which gives the task to another; woken later.
 
-    At once, so that two judge the same shard of the same window at the same time; after two more windows; or when the
-    job is over. What a sleeper adds is an orphan piece at most.
+    At once, so that two do the same part of the same window at the same time; after two more windows; or when the job
+    is over. What a sleeper adds is an orphan piece at most: its folders of the spool and of staging are gone by then.
     """
     rng = random.Random(ledger.SEED + zlib.crc32(variant.encode()))
     scene = Scene(directory, master="local[2,8]", **VARIANTS[variant]).make(MANY_WINDOWS)

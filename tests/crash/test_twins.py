@@ -14,9 +14,10 @@ import pytest
 from bucket_store import mapped_tables
 from bucket_store.backend import open_backend
 from bucket_store.piece_reader import PieceReader
-from deduper.receipts import _ReceiptsParam
+from deduper import spool
+from deduper.shard_task import judge
 from tests.crash import ledger
-from tests.deduper.small_service import Process, TaskRun, Trial, World, machine_of, run_task
+from tests.deduper.small_service import Process, TaskRun, Trial, World, machine_of, said
 from tests.oracle import Row, Settings
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
@@ -25,27 +26,15 @@ WINDOWS, ROUNDS = 6, 4
 _forking = multiprocessing.get_context("fork")  # as Spark starts its workers
 
 
-class _Box:
-    """A task's own accumulator."""
-
-    def __init__(self) -> None:
-        self.value: dict[Any, Any] = {}
-
-    def add(self, receipts: dict[Any, Any]) -> None:
-        self.value |= receipts
-
-
-def judge_beside_the_other(root: Path, trial: Trial, run: TaskRun, meet: Any, answers: Any) -> None:
-    """What one of the two processes does: everything from the table's lock to the receipt."""
-    box = _Box()
+def judge_beside_the_other(run: TaskRun, meet: Any, answers: Any) -> None:
+    """What one of the two processes does, in the spool folder of both: everything from the keys to the receipt."""
     mapped_tables._mapped.clear()
     meet.wait(120)
     try:
-        verdicts = run_task(run.task, run.shard, run.columns, box)
+        answers.put((judge(run.task, run.shard), said(run.task, run.shard)))
     except BaseException as exc:
         answers.put(repr(exc))
         raise
-    answers.put((verdicts, box.value))
 
 
 def rows_of(rng: random.Random, window: int) -> list[list[Row]]:
@@ -76,30 +65,32 @@ def test_twins_agree_and_one_counts(world: World, lock_timeout_s: float) -> None
             continue
         run = world.task_runs[-1]
         # A piece of lower epochs only is ever discarded, so theirs go with the next start.
-        run = replace(run, task=replace(run.task, tables=replace(run.task.tables, lock_timeout_s=lock_timeout_s)))
+        tables = replace(run.task.tables, lock_timeout_s=lock_timeout_s)
+        folder = world.root / f"spool of {window}"
+        folder.mkdir()
+        for name, keys in run.keys.items():
+            Path(spool.keys_file(str(folder), name)).write_bytes(keys)
+        run = replace(run, task=replace(run.task, directory=str(folder), tables=tables))
         meet, answers = _forking.Barrier(2), _forking.Queue()
-        twins = [
-            _forking.Process(target=judge_beside_the_other, args=(world.root, world.trial, run, meet, answers))
-            for _ in range(2)
-        ]
+        twins = [_forking.Process(target=judge_beside_the_other, args=(run, meet, answers)) for _ in range(2)]
         for twin in twins:
             twin.start()
         told = [answers.get(timeout=200) for _ in twins]
         for twin in twins:
             twin.join(60)
         assert not any(isinstance(answer, str) for answer in told), told
-        assert [verdicts for verdicts, _ in told] == [run.verdicts, run.verdicts]
-        boxes = [box for _, box in told]
-        merged = _ReceiptsParam().addInPlace(dict(boxes[0]), boxes[1])
-        assert list(merged) == [(run.task.window, run.task.epoch, run.task.attempt, 0)]
+        assert [verdicts for _, verdicts in told] == [run.said, run.said]
+        receipts = [receipt for receipt, _ in told]
+        first, second = (replace(receipt, piece=None, table_counters={}, seconds={}) for receipt in receipts)
+        assert first == second
         own = [ref for ref in process.log.state.pieces[0] if ref.first_window == run.task.window]
         reader = PieceReader(open_backend(world.config.store.url), process.log.manifest.store_id)
         contents = [
             [entries.digests.tolist() for _, entries in reader.read_all(reader.all_parts([piece]))]
-            for piece in (*own, *(box[next(iter(box))].piece for box in boxes))
+            for piece in (*own, *(receipt.piece for receipt in receipts))
         ]
         assert contents[0] == contents[1] == contents[2]
-        names = {(piece.file, piece.name) for piece in (*own, *(box[next(iter(box))].piece for box in boxes))}
+        names = {(piece.file, piece.name) for piece in (*own, *(receipt.piece for receipt in receipts))}
         assert len(names) == 3, "a twin has written over the other's piece"
     before = [ref.name for ref in process.log.state.pieces[0]]
     Process(world)

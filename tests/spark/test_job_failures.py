@@ -1,0 +1,156 @@
+"""Tasks that fail: what died after its work counts for nothing; what has no room is told with its place, or goes on."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+
+from bucket_store.commit_log import CommitLog
+from deduper import spool_places, staging, table_places, window_jobs
+from deduper.errors import CannotWriteError, ExitCode, exit_code_of
+from deduper.staging import STAGING
+from tests.spark.harness import PORTS, Job
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+_FIRST = [{"k": f"{number % 40}", "t": number} for number in range(60)]
+_SECOND = [{"k": f"{number % 50}", "t": number} for number in range(60)]
+
+
+def rows(job: Job) -> dict[str, list[tuple[str, str, int, int]]]:
+    """What left by each port."""
+    return {
+        port: sorted(
+            (row["k"], Path(row["_dedup"]["source"]).name, row["_dedup"]["position"], row["_dedup"]["window"])
+            for row in job.rows(port)
+        )
+        for port in PORTS
+    }
+
+
+def dying_once(work: Callable[..., Any]) -> Callable[..., Any]:
+    """A task that does all of its work at every attempt, and of whose first one nobody hears."""
+
+    def attempt(*arguments: Any) -> Any:
+        done = work(*arguments)
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt dies after its work")
+        return done
+
+    return attempt
+
+
+def reading_and_dying_once(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for what reads, which is a function over batches."""
+
+    def made(task: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+        read = make(task)
+        whole = dying_once(lambda batches: list(read(batches)))
+        return lambda batches: iter(whole(batches))
+
+    return made
+
+
+def test_an_attempt_that_dies_after_its_work_counts_for_nothing(
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every task of the three jobs runs twice, and leaves its files twice: the outputs are those of a calm run."""
+    calm, job = new_job("calm"), new_job("job")
+    for each in (calm, job):
+        each.add_records(_FIRST)
+    calm.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(window_jobs, "read_function", reading_and_dying_once(window_jobs.read_function))
+        patch.setattr(window_jobs, "judge", dying_once(window_jobs.judge))
+        patch.setattr(window_jobs, "write", dying_once(window_jobs.write))
+        job.run()
+    for each in (calm, job):
+        each.add_records(_SECOND)
+        each.run()
+    assert rows(job) == rows(calm)
+    assert len(rows(calm)["unique"]) == 50
+    for port in PORTS:
+        published = sorted(path.name for path in (job.directory / "out" / port).glob("*.parquet"))
+        named = CommitLog.open(job.config.store.path).manifest.store_id[:8]
+        assert len(published) == len(list((calm.directory / "out" / port).glob("*.parquet")))
+        assert all(name.startswith(named) for name in published)
+        assert not list((job.directory / "out" / port / STAGING).glob("*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own of one MiB. Skips where that is not permitted."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"no right to mount: {made.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    """Take all the room there is, with a file."""
+    with (place / "ballast").open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"\1" * 4096):
+            pass
+
+
+@pytest.mark.parametrize(("kind", "step"), [("parquet", "make_staging"), ("json", "staged_files")])
+def test_a_port_without_room_is_named(
+    new_job: Callable[..., Job], small_disk: Path, kind: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 and the place, be it our writer or Spark's that meets it; the next start with room goes on."""
+    job = new_job(sinks={port: {"format": kind, "path": f"{small_disk}/{port}"} for port in PORTS})
+    job.add_records(_FIRST)
+    real = getattr(staging, step)
+    with monkeypatch.context() as patch:
+
+        def met_without_room(*arguments: Any) -> Any:
+            if step == "staged_files":
+                fill(small_disk)
+                return real(*arguments)
+            made = real(*arguments)
+            fill(small_disk)
+            return made
+
+        patch.setattr(staging, step, met_without_room)
+        with pytest.raises(CannotWriteError, match="No space left on device") as stopped:
+            job.run()
+    assert str(stopped.value).startswith(str(small_disk))
+    assert exit_code_of(stopped.value) is ExitCode.FAILED
+    assert not CommitLog.open(job.config.store.path).state.windows
+    (small_disk / "ballast").unlink()
+    assert job.run().windows == 1
+
+
+def test_a_window_that_memory_cannot_hold_is_judged_on_the_disk(
+    new_job: Callable[..., Job], small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Shared memory full is no fault; told once, not tried again. With the disk full too, the place is named."""
+    monkeypatch.setattr(table_places, "_SHARED_MEMORY", small_disk)
+    monkeypatch.setattr(spool_places, "_LEAST_ROOM", 0)
+    job = new_job(store={"tables": "tables"}, source={"schema": "k string, text string", "max_files_per_batch": 1})
+    records = [{"k": f"{number}", "text": "x" * 1000} for number in range(1500)]
+    job.add_records(records)
+    job.add_records(records)
+    summary = job.run()
+    assert (summary.windows, summary.unique, summary.duplicate) == (2, 1500, 1500)
+    told = [record.getMessage() for record in caplog.records if "shared memory is full" in record.getMessage()]
+    assert len(told) == 1
+    job.add_records(records)
+    with monkeypatch.context() as patch:
+        patch.setattr(spool_places.SpoolPlaces, "was_full", lambda places, folder: False)
+        with pytest.raises(CannotWriteError, match="No space left on device") as stopped:
+            job.run()
+    assert str(stopped.value).startswith(str(small_disk))
+    assert exit_code_of(stopped.value) is ExitCode.FAILED
