@@ -6,7 +6,7 @@ last `remember_dropped` dropped values are remembered as such; an older one coun
 new place, and its keys are unique again. A place is never given twice, so it serves as the bucket key.
 
 All of this happens in source order *inside* a batch. What matters of a batch is only where its values first arrive,
-so the driver arranges the places once, before the exchange, and every shard maps its rows by binary search.
+so the driver arranges the places once, between reading and judging, and every shard maps its rows by binary search.
 """
 
 from __future__ import annotations

@@ -24,9 +24,6 @@ from deduper.verdict import Fate
 RECORD = "_record"
 """The record as it was read, for the ports that write it again: key, value, headers, timestamp."""
 
-RECORD_TYPE = (
-    "struct<key: binary, value: binary, headers: array<struct<key: string, value: binary>>, timestamp: bigint>"
-)
 # At DEBUG the bridge to the JVM writes every argument down, and passwords are among them.
 logging.getLogger("py4j.clientserver").setLevel(logging.INFO)
 

@@ -94,7 +94,7 @@ def start_session(config: Config) -> SparkSession:
         # Java would read no file whose name has a letter beyond ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
     builder = SparkSession.builder.appName(f"deduper {config.name}")
-    settings = _SETTINGS | {"spark.sql.shuffle.partitions": str(config.store.shards)}
+    settings = dict(_SETTINGS)
     if isinstance(config.source, KafkaSource):
         settings |= connector_settings(config.spark, avro=config.source.value.format == "avro")
     for name, value in {**settings, **config.spark}.items():

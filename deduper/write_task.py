@@ -208,7 +208,9 @@ class _PortFile:
         else:
             columns = [taken.column(_FIRST_COLUMN + number) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
-            whole = pa.RecordBatch.from_arrays([*columns, struct], [*names, DEDUP])
+            fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
+            schema = pa.schema([*fields, pa.field(DEDUP, struct.type, nullable=False)])
+            whole = pa.RecordBatch.from_arrays([*columns, struct], schema=schema)
         self._waiting.append(whole)
         self._waiting_bytes += whole.nbytes
         self.rows += count
@@ -231,6 +233,9 @@ class _PortFile:
         position = order & ((1 << POSITION_BITS) - 1)
         if any(self._task.source_starts):
             position = position + np.array(self._task.source_starts, np.int64)[ordinal]
+        if self._verdict != Verdict.ERROR:
+            # It was kept for what the guards might have refused.
+            raw = pa.nulls(count, raw.type)
         columns = {
             "verdict": _texts(np.zeros(count, np.int8), [self._port]),
             "reason": _texts(reason, REASONS),
