@@ -365,7 +365,7 @@ def write(
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} cores; broker, sender and reader on it",
         "load": loads,
-        "arguments": {name: str(value) for name, value in vars(arguments).items()},
+        "arguments": {name: value for name, value in vars(arguments).items() if name != "out"},
         "sent": sent,
         "checks": [{"claim": each.claim, "verdict": each.verdict, "numbers": each.numbers} for each in checks],
         "slopes_percent_an_hour": {name: each and each.percent_an_hour() for name, each in slopes.items()},
