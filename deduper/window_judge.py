@@ -28,7 +28,7 @@ from deduper.clock import ClockRules
 from deduper.config import CategoryExpiry, Config
 from deduper.dedup_column import expiry_type
 from deduper.errors import CannotWriteError, IntegrityError
-from deduper.full_disk import cannot_write
+from deduper.full_disk import cannot_write, telling_where
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.read_task import ReadReceipt, ReadTask
 from deduper.receipts import Receipt
@@ -48,7 +48,6 @@ _MOST_DISAGREEMENTS = 2
 _CODEC = "spark.sql.parquet.compression.codec"
 _CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
 """Spark's names that are not Arrow's."""
-_SPOOL = "what the jobs of a window hand to each other"
 
 
 class _MemoryFull(Exception):
@@ -130,7 +129,7 @@ class WindowJudge:
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
     def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
-        with _writing(_SPOOL, self._spool.disk):
+        with telling_where(self._spool.disk):
             folder = self._spool.make(attempt)
         try:
             return self._run_jobs(attempt, batch, state, wall_us, folder)
@@ -181,7 +180,7 @@ class WindowJudge:
     def _spooling(self, folder: Path) -> Iterator[None]:
         """A job that writes into the spool; where that is full, there may be another place for it."""
         try:
-            with _writing(_SPOOL, folder):
+            with _writing("what the jobs of a window hand to each other", folder):
                 yield
         except CannotWriteError as exc:
             if self._spool.was_full(folder):
@@ -263,10 +262,10 @@ class WindowJudge:
 
 @contextmanager
 def _writing(what: str, place: Path) -> Iterator[None]:
-    """Errors over a full or read-only file system, with the place."""
+    """Spark's errors over a full or read-only file system, with the place."""
     try:
         yield
-    except (PySparkException, Py4JJavaError, OSError) as exc:
+    except (PySparkException, Py4JJavaError) as exc:
         raised = raised_in_worker(exc)
         failure = raised if isinstance(raised, CannotWriteError) else cannot_write(exc, what, place)
         if failure is None:

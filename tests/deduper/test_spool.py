@@ -42,8 +42,9 @@ def test_a_file_that_is_mapped_is_never_written_into(tmp_path: Path) -> None:
     """A twin that comes late replaces it; who reads the first one reads on, and finds nothing else in the folder."""
     path = str(tmp_path / "00000.verdicts")
     spool.write_batches(path, [batch(*range(1000)), batch()])
-    file = spool.mapped(path)
+    file, inode = spool.mapped(path), Path(path).stat().st_ino
     spool.write_batches(path, [batch(7)])
+    assert Path(path).stat().st_ino != inode, "it was written into: what was mapped is gone"
     assert file.get_batch(0).column(0).to_pylist() == list(range(1000))
     assert file.get_batch(1).num_rows == 0
     assert spool.mapped(path).get_batch(0).column(0).to_pylist() == [7]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from deduper import spool_places, staging
+from deduper import spool_places
 from deduper.full_disk import CannotWriteError
 from deduper.output_names import STAGING, file_sinks
 from tests.deduper.small_service import Process, TaskKilled, Trial, World, armed, machine_of
@@ -115,9 +115,14 @@ def test_folders_that_cannot_be_made_end_the_job_and_say_where(world: World, mon
     def full(*arguments: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    process, paths = Process(world), world.put(ROWS)
+    def full_below_staging(path: Path, *arguments: Any, **more: Any) -> None:
+        if path.parent.parent.name == STAGING:
+            full()
+        mkdir(path, *arguments, **more)
+
+    process, paths, mkdir = Process(world), world.put(ROWS), Path.mkdir
     with monkeypatch.context() as patch:
-        patch.setattr(staging, "make_staging", full)
+        patch.setattr(Path, "mkdir", full_below_staging)
         with pytest.raises(CannotWriteError, match=f"out/unique/{STAGING}/.*No space left on device"):
             process.offer(paths)
     with monkeypatch.context() as patch:
