@@ -75,7 +75,6 @@ _SETTINGS = {
             "-XX:+UseParallelGC",
         )
     ),
-    "spark.python.unix.domain.socket.enabled": "true",
     **SPARK_SETTINGS,
 }
 
