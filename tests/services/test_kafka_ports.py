@@ -305,7 +305,10 @@ def test_brokers_that_are_away_while_spark_reads(
                 time.sleep(0.05)
             broker.kill()
             said("the brokers have not answered for")
-            time.sleep(8)  # Long enough for Spark to give up, which it does after three tries.
+            # Spark gives up after three tries.
+            while session.streams.active:
+                assert time.monotonic() < end, "Spark still tries"
+                time.sleep(0.05)
             broker.start()
             said("the stream is started again where it was")
             send(broker.plain(), source, records(50, first=100))
