@@ -21,6 +21,7 @@ import pyarrow as pa
 from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
+from deduper.digests import shards_of_words
 from deduper.verdict import Fate
 
 _FIRST_ERROR = int(Fate.MALFORMED)
@@ -136,8 +137,8 @@ class _Keys:
         columns = {column: np.concatenate(parts) for column, parts in self._parts.items()}
         order, fate = columns[spool.ORDER], columns[spool.FATE]
         # Errors have no key: they are dealt out by their place, so that no shard drowns.
-        by_key = columns[spool.LO].view(np.uint64) % np.uint64(task.shards)
-        by_place = order.view(np.uint64) % np.uint64(task.shards)
+        by_key = shards_of_words(columns[spool.LO].view(np.uint64), task.shards)
+        by_place = shards_of_words(order.view(np.uint64), task.shards)
         shard = np.where(fate >= _FIRST_ERROR, by_place, by_key).astype(np.uint16)
         values: tuple[str, ...] = ()
         arrivals: dict[str, int] = {}
