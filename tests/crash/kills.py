@@ -1,8 +1,9 @@
-"""Chains of kills: each run is killed somewhere else, the next one picks up what it left, the last one runs to the end.
+"""Chains of kills: each run is killed somewhere else, the next picks up what it left, the last runs to the end.
 
-Every point is met by two victims in every session: the driver, the whole machine or the JVM in a chain, since that ends
-the run; a Python worker, many in one run, since Spark starts a failed task again. Which victim, backend, occurrence and
-order is drawn from the seed; with `CRASH_ALL` (`make crash`) each point is met by all of them.
+Every point is met by a victim in every session: the driver, the whole machine or the JVM in a chain, since that ends
+the run; a Python worker, many in one run, since Spark starts a failed task again. Half of what workers meet is met in
+chains too. Which points, victims, backends, occurrences and order is drawn from the seed; with `CRASH_ALL`
+(`make crash`) each point is met by all victims.
 """
 
 from __future__ import annotations
@@ -83,9 +84,14 @@ def victims(point: str) -> tuple[str, ...]:
 
 
 def planned(rng: random.Random, *, everyone: bool) -> dict[str, tuple[str, list[Kill]]]:
-    """Every point once, its victim and backend drawn; with `everyone` each of its victims, on both backends in turn."""
+    """Chains of kills, each point's victim and backend drawn; with `everyone` all points, each of its victims.
+
+    Without, every point that no worker's death meets (`met_by_workers`), and half of the others.
+    """
     dealt: dict[str, list[Kill]] = {variant: [] for variant in VARIANTS}
-    for point in sorted(points().keys() - set(OTHERS)):
+    met = sorted(set().union(*map(met_by_workers, VARIANTS)))
+    left_out = set() if everyone else set(rng.sample(met, len(met) // 2))
+    for point in sorted(points().keys() - set(OTHERS) - left_out):
         chosen = rng.sample(victims(point), len(victims(point)) if everyone else 1)
         backends = rng.sample(sorted(VARIANTS), 2)
         for number, victim in enumerate(chosen):
@@ -99,6 +105,13 @@ def planned(rng: random.Random, *, everyone: bool) -> dict[str, tuple[str, list[
         for number in range(count):
             stories[f"kills {number}, {variant}"] = (variant, kills[number::count])
     return stories
+
+
+def met_by_workers(variant: str) -> set[str]:
+    """The points that are met while windows run: all but those of starts."""
+    # A file dies wholly when an epoch has passed, and a run has one epoch only.
+    never = {*STARTS, *OTHERS, "piece.file.gone"}
+    return {point for point in points() if point not in never and ONLY_ON.get(point, variant) == variant}
 
 
 def _drawn(rng: random.Random, point: str, victim: str) -> Kill:
@@ -218,10 +231,9 @@ def workers_die(variant: str, calm: Calm, directory: Path) -> None:
     scene = Scene(directory, master=f"local[2,{_TASK_FAILURES}]", **VARIANTS[variant]).make(MANY_WINDOWS)
     try:
         armed = {}
-        for point, where in points().items():
-            # A file dies wholly when an epoch has passed, and here is one epoch only.
-            if point in (*STARTS, *OTHERS, "piece.file.gone") or ONLY_ON.get(point, variant) != variant:
-                continue
+        where_is = points()
+        for point in sorted(met_by_workers(variant)):
+            where = where_is[point]
             actions = ("kill", "kill", "raise") if where == "worker" else ("kill-worker",)
             # Hits are counted by each process, and workers die young here.
             nth = rng.choice((1, 1, 2)) if where == "worker" else rng.choice((1, 2, 3, 4, 5))
