@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from deduper.clock import ClockRules
 from deduper.config import Config
 from deduper.digest_columns import fast_digest, secure_digest
-from deduper.kafka_source import RECORD
+from deduper.kafka_source import sent_columns
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.parse import CATEGORY, EXPIRY, FATE, ORDER, RAW, key_columns, record_column
 from deduper.verdict import INT64_MAX, INT64_MIN, Fate
@@ -38,7 +38,7 @@ class ReadPlan:
             parsed = enumerate(config.source.parsed_columns)
             self._for_ports += [record_column(column).alias(f"_{number}") for number, column in parsed]
         if topic_sinks(config):
-            self._for_ports.append(F.col(RECORD))
+            self._for_ports += sent_columns()
 
     def records(self, tuples: DataFrame, clock: ClockRules | None) -> DataFrame:
         """What the reading tasks get of every record: what judging needs, then what the ports get."""

@@ -13,7 +13,9 @@ one name (records that have gone through two jobs) the last counts:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +24,16 @@ import pyarrow.compute as pc
 
 KEY, VALUE, HEADERS, TIMESTAMP, SLOT = "key", "value", "headers", "timestamp_ms", "slot"
 SEND_COLUMNS = (KEY, VALUE, HEADERS, TIMESTAMP, SLOT)
+RECORD_COLUMNS = 4
+"""How many columns of a record its ports need: `kafka_source.sent_columns`."""
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
-def rows_to_send(record: pa.StructArray, dedup: Mapping[str, pa.Array], slot: np.ndarray[Any, Any]) -> pa.RecordBatch:
-    """The columns of `SEND_COLUMNS`, from the records as they were read, the fields of `_dedup`, and the writers."""
-    key, value, headers, timestamp = record.flatten()
+def rows_to_send(
+    record: Sequence[pa.Array], dedup: Mapping[str, pa.Array], slot: np.ndarray[Any, Any]
+) -> pa.RecordBatch:
+    """The columns of `SEND_COLUMNS`, from `RECORD_COLUMNS` of the records, the fields of `_dedup`, and the writers."""
+    key, value, headers, timestamp = record
     told = {
         "dedup-verdict": dedup["verdict"],
         "dedup-reason": dedup["reason"],
@@ -38,8 +44,19 @@ def rows_to_send(record: pa.StructArray, dedup: Mapping[str, pa.Array], slot: np
         window, source, position, _ = dedup["first_seen"].flatten()
         told["dedup-first-seen"] = _origin(source, position)
         told["dedup-first-seen-window"] = window.cast(pa.string())
-    columns = [key, value, with_headers(headers, told), timestamp, pa.array(slot, pa.int32())]
+    columns = [key, value, with_headers(headers_of(headers), told), timestamp, pa.array(slot, pa.int32())]
     return pa.RecordBatch.from_arrays(columns, list(SEND_COLUMNS))
+
+
+def headers_of(texts: pa.Array) -> pa.ListArray:
+    """Headers from JSON, values in Base64; null where there are none."""
+    lists = [None if text is None else [_header(one) for one in json.loads(text)] for text in texts.to_pylist()]
+    return pa.array(lists, pa.list_(_HEADER))
+
+
+def _header(one: Mapping[str, str]) -> dict[str, str | bytes | None]:
+    value = one.get("value")
+    return {"key": one["key"], "value": None if value is None else base64.b64decode(value)}
 
 
 def with_headers(own: pa.ListArray, told: Mapping[str, pa.Array]) -> pa.ListArray:

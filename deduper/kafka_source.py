@@ -67,6 +67,18 @@ def _connection(source: KafkaSource) -> dict[str, str]:
     }
 
 
+def sent_columns() -> list[Column]:
+    """What of a record its ports send, as `kafka_rows` takes it: key, value, headers as JSON, timestamp in ms.
+
+    Headers are a text, null when there are none: for every row, Spark asks every nested Arrow column how large it has
+    become, and an array of structs takes longer than all else of a record, be it empty.
+    """
+    key, value, headers, timestamp = (F.col(f"{RECORD}.{name}") for name in ("key", "value", "headers", "timestamp"))
+    text = F.when(F.size(headers) > 0, F.to_json(headers))
+    named = {"key": key, "value": value, "headers": text, "timestamp": timestamp}
+    return [column.alias(f"{RECORD}_{name}") for name, column in named.items()]
+
+
 class KafkaPlan:
     """Places and parses the records of a source, window by window, on one session."""
 

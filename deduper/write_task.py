@@ -25,7 +25,7 @@ from deduper import spool
 from deduper.clock import POSITION_BITS
 from deduper.dedup_column import DEDUP
 from deduper.full_disk import telling_where
-from deduper.kafka_rows import rows_to_send
+from deduper.kafka_rows import RECORD_COLUMNS, rows_to_send
 from deduper.shard_task import REASONS
 from deduper.verdict import Verdict
 
@@ -204,7 +204,9 @@ class _PortFile:
         dedup = self._dedup(order, taken.column(1), judged.reason[rows], first_seen and first_seen.of(rows))
         names = self._task.columns
         if self._port in self._task.topics:
-            whole = rows_to_send(taken.column(_FIRST_COLUMN + len(names)), dedup, self._slots(order))
+            first = _FIRST_COLUMN + len(names)
+            record = taken.columns[first : first + RECORD_COLUMNS]
+            whole = rows_to_send(record, dedup, self._slots(order))
         else:
             columns = [taken.column(_FIRST_COLUMN + number) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
