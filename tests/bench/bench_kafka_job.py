@@ -519,7 +519,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             "expiry": {"by": "never"},
             "store": {"url": "file:state", "shards": SHARDS},
             "sinks": {port: {"format": "none"} for port in PORTS},
-            "spark": {"spark.master": "local[2]", "spark.driver.memory": "3g"},
+            "spark": {
+                "spark.master": "local[2]",
+                "spark.driver.memory": "3g",
+                "spark.sql.shuffle.partitions": SHARDS,  # for Spark's own contenders
+            },
         },
         context={"base_dir": root},
     )
