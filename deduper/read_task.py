@@ -10,7 +10,6 @@ from __future__ import annotations
 import pickle
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from bucket_store import failpoints
 from deduper import spool
-from deduper.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
+from deduper.clock import ClockRules, PartitionClock, batch_clock
 from deduper.digests import shards_of_words
 from deduper.verdict import Fate
 
@@ -56,7 +55,6 @@ class ReadReceipt:
     name: str
     rows: int
     first_order: int
-    rows_by_partition: dict[int, int]
     categories: tuple[str, ...] = ()
     first_arrivals: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -109,7 +107,7 @@ class _Keys:
         self._categories: list[pa.Array] = []
 
     def add(self, columns: list[pa.Array]) -> None:
-        hi, lo, order, fate = (_numbers(column) for column in columns[:4])
+        hi, lo, order, fate = (spool.numbers(column) for column in columns[:4])
         fates = fate.astype(np.uint8)
         self._keep(spool.HI, hi)
         self._keep(spool.LO, lo)
@@ -117,7 +115,7 @@ class _Keys:
         if self._task.by_category:
             self._categories.append(columns[4])
         elif self._task.clock is not None:
-            expiry = _numbers(columns[4])
+            expiry = spool.numbers(columns[4])
             self._keep(spool.EXPIRY, expiry)
             if self._clock is not None:
                 fates, latest, has_latest = self._clock.run(order, expiry, fates)
@@ -155,12 +153,10 @@ class _Keys:
                 taken[spool.LATEST] = pa.array(columns[spool.LATEST][rows], mask=~has_latest[rows])
             batches.append(pa.RecordBatch.from_pydict({spool.ROW: pa.array(rows.astype(np.int32)), **taken}))
         spool.write_batches(spool.keys_file(task.directory, name), batches)
-        ordinals, counts = np.unique(order >> POSITION_BITS, return_counts=True)
         return ReadReceipt(
             name=name,
             rows=int(order.size),
             first_order=int(order.min()),
-            rows_by_partition=dict(Counter(dict(zip(ordinals.tolist(), counts.tolist(), strict=True)))),
             categories=values,
             first_arrivals=arrivals,
         )
@@ -188,11 +184,3 @@ def _encoded(
             if first < np.iinfo(np.int64).max
         },
     )
-
-
-def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    """A column of numbers; nulls become 0 (their rows carry a fate that keeps anyone from looking)."""
-    if column.null_count:
-        column = column.fill_null(0)
-    values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
-    return values

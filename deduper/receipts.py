@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bucket_store.piece import PieceRef
+from deduper.batch import ShardOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +28,27 @@ class Receipt:
     rows_by_partition: dict[int, int]
     table_counters: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        shard: int,
+        outcome: ShardOutcome,
+        piece: PieceRef | None,
+        table_counters: dict[str, float] | None = None,
+        seconds: dict[str, float] | None = None,
+    ) -> Receipt:
+        """The receipt of a shard that was judged."""
+        unique, duplicate, expired, error = (int(count) for count in outcome.counts)
+        return cls(
+            shard=shard,
+            counts=(unique, duplicate, expired, error),
+            reasons=outcome.reasons(),
+            max_admitted=outcome.max_admitted,
+            max_remembered=outcome.max_remembered,
+            piece=piece,
+            buckets=tuple(outcome.buckets),
+            rows_by_partition=outcome.rows_by_partition,
+            table_counters=table_counters or {},
+            seconds=seconds or {},
+        )

@@ -82,15 +82,10 @@ def judge(task: BatchTask, shard: int) -> Receipt:
         failpoints.hit("judge.piece.after")
     finally:
         store.close()
-    return Receipt(
-        shard=shard,
-        counts=_four(outcome.counts),
-        reasons=outcome.reasons(),
-        max_admitted=outcome.max_admitted,
-        max_remembered=outcome.max_remembered,
-        piece=piece,
-        buckets=tuple(outcome.buckets),
-        rows_by_partition=outcome.rows_by_partition,
+    return Receipt.of(
+        shard,
+        outcome,
+        piece,
         table_counters=counters,
         seconds={
             "keys": drained - started,
@@ -118,7 +113,7 @@ def _part(task: BatchTask, reader: int, shard: int) -> _Part:
     columns = {name: batch.column(name) for name in batch.schema.names}
     latest = columns.get(spool.LATEST)
     has_latest = None if latest is None else latest.is_valid().to_numpy(zero_copy_only=False)
-    numbers = {name: _numbers(column) for name, column in columns.items()}
+    numbers = {name: spool.numbers(column) for name, column in columns.items()}
     if task.places is not None:
         ids = np.array([*task.category_ids[reader], -1], np.int32)
         numbers[spool.CATEGORY] = ids[numbers[spool.CATEGORY]]
@@ -149,13 +144,6 @@ def _joined(parts: Sequence[_Part], name: str, dtype: type[np.generic]) -> np.nd
     if not parts:
         return np.empty(0, dtype)
     return np.concatenate([part.columns[name] for part in parts]).astype(dtype, copy=False)
-
-
-def _numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    if column.null_count:
-        column = column.fill_null(0)
-    values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
-    return values
 
 
 def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, shard: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
@@ -263,8 +251,3 @@ def _append(outcome: ShardOutcome, task: BatchTask, shard: int, store: PieceStor
         epoch=task.epoch,
         attempt=task.attempt,
     )
-
-
-def _four(counts: np.ndarray[Any, Any]) -> tuple[int, int, int, int]:
-    unique, duplicate, expired, error = (int(count) for count in counts)
-    return unique, duplicate, expired, error

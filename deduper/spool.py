@@ -18,7 +18,9 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from deduper.full_disk import telling_where
@@ -27,6 +29,14 @@ ROW, HI, LO, ORDER, FATE, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "fate",
 LATEST = "latest"
 VERDICT, REASON = "verdict", "reason"
 WINDOW, SOURCE, POSITION = "window", "source", "position"
+
+
+def numbers(column: pa.Array) -> np.ndarray[Any, Any]:
+    """A column of numbers; nulls become 0 (their rows carry a fate that keeps anyone from looking)."""
+    if column.null_count:
+        column = column.fill_null(0)
+    values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
+    return values
 
 
 def rows_file(directory: str, name: str) -> str:

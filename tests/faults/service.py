@@ -273,16 +273,7 @@ class Judge:
         partitions = [self._scene.rows[path] for path in batch.names]
         answers = engine.judge(partitions, wall_us)
         receipts = {
-            shard: Receipt(
-                shard=shard,
-                counts=tuple(int(count) for count in outcome.counts),  # type: ignore[arg-type]
-                reasons=outcome.reasons(),
-                max_admitted=outcome.max_admitted,
-                max_remembered=outcome.max_remembered,
-                piece=piece,
-                buckets=tuple(outcome.buckets),
-                rows_by_partition=outcome.rows_by_partition,
-            )
+            shard: Receipt.of(shard, outcome, piece)
             for shard, (outcome, piece) in enumerate(zip(engine.outcomes, self._refs, strict=True))
         }
         rows = {
