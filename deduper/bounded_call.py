@@ -18,8 +18,8 @@ class HungError(Exception):
     """The call did not come back in time; it may still, and do what it was told. Its client is of no more use."""
 
 
-def bounded(call: Callable[[], T], limit_s: float) -> T:
-    """What the call gives or raises.
+def bounded(call: Callable[[], T], limit_s: float, what: str) -> T:
+    """What the call gives or raises; `what` is what it asks for, in an error's words.
 
     Raises:
         HungError: neither, within the limit.
@@ -39,5 +39,5 @@ def bounded(call: Callable[[], T], limit_s: float) -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise HungError(f"no answer and no end of the call within {limit_s:.0f} s")
+        raise HungError(f"waiting for {what} for {limit_s:.0f} s (the call neither answers nor ends)")
     return results[0]

@@ -270,7 +270,12 @@ class _Slot:
                 patience.repeat(reason)
             except HungError as exc:
                 # Whether the call has done its work, the next look tells; and the next init ends its transaction.
-                logger.warning("%s: begun again with another producer: %s", subject, exc)
+                logger.warning(
+                    "%s: %s; goes on with another producer, gives up after %.0f s",
+                    subject,
+                    exc,
+                    self.sink.settings.deadline_s,
+                )
                 self.discard()
                 patience.repeat(str(exc))
             except FileNotFoundError as exc:
@@ -492,7 +497,7 @@ class _Slot:
         """Make a call until it succeeds or fails for good; HungError when it does not come back."""
         while True:
             try:
-                result = bounded(call, hung_s)
+                result = bounded(call, hung_s, what)
             except KafkaException as exc:
                 error = error_of(exc)
                 if fate_of(error) is not Fate.AGAIN:
@@ -553,7 +558,7 @@ class _Slot:
         opened = self._opened
         if opened is not None and opened.since is not None:
             try:
-                bounded(lambda: opened.producer.abort_transaction(STEP_S), _HUNG_S)
+                bounded(lambda: opened.producer.abort_transaction(STEP_S), _HUNG_S, "the abort")
             except (KafkaException, HungError) as exc:
                 # Who comes next aborts it.
                 logger.debug("not aborted: %s", exc)

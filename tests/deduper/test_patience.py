@@ -79,18 +79,18 @@ def test_beginning_again_is_no_step_forward(clock: Clock) -> None:
 
 def test_a_call_that_comes_back() -> None:
     """Its value, None included, or its error."""
-    assert bounded(lambda: 5, 10) == 5
-    assert bounded(lambda: None, 10) is None
+    assert bounded(lambda: 5, 10, "five") == 5
+    assert bounded(lambda: None, 10, "nothing") is None
     with pytest.raises(ZeroDivisionError):
-        bounded(lambda: 1 // 0, 10)
+        bounded(lambda: 1 // 0, 10, "an error")
 
 
 def test_a_call_that_does_not() -> None:
     """Given up, and left behind in a thread that holds up nobody's end."""
     end = threading.Event()
     try:
-        with pytest.raises(HungError):
-            bounded(end.wait, 0.05)
+        with pytest.raises(HungError, match="waiting for the end for 0 s"):
+            bounded(end.wait, 0.05, "the end")
         left = [thread for thread in threading.enumerate() if thread.name.startswith("bounded")]
         assert len(left) == 1
         assert left[0].daemon
