@@ -98,7 +98,7 @@ def run(
             config,
             take_over=take_over,
             wall_clock_us=clock,
-            open_topics=lambda log: _topic_ports(config, log, the_session, unpublished),
+            open_topics=lambda log: _topic_ports(config, log, the_session, unpublished, stop),
         ) as owned,
         _watched_source(config, metrics, owned) as look_at_source,
     ):
@@ -246,7 +246,8 @@ class _Job:
                 raise StopRequested(f"batch {batch_id} came after the stop")
             try:
                 self._run_batch(batch_id, frame)
-            except StopRequested:
+            except StopRequested as exc:
+                logger.warning("%s", exc)
                 raise
             except Exception as exc:
                 # Kept whole: through Spark it would come back as a text.
@@ -318,10 +319,10 @@ def _batch_source(config: Config, owned: Ownership, stop: Stop) -> BatchSource:
 
 
 def _topic_ports(
-    config: Config, log: CommitLog, session: Callable[[], SparkSession], unpublished: Unknown
+    config: Config, log: CommitLog, session: Callable[[], SparkSession], unpublished: Unknown, stop: Stop
 ) -> contextlib.AbstractContextManager[TopicPorts | None]:
     if not topic_sinks(config):
         return contextlib.nullcontext()
     from deduper.kafka_ports import KafkaPorts
 
-    return contextlib.closing(KafkaPorts(config, log, session, unpublished))
+    return contextlib.closing(KafkaPorts(config, log, session, unpublished, lambda: stop.is_asked_for))

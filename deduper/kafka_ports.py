@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
@@ -25,7 +27,7 @@ from deduper.config_kafka import KafkaSink, KafkaSource
 from deduper.errors import UsageError
 from deduper.kafka_errors import ProducerFencedError
 from deduper.kafka_failures import lasting_error, may_pass
-from deduper.kafka_publisher import KafkaPublisher, PublisherSettings
+from deduper.kafka_publisher import KafkaPublisher, PublisherSettings, Publishing, gravest
 from deduper.kafka_rows import HEADERS, KEY, VALUE
 from deduper.output_names import TopicPlace, topic_sinks
 from deduper.patience import Patience, Reporter
@@ -37,11 +39,28 @@ logger = logging.getLogger(__name__)
 _MOST_FENCED = 5
 
 
+_THREADS = 8
+"""Slots that are published at a time, of all ports; each may hold 8 MB of rows and what its producer queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """What of one window goes to one port's topic. `job` is None for a port that is sent at least once."""
+
+    name: str
+    sink: KafkaSink
+    topic: str
+    job: str | None
+    outputs: tuple[OutputFile, ...]
+    slots: Mapping[int, Sequence[Path]]
+
+
 class KafkaPorts:
-    """The Kafka ports of a job, for the owner of its store. Producers stay open from window to window.
+    """The Kafka ports of a job, for the owner of its store. Producers and threads stay from window to window.
 
     `session` gives the Spark session that writes ports with `delivery: at_least_once`, starting one if need be.
     `unpublished` is the operator's answer for windows of which the cluster has forgotten whether they were published.
+    `is_stopping` tells whether a stop was asked for, which ends the waiting for brokers that are away.
     """
 
     def __init__(
@@ -50,6 +69,7 @@ class KafkaPorts:
         log: CommitLog,
         session: Callable[[], SparkSession],
         unpublished: Unknown = Unknown.REFUSE,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         assert isinstance(config.source, KafkaSource)
         self._config = config
@@ -57,8 +77,10 @@ class KafkaPorts:
         self._log = log
         self._session = session
         self._unpublished = unpublished
+        self._is_stopping = is_stopping
         self._reporter = Reporter()
         self._publishers: dict[tuple[str, str, str], KafkaPublisher] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, "kafka")
 
     def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash.
@@ -66,78 +88,95 @@ class KafkaPorts:
         Raises:
             FencedError: another owner has taken the store.
             UsageError: a port of the window is no topic any more.
-            KafkaSinkError, IntegrityError: see `KafkaPublisher.publish`.
+            KafkaSinkError, IntegrityError, StopRequested: see `KafkaPublisher.begin`.
         """
+        ports = self._ports(window, outputs)
+        self._publish_exactly_once(window, [port for port in ports if port.job is not None])
+        for port in ports:
+            if port.job is None:
+                self._publish_at_least_once(window, port)
+
+    def close(self) -> None:
+        """Let the producers and threads go."""
+        for publisher in self._publishers.values():
+            publisher.close()
+        self._publishers.clear()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _ports(self, window: int, outputs: Sequence[OutputFile]) -> list[_Port]:
         by_port: defaultdict[str, list[tuple[OutputFile, TopicPlace]]] = defaultdict(list)
         for output in outputs:
             place = TopicPlace.of(output.final)
             if place is not None:
                 by_port[output.port].append((output, place))
         sinks = topic_sinks(self._config)
-        for port, files in by_port.items():
-            if port not in sinks:
-                topic = files[0][1].topic
+        ports = []
+        for name, files in by_port.items():
+            first = files[0][1]
+            if name not in sinks:
                 raise UsageError(
-                    f"window {window} was committed for port {port} to go to topic {topic}, and may not be there yet; "
-                    f"sinks.{port} is no topic now: put it back, start once, then change it"
+                    f"window {window} was committed for port {name} to go to topic {first.topic}, and may not be there "
+                    f"yet; sinks.{name} is no topic now: put it back, start once, then change it"
                 )
-            self._publish_port(window, port, sinks[port], files)
+            slots: defaultdict[int, list[Path]] = defaultdict(list)
+            for output, place in sorted(files, key=lambda pair: Path(pair[0].staged).name):
+                for slot in place.slots:
+                    slots[slot].append(Path(output.staged))
+            ports.append(_Port(name, sinks[name], first.topic, first.job, tuple(output for output, _ in files), slots))
+        return ports
 
-    def close(self) -> None:
-        """Let the producers go."""
-        for publisher in self._publishers.values():
-            publisher.close()
-        self._publishers.clear()
-
-    def _publish_port(
-        self, window: int, port: str, sink: KafkaSink, files: Sequence[tuple[OutputFile, TopicPlace]]
-    ) -> None:
-        topic, job = files[0][1].topic, files[0][1].job
-        outputs = [output for output, _ in files]
-        if job is None:
-            self._publish_at_least_once(window, port, sink, topic, outputs)
-            return
-        slots: defaultdict[int, list[Path]] = defaultdict(list)
-        for output, place in sorted(files, key=lambda pair: Path(pair[0].staged).name):
-            for slot in place.slots:
-                slots[slot].append(Path(output.staged))
-        publisher = self._publisher(port, sink, topic, job)
+    def _publish_exactly_once(self, window: int, ports: Sequence[_Port]) -> None:
+        """All at once; every port is tried, whatever becomes of the others."""
+        left = ports
         for attempt in range(1, _MOST_FENCED + 1):
-            try:
-                publisher.publish(
-                    window, _checksum(window, outputs), slots, age_s=_age_s(outputs), unknown=self._unpublished
-                )
-                return
-            except ProducerFencedError:
+            begun = [(port, self._begin(window, port)) for port in left]
+            failed = [(port, error) for port, publishing in begun if (error := publishing.error()) is not None]
+            left = [port for port, error in failed if isinstance(error, ProducerFencedError)]
+            if left:
                 self._log.check_owner()
-                if attempt == _MOST_FENCED:
-                    raise
-                logger.warning("port %s: fenced by a producer of this very store: publishing again", port)
+            if len(left) < len(failed) or (left and attempt == _MOST_FENCED):
+                raise gravest([error for _, error in failed])
+            if not left:
+                return
+            logger.warning(
+                "port %s: fenced by a producer of this very store: publishing again",
+                ", ".join(port.name for port in left),
+            )
 
-    def _publisher(self, port: str, sink: KafkaSink, topic: str, job: str) -> KafkaPublisher:
-        name = (port, topic, job)
+    def _begin(self, window: int, port: _Port) -> Publishing:
+        return self._publisher(port).begin(
+            window,
+            _checksum(window, port.outputs),
+            port.slots,
+            age_s=_age_s(port.outputs),
+            unknown=self._unpublished,
+        )
+
+    def _publisher(self, port: _Port) -> KafkaPublisher:
+        assert port.job is not None
+        name = (port.name, port.topic, port.job)
         if name not in self._publishers:
             self._publishers[name] = KafkaPublisher(
-                job=job,
+                job=port.job,
                 store_id=self._log.manifest.store_id,
-                port=port,
-                topic=topic,
-                bootstrap_servers=sink.bootstrap_servers,
-                options=sink.options,
-                keep_order=sink.preserve_order,
+                port=port.name,
+                topic=port.topic,
+                bootstrap_servers=port.sink.bootstrap_servers,
+                pool=self._pool,
+                options=port.sink.options,
+                keep_order=port.sink.preserve_order,
                 settings=PublisherSettings(deadline_s=self._deadline_s),
+                is_stopping=self._is_stopping,
             )
         return self._publishers[name]
 
-    def _publish_at_least_once(
-        self, window: int, port: str, sink: KafkaSink, topic: str, outputs: Sequence[OutputFile]
-    ) -> None:
+    def _publish_at_least_once(self, window: int, port: _Port) -> None:
         """By Spark's sink, which knows no transactions: a crash before the mark, or a failure, sends rows again."""
-        subject = f"port {port}, topic {topic}, window {window}"
-        patience = Patience(subject, self._deadline_s, self._reporter)
+        subject = f"port {port.name}, topic {port.topic}, window {window}"
+        patience = Patience(subject, self._deadline_s, self._reporter, is_stopping=self._is_stopping)
         while True:
             try:
-                self._send_by_spark(sink, topic, outputs)
+                self._send_by_spark(port)
             except (PySparkException, Py4JJavaError) as exc:
                 lasting = lasting_error(exc, subject)
                 if lasting is not None:
@@ -149,14 +188,15 @@ class KafkaPorts:
             else:
                 return
 
-    def _send_by_spark(self, sink: KafkaSink, topic: str, outputs: Sequence[OutputFile]) -> None:
-        rows = self._session().read.parquet(*[output.staged for output in outputs]).select(KEY, VALUE, HEADERS)
+    def _send_by_spark(self, port: _Port) -> None:
+        rows = self._session().read.parquet(*[output.staged for output in port.outputs]).select(KEY, VALUE, HEADERS)
+        options = {name: value for name, value in port.sink.options.items() if name.startswith("kafka.")}
         (
             rows.write.format("kafka")
-            .options(**{name: value for name, value in sink.options.items() if name.startswith("kafka.")})
-            .option("kafka.bootstrap.servers", sink.bootstrap_servers)
+            .options(**options)
+            .option("kafka.bootstrap.servers", port.sink.bootstrap_servers)
             .option("includeHeaders", "true")
-            .option("topic", topic)
+            .option("topic", port.topic)
             .save()
         )
 

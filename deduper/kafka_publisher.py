@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -45,6 +45,7 @@ from deduper.kafka_options import librdkafka_options
 from deduper.patience import Patience, Reporter
 from deduper.publication import Position, Unknown, Verdict, after, verdict
 from deduper.staged_records import Record, records_of_slot
+from deduper.stopping import StopRequested
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,6 @@ class PublisherSettings:
     deadline_s: float = 300.0
     transaction_timeout_s: float = 600.0
     queue_bytes: int = 64 << 20
-    parallel_slots: int = 8
     offsets_retention_s: float | None = None
 
 
@@ -91,8 +91,36 @@ def transactional_id(job: str, store_id: str, port: str, slot: int) -> str:
     return f"{job}/{store_id}/{port}/{slot}"
 
 
+class Publishing:
+    """The slots of one window and one port that are being published."""
+
+    def __init__(self, slots: Mapping[int, Future[int | None]]) -> None:
+        self._slots = slots
+        self._began = time.monotonic()
+
+    def error(self) -> BaseException | None:
+        """Wait for all of them, whatever becomes of each; of several errors the gravest, with the others as notes."""
+        errors = [error for slot in self._slots.values() if (error := slot.exception()) is not None]
+        return gravest(errors) if errors else None
+
+    def wait(self) -> Publication:
+        """Wait for all of them, and raise what `error` gives."""
+        error = self.error()
+        if error is not None:
+            raise error
+        rows = {number: slot.result() for number, slot in self._slots.items()}
+        return Publication(
+            sent={number: count for number, count in rows.items() if count is not None},
+            already=tuple(number for number, count in rows.items() if count is None),
+            seconds=time.monotonic() - self._began,
+        )
+
+
 class KafkaPublisher:
-    """Publishes the windows of one port, in order. For one thread; it starts its own for the slots.
+    """Publishes the windows of one port, in order: begins one, waits for it, begins the next. For one thread.
+
+    The slots are published on `pool`. Its threads should outlive the windows: Arrow and the C library keep memory for
+    every thread that has read rows, and hand it on only slowly once the thread is gone.
 
     `keep_order`: rows without a key go to one and the same partition as long as their slot is the same, so that they
     too stay in order; otherwise another one each window, which spreads them. Rows with a key go where Kafka's Java
@@ -107,11 +135,13 @@ class KafkaPublisher:
         port: str,
         topic: str,
         bootstrap_servers: str,
+        pool: Executor,
         options: Mapping[str, str] | None = None,
         keep_order: bool = False,
         settings: PublisherSettings | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._settings = settings or PublisherSettings()
+        self._pool = pool
         self._sink = _Sink(
             job=job,
             store_id=store_id,
@@ -119,11 +149,12 @@ class KafkaPublisher:
             topic=topic,
             client=librdkafka_options(bootstrap_servers, options or {}),
             keep_order=keep_order,
-            settings=self._settings,
+            settings=settings or PublisherSettings(),
+            is_stopping=is_stopping,
         )
         self._slots: dict[int, _Slot] = {}
 
-    def publish(
+    def begin(
         self,
         window: int,
         record_checksum: int,
@@ -131,22 +162,20 @@ class KafkaPublisher:
         *,
         age_s: float = 0.0,
         unknown: Unknown = Unknown.REFUSE,
-    ) -> Publication:
-        """Publish a committed window, unless it is published; when this returns it is. Safe to repeat after any crash.
+    ) -> Publishing:
+        """Publish a committed window, unless it is published: after waiting it is. Safe to repeat after any crash.
 
         `slots` is what the commit record says, never what today's settings would give: the staged files of each slot,
         in order. Windows come in order. `age_s` is how long ago the window was committed, for the case that the cluster
         has forgotten the slot's offset since; `unknown` is the operator's answer to that.
 
-        Every slot is tried, whatever becomes of the others; then the gravest error is raised.
-
-        Raises:
+        Raises, when it is waited for:
             ProducerFencedError: look at the epochs; if this is still the highest, call again, a few times.
             IntegrityError: another record was published under this number, or staged rows are damaged or gone.
             PublicationUnknownError: see `unknown`.
             KafkaSinkError: what a person must do, or a deadline that has passed.
+            StopRequested: a stop was asked for while it waited for the brokers.
         """
-        began = time.monotonic()
         owners: dict[Path, set[int]] = {}
         for slot, files in slots.items():
             for file in files:
@@ -157,14 +186,8 @@ class KafkaPublisher:
         for number in numbers:
             if number not in self._slots:
                 self._slots[number] = _Slot(self._sink, number)
-        with ThreadPoolExecutor(max(1, min(self._settings.parallel_slots, len(numbers))), "kafka") as pool:
-            futures = {number: pool.submit(self._slots[number].publish, work, reporter) for number in numbers}
-        _raise_gravest(futures.values())
-        rows = {number: future.result() for number, future in futures.items()}
-        return Publication(
-            sent={number: count for number, count in rows.items() if count is not None},
-            already=tuple(number for number, count in rows.items() if count is None),
-            seconds=time.monotonic() - began,
+        return Publishing(
+            {number: self._pool.submit(self._slots[number].publish, work, reporter) for number in numbers}
         )
 
     def close(self) -> None:
@@ -185,6 +208,7 @@ class _Sink:
     client: Mapping[str, str]
     keep_order: bool
     settings: PublisherSettings
+    is_stopping: Callable[[], bool]
 
     def producer_options(self, name: str) -> dict[str, Any]:
         """What a producer is made with; the user's options go first, except where the protocol needs one."""
@@ -257,7 +281,7 @@ class _Slot:
     def publish(self, work: _Window, reporter: Reporter) -> int | None:
         """Publish the slot's part of a window: rows sent, None when it was published before."""
         subject = f"port {self.sink.port}, topic {self.sink.topic}, window {work.number}, slot {self.number}"
-        patience = Patience(subject, self.sink.settings.deadline_s, reporter)
+        patience = Patience(subject, self.sink.settings.deadline_s, reporter, is_stopping=self.sink.is_stopping)
         while True:
             try:
                 return self._attempt(work, patience, subject)
@@ -599,13 +623,17 @@ def offsets_retention_s(client: Mapping[str, str]) -> float | None:
         return None
 
 
-def _raise_gravest(futures: Iterable[Future[int | None]]) -> None:
-    """Raise what is to be looked at first: a fence, then an integrity error, then any."""
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    for kind in (ProducerFencedError, IntegrityError, PublicationUnknownError, Exception, BaseException):
-        for error in errors:
-            if isinstance(error, kind):
-                for other in errors:
-                    if other is not error:
-                        error.add_note(f"and: {other}")
-                raise error
+def gravest(errors: Sequence[BaseException]) -> BaseException:
+    """What is to be looked at first, with the others as notes: a fence, then an integrity error; a stop comes last."""
+    order = (ProducerFencedError, IntegrityError, PublicationUnknownError)
+
+    def rank(error: BaseException) -> int:
+        if isinstance(error, StopRequested):
+            return len(order) + 1
+        return next((number for number, kind in enumerate(order) if isinstance(error, kind)), len(order))
+
+    first = min(errors, key=rank)
+    for other in errors:
+        if other is not first:
+            first.add_note(f"and: {other}")
+    return first

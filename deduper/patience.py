@@ -1,4 +1,8 @@
-"""How long a passing fault is borne: one deadline, and one line of log every ten seconds saying what is waited for."""
+"""How long a passing fault is borne: one deadline, and one line of log every ten seconds saying what is waited for.
+
+A stop that is asked for ends the waiting for what has been away for some seconds: nothing that is waited for here is
+lost by leaving it to the next start.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,14 @@ import time
 from collections.abc import Callable
 
 from deduper.kafka_errors import BrokerUnavailableError
+from deduper.stopping import StopRequested
 
 logger = logging.getLogger(__name__)
 
 LOG_EVERY_S = 10.0
+STOPPING_S = 5.0
+"""Who is to stop bears a fault for so long: a broker that only restarts may let the window be finished."""
+
 _PAUSE_S = 0.2
 
 
@@ -42,9 +50,11 @@ class Patience:
         deadline_s: float,
         reporter: Reporter,
         *,
+        is_stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._is_stopping = is_stopping
         self._subject = subject
         self._deadline_s = deadline_s
         self._reporter = reporter
@@ -62,6 +72,7 @@ class Patience:
 
         Raises:
             BrokerUnavailableError: for longer than the deadline.
+            StopRequested: for some seconds, and a stop was asked for.
         """
         now = self._clock()
         if self._since is None:
@@ -76,6 +87,7 @@ class Patience:
 
         Raises:
             BrokerUnavailableError: the first time was longer ago than the deadline.
+            StopRequested: the first time was some seconds ago, and a stop was asked for.
         """
         now = self._clock()
         if self._first_repeat is None:
@@ -88,6 +100,11 @@ class Patience:
             raise BrokerUnavailableError(
                 f"{self._subject}: waited {waited_s:.0f} s for {what}: {reason}; nothing is lost: bring the brokers "
                 "back and start the job again"
+            )
+        if waited_s >= STOPPING_S and self._is_stopping():
+            raise StopRequested(
+                f"{self._subject}: stopped while waiting for {what} ({reason}): the window is committed, and the next "
+                "start publishes what is missing"
             )
         # The first second or so of a fault is not worth a line: a new leader is found within it.
         if waited_s >= 1:

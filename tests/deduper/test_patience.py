@@ -10,6 +10,7 @@ import pytest
 from deduper.bounded_call import HungError, bounded
 from deduper.kafka_errors import BrokerUnavailableError
 from deduper.patience import LOG_EVERY_S, Patience, Reporter
+from deduper.stopping import StopRequested
 
 
 class Clock:
@@ -33,9 +34,16 @@ def clock() -> Clock:
     return Clock()
 
 
-def patience(clock: Clock, deadline_s: float = 60.0) -> Patience:
-    """Patience by this clock."""
-    return Patience("slot 3", deadline_s, Reporter(clock), clock=clock, sleep=clock.sleep)
+def patience(clock: Clock, deadline_s: float = 60.0, *, stops_at: float = float("inf")) -> Patience:
+    """Patience by this clock; a stop is asked for at a time of it."""
+    return Patience(
+        "slot 3",
+        deadline_s,
+        Reporter(clock),
+        is_stopping=lambda: clock.now >= stops_at,
+        clock=clock,
+        sleep=clock.sleep,
+    )
 
 
 def test_one_line_every_ten_seconds(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -64,6 +72,20 @@ def test_the_deadline(clock: Clock) -> None:
         waiting.wait("the commit", "refused", 1.0)
     with pytest.raises(BrokerUnavailableError, match=r"slot 3: waited 60 s for the commit: refused"):
         waiting.wait("the commit", "refused", 1.0)
+
+
+def test_a_stop_ends_the_waiting(clock: Clock) -> None:
+    """Of what was away for some seconds, told as what it is; a fault that passes is borne, the window is finished."""
+    for waiting, steps in ((patience(clock, stops_at=clock.now + 20), 20), (patience(clock, stops_at=clock.now), 5)):
+        for _ in range(steps):
+            waiting.wait("the commit", "refused", 1.0)
+        with pytest.raises(StopRequested, match=r"slot 3: stopped while waiting for the commit \(refused\)"):
+            waiting.wait("the commit", "refused", 1.0)
+    again = patience(clock, stops_at=clock.now)
+    again.repeat("too bad")
+    clock.sleep(5)
+    with pytest.raises(StopRequested):
+        again.repeat("too bad")
 
 
 def test_beginning_again_is_no_step_forward(clock: Clock) -> None:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,7 @@ class Job:
                 "port": "unique",
                 "topic": self.topic,
                 "bootstrap_servers": self.bootstrap,
+                "pool": ThreadPoolExecutor(8, "kafka"),
                 "keep_order": True,
                 "settings": settings,
             }
@@ -156,7 +158,7 @@ class Job:
     def publish(self, publisher: KafkaPublisher, windows: Iterable[int] | None = None) -> None:
         """Publish windows, all of them unless told which."""
         for window in range(len(self.staged.files)) if windows is None else windows:
-            publisher.publish(window, self.staged.checksum(window), self.staged.files[window])
+            publisher.begin(window, self.staged.checksum(window), self.staged.files[window]).wait()
 
     def start(self, armed: str = "") -> Process:
         """A process that publishes all windows, with failpoints."""

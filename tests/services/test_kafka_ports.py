@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -352,3 +353,39 @@ def test_a_deadline_for_brokers_that_stay_away(
     thread.join(10)
     broker.start()
     assert job.run().rows == 0
+
+
+def test_a_stop_while_brokers_stay_away(
+    broker: Broker,
+    session: SparkSession,
+    new_topic: Callable[..., str],
+    topics: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """SIGTERM ends a publication that waits, long before its deadline; the next start publishes what is committed."""
+    source = new_topic("in")
+    send(broker.plain(), source, records(50))
+    own = settings(broker, source, topics, trigger="200ms")
+    own["source"]["deadline"] = "200s"
+    job = KafkaJob(tmp_path, session, own)
+    publish = kafka_ports.KafkaPorts.publish
+
+    def without_broker(ports: kafka_ports.KafkaPorts, window: int, outputs: Any) -> None:
+        broker.kill()
+        os.kill(os.getpid(), signal.SIGTERM)
+        publish(ports, window, outputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_ports.KafkaPorts, "publish", without_broker)
+        began = time.monotonic()
+        assert job.run(once=False).stopped_by == "signal"
+        assert time.monotonic() - began < 60
+    said = [record.getMessage() for record in caplog.records if "stopped while waiting" in record.getMessage()]
+    assert said
+    assert "the next start publishes what is missing" in said[0]
+    broker.start()
+    assert job.run().rows == 0
+    found = [n for topic in topics.values() for n in numbers(committed(broker, topic, 1))]
+    assert sorted(found, key=int) == [str(number) for number in range(50)]

@@ -234,7 +234,7 @@ def test_a_published_window_is_not_sent_again(broker: Broker, new_job: Callable[
     before = ends(broker, job, range(3))
     for one in (publisher, job.publisher()):
         for window in (0, 2, 1):
-            result = one.publish(window, job.staged.checksum(window), job.staged.files[window])
+            result = one.begin(window, job.staged.checksum(window), job.staged.files[window]).wait()
             assert (result.sent, list(result.already)) == ({}, sorted(job.staged.files[window]))
     assert end_offsets(broker, job.topic) == before
 
@@ -248,7 +248,7 @@ def test_another_record_for_a_published_window(broker: Broker, new_job: Callable
     for one in (publisher, job.publisher()):
         for window in (2, 1, 0):
             with pytest.raises(IntegrityError, match=f"window {window} was published from the record with checksum"):
-                one.publish(window, 7, job.staged.files[window])
+                one.begin(window, 7, job.staged.files[window]).wait()
     assert end_offsets(broker, job.topic) == before
 
 
@@ -269,15 +269,15 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
     before = ends(broker, job, [0])
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
     with pytest.raises(PublicationUnknownError, match=r"8\.0 days ago"):
-        job.publisher().publish(*window_0, age_s=8 * DAY_S)
-    assert job.publisher().publish(*window_0, age_s=8 * DAY_S, unknown=Unknown.SKIP).already == (0,)
+        job.publisher().begin(*window_0, age_s=8 * DAY_S).wait()
+    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=Unknown.SKIP).wait().already == (0,)
     assert end_offsets(broker, job.topic) == before
     # The next one is young: there is nothing to forget.
     job.publish(job.publisher(), [1])
     check(broker, job)
     # The group knows again, but not of window 0.
     with pytest.raises(PublicationUnknownError, match="only windows from 1 on"):
-        job.publisher().publish(*window_0)
+        job.publisher().begin(*window_0).wait()
 
 
 def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., Job]) -> None:
@@ -285,8 +285,8 @@ def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., J
     assert kafka_publisher.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
     job = new_job(windows=1, slots=1)
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
-    assert job.publisher().publish(*window_0, age_s=8 * DAY_S, unknown=Unknown.PUBLISH).already == ()
-    assert job.publisher().publish(*window_0, age_s=8 * DAY_S, unknown=Unknown.PUBLISH).already == (0,)
+    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=Unknown.PUBLISH).wait().already == ()
+    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=Unknown.PUBLISH).wait().already == (0,)
     check(broker, job)
 
 
@@ -373,7 +373,7 @@ def test_records_go_out_as_they_are(broker: Broker, new_topic: Callable[..., str
     file = write_staged(tmp_path / "rows.parquet", rows)
     now_ms = time.time() * 1000
     publisher = Job(None, broker.bootstrap, topic).publisher()  # type: ignore[arg-type]
-    assert publisher.publish(0, 1, {2: [file], 7: [file]}).sent == {2: 240, 7: 240}
+    assert publisher.begin(0, 1, {2: [file], 7: [file]}).wait().sent == {2: 240, 7: 240}
     with Follower(broker.plain(), topic) as reader:
         reader.wait_for(len(rows))
         records = reader.records
