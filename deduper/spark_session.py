@@ -50,6 +50,8 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.python.daemon.module": "deduper.daemon",
     "spark.python.worker.reuse": "true",
+    # The one difference between the environment of SQL's workers and of RDDs': with it, each kind has its own.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # A record from the year 1 is data, and must not stop the job for a change of calendars that Spark made in 2020.
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
