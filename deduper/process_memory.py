@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -20,17 +21,26 @@ def resident_bytes(driver: int | None = None) -> dict[str, int]:
 
     A child of the driver that is no JVM counts as nothing; zeros where there is no such process, or no /proc.
     """
+    return _by_process(driver, lambda resident, _: resident)
+
+
+def anonymous_bytes(driver: int | None = None) -> dict[str, int]:
+    """As `resident_bytes`, without pages of files and of shared memory: what a leak of a process would be among."""
+    return _by_process(driver, lambda resident, of_files: resident - of_files)
+
+
+def _by_process(driver: int | None, measured: Callable[[int, int], int]) -> dict[str, int]:
     pid = os.getpid() if driver is None else driver
     children: defaultdict[int, list[int]] = defaultdict(list)
     names: dict[int, str] = {}
     for child, parent, name in _processes():
         children[parent].append(child)
         names[child] = name
-    found = {"driver": _rss(pid), "jvm": 0, "workers": 0}
+    found = {"driver": measured(*_pages(pid)), "jvm": 0, "workers": 0}
     for jvm in children[pid]:
         if names[jvm] == "java":
-            found["jvm"] += _rss(jvm)
-            found["workers"] += sum(map(_rss, _descendants(jvm, children)))
+            found["jvm"] += measured(*_pages(jvm))
+            found["workers"] += sum(measured(*_pages(worker)) for worker in _descendants(jvm, children))
     return found
 
 
@@ -53,8 +63,10 @@ def _processes() -> list[tuple[int, int, str]]:
     return found
 
 
-def _rss(pid: int) -> int:
+def _pages(pid: int) -> tuple[int, int]:
+    """Resident bytes, and those of them that are pages of files or shared memory."""
     try:
-        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError):
-        return 0
+        resident, of_files = (_PROC / str(pid) / "statm").read_text().split()[1:3]
+    except (OSError, ValueError):
+        return 0, 0
+    return int(resident) * _PAGE_BYTES, int(of_files) * _PAGE_BYTES

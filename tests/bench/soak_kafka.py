@@ -19,7 +19,8 @@ At the end the sender stops, the job drains what is left and stops by SIGTERM. C
 2. lag stays bounded: its greatest after warming is below `--lag` seconds of load, and it does not grow
 3. resident memory of driver, JVM and workers: the slope after warming is below 1 % an hour. A run of minutes cannot
    show so little with certainty: `holds` and `broken` are said when the 95 % interval lies on one side of it, and
-   `not shown` otherwise, with the interval
+   `not shown` otherwise, with the interval. Likewise their anonymous memory: resident memory has the resident tables
+   too, page by page as they are touched, once for every worker
 4. the heap after full garbage collections, likewise
 5. the live part of the store does not grow; all of it, from the twelfth minute on
 
@@ -55,6 +56,7 @@ import deduper
 from deduper import kafka_jars
 from deduper.config import PORTS
 from deduper.config_file import load_config
+from deduper.process_memory import anonymous_bytes
 from tests.bench.kafka_load import SCHEMA
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope
@@ -64,6 +66,7 @@ from tests.services.kafka_broker import Broker
 
 SAMPLE_S = 5.0
 PARTITIONS = 2
+MEMORY = ("rss_driver", "rss_jvm", "rss_workers", "anonymous_driver", "anonymous_workers")
 PERIOD_S = 60
 EXPIRING_MINUTES = 2.5
 GRACE_MINUTES = 12.0
@@ -220,7 +223,8 @@ def watched(port: int, job: subprocess.Popen[Any], seconds: float) -> list[dict[
             break
         found = page(port)
         if found is not None:
-            samples.append({"seconds": round(passed, 1), **sample(found)})
+            anonymous = {f"anonymous_{name}": float(held) for name, held in anonymous_bytes(job.pid).items()}
+            samples.append({"seconds": round(passed, 1), **sample(found), **anonymous})
             if len(samples) % SAMPLES_A_MINUTE == 1:
                 collect_garbage(job)
                 last = samples[-1]
@@ -312,7 +316,7 @@ def checked(
         f"{np.median(lags[:half]):,.0f}, of the second {np.median(lags[half:]):,.0f}"
     )
     checks = [Check("lag is bounded", "broken" if max(lags) > bound or grows else "holds", numbers)]
-    for name in ("rss_driver", "rss_jvm", "rss_workers"):
+    for name in MEMORY:
         values = [each[name] for each in late]
         checks.append(small(f"{name} grows less than 1 % an hour", [each["seconds"] for each in late], values))
     heap = [(at, left) for at, left in after_gc if at >= warm_s]
@@ -373,7 +377,7 @@ def write(
         writer.writerows(samples)
     slopes: dict[str, Slope | None] = {}
     late = [each for each in samples if each["seconds"] >= arguments.warm * 60]
-    for name in ("rss_driver", "rss_jvm", "rss_workers"):
+    for name in MEMORY:
         slopes[name] = slope([each["seconds"] for each in late], [each[name] for each in late])
     result = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),

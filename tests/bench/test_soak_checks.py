@@ -10,7 +10,7 @@ import pytest
 from tests.bench.kafka_load import _FIRST, _NUMBER, _SENT, MALFORMED_EVERY, key_of, records, value_of
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import slope
-from tests.bench.soak_kafka import _AFTER_GC, checked, flat, once, parsed, small
+from tests.bench.soak_kafka import _AFTER_GC, MEMORY, checked, flat, once, parsed, small
 
 SEED = 11
 
@@ -60,7 +60,7 @@ def test_a_lost_and_a_repeated_record_are_found() -> None:
 def test_growing_lag_and_a_growing_store_are_found() -> None:
     """Also when the lag stays below its bound."""
     arguments = parsed(["--rate", "1000", "--warm", "0"])
-    names = ("lag", "rss_driver", "rss_jvm", "rss_workers", "store_live", "store_all", "tables")
+    names = ("lag", *MEMORY, "store_live", "store_all", "tables")
 
     def samples(lag: float, store: float) -> list[dict[str, float]]:
         return [
