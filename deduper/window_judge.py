@@ -22,7 +22,7 @@ from bucket_store.backend import PieceStore
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_state import LogState, live_files
 from bucket_store.manager import TableSettings
-from deduper import judging, staging
+from deduper import judging, spool, staging
 from deduper.category_places import Categories, arrange_categories
 from deduper.clock import ClockRules
 from deduper.config import CategoryExpiry, Config
@@ -40,7 +40,7 @@ from deduper.staging import Attempt, StagedFile
 from deduper.verdict import Verdict
 from deduper.window_jobs import Jobs
 from deduper.worker_errors import raised_in_worker
-from deduper.write_task import WriteTask, grouped
+from deduper.write_task import WriteTask, grouped, writers_for
 
 logger = logging.getLogger(__name__)
 
@@ -235,13 +235,16 @@ class WindowJudge:
         ports = (*file_sinks(config), *topics)
         keeps_order = any(sink.preserve_order for sink in topics.values())
         codec = str(config.spark.get(_CODEC, "snappy")).lower()
+        spooled = sum(Path(spool.rows_file(directory, receipt.name)).stat().st_size for receipt in readers)
+        writers = writers_for(spooled, config.store.shards)
         return WriteTask(
             directory=directory,
             target=str(target),
             window=attempt.window,
             shards=config.store.shards,
             readers=tuple((receipt.name, receipt.rows) for receipt in readers),
-            groups=grouped([receipt.rows for receipt in readers], config.store.shards) if ports else (),
+            spooled=spooled,
+            groups=grouped([receipt.rows for receipt in readers], writers) if ports else (),
             ports=ports,
             topics=frozenset(topics),
             columns=tuple(column.name for column in config.source.parsed_columns) if file_sinks(config) else (),

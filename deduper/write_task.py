@@ -29,6 +29,9 @@ from deduper.kafka_rows import RECORD_COLUMNS, rows_to_send
 from deduper.shard_task import REASONS
 from deduper.verdict import Verdict
 
+_WRITER_BYTES = 4 << 20
+"""Records for which one writer is enough, and no job is needed; more would make more files and transactions."""
+
 _FIRST_COLUMN = 2
 """How many columns come before those of the source: ORDER, RAW."""
 _ROW_GROUP_BYTES = 64 << 20
@@ -40,6 +43,7 @@ class WriteTask:
     """What a writer must know; pickled into the job.
 
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
+    `spooled` is the size of the records that were set aside, in bytes.
     `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
     rows are sent (`kafka_rows`), the others are written with the source's `columns` and `_dedup`, compressed by
     `codec`. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
@@ -52,6 +56,7 @@ class WriteTask:
     window: int
     shards: int
     readers: tuple[tuple[str, int], ...]
+    spooled: int
     groups: tuple[tuple[int, ...], ...]
     ports: tuple[str, ...]
     topics: frozenset[str]
@@ -63,6 +68,11 @@ class WriteTask:
     keep_first_seen: bool
     expiry_type: pa.DataType
     expiry_scale: int | None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is done in less time than a job takes to be started."""
+        return self.spooled < _WRITER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +287,11 @@ def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.Array:
     """Texts by their codes; null for a negative one."""
     known = pa.array(codes, mask=codes < 0)
     return pa.DictionaryArray.from_arrays(known, pa.array(texts, pa.string())).cast(pa.string())
+
+
+def writers_for(spooled: int, most: int) -> int:
+    """How many writers so many bytes of records are worth."""
+    return min(most, 1 + spooled // _WRITER_BYTES)
 
 
 def grouped(rows: Sequence[int], writers: int) -> tuple[tuple[int, ...], ...]:

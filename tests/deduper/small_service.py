@@ -38,7 +38,7 @@ from bucket_store.manager import TableSettings
 from bucket_store.rocksdb_backend import RocksPieces
 from bucket_store.sources_file import known_digests
 from bucket_store.table_file import TableFile
-from deduper import judging, owner, spool, staging, window_run
+from deduper import judging, owner, spool, staging, window_run, write_task
 from deduper.checkpoint import ListedFile
 from deduper.clock import POSITION_BITS
 from deduper.config import PORTS, Config
@@ -283,6 +283,8 @@ def machine_of(world: World) -> Iterator[None]:
         patch.setattr(table_shelf, "LEAST_SLACK", 2)
         # Of 8 pieces a shard and more, or nothing would ever be deleted here.
         patch.setattr(window_run, "_DELETION_BATCH", 1)
+        # Some windows have one writer, others several.
+        patch.setattr(write_task, "_WRITER_BYTES", 3000)
         # Who holds a database here goes on only when the other one is through.
         patch.setitem(RocksPieces.__init__.__kwdefaults__, "lock_wait_s", 0.0)
         for module in (manager, piece_reader, staging):

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from deduper import spool
 from deduper.clock import POSITION_BITS
 from deduper.shard_task import REASONS
-from deduper.write_task import WriteReceipt, WriteTask, grouped, port_folder, write
+from deduper.write_task import WriteReceipt, WriteTask, grouped, port_folder, write, writers_for
 from tests.deduper.small_service import Killed, armed
 
 PORTS = ("unique", "duplicate")
@@ -60,6 +60,7 @@ def task(tmp_path: Path) -> WriteTask:
         window=4,
         shards=2,
         readers=(("r", ROWS),),
+        spooled=1000,
         groups=((0,),),
         ports=PORTS,
         topics=frozenset(),
@@ -198,3 +199,9 @@ def test_each_reading_task_has_one_writer(rows: list[int], writers: int) -> None
     assert [reader for group in groups for reader in group] == list(range(len(rows)))
     assert all(groups)
     assert len(groups) <= writers
+
+
+def test_little_is_written_by_one_and_without_a_job(task: WriteTask) -> None:
+    """Files and transactions of a window grow with its records, up to one of each port for every shard."""
+    assert [writers_for(size << 20, 4) for size in (0, 3, 4, 8, 11, 12, 500)] == [1, 1, 2, 3, 3, 4, 4]
+    assert [replace(task, spooled=size << 20).is_small for size in (0, 3, 4, 500)] == [True, True, False, False]
