@@ -82,7 +82,7 @@ def milliseconds_of_dropping(work: Path, keys: int, shards: int, spark: Mapping[
 
 
 def _delete(log: CommitLog, pieces: PieceStore) -> tuple[float, float]:
-    """Seconds that the judging thread spends on the retired pieces' bytes or is stopped by it, and that pass beside it."""
+    """Seconds that the judging thread spends on the retired pieces' bytes or is stopped by, and that pass beside it."""
     is_through = threading.Event()
 
     def aside(action: Callable[[], None]) -> None:
