@@ -21,7 +21,7 @@ from bucket_store.budget import Tier
 from bucket_store.errors import SpaceError
 from bucket_store.generation import Generation
 from bucket_store.kernels import ordered_expiry
-from bucket_store.mapped_tables import keep_mapped, mapped_table
+from bucket_store.mapped_tables import empty_beside, keep_mapped, mapped_table
 from bucket_store.matches import TableLayout
 from bucket_store.piece import BucketEntries
 from bucket_store.piece_reader import Part, PieceReader
@@ -104,7 +104,7 @@ class TableShelf:
     def let_die(self, bucket: int) -> None:
         """Takes the table of a dead bucket away; its memory is given back beside what the task goes on with."""
         for directory in self._directories:
-            _remove_beside(directory / table_name(bucket))
+            empty_beside(directory / table_name(bucket))
 
     def build(self, bucket: int, parts: Sequence[Part]) -> bool:
         """Makes the bucket's table from all its parts; False when it finds no room.
@@ -205,27 +205,6 @@ class TableShelf:
                     if not is_no_room(error):
                         raise
         raise SpaceError(f"no tier has room for the table of bucket {bucket}, {size} bytes")
-
-
-def _remove_beside(path: Path) -> None:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    path.unlink()
-    threading.Thread(target=_empty, args=(fd,), name="table-emptier", daemon=True).start()
-
-
-def _empty(fd: int) -> None:
-    """Gives the memory of an unlinked table back, that of every process that has it mapped.
-
-    Nobody reads it any more: it was unlinked under the lock of its generation. Unmapping it instead would take 5 ms a
-    million keys in the task itself, with the interpreter held.
-    """
-    try:
-        os.ftruncate(fd, 0)
-    finally:
-        os.close(fd)
 
 
 def is_no_room(error: OSError) -> bool:
