@@ -41,7 +41,7 @@ def on_a_thread(action: Callable[[], None]) -> None:
 
 
 class Deletion:
-    """Deletes pieces aside. All methods are called by the thread that judges."""
+    """Deletes pieces aside. For the thread that judges; `close` for whoever ends the job, once no window runs."""
 
     def __init__(self, pieces: PieceStore, aside: Aside = on_a_thread) -> None:
         self._pieces = pieces
