@@ -79,12 +79,19 @@ class PieceStore(Protocol):
             CorruptionError: the file is not there or too short.
         """
 
-    def delete(self, pieces: Iterable[Located], *, keep: Collection[str] = ()) -> None:
-        """Lets go of pieces; those already gone are skipped. A file that a writer holds is left for the next call.
+    def delete(
+        self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
+    ) -> tuple[Located, ...]:
+        """Lets go of pieces; those already gone are skipped. Gives those whose file is held: ask for them again.
 
         Called by the owner for pieces that no record names any more. A file goes when nothing in it is live. Those in
         `keep` (see `log_state.live_files`) stay whatever a look into them shows: damage can hide a live piece. Safe to
         repeat.
+
+        Without `writing_epoch` nobody may be writing what a record will name, and other files without a live piece go
+        too. With it, writers of that epoch may be at work: then only files of these pieces are looked at, and none goes
+        that may still get a piece, which is one of a later epoch or the one that this epoch's next piece goes to. So
+        `keep` may be as old as the call's beginning.
 
         Raises:
             CorruptionError: a file cannot be listed; it stays as it is.

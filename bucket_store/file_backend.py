@@ -117,16 +117,23 @@ class FilePieces:
             )
         return data
 
-    def delete(self, pieces: Iterable[Located], *, keep: Collection[str] = ()) -> None:
-        by_file: defaultdict[str, set[int]] = defaultdict(set)
+    def delete(
+        self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
+    ) -> tuple[Located, ...]:
+        by_file: defaultdict[str, list[Located]] = defaultdict(list)
         for piece in pieces:
-            by_file[piece.file].add(piece.offset)
+            by_file[piece.file].append(piece)
+        held: list[Located] = []
         for path in self._segments():
-            offsets = by_file.get(self._relative(path), set())
-            may_go = self._relative(path) not in keep
+            file = self._relative(path)
+            dying = by_file.get(file, [])
+            may_go = file not in keep and (writing_epoch is None or not self._may_grow(path, writing_epoch))
             # Locking a segment sends its writer to another, so only those are locked that can change.
-            if offsets or (may_go and self._has_no_live_frame(path)):
-                self._delete_in_segment(path, offsets, may_go=may_go)
+            if not dying and (writing_epoch is not None or not may_go or not self._has_no_live_frame(path)):
+                continue
+            if not self._delete_in_segment(path, {piece.offset for piece in dying}, may_go=may_go):
+                held += dying
+        return tuple(held)
 
     def pieces(self) -> Iterator[StoredPiece]:
         for path in self._segments():
@@ -187,14 +194,25 @@ class FilePieces:
                 raise
             file.close()
 
-    def _delete_in_segment(self, path: Path, offsets: set[int], *, may_go: bool) -> None:
+    def _may_grow(self, path: Path, epoch: int) -> bool:
+        """Whether a writer of this epoch, or of a later one, may append to a segment from now on."""
+        if _epoch(path.name) != epoch:
+            return _epoch(path.name) > epoch
+        # One with a suffix gets the one piece that it was begun for; of the others only the last one is not full.
+        of_epoch = [name for name in self._segments_of(path.parent) if _epoch(name) == epoch]
+        return not _has_suffix(path.name) and _serial(path.name) == max(map(_serial, of_epoch), default=0)
+
+    def _delete_in_segment(self, path: Path, offsets: set[int], *, may_go: bool) -> bool:
+        """False: somebody holds the segment."""
         try:
             file = self._fs.open(path, write=True)
         except FileNotFoundError:
-            return
+            return True
         with file:
             if not file.try_lock():
-                return
+                return False
+            if file.links() == 0:
+                return True  # deleted by another since it was opened; what has the name now is another segment
             some_live = False
             for frame in _frames(file):
                 if frame.piece_at in offsets:
@@ -206,6 +224,7 @@ class FilePieces:
                 # Under the lock no writer is at work, so a torn tail is nobody's.
                 self._fs.remove(path)
                 failpoints.hit("piece.file.gone")
+        return True
 
     def _has_no_live_frame(self, path: Path) -> bool:
         """Whether only dead pieces, or the torn one of a writer that died, lie in a segment."""
@@ -217,8 +236,16 @@ class FilePieces:
             return not any(frame.is_live for frame in _frames(file))
 
 
+def _epoch(segment: str) -> int:
+    return int(segment.split(".")[0].split("-")[0])
+
+
 def _serial(segment: str) -> int:
     return int(segment.split(".")[0].split("-")[1])
+
+
+def _has_suffix(segment: str) -> bool:
+    return segment.count("-") > 1
 
 
 def _encode_frame(shard: int, epoch: int, name: str, length: int) -> bytes:

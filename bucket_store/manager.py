@@ -199,7 +199,7 @@ class ShardTables:
         shelf.tidy()
         for bucket, _ in list(shelf.resident()):
             if self._is_dead(bucket):
-                shelf.drop(bucket)
+                shelf.let_die(bucket)
                 self._counters.expired += 1
         position = generation.header.next_window
         if position == self._view.next_window:

@@ -1,8 +1,10 @@
 """Pieces in RocksDB (embedded, by rocksdict): one database per shard and epoch.
 
 Root layout: `pieces/<shard, 4 digits>/<epoch, 6 digits>[-<8 random hex>].rocksdb/`. A database has one writer, under
-its LOCK; who does not get it in 2 s writes into a new database with a random suffix. All reading opens read-only, which
-needs no LOCK. A piece is one table file, ingested as a whole, with the keys
+its LOCK; who does not get it in 2 s writes into a new database with a random suffix, which gets no second piece. Who
+deletes holds LOCK for as long as compacting takes (10 ms for 8 MB) and leaves the file `DELETING` there meanwhile: no
+writer waits for that, it begins a new database at once. All reading opens read-only, which needs no LOCK. A piece is
+one table file, ingested as a whole, with the keys
 
     <name>              piece length u64, chunk size u32 (little endian)
     <name>/<8 digits>   chunk 0, 1, 2 … of the piece, 256 KiB each, the last one shorter
@@ -49,6 +51,7 @@ _LOCK_POLL_S = 0.02
 _READERS_KEPT = 64
 _OPEN_ATTEMPTS = 5
 _INGEST = ".ingest"
+_DELETING = "DELETING"
 _GONE = ".gone-"
 
 _META = struct.Struct("<QI")
@@ -112,14 +115,25 @@ class RocksPieces:
             )
         return data
 
-    def delete(self, pieces: Iterable[Located], *, keep: Collection[str] = ()) -> None:
-        by_file: defaultdict[str, set[str]] = defaultdict(set)
+    def delete(
+        self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
+    ) -> tuple[Located, ...]:
+        by_file: defaultdict[str, list[Located]] = defaultdict(list)
         for piece in pieces:
-            by_file[piece.file].add(piece.name)
-        for file, names in by_file.items():
-            self._delete_in(self._root / file, names, may_go=file not in keep)
+            by_file[piece.file].append(piece)
+        if writing_epoch is None:
+            # That their last piece went while they might still get one is why they are there.
+            empty = (path for path in (self._root / "pieces").glob("*/*.rocksdb") if not any(path.glob("*.sst")))
+            for path in empty:
+                by_file.setdefault(path.relative_to(self._root).as_posix(), [])
+        held: list[Located] = []
+        for file, dying in by_file.items():
+            may_go = file not in keep and (writing_epoch is None or not _may_grow(file, writing_epoch))
+            if not self._delete_in(self._root / file, {piece.name for piece in dying}, may_go=may_go):
+                held += dying
         for doomed in (self._root / "pieces").glob(f"*/*{_GONE}*"):  # a deletion was cut short
             shutil.rmtree(doomed, ignore_errors=True)
+        return tuple(held)
 
     def pieces(self) -> Iterator[StoredPiece]:
         for path in sorted((self._root / "pieces").glob("*/*.rocksdb")):
@@ -158,8 +172,9 @@ class RocksPieces:
         with _writer(path, wait_s) as database:
             if database is None:
                 return False
-            for leftover in path.glob(f"*{_INGEST}"):  # of a writer that died; LOCK is ours
-                leftover.unlink()
+            # Of one that died; LOCK is ours.
+            for leftover in (*path.glob(f"*{_INGEST}"), *path.glob(_DELETING)):
+                leftover.unlink(missing_ok=True)
             table = path / f"{name}{_INGEST}"
             try:
                 _guarded(str(path), _ingest, database, table, name, memoryview(data))
@@ -169,19 +184,31 @@ class RocksPieces:
         sync_names(LOCAL, self._root, path.parent)
         return True
 
-    def _delete_in(self, path: Path, names: set[str], *, may_go: bool) -> None:
+    def _delete_in(self, path: Path, names: set[str], *, may_go: bool) -> bool:
+        """False: the LOCK was not had."""
         if not (path / "CURRENT").exists():
-            return
-        with _writer(path, 0.0) as database:
-            if database is None:
-                return
-            lying = dict(_guarded(str(path), _names, database))
-            dying = names & lying.keys()
-            if dying:
-                _guarded(str(path), _delete_pieces, database, {name: lying[name] for name in dying})
+            return True
+        sign = path / _DELETING
+        try:
+            sign.touch()
+        except FileNotFoundError:
+            return True  # removed by another
+        try:
+            with _writer(path, 0.0) as database:
+                if database is None:
+                    return False
+                lying = dict(_guarded(str(path), _names, database))
+                dying = names & lying.keys()
+                if dying:
+                    _guarded(str(path), _delete_pieces, database, {name: lying[name] for name in dying})
+                # Under LOCK: after it, somebody may have opened the database and put a piece there.
+                current = (path / "CURRENT").read_bytes()
+        finally:
+            sign.unlink(missing_ok=True)
         if may_go and len(dying) == len(lying):
             _forget_reader(path)
-            _remove_if_unchanged(path, (path / "CURRENT").read_bytes())
+            _remove_if_unchanged(path, current)
+        return True
 
 
 def _options(*, create: bool) -> Options:
@@ -244,7 +271,7 @@ def _writer(path: Path, wait_s: float) -> Iterator[Any]:
                     _writing.discard(str(path))
                 if not _is_lock_held(error):
                     raise _store_error(str(path), error) from error
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or (path / _DELETING).exists():
             break
         time.sleep(_LOCK_POLL_S)
     if database is None:
@@ -299,6 +326,13 @@ def _names(database: Any) -> list[tuple[str, int]]:
     return names
 
 
+def _may_grow(file: str, epoch: int) -> bool:
+    """Whether a writer of this epoch, or of a later one, may append to a database from now on."""
+    of_epoch, _, suffix = Path(file).stem.partition("-")
+    # One with a suffix gets the one piece that it was begun for.
+    return int(of_epoch) > epoch or (int(of_epoch) == epoch and not suffix)
+
+
 def _chunk_key(name: str, number: int) -> str:
     return f"{name}/{number:08d}"
 
@@ -312,7 +346,10 @@ def _remove_if_unchanged(path: Path, current: bytes) -> None:
     with _writing_lock:
         if str(path) in _writing:
             return
-        fd = os.open(path / "LOCK", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fd = os.open(path / "LOCK", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # removed by another
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if (path / "CURRENT").read_bytes() != current:

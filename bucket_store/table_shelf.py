@@ -21,7 +21,7 @@ from bucket_store.budget import Tier
 from bucket_store.errors import SpaceError
 from bucket_store.generation import Generation
 from bucket_store.kernels import ordered_expiry
-from bucket_store.mapped_tables import keep_mapped, mapped_table
+from bucket_store.mapped_tables import empty_beside, keep_mapped, mapped_table
 from bucket_store.matches import TableLayout
 from bucket_store.piece import BucketEntries
 from bucket_store.piece_reader import Part, PieceReader
@@ -100,6 +100,11 @@ class TableShelf:
         """Deletes the bucket's table, if it is there."""
         for directory in self._directories:
             (directory / table_name(bucket)).unlink(missing_ok=True)
+
+    def let_die(self, bucket: int) -> None:
+        """Takes the table of a dead bucket away; its memory is given back beside what the task goes on with."""
+        for directory in self._directories:
+            empty_beside(directory / table_name(bucket))
 
     def build(self, bucket: int, parts: Sequence[Part]) -> bool:
         """Makes the bucket's table from all its parts; False when it finds no room.

@@ -160,6 +160,10 @@ class _Job:
 
     def run(self, *, drain: bool) -> None:
         """Run to the end."""
+        with contextlib.closing(self._runner):
+            self._run(drain=drain)
+
+    def _run(self, *, drain: bool) -> None:
         try:
             self._follow(drain=drain)
             if self._failure is not None:

@@ -32,6 +32,7 @@ from bucket_store.profile_file import Profiles, WindowProfile
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
 from deduper.config import Config
+from deduper.deleting import Aside, Deletion, on_a_thread
 from deduper.errors import UsageError
 from deduper.output_names import TopicPlace
 from deduper.progress import BatchProgress
@@ -70,7 +71,8 @@ class TopicPorts(Protocol):
 class WindowRunner:
     """Runs windows one after another for the owner of a store. Not for several threads.
 
-    Everything goes through the file system that `log` was opened on.
+    Everything goes through the file system that `log` was opened on. `aside` runs what no window has to wait for; it is
+    ended by `close`.
     """
 
     def __init__(
@@ -81,10 +83,11 @@ class WindowRunner:
         judge: Judge,
         wall_clock_us: Callable[[], int],
         topics: TopicPorts | None = None,
+        aside: Aside = on_a_thread,
     ) -> None:
         self._config = config
         self._log = log
-        self._pieces = pieces
+        self._deletion = Deletion(pieces, aside)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
         self._topics = topics
@@ -154,6 +157,10 @@ class WindowRunner:
             tables=_tables(judgement),
         )
 
+    def close(self) -> None:
+        """End what is done beside the windows; the next start goes on with it. Safe to repeat."""
+        self._deletion.close()
+
     def _intend(self, batch: Batch, state: LogState) -> Intent:
         """Step 1. The wall clock never goes back; a repeated intent keeps its own."""
         wall_us = max(self._wall_clock_us(), state.last_wall_us)
@@ -222,23 +229,33 @@ class WindowRunner:
         )
 
     def _expire(self, state: LogState) -> None:
-        """Let go of pieces in which everything is dead: first a record that no longer names them, later their bytes."""
+        """Let go of pieces in which everything is dead: first a record that no longer names them, later their bytes.
+
+        The bytes go beside the next windows, see `deleting`.
+        """
         now_us = max(self._wall_clock_us(), state.last_wall_us)
         dead = judging.dead_pieces(self._config, state)
         if len(dead) >= _DELETION_BATCH * self._config.store.shards:
             through = max(piece.last_window for piece in dead)
             state = self._log.place(DeletionRecord(pieces=dead, wall_us=now_us, through_window=through))
             failpoints.hit("expire.recorded")
-        # This is the owner's only thread that judges, so no older view is in use.
-        gone = deletable(state, oldest_view=state.next_number, now_us=now_us, grace_us=_DELETION_GRACE_US)
-        if gone:
-            self._pieces.delete([retired.ref for retired in gone], keep=live_files(state))
-            failpoints.hit("expire.deleted")
-            self._log.forget_retired(gone[-1].at_number)
+        self._forget_deleted()
+        if not self._deletion.is_under_way:
+            # This is the owner's only thread that judges, so no older view is in use.
+            gone = deletable(state, oldest_view=state.next_number, now_us=now_us, grace_us=_DELETION_GRACE_US)
+            if gone:
+                self._deletion.begin(gone, keep=live_files(state), epoch=state.epoch)
+                self._forget_deleted()  # a small one may be through
         snapshots = state.next_number // self._log.manifest.snapshot_every
         if snapshots != self._snapshots_seen:
             self._snapshots_seen = snapshots
             self._log.delete_folded(now_us=now_us)
+
+    def _forget_deleted(self) -> None:
+        """What a deletion beside the windows came to: the next record tells it, and a failure is this window's."""
+        through = self._deletion.result()
+        if through is not None:
+            self._log.forget_retired(through)
 
 
 def publish_window(

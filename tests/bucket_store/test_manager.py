@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -478,6 +479,29 @@ def test_dead_buckets_leave_the_tables_and_find_nothing(tmp_path: Path) -> None:
         assert not tables.find(1, digests_of(random_keys(1001, 20))).found.any()
         assert tables.find(2, digests_of(random_keys(1002, 20))).found.all()
         assert tables.counters.misses == 0
+
+
+def test_a_dead_table_gives_its_memory_back_whoever_has_it_mapped(tmp_path: Path) -> None:
+    """Beside the task, and at once: not when the last process lets go of its mapping."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    commit_buckets(shard, (1, 2), seed=1)
+    with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
+        tables.load([1, 2])
+    paths = {path.name: path for path in (tmp_path / "memory").rglob("t*.table")}
+    # Descriptors hold what a mapping of another process holds.
+    dead, alive = (os.open(paths[f"t{bucket}.table"], os.O_RDONLY) for bucket in (1, 2))
+    try:
+        with ShardTables.open(settings, shard.pieces, shard.view(live_from=2)) as tables:
+            assert tables.counters.expired == 1
+            assert not paths["t1.table"].exists()
+            deadline = time.monotonic() + 60
+            while os.fstat(dead).st_blocks and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert os.fstat(dead).st_blocks == 0
+            assert os.fstat(alive).st_blocks > 0
+    finally:
+        os.close(dead)
+        os.close(alive)
 
 
 def test_dead_entries_leave_the_one_table_when_it_grows(tmp_path: Path) -> None:

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bucket_store import file_backend
-from bucket_store.backend import PieceStore, StoredPiece, open_backend
+from bucket_store import file_backend, rocksdb_backend
+from bucket_store.backend import PieceLocation, PieceStore, StoredPiece, open_backend
+from bucket_store.durable import LOCAL, OpenFile
 from bucket_store.errors import CorruptionError, SpaceError, StoreError
+from bucket_store.file_backend import FilePieces
 from bucket_store.rocksdb_backend import CHUNK_BYTES, RocksPieces
 
 
@@ -313,3 +316,118 @@ def test_rocksdb_deleting_gives_the_space_back(tmp_path: Path) -> None:
     pieces.delete(locations[:3])
     assert size() < before / 2
     assert len(pieces.read(locations[3])) == 1 << 20
+
+
+def test_a_held_file_is_given_back(pieces: PieceStore, tmp_path: Path) -> None:
+    """So that its pieces are asked for again; those of other files are gone."""
+    held, free = (pieces.append(shard=shard, epoch=1, name=f"p{shard}", data=b"x" * 500) for shard in (0, 1))
+    path = tmp_path / "store" / held.file
+    code = _HOLD if path.is_dir() else _FLOCK
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert pieces.delete([held, free], writing_epoch=1) == (held,)
+        assert listed(pieces) == ["p0"]
+        holder.kill()
+    assert pieces.delete([held, free], writing_epoch=1) == ()
+    assert listed(pieces) == []
+
+
+_FLOCK = """
+import fcntl, sys, time
+file = open(sys.argv[1], "rb")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_beside_writers_a_file_goes_only_when_it_gets_no_more_pieces(pieces: PieceStore, tmp_path: Path) -> None:
+    """Of the writers' epoch the one that the next piece goes to stays, and of later epochs all do."""
+    mine, old, later = (pieces.append(shard=0, epoch=epoch, name=f"e{epoch}", data=b"x" * 500) for epoch in (2, 1, 3))
+    pieces.delete([mine, old, later], writing_epoch=2)
+    assert listed(pieces) == []
+    assert [(tmp_path / "store" / each.file).exists() for each in (mine, old, later)] == [True, False, True]
+    again = pieces.append(shard=0, epoch=2, name="f", data=b"f")
+    assert again.file == mine.file
+    pieces.delete([again], writing_epoch=3)
+    assert not (tmp_path / "store" / mine.file).exists()
+
+
+def test_file_full_segments_of_the_writers_epoch_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the last one, and those with a suffix too: a long epoch gives its space back."""
+    monkeypatch.setattr(file_backend, "SEGMENT_BYTES", 1000)
+    pieces = open_backend(f"file:{tmp_path}")
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"x" * 600) for number in range(5)]
+    with (tmp_path / locations[-1].file).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        locations.append(pieces.append(shard=0, epoch=1, name="q", data=b"q"))
+    pieces.delete(locations, writing_epoch=1)
+    assert [path.name for path in (tmp_path / "pieces" / "0000").iterdir()] == ["000001-0002.segment"]
+
+
+def test_file_a_segment_made_anew_under_a_deleter_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two delete: the slower one has opened what the faster one removes, and a writer has begun the name again."""
+    pieces = FilePieces(tmp_path)
+    old = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 500)
+    opened = LOCAL.open
+    new: list[PieceLocation] = []
+
+    def overtaken(path: Path, *, write: bool = False, create: bool = False) -> OpenFile:
+        file = opened(path, write=write, create=create)
+        if write:
+            monkeypatch.undo()
+            pieces.delete([old])
+            new.append(pieces.append(shard=0, epoch=1, name="b", data=b"b" * 500))
+        return file
+
+    monkeypatch.setattr(type(LOCAL), "open", staticmethod(overtaken))
+    pieces.delete([old])
+    assert new[0].file == old.file
+    assert pieces.read(new[0]) == b"b" * 500
+
+
+def test_rocksdb_a_piece_that_comes_to_an_emptied_database_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer gets LOCK between the look that found it empty and its removal."""
+    pieces = RocksPieces(tmp_path)
+    old = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 500)
+    new: list[PieceLocation] = []
+
+    def overtaken(path: Path) -> None:
+        monkeypatch.undo()
+        new.append(pieces.append(shard=0, epoch=1, name="b", data=b"b" * 500))
+
+    monkeypatch.setattr(rocksdb_backend, "_forget_reader", overtaken)
+    pieces.delete([old])
+    assert new[0].file == old.file
+    assert pieces.read(new[0]) == b"b" * 500
+
+
+def test_rocksdb_no_writer_waits_for_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compacting may take a second: a piece goes to a new database at once, however long it might wait for LOCK."""
+    pieces = RocksPieces(tmp_path, lock_wait_s=600.0)
+    old = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 500)
+    new: list[PieceLocation] = []
+    delete_pieces = rocksdb_backend._delete_pieces
+
+    def beside(database: Any, lengths: dict[str, int]) -> None:
+        code = "import sys, bucket_store.rocksdb_backend as r; " + (
+            "print(r.RocksPieces(sys.argv[1], lock_wait_s=600.0).append(shard=0, epoch=1, name='b', data=b'b').file)"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True, timeout=300
+        )
+        new.append(PieceLocation(out.stdout.strip(), "b", 0, 1))
+        new.append(pieces.append(shard=0, epoch=1, name="c", data=b"c"))
+        delete_pieces(database, lengths)
+
+    monkeypatch.setattr(rocksdb_backend, "_delete_pieces", beside)
+    assert pieces.delete([old], writing_epoch=1) == ()
+    assert len({old.file, *(each.file for each in new)}) == 3
+    assert [pieces.read(each) for each in new] == [b"b", b"c"]
+    # The sign of a deleter that died misleads nobody who gets LOCK.
+    (tmp_path / old.file / "DELETING").touch()
+    assert pieces.append(shard=0, epoch=1, name="d", data=b"d").file == old.file
+    assert not (tmp_path / old.file / "DELETING").exists()

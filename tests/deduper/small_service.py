@@ -541,7 +541,7 @@ class Process:
         self.pieces = open_backend(config.store.url)
         self._guarded(lambda: owner.recover(config, self.log, self.pieces))
         self.judge = _SmallJudge(world, self.log, self.pieces)
-        self.runner = WindowRunner(config, self.log, self.pieces, self.judge, world.clock)
+        self.runner = WindowRunner(config, self.log, self.pieces, self.judge, world.clock, aside=lambda do: do())
         self._known = known_digests(self.log.root, self.log.state.sources)
         self._batches = 0
 

@@ -93,9 +93,10 @@ def test_a_pipeline_without_the_speed_up_sets_the_bar() -> None:
 
 def test_dropping_restarts_and_compiling_say_what_they_are_made_of() -> None:
     """Sums and differences of medians, with their parts in the remark."""
-    parts = {"record": 2.0, "tables": 1.0, "pieces": 3.0}
+    parts = {"record": 2.0, "tables": 1.0, "pieces": 3.0, "beside": 400.0}
     small, large = measures.of_dropping({1000: [parts] * 3, 50_000: [{**parts, "pieces": 30.0}]})
     assert (small.value, small.is_met, large.value, large.is_met) == (6.0, True, 33.0, False)
+    assert "record 2.0, tables 1.0, pieces 3.0 ms; beside the windows 400.0 ms" in small.remark
     warm, cold = measures.of_restarts({"empty": [10.0], "warm": [10.5], "cold": [18.0]}, 50_000_000)
     assert (warm.value, warm.is_met, cold.value, cold.is_met) == (1.05, True, 8.0, True)
     starts = {"first_start_seconds": 30.0, "later_start_seconds": 10.0, "compiled_first": 26, "compiled_later": 1}

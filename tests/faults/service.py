@@ -220,7 +220,14 @@ class Process:
         self.pieces = open_backend(scene.config.store.url, self.fs)
         owner.recover(scene.config, self.log, self.pieces)
         self.judge = Judge(scene, self.log, self.pieces, self.fs)
-        self.runner = WindowRunner(scene.config, self.log, self.pieces, self.judge, lambda: scene.now_us(self._window))
+        self.runner = WindowRunner(
+            scene.config,
+            self.log,
+            self.pieces,
+            self.judge,
+            lambda: scene.now_us(self._window),
+            aside=lambda do: do(),
+        )
         self._known = known_digests(root, self.log.state.sources, fs=self.fs)
         place = self.log.place
 
