@@ -81,14 +81,21 @@ def text_record(
 
     Everything that looks at the whole text is in the first: there its bytes are at hand and need not be copied.
     """
-    # Trimming takes an array of numbers for every text, so it is done to those only that need it.
+    # `rtrim` takes an array of numbers for every text, so it is kept for those that need it.
     if is_json:
-        trimmed = F.when(F.endswith(text, F.lit("}")), text).otherwise(F.rtrim(text, F.lit(_BLANKS)))
+        crlf = F.endswith(text, F.lit("}\r"))
+        trimmed = F.when(F.endswith(text, F.lit("}")), text).when(crlf, _without_last(text, F.lit(1)))
         # Looked for in bytes: to find a sign's place, or to count signs, takes a comparison for each of them.
-        but_last = F.substring(text.cast("binary"), F.lit(1), F.octet_length(text) - 1).cast("string")
-        return {_TEXT: trimmed, _INNER: F.contains(but_last, F.lit("}"))}, *_json_record(source)
+        but_last = _without_last(text, F.when(crlf, 2).otherwise(1))
+        given = {_TEXT: trimmed.otherwise(F.rtrim(text, F.lit(_BLANKS))), _INNER: F.contains(but_last, F.lit("}"))}
+        return given, *_json_record(source)
     trimmed = F.when(F.endswith(text, F.lit("\r")), F.rtrim(text, F.lit("\r"))).otherwise(text)
     return {_TEXT: trimmed}, *_csv_record(source)
+
+
+def _without_last(text: Column, count: Column) -> Column:
+    """A text but for its last bytes, be they a part of a sign."""
+    return F.substring(text.cast("binary"), F.lit(1), F.octet_length(text) - count).cast("string")
 
 
 def bare_record(is_json: bool) -> Column:
