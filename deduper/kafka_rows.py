@@ -50,6 +50,8 @@ def rows_to_send(
 
 def headers_of(texts: pa.Array) -> pa.ListArray:
     """Headers from JSON, values in Base64; null where there are none."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), pa.list_(_HEADER))
     lists = [None if text is None else [_header(one) for one in json.loads(text)] for text in texts.to_pylist()]
     return pa.array(lists, pa.list_(_HEADER))
 

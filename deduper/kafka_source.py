@@ -18,7 +18,7 @@ from deduper.avro_value import MARK, avro_record, has_valid_text, is_whole
 from deduper.clock import POSITION_BITS
 from deduper.config_kafka import HEADER, KafkaSource
 from deduper.kafka_offsets import OffsetRange, write_offsets
-from deduper.parse import FATE, ORDER, RAW, REC, TEXT, Steps, bare_record, text_record
+from deduper.parse import FATE, ORDER, RAW, REC, VALID, Steps, bare_record, text_record
 from deduper.verdict import Fate
 
 RECORD = "_record"
@@ -122,8 +122,9 @@ def _parsing(source: KafkaSource) -> Steps:
         bare = F.col(REC)
     else:
         is_json = source.value.format == "json"
-        trimmed, record, malformed = text_record(text, is_json, source.value)
-        parsed = ({TEXT: trimmed}, {REC: record})
+        given, record, malformed = text_record(text, is_json, source.value)
+        parsed = ({**given, VALID: valid}, {REC: record})
+        valid = F.col(VALID)
         bare = bare_record(is_json)
     fate = _fate(source, is_empty, valid, malformed).cast("tinyint")
     is_text = F.lit(False) if source.value.format == "avro" else valid

@@ -20,7 +20,9 @@ from deduper.verdict import Fate
 
 LINE, ROW = "_line", "_row"
 REC, RAW, FATE, ORDER, CHANGED, EXPIRY, CATEGORY = "_rec", "_raw", "_fate", "_order", "_changed", "_expiry", "_category"
-TEXT, _CORRUPT, _END = "_text", "_dedup_corrupt", "_dedup_end"
+VALID = "_valid"
+"""A step of parsing: whether a record's text is UTF-8."""
+_TEXT, _INNER, _CORRUPT, _END = "_text", "_inner", "_dedup_corrupt", "_dedup_end"
 _OWN_FIELDS = {"json": (_CORRUPT,), "csv": (_END, _CORRUPT)}
 _BOM = "\ufeff"
 _TO_THE_END = 2**31 - 1
@@ -59,23 +61,41 @@ def file_parsing(source: FilesSource) -> Steps:
     line = F.col(LINE)
     # A byte order mark belongs to the file and not to its first record: as a part of it, it would make another key.
     text = F.when((F.col(ROW) == 0) & line.startswith(_BOM), F.substring(line, 2, _TO_THE_END)).otherwise(line)
-    valid = F.is_valid_utf8(line)
-    raw = F.when(valid, line).otherwise(F.base64(line.cast("binary")))
-    text, record, malformed = text_record(text, source.file_format == "json", source)
+    given, record, malformed = text_record(text, source.file_format == "json", source)
+    given[VALID] = F.is_valid_utf8(line)
+    raw = F.when(F.col(VALID), line).otherwise(F.base64(line.cast("binary")))
     fate = (
         F.when(F.col(CHANGED), int(Fate.FILE_CHANGED))
-        .when(~valid, int(Fate.INVALID_UTF8))
+        .when(~F.col(VALID), int(Fate.INVALID_UTF8))
         .when(malformed, int(Fate.MALFORMED))
         .otherwise(int(Fate.ADMITTED))
     )
     bare = bare_record(source.file_format == "json").alias(REC)
-    return Steps(({TEXT: text}, {REC: record, RAW: raw}), (bare, F.col(RAW), fate.cast("tinyint").alias(FATE), order))
+    return Steps((given, {REC: record, RAW: raw}), (bare, F.col(RAW), fate.cast("tinyint").alias(FATE), order))
 
 
-def text_record(text: Column, is_json: bool, source: FilesSource | KafkaValue) -> tuple[Column, Column, Column]:
-    """The text as it is parsed (TEXT), the record of that column (REC), and whether it (REC again) is malformed."""
-    trimmed = F.rtrim(text, F.lit(_BLANKS if is_json else "\r"))
-    return trimmed, *(_json_record(source) if is_json else _csv_record(source))
+def text_record(
+    text: Column, is_json: bool, source: FilesSource | KafkaValue
+) -> tuple[dict[str, Column], Column, Column]:
+    """What is to be known of a text first, the record made of that, and whether it (REC then) is malformed.
+
+    Everything that looks at the whole text is in the first: there its bytes are at hand and need not be copied.
+    """
+    # `rtrim` takes an array of numbers for every text, so it is kept for those that need it.
+    if is_json:
+        crlf = F.endswith(text, F.lit("}\r"))
+        trimmed = F.when(F.endswith(text, F.lit("}")), text).when(crlf, _without_last(text, F.lit(1)))
+        # Looked for in bytes: to find a sign's place, or to count signs, takes a comparison for each of them.
+        but_last = _without_last(text, F.when(crlf, 2).otherwise(1))
+        given = {_TEXT: trimmed.otherwise(F.rtrim(text, F.lit(_BLANKS))), _INNER: F.contains(but_last, F.lit("}"))}
+        return given, *_json_record(source)
+    trimmed = F.when(F.endswith(text, F.lit("\r")), F.rtrim(text, F.lit("\r"))).otherwise(text)
+    return {_TEXT: trimmed}, *_csv_record(source)
+
+
+def _without_last(text: Column, count: Column) -> Column:
+    """A text but for its last bytes, be they a part of a sign."""
+    return F.substring(text.cast("binary"), F.lit(1), F.octet_length(text) - count).cast("string")
 
 
 def bare_record(is_json: bool) -> Column:
@@ -84,28 +104,28 @@ def bare_record(is_json: bool) -> Column:
 
 
 def _json_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
-    """The record of TEXT, and whether it is malformed.
+    """The record of _TEXT, and whether it is malformed.
 
     Spark reads one object and says nothing of what follows it. So the text is put into an array before a number made
     from it, which no text can hold by accident: where the number is not the second element, the text was not one whole
-    value. Only texts with a `}` before their end can have something behind their object; few flat records do, and for
-    the others this look costs a tenth of the parsing.
+    value. Only texts with a `}` before their last byte (_INNER) can have something behind their object; few flat
+    records do.
     """
-    text = F.col(TEXT)
+    text = F.col(_TEXT)
     record = F.from_json(text, f"{source.columns}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
     mark = F.xxhash64(text).cast("string")
     followed = F.get_json_object(F.concat(F.lit("["), text, F.lit(","), mark, F.lit("]")), "$[1]").eqNullSafe(mark)
-    more = F.when(F.instr(text, "}") == F.length(text), False).otherwise(~followed)
+    more = F.when(F.col(_INNER), ~followed).otherwise(False)
     return record, F.col(REC).isNull() | F.col(f"{REC}.{_CORRUPT}").isNotNull() | more
 
 
 def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
-    """The record of TEXT, and whether it is malformed.
+    """The record of _TEXT, and whether it is malformed.
 
     Quotes are doubled inside quoted fields (RFC 4180), as our own CSV ports write them. Each line is given one field
     more, because Spark takes a quote that is never closed for closed at the end: it then takes that field with it.
     """
-    text = F.col(TEXT)
+    text = F.col(_TEXT)
     # A record's missing columns are null: a line with fewer fields is filled up, counting no delimiter inside quotes.
     bare = F.when(F.instr(text, '"') > 0, F.regexp_replace(text, '"[^"]*"', "")).otherwise(text)
     given = F.length(bare) - F.length(F.replace(bare, F.lit(source.delimiter), F.lit("")))

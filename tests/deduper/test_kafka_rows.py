@@ -26,6 +26,9 @@ def test_headers_come_back_from_their_text() -> None:
         [{"key": "é", "value": every_byte}, {"key": "again", "value": b""}, {"key": "again", "value": None}],
         None,
     ]
+    nothing = headers_of(pa.nulls(2, pa.string()))
+    assert nothing.type == headers.type
+    assert nothing.to_pylist() == [None, None]
 
 
 def test_our_headers_follow_those_of_the_record() -> None:
