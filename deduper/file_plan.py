@@ -18,6 +18,7 @@ from deduper.config import FilesSource
 from deduper.ddl import quoted
 from deduper.file_source import SourceFile, is_text
 from deduper.parse import CHANGED, LINE, ORDER, ROW, file_parsing
+from deduper.prepared_columns import Added, Selected
 from deduper.verdict import Fate
 
 _PATH_HASH, _MODIFIED, _SIZE = "_path_hash", "_modified_ms", "_size"
@@ -41,20 +42,20 @@ class FilePlan:
     def __init__(self, session: SparkSession, source: FilesSource) -> None:
         self._session = session
         self._source = source
-        self._read_columns = _read_columns(source)
+        self._read_columns = Selected(session, _read_columns(source))
         self._after_header = F.col(ROW) > 0
         self._is_same_file = F.col(_PATH_HASH) == F.col(_HASH)
-        self._placed = _placed_columns()
-        self._parsing = file_parsing(source)
+        self._placed = Added(session, _placed_columns())
+        self._parsing = file_parsing(session, source)
 
     def tuples(self, files: Sequence[SourceFile]) -> DataFrame:
         """The tuples of those files of a window that are no error tuples themselves: REC, RAW, FATE, ORDER."""
-        rows = self._frame(files).select(*self._read_columns)
+        rows = self._read_columns.of(self._frame(files))
         # A header line is no record; its number stays taken, so that row numbers are those an editor shows, less one.
         if self._source.header:
             rows = rows.filter(self._after_header)
         listed = F.broadcast(self._session.sql(_listed(files)))
-        return self._parsing.of(rows.join(listed, self._is_same_file, "left").withColumns(self._placed))
+        return self._parsing.of(self._placed.to(rows.join(listed, self._is_same_file, "left")))
 
     def _frame(self, files: Sequence[SourceFile]) -> DataFrame:
         source = self._source

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deduper.clock import ClockRules
@@ -18,6 +18,7 @@ from deduper.digest_columns import fast_digest, secure_digest
 from deduper.kafka_source import sent_columns
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.parse import CATEGORY, EXPIRY, FATE, ORDER, RAW, key_columns, record_column
+from deduper.prepared_columns import Added, Selected
 from deduper.verdict import INT64_MAX, INT64_MIN, Fate
 
 _HI, _LO = "_hi", "_lo"
@@ -26,24 +27,24 @@ _HI, _LO = "_hi", "_lo"
 class ReadPlan:
     """What is done to the tuples of every window: keys, digests, and which columns the reading tasks get."""
 
-    def __init__(self, config: Config, salt: bytes) -> None:
+    def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
         columns = [(record_column(column), column.type.text) for column in config.key_columns]
         hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(columns, salt)
-        self._added = {**key_columns(config), _HI: hi, _LO: lo}
+        self._added = Added(session, {**key_columns(config), _HI: hi, _LO: lo})
         key = CATEGORY if config.expiry.by == "category" else EXPIRY
-        self._judged = [F.col(name) for name in (_HI, _LO, ORDER, FATE, key)]
-        self._for_ports: list[Column] = []
+        given = [F.col(name) for name in (_HI, _LO, ORDER, FATE, key, RAW)]
         if file_sinks(config):
             # Called by their number: a name of theirs may be one of ours, or hold any sign.
             parsed = enumerate(config.source.parsed_columns)
-            self._for_ports += [record_column(column).alias(f"_{number}") for number, column in parsed]
+            given += [record_column(column).alias(f"_{number}") for number, column in parsed]
         if topic_sinks(config):
-            self._for_ports += sent_columns()
+            given += sent_columns()
+        self._given = Selected(session, given)
 
     def records(self, tuples: DataFrame, clock: ClockRules | None) -> DataFrame:
         """What the reading tasks get of every record: what judging needs, then what the ports get."""
-        raw = F.when(_may_be_error(clock), F.col(RAW)).alias(RAW)
-        return tuples.withColumns(self._added).select(*self._judged, raw, *self._for_ports)
+        raw = F.when(_may_be_error(clock), F.col(RAW))
+        return self._given.of(self._added.to(tuples).withColumn(RAW, raw))
 
 
 def _may_be_error(clock: ClockRules | None) -> Column:

@@ -19,6 +19,7 @@ from deduper.clock import POSITION_BITS
 from deduper.config_kafka import HEADER, KafkaSource
 from deduper.kafka_offsets import OffsetRange, write_offsets
 from deduper.parse import FATE, ORDER, RAW, REC, VALID, Steps, bare_record, text_record
+from deduper.prepared_columns import Added
 from deduper.verdict import Fate
 
 RECORD = "_record"
@@ -87,15 +88,15 @@ class KafkaPlan:
         is_its_place = (F.col("topic") == F.col(_TOPIC)) & (F.col("partition") == F.col(_PARTITION))
         is_inside = (F.col("offset") >= F.col(_FIRST)) & (F.col("offset") < F.col(_PAST))
         self._is_taken = is_its_place & is_inside
-        self._nowhere = {ORDER: F.lit(0).cast("bigint")}
+        self._nowhere = Added(session, {ORDER: F.lit(0).cast("bigint")})
         place = F.shiftleft(_ORDINAL, POSITION_BITS).bitwiseOR(F.col("offset") - F.col(_FIRST))
-        self._placed = {ORDER: place}
-        self._parsing = _parsing(source)
+        self._placed = Added(session, {ORDER: place})
+        self._parsing = _parsing(session, source)
 
     def tuples(self, batch: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
         """REC, RAW, FATE, ORDER and RECORD of every record of a batch that lies in one of the ranges."""
         if not ranges:
-            return self._parsing.of(batch.filter("false").withColumns(self._nowhere))
+            return self._parsing.of(self._nowhere.to(batch.filter("false")))
         values = ", ".join(
             f"('{taken.place.topic}', {taken.place.partition}, {ordinal}L, {taken.start}L, {taken.end}L)"
             for ordinal, taken in enumerate(ranges)
@@ -103,10 +104,10 @@ class KafkaPlan:
         names = ", ".join((_TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST))
         places = F.broadcast(self.session.sql(f"SELECT * FROM VALUES {values} AS ranges({names})"))
         # Unordered joins scramble nothing here: a broadcast one keeps the rows of a partition as they come.
-        return self._parsing.of(batch.join(places, self._is_taken).withColumns(self._placed))
+        return self._parsing.of(self._placed.to(batch.join(places, self._is_taken)))
 
 
-def _parsing(source: KafkaSource) -> Steps:
+def _parsing(session: SparkSession, source: KafkaSource) -> Steps:
     text = F.col("value").cast("string")
     valid = F.is_valid_utf8(text)
     is_empty = F.col("value").isNull()
@@ -132,7 +133,7 @@ def _parsing(source: KafkaSource) -> Steps:
     whole = F.struct("key", "value", "headers", F.unix_millis("timestamp").alias("timestamp"))
     record = _with_record_columns(bare, source)
     left = (record.alias(REC), raw.alias(RAW), fate.alias(FATE), F.col(ORDER), whole.alias(RECORD))
-    return Steps(parsed, left)
+    return Steps(session, parsed, left)
 
 
 def _fate(source: KafkaSource, is_empty: Column, valid: Column, malformed: Column) -> Column:

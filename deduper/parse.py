@@ -5,10 +5,10 @@ Nothing here fails on bad input. A record that cannot be judged gets a `Fate` an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deduper.config import CategoryExpiry, Config, EventTimeExpiry, FilesSource
@@ -16,6 +16,7 @@ from deduper.config_kafka import KafkaValue
 from deduper.ddl import Column as SourceColumn
 from deduper.ddl import quoted
 from deduper.file_source import is_text
+from deduper.prepared_columns import Added, Selected
 from deduper.verdict import Fate
 
 LINE, ROW = "_line", "_row"
@@ -31,24 +32,24 @@ _BLANKS = " \t\r"
 _UNIT_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
 
 
-@dataclass(frozen=True, slots=True)
 class Steps:
     """Columns that are added, one group after another, and those that are left then.
 
     Made once and applied to the rows of every window: to make them takes hundreds of calls to the JVM.
     """
 
-    added: tuple[dict[str, Column], ...]
-    left: tuple[Column, ...]
+    def __init__(self, session: SparkSession, added: Sequence[Mapping[str, Column]], left: Sequence[Column]) -> None:
+        self._added = [Added(session, columns) for columns in added]
+        self._left = Selected(session, left)
 
     def of(self, rows: DataFrame) -> DataFrame:
         """The rows with the columns that are left."""
-        for columns in self.added:
-            rows = rows.withColumns(columns)
-        return rows.select(*self.left)
+        for columns in self._added:
+            rows = columns.to(rows)
+        return self._left.of(rows)
 
 
-def file_parsing(source: FilesSource) -> Steps:
+def file_parsing(session: SparkSession, source: FilesSource) -> Steps:
     """LINE becomes REC (the source's columns as a struct), RAW (its text) and FATE.
 
     One physical line is one record. A line that is not UTF-8 keeps its bytes as Base64 in RAW: no text holds them.
@@ -57,7 +58,8 @@ def file_parsing(source: FilesSource) -> Steps:
     if not is_text(source):
         changed = F.when(F.col(CHANGED), int(Fate.FILE_CHANGED)).otherwise(int(Fate.ADMITTED))
         raw = F.lit(None).cast("string")
-        return Steps((), (F.col(LINE).alias(REC), raw.alias(RAW), changed.cast("tinyint").alias(FATE), order))
+        left = (F.col(LINE).alias(REC), raw.alias(RAW), changed.cast("tinyint").alias(FATE), order)
+        return Steps(session, (), left)
     line = F.col(LINE)
     # A byte order mark belongs to the file and not to its first record: as a part of it, it would make another key.
     text = F.when((F.col(ROW) == 0) & line.startswith(_BOM), F.substring(line, 2, _TO_THE_END)).otherwise(line)
@@ -71,7 +73,8 @@ def file_parsing(source: FilesSource) -> Steps:
         .otherwise(int(Fate.ADMITTED))
     )
     bare = bare_record(source.file_format == "json").alias(REC)
-    return Steps((given, {REC: record, RAW: raw}), (bare, F.col(RAW), fate.cast("tinyint").alias(FATE), order))
+    left = (bare, F.col(RAW), fate.cast("tinyint").alias(FATE), order)
+    return Steps(session, (given, {REC: record, RAW: raw}), left)
 
 
 def text_record(

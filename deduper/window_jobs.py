@@ -51,7 +51,7 @@ class SparkJobs:
 
     def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
         self.session = session
-        self._plan = ReadPlan(config, salt)
+        self._plan = ReadPlan(session, config, salt)
 
     def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted."""
