@@ -33,7 +33,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -427,6 +427,9 @@ def _process(*words: str) -> subprocess.Popen[str]:
 
 
 def _ended(process: subprocess.Popen[str]) -> None:
+    # It may be about to end by itself, and a signal in an interpreter's last moment is no request any more.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(2)
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     if process.wait(120):

@@ -222,7 +222,11 @@ def notices_in_idleness(calm: Calm, directory: Path) -> None:
         before = scene.everything()
         signal_all(old, signal.SIGCONT)
         assert old.wait(120) == 5, scene.output()
-        assert scene.everything() == before
+        after = scene.everything()
+        # It may have fallen asleep while, beside its last window, the bytes of dead pieces went.
+        changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        assert {name for name in changed if not name.startswith("state/pieces/")} == set()
+        scene.check_store()
         scene.check_is_as_if_undisturbed(calm.outcome("rocksdb"))
     finally:
         scene.clean_up()
