@@ -26,6 +26,7 @@ from confluent_kafka.admin import OffsetSpec
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_connection import Connection
 
+_STILL_S = 15.0
 _PASSING = (
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -120,7 +121,9 @@ def read(connection: Connection, topic: str, *, committed: bool = True, deadline
 class Follower:
     """Reads a topic from its beginning in a thread of its own for as long as the `with` block runs.
 
-    It outlasts a broker that is killed, restarted or frozen. Partitions are those there were at its start.
+    It outlasts a broker that is killed, restarted or frozen. Partitions are those there were at its start. When nothing
+    has come for a while it asks anew from where it is, as a person would restart a reader that stands still: after a
+    broker's death the client's fetching may, and whether there is more is not the client's to say.
     """
 
     def __init__(self, connection: Connection, topic: str, *, committed: bool = True) -> None:
@@ -130,12 +133,15 @@ class Follower:
                 group_id="follower",
                 enable_auto_commit=False,
                 enable_partition_eof=True,
+                # A reader whose place is gone says so; the default goes on at the end, and has lost what is between.
+                auto_offset_reset="error",
                 isolation_level="read_committed" if committed else "read_uncommitted",
                 fetch_wait_max_ms=50,
                 reconnect_backoff_max_ms=500,
             )
         )
         self._seen: list[Record] = []
+        self._next: dict[int, int] = {}
         self._arrived_s: list[float] = []
         self._at_end: set[int] = set()
         self._partitions: list[int] = []
@@ -147,6 +153,11 @@ class Follower:
     def arrived(self) -> list[tuple[float, Record]]:
         """What was read so far in the order of arrival, each with time.time() of it."""
         return list(zip(self._arrived_s, self._seen, strict=False))
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What has ended the reading, if anything has."""
+        return self._failed
 
     @property
     def records(self) -> list[Record]:
@@ -178,7 +189,7 @@ class Follower:
         if topics[self._topic].error is not None:
             raise KafkaException(topics[self._topic].error)
         self._partitions = sorted(topics[self._topic].partitions)
-        self._consumer.assign([TopicPartition(self._topic, number, OFFSET_BEGINNING) for number in self._partitions])
+        self._assign()
         self._thread.start()
         return self
 
@@ -200,15 +211,27 @@ class Follower:
 
     def _run(self) -> None:
         try:
+            heard = time.monotonic()
             while not self._ending.is_set():
-                for message in self._consumer.consume(1000, timeout=0.05):
+                messages = self._consumer.consume(1000, timeout=0.05)
+                for message in messages:
                     self._take(message)
+                if messages:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > _STILL_S:
+                    self._assign()
+                    heard = time.monotonic()
         except BaseException as exc:  # noqa: BLE001  told by whoever waits
             self._failed = exc
+
+    def _assign(self) -> None:
+        places = [(number, self._next.get(number, OFFSET_BEGINNING)) for number in self._partitions]
+        self._consumer.assign([TopicPartition(self._topic, number, offset) for number, offset in places])
 
     def _take(self, message: Any) -> None:
         error = message.error()
         if error is None:
+            self._next[message.partition()] = message.offset() + 1
             headers = tuple(message.headers() or ())
             place = (message.timestamp()[1], message.partition(), message.offset())
             self._arrived_s.append(time.time())
