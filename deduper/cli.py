@@ -7,7 +7,6 @@ Answers go to standard output, everything else to standard error. Every command 
 from __future__ import annotations
 
 import functools
-import os
 import re
 import sys
 import traceback
@@ -196,9 +195,9 @@ def run(
     verbose: VerboseOption = False,
 ) -> None:
     """Run the job: one line for every window. SIGTERM and Ctrl-C finish the window at hand first."""
-    # Read when Arrow is loaded. Its own allocator keeps ten times what is in use, and ever more, for threads that come
-    # and go, as those that publish to Kafka do.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    from deduper.allocation import keep_few_arenas
+
+    keep_few_arenas()
 
     from deduper.config_file import load_config
 

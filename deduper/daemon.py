@@ -18,14 +18,16 @@ import socket
 
 import pyspark.daemon
 
+import deduper.array_digests
 import deduper.batch
 import deduper.clock
-import deduper.read_task
+import deduper.parquet_records
 import deduper.shard_task
 import deduper.write_task
 from bucket_store import kernels
 
 kernels.warm()
+deduper.array_digests.warm()
 deduper.batch.warm()
 deduper.clock.warm()
 

@@ -29,7 +29,7 @@ _BOM = "\ufeff"
 _TO_THE_END = 2**31 - 1
 _BLANKS = " \t\r"
 """What JSON allows around a value, but the line end."""
-_UNIT_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
+UNIT_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
 
 
 class Steps:
@@ -171,7 +171,7 @@ def _expiry_key(config: Config, column: SourceColumn) -> tuple[Column, Column]:
         return value.cast("string"), F.lit(False)
     if isinstance(config.expiry, EventTimeExpiry):
         if config.expiry.unit is not None:
-            key = F.try_multiply(value.cast("bigint"), F.lit(_UNIT_US[config.expiry.unit]).cast("bigint"))
+            key = F.try_multiply(value.cast("bigint"), F.lit(UNIT_US[config.expiry.unit]).cast("bigint"))
         else:
             key = F.unix_micros(value.cast("timestamp"))
         return key, key.isNull()

@@ -64,14 +64,15 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
     """Records of a source partition -> one row with the pickled receipt; none for a partition without records."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        receipt = _read(task, batches)
+        receipt = set_aside(task, batches)
         if receipt is not None:
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(receipt)], pa.binary())], ["receipt"])
 
     return read
 
 
-def _read(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
+def set_aside(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
+    """What a reading task does: HI, LO, ORDER, FATE, EXPIRY or CATEGORY, then what the ports get; None for no batch."""
     began = time.perf_counter()
     # A name of its own for every attempt: a twin must not write into the file that another's receipt names.
     name = secrets.token_hex(8)

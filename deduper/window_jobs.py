@@ -4,11 +4,13 @@
     judge   one task a shard
     write   some tasks, each with some source partitions; no job for what is written sooner than one would start
 
-The last two have no plan: they are functions over numbers, so nothing is analysed or compiled for them.
+The last two have no plan: they are functions over numbers, so nothing is analysed or compiled for them. Neither has the
+first where the files are plain Parquet (`parquet_records`).
 """
 
 from __future__ import annotations
 
+import logging
 import pickle
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -19,12 +21,17 @@ from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-def
 from pyspark.util import PythonEvalType
 
 from deduper.config import Config
+from deduper.file_batch import FileBatch
 from deduper.judge_plan import ReadPlan
+from deduper.parquet_plan import parquet_reading
+from deduper.parquet_records import NotPlain, ParquetReading, read_part
 from deduper.read_task import ReadReceipt, ReadTask, read_function
 from deduper.receipts import Receipt
 from deduper.shard_task import BatchTask, judge
 from deduper.source_batch import SourceBatch
-from deduper.write_task import WriteReceipt, WriteTask, write
+from deduper.write_task import WriteReceipt, WriteTask, is_small, write
+
+logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -52,9 +59,18 @@ class SparkJobs:
     def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
         self.session = session
         self._plan = ReadPlan(session, config, salt)
+        self._parquet = parquet_reading(config, salt)
 
     def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
-        """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted."""
+        """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted.
+
+        Of plain Parquet files, how many their footers count.
+        """
+        if self._parquet is not None and isinstance(batch, FileBatch):
+            try:
+                return self._read_plain(self._parquet, batch, task)
+            except NotPlain as exc:
+                logger.info("read by Spark: %s", exc)
         counted = Observation()
         tuples = batch.tuples(self.session).observe(counted, F.count(F.lit(1)).alias("rows"))
         records = self._plan.records(tuples, task.clock)
@@ -66,6 +82,19 @@ class SparkJobs:
         rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self.session).collect()
         receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
         return sorted(receipts, key=lambda receipt: receipt.first_order), int(counted.get["rows"])
+
+    def _read_plain(self, reading: ParquetReading, batch: FileBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
+        parts = reading.parts(batch.files)
+        if is_small(sum(part.plain_bytes for part in parts)):
+            read = [read_part(task, reading, part) for part in parts]
+        else:
+            read = self._for_each(len(parts), lambda number: read_part(task, reading, parts[number]))
+        receipts = []
+        for receipt in read:
+            if isinstance(receipt, str):
+                raise NotPlain(receipt)
+            receipts.append(receipt)
+        return receipts, sum(part.rows for part in parts)
 
     def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
         """Judge every shard."""

@@ -72,7 +72,7 @@ class WriteTask:
     @property
     def is_small(self) -> bool:
         """Whether it is done in less time than a job takes to be started."""
-        return self.spooled < _WRITER_BYTES
+        return is_small(self.spooled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +287,11 @@ def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.Array:
     """Texts by their codes; null for a negative one."""
     known = pa.array(codes, mask=codes < 0)
     return pa.DictionaryArray.from_arrays(known, pa.array(texts, pa.string())).cast(pa.string())
+
+
+def is_small(record_bytes: int) -> bool:
+    """Whether records of so many bytes are not worth a job."""
+    return record_bytes < _WRITER_BYTES
 
 
 def writers_for(spooled: int, most: int) -> int:

@@ -130,7 +130,7 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(broker: Broker, tmp_pa
         try:
             for kill, worker in zip([*drivers, ""], [*workers, ""], strict=True):
                 armed = [kill] if "=" in kill else []
-                # Hits are counted by each worker: that one of them has two before a driver's own time comes, nobody knows.
+                # Hits are counted by each worker: whether one has two before a driver's own time comes, nobody knows.
                 hit = 1 if armed else rng.choice((1, 2))
                 armed += [f"{worker}=kill@{hit}:once={once_path(scene, worker)}"] if worker else []
                 before = seen()
