@@ -76,7 +76,8 @@ def _words_of(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
         whole = np.frombuffer(column.buffers()[1], np.uint64, 2 * len(column), column.offset * 16)
         return np.ascontiguousarray(whole[::2])
     if kind.name in ("float", "double"):
-        numbers: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
+        with np.errstate(invalid="ignore"):  # said of NaNs of some kinds
+            numbers: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
         numbers[np.isnan(numbers)] = np.nan
         return numbers.view(np.uint32 if kind.name == "float" else np.uint64)
     if kind.name in ("timestamp", "timestamp_ntz"):

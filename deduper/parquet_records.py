@@ -183,7 +183,8 @@ class ParquetReading:
         values = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         if self.unit_us == 1:
             return pa.array(values)
-        fits = (values >= -(-INT64_MIN // self.unit_us) * -1) & (values <= INT64_MAX // self.unit_us)
+        least = -(-INT64_MIN // self.unit_us)
+        fits = (values >= least) & (values <= INT64_MAX // self.unit_us)
         fate[~fits] = int(Fate.BAD_EXPIRY)
         return pa.array(np.where(fits, values, 0) * self.unit_us)
 

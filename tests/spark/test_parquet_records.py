@@ -1,0 +1,360 @@
+"""Plain Parquet files, read without Spark: bit for bit what Spark gives, or left to Spark.
+
+Both ways read the same files for the same job; what they set aside for the other two jobs is compared: the records, the
+keys dealt to the shards, the receipts, the counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from deduper import spool, write_task
+from deduper.checkpoint import ListedFile
+from deduper.clock import ClockRules
+from deduper.digests import key_type
+from deduper.file_batch import FileBatch
+from deduper.file_source import stat_files
+from deduper.parquet_plan import parquet_reading
+from deduper.parquet_records import NotPlain, ParquetReading, arrow_type
+from deduper.read_task import ReadReceipt, ReadTask
+from deduper.verdict import Fate
+from deduper.window_jobs import SparkJobs
+from tests.deduper.digest_cases import SALT, SCALARS
+from tests.spark.harness import Job
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+_NOW_US = 1_700_000_000_000_000
+_NEVER = {"by": "never"}
+_EVENTS = {"by": "event_time", "field": "t", "period": "1h", "span": "10m"}
+_ORDERED = {"by": "ordered", "field": "t", "period": 50, "span": 10}
+
+
+def batch_of(job: Job) -> FileBatch:
+    """All files of the job's source, as a window lists them."""
+    files = sorted((job.directory / "in").glob("*.parquet"))
+    listed = [ListedFile(file.as_uri(), file.stat().st_mtime_ns // 1_000_000) for file in files]
+    return FileBatch(job.config.source, tuple(stat_files(listed)))  # type: ignore[arg-type]  # a source of files
+
+
+def reading_of(job: Job) -> ParquetReading:
+    """How the job reads without Spark, which it does."""
+    reading = parquet_reading(job.config, SALT)
+    assert reading is not None
+    return reading
+
+
+def task_of(job: Job, directory: Path) -> ReadTask:
+    """A reading task as the job's judge would make it."""
+    config = job.config
+    directory.mkdir()
+    clock = None
+    if config.expiry.by in ("event_time", "ordered"):
+        rules = ClockRules(config.point_scale.is_float, 50, 60_000_000, None, _NOW_US, None, 0)
+        clock = rules if config.expiry.by == "event_time" else dataclasses.replace(rules, max_ahead_of_now_us=None)
+    in_order = config.clock == "arrival"
+    return ReadTask(str(directory), 3, clock, in_order, in_order, config.expiry.by == "category")
+
+
+def set_aside(task: ReadTask, receipts: list[ReadReceipt]) -> list[tuple[Any, ...]]:
+    """All that a reading job leaves, without the names and times that differ from run to run."""
+    left = []
+    for receipt in receipts:
+        records = spool.mapped(spool.rows_file(task.directory, receipt.name)).read_all().combine_chunks()
+        keys = spool.mapped(spool.keys_file(task.directory, receipt.name))
+        assert records.validate(full=True) is None
+        plain = dataclasses.replace(receipt, name="", seconds={})
+        left.append((plain, records, [keys.get_batch(shard) for shard in range(task.shards)]))
+    return left
+
+
+def read_both_ways(session: SparkSession, job: Job, tmp_path: Path) -> list[tuple[Any, ...]]:
+    """What is set aside without Spark, after comparing it with what is set aside by Spark."""
+    jobs, batch = SparkJobs(session, job.config, SALT), batch_of(job)
+    ours, theirs = task_of(job, tmp_path / "ours"), task_of(job, tmp_path / "theirs")
+    receipts, rows = jobs._read_plain(reading_of(job), batch, ours)
+    jobs._parquet = None
+    by_spark, counted = jobs.read(batch, theirs)
+    assert rows == counted
+    left, expected = set_aside(ours, receipts), set_aside(theirs, by_spark)
+    assert [one[0] for one in left] == [one[0] for one in expected]
+    for (_, records, keys), (_, spark_records, spark_keys) in zip(left, expected, strict=True):
+        check_same(records.columns, spark_records.columns)
+        for batch_of_keys, spark_batch in zip(keys, spark_keys, strict=True):
+            assert batch_of_keys.schema == spark_batch.schema
+            check_same(batch_of_keys.columns, spark_batch.columns)
+    return left
+
+
+def check_same(columns: list[Any], others: list[Any]) -> None:
+    """Types and values; every NaN is the same one."""
+    for column, other in zip(columns, others, strict=True):
+        assert column.type == other.type
+        assert column.is_null().equals(other.is_null())
+        if pa.types.is_floating(column.type):
+            np.testing.assert_array_equal(np.asarray(column), np.asarray(other))
+        else:
+            assert column.equals(other), (column, other)
+
+
+def fates(left: list[tuple[Any, ...]]) -> set[int]:
+    """All fates that were given."""
+    return {fate for _, _, keys in left for batch in keys for fate in batch.column(spool.FATE).to_pylist()}
+
+
+@pytest.fixture(params=["driver", "tasks"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files are read in the driver, others by tasks."""
+    if request.param == "tasks":
+        monkeypatch.setattr(write_task, "_WRITER_BYTES", 1)
+
+
+@pytest.mark.usefixtures("where")
+def test_every_scalar_type(session: SparkSession, new_job: Callable[..., Job], tmp_path: Path) -> None:
+    """The extremes of every type and nulls, as part of the key and beside it."""
+    names = list(SCALARS)
+    columns = {
+        f"c{number}": pa.array([*SCALARS[name], None], arrow_type(key_type(name))) for number, name in enumerate(names)
+    }
+    longest = max(map(len, columns.values()))
+    padded = {
+        name: pa.concat_arrays([values, pa.nulls(longest - len(values), values.type)])
+        for name, values in columns.items()
+    }
+    schema = ", ".join(f"c{number} {name}" for number, name in enumerate(names))
+    key = [
+        f"c{number}"
+        for number, name in enumerate(names)
+        if name not in ("decimal(19,2)", "decimal(38,0)", "decimal(38,38)")
+    ]
+    job = new_job(source={"file_format": "parquet", "schema": schema}, key=key, null_keys="allow", expiry=_NEVER)
+    job.add_table(pa.table(padded))
+    job.add_table(pa.table(padded).slice(1, 3))
+    read_both_ways(session, job, tmp_path)
+
+
+_TIMES = [_NOW_US, None, _NOW_US + 1, _NOW_US + 10**9, -(2**63), 2**63 - 1, 0, _NOW_US - 49, _NOW_US - 51, _NOW_US]
+_WHOLE = [10, 100, None, 70, 49, 2**63 - 1, -(2**63), 50]
+
+
+@pytest.mark.parametrize(
+    ("declared", "expiry", "values", "errors"),
+    [
+        ("timestamp", _EVENTS, _TIMES, {Fate.NULL_EXPIRY, Fate.AHEAD_OF_NOW}),
+        ("timestamp", {**_EVENTS, "clock": "batch"}, _TIMES, {Fate.NULL_EXPIRY, Fate.AHEAD_OF_NOW}),
+        ("bigint", {**_EVENTS, "unit": "us"}, _TIMES, {Fate.NULL_EXPIRY, Fate.AHEAD_OF_NOW}),
+        (
+            "bigint",
+            {**_EVENTS, "unit": "ms"},
+            [None if at is None else at // 1000 for at in _TIMES]
+            + [2**63 - 1, -(2**63), -(2**63) // 1000, 2**63 // 1000],
+            {Fate.NULL_EXPIRY, Fate.BAD_EXPIRY, Fate.AHEAD_OF_NOW},
+        ),
+        ("int", {**_EVENTS, "unit": "s"}, [1_700_000_000, None, -(2**31), 2**31 - 1], {Fate.NULL_EXPIRY}),
+        ("bigint", _ORDERED, _WHOLE, {Fate.NULL_EXPIRY}),
+        ("int", {**_ORDERED, "lookup": "all_live"}, [10, 100, None, 49], {Fate.NULL_EXPIRY}),
+        ("double", _ORDERED, [1.5, None, 70.0, float("nan"), float("inf"), -0.0], {Fate.NULL_EXPIRY, Fate.BAD_EXPIRY}),
+        (
+            "string",
+            {"by": "category", "field": "t", "live_categories": 2},
+            ["a", "b", None, "a", "c"],
+            {Fate.NULL_EXPIRY},
+        ),
+        ("bigint", {"by": "processing_time", "period": "1h", "span": "10m"}, [1, None], set()),
+    ],
+)
+def test_every_expiry(
+    session: SparkSession,
+    new_job: Callable[..., Job],
+    tmp_path: Path,
+    declared: str,
+    expiry: dict[str, Any],
+    values: list[Any],
+    errors: set[Fate],
+) -> None:
+    """Expiry keys at the ends of their types, missing, and none at all; a missing key comes first."""
+    job = new_job(source={"file_format": "parquet", "schema": f"k string, t {declared}"}, expiry=expiry)
+    keys = [None if number % 4 == 3 else f"k{number % 3}" for number in range(len(values) * 2)]
+    kind = arrow_type(key_type(declared))
+    times = pa.array(values, pa.int64()).view(kind) if declared == "timestamp" else pa.array(values, kind)
+    job.add_table(pa.table({"k": keys, "t": pa.concat_arrays([times, times])}))
+    job.add_table(pa.table({"t": times[:1], "k": pa.array(["other"])}))
+    assert fates(read_both_ways(session, job, tmp_path)) >= {Fate.ADMITTED, Fate.NULL_KEY, *errors}
+
+
+def test_what_others_write(session: SparkSession, new_job: Callable[..., Job], tmp_path: Path) -> None:
+    """Spark's INT96, milliseconds, another zone, long offsets, columns in another order, too many or none of."""
+    job = new_job(
+        source={"file_format": "parquet", "schema": "k string, t timestamp, n bigint, d binary"}, expiry=_EVENTS
+    )
+    at = datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
+    old = datetime(1400, 1, 1, tzinfo=UTC)
+    for kind in (pa.timestamp("ms", "UTC"), pa.timestamp("us", "Asia/Kathmandu")):
+        job.add_table(pa.table({"t": pa.array([at, old, None], kind), "k": ["a", "b", "c"], "more": [1, 2, 3]}))
+    large = pa.array(["a", "ü", None], pa.large_string())
+    job.add_table(
+        pa.table({"k": large, "t": pa.array([at] * 3, pa.timestamp("us", "UTC")), "d": large.cast(pa.large_binary())})
+    )
+    target = tmp_path / "by_spark"
+    session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    try:
+        session.sql(
+            "SELECT * FROM VALUES ('a', timestamp'2023-11-14 22:13:20.123456', 7L), ('b', timestamp'0001-01-01', 8L), "
+            "(NULL, timestamp'9999-12-31 23:59:59.999999', 9L) AS t(k, t, n)"
+        ).coalesce(1).write.parquet(str(target))
+    finally:
+        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    (written,) = target.glob("*.parquet")
+    written.rename(job.directory / "in" / "zz.parquet")
+    left = read_both_ways(session, job, tmp_path)
+    assert len(left) == 4
+    assert [row["_1"].year for row in left[-1][1].to_pylist()] == [2023, 1, 9999]
+
+
+def test_many_batches_and_row_groups(session: SparkSession, new_job: Callable[..., Job], tmp_path: Path) -> None:
+    """Rows keep their numbers over batches and row groups; a file without rows is no task."""
+    job = new_job(source={"file_format": "parquet", "schema": "k string, t bigint"}, expiry=_ORDERED)
+    count = 150_000
+    table = pa.table({"k": [f"{number % 999}" for number in range(count)], "t": np.arange(count)})
+    path = job.add_table(table.slice(0, 0))
+    path = job.add_table(table)
+    times = path.stat()
+    parquet.write_table(table, path, row_group_size=7_777)
+    assert times.st_ino == path.stat().st_ino
+    (left,) = read_both_ways(session, job, tmp_path)
+    assert left[0].first_order == 1 << 40
+    assert left[1].column(0).to_pylist() == [(1 << 40) + number for number in range(count)]
+
+
+@contextmanager
+def not_plain() -> Iterator[None]:
+    """Left to Spark."""
+    with pytest.raises(NotPlain):
+        yield
+
+
+_AT = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("schema", "table", "metadata"),
+    [
+        ("k string, t bigint", {"k": pa.array(["a"]), "t": pa.array([1], pa.int32())}, {}),
+        ("k string, t int", {"k": pa.array(["a"]), "t": pa.array([1], pa.uint8())}, {}),
+        ("k string, t bigint", {"K": pa.array(["a"]), "t": pa.array([1])}, {}),
+        ("k string, t bigint", {"k": pa.array(["a"]), "K": pa.array(["b"]), "t": pa.array([1])}, {}),
+        ("k string, t bigint", {"k": pa.array([b"a"]), "t": pa.array([1])}, {}),
+        ("k string, t bigint", {"k": pa.array(["a"]).dictionary_encode(), "t": pa.array([1])}, {}),
+        ("k string, t bigint", {"other": pa.array(["a"])}, {}),
+        ("k string, t timestamp", {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us"))}, {}),
+        ("k string, t timestamp_ntz", {"k": pa.array(["a"]), "t": pa.array([1], _AT)}, {}),
+        ("k string, t timestamp", {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("ns", "UTC"))}, {}),
+        ("k string, t decimal(9,2)", {"k": pa.array(["a"]), "t": pa.array([Decimal("1.2")], pa.decimal128(9, 1))}, {}),
+        (
+            "k string, t timestamp",
+            {"k": pa.array(["a"]), "t": pa.array([1], _AT)},
+            {"org.apache.spark.legacyINT96": ""},
+        ),
+        (
+            "k string, t timestamp",
+            {"k": pa.array(["a"]), "t": pa.array([1], _AT)},
+            {"org.apache.spark.version": "2.4.8"},
+        ),
+    ],
+)
+def test_what_is_left_to_spark(
+    new_job: Callable[..., Job], schema: str, table: dict[str, pa.Array], metadata: dict[str, str]
+) -> None:
+    """Whatever is converted, could mean two columns, is of another calendar, or is an error perhaps."""
+    job = new_job(source={"file_format": "parquet", "schema": schema}, expiry=_NEVER)
+    job.add_table(pa.table(table).replace_schema_metadata(metadata))
+    with not_plain():
+        reading_of(job).parts(batch_of(job).files)
+
+
+def test_a_file_that_is_no_parquet(new_job: Callable[..., Job]) -> None:
+    """Torn, empty, gone, or an error tuple already."""
+    job = new_job(source={"file_format": "parquet", "schema": "k string"}, expiry=_NEVER)
+    path = job.add_table(pa.table({"k": ["a"]}))
+    batch, whole = batch_of(job), path.read_bytes()
+    for torn in (whole[:-1], whole[:40], b""):
+        path.write_bytes(torn)
+        with not_plain():
+            reading_of(job).parts(batch.files)
+    path.unlink()
+    with not_plain():
+        reading_of(job).parts(batch.files)
+    with not_plain():
+        reading_of(job).parts([batch.files[0].as_error(Fate.FILE_MISSING, "gone")])
+
+
+@pytest.mark.parametrize("change", ["time", "bytes", "pages"])
+def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
+    """Between listing and the end of reading: Spark has to say what becomes of it."""
+    job = new_job(source={"file_format": "parquet", "schema": "k string"}, expiry=_NEVER)
+    path = job.add_table(pa.table({"k": [f"{number}" for number in range(100_000)]}))
+    reading = reading_of(job)
+    (part,) = reading.parts(batch_of(job).files)
+    times = path.stat()
+    records = reading.records(part)
+    first = next(records)
+    assert first.num_rows == 65_536
+    if change == "pages":
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 2_000] = bytes(2_000)
+        path.write_bytes(data)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        records = reading.records(part)
+    elif change == "time":
+        path.touch()
+    else:
+        with path.open("ab") as file:
+            file.write(b"more")
+    with not_plain():
+        list(records)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"source": {"file_format": "json", "schema": "k string, t bigint"}},
+        {"digest": "secure"},
+        {"spark": {"spark.sql.caseSensitive": "true"}},
+        {"source": {"file_format": "parquet", "schema": "k string, t array<int>"}},
+        {"source": {"file_format": "parquet", "schema": "k string, `t.u` bigint"}},
+        {"source": {"file_format": "parquet", "schema": "k decimal(20,0), t bigint"}},
+        {"source": {"file_format": "parquet", "schema": "k string, t decimal(9,2)"}, "expiry": _ORDERED},
+    ],
+)
+def test_jobs_that_read_by_spark(new_job: Callable[..., Job], settings: dict[str, Any]) -> None:
+    """Other formats and types, other settings of Spark's: its expressions decide."""
+    job = new_job(
+        **{"source": {"file_format": "parquet", "schema": "k string, t bigint"}, "expiry": _NEVER, **settings}
+    )
+    assert parquet_reading(job.config, SALT) is None
+
+
+def test_what_is_left_to_spark_is_judged_all_the_same(new_job: Callable[..., Job], tmp_path: Path) -> None:
+    """A window with one file that is not plain goes by Spark as a whole; the next one does not."""
+    job = new_job(
+        source={"file_format": "parquet", "schema": "k string, t bigint", "max_files_per_batch": 2}, expiry=_ORDERED
+    )
+    job.add_table(pa.table({"k": ["a", "b"], "t": [1, 2]}))
+    job.add_table(pa.table({"k": ["a", "c"], "t": pa.array([1, 2], pa.int32())}))
+    job.add_table(pa.table({"k": ["b", "d"], "t": [2, 3]}))
+    job.run()
+    assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b", "c", "d"]
+    assert sorted((row["k"], row["_dedup"]["window"]) for row in job.rows("duplicate")) == [("a", 0), ("b", 1)]
