@@ -1,8 +1,9 @@
 """The bytes of retired pieces, deleted beside the windows: no window waits for RocksDB to open, or to compact.
 
 The judging thread asks for what is deletable, goes on, and takes the result at the end of a later window; until then
-the log goes on naming the pieces as retired. There is one deletion at a time. What becomes deletable meanwhile, what a
-writer held, and what an error or a crash left, is asked for again, for asking twice does no harm.
+the log goes on naming the pieces as retired. Meanwhile a thread waits for a process that deletes (`deleting_process`).
+There is one deletion at a time. What becomes deletable meanwhile, what a writer held, and what an error, a crash or the
+end of that process left, is asked for again, for asking twice does no harm.
 
 What is deleted may not have become live again since it was asked for:
 
@@ -19,11 +20,11 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 from bucket_store import failpoints
-from bucket_store.backend import PieceStore
+from bucket_store.backend import Located
 from bucket_store.log_values import RetiredPiece
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,15 @@ Aside: TypeAlias = Callable[[Callable[[], None]], object]
 """Runs an action beside what goes on; once at a time."""
 
 
+class Deletes(Protocol):
+    """Who deletes: the pieces themselves (`PieceStore`), or a process for it (`DeletingProcess`)."""
+
+    def delete(
+        self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
+    ) -> tuple[Located, ...]:
+        """See `PieceStore.delete`."""
+
+
 def on_a_thread(action: Callable[[], None]) -> None:
     """The usual `Aside`. The thread does not keep a process alive that has to end."""
     threading.Thread(target=action, name="deleting-pieces", daemon=True).start()
@@ -43,7 +53,7 @@ def on_a_thread(action: Callable[[], None]) -> None:
 class Deletion:
     """Deletes pieces aside. For the thread that judges; `close` for whoever ends the job, once no window runs."""
 
-    def __init__(self, pieces: PieceStore, aside: Aside = on_a_thread) -> None:
+    def __init__(self, pieces: Deletes, aside: Aside = on_a_thread) -> None:
         self._pieces = pieces
         self._aside = aside
         self._asked: tuple[RetiredPiece, ...] = ()
@@ -110,7 +120,7 @@ class Deletion:
 class _Request:
     """One deletion: what to do, for the thread that does it, and what it came to once `is_over`."""
 
-    def __init__(self, pieces: PieceStore, dying: Sequence[RetiredPiece], keep: Collection[str], epoch: int) -> None:
+    def __init__(self, pieces: Deletes, dying: Sequence[RetiredPiece], keep: Collection[str], epoch: int) -> None:
         self._pieces = pieces
         self._keep = keep
         self._epoch = epoch

@@ -25,6 +25,7 @@ from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
 from deduper.config import Config, FilesSource, KafkaSource
+from deduper.deleting_process import DeletingProcess
 from deduper.errors import DeduperError
 from deduper.file_batch import FileBatches
 from deduper.full_disk import cannot_write
@@ -149,7 +150,8 @@ class _Job:
         self._on_progress = on_progress
         jobs = SparkJobs(session, config, owned.log.manifest.salt)
         judge = WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))
-        self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock, owned.topics)
+        self._deleter = DeletingProcess(owned.pieces.url)
+        self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock, owned.topics, deleter=self._deleter)
         self._source = _batch_source(config, owned, stop)
         self._stop = stop
         self._working = threading.Lock()
@@ -160,7 +162,7 @@ class _Job:
 
     def run(self, *, drain: bool) -> None:
         """Run to the end."""
-        with contextlib.closing(self._runner):
+        with contextlib.closing(self._deleter), contextlib.closing(self._runner):
             self._run(drain=drain)
 
     def _run(self, *, drain: bool) -> None:

@@ -19,7 +19,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def resident_bytes(driver: int | None = None) -> dict[str, int]:
     """RSS of the driver (`driver`, a process id; this process without one), its `jvm`, and the JVM's `workers`.
 
-    A child of the driver that is no JVM counts as nothing; zeros where there is no such process, or no /proc.
+    Other children of the driver, such as the one that deletes pieces, count as the driver; zeros where there is no such
+    process, or no /proc.
     """
     return _by_process(driver, lambda resident, _: resident)
 
@@ -37,10 +38,12 @@ def _by_process(driver: int | None, measured: Callable[[int, int], int]) -> dict
         children[parent].append(child)
         names[child] = name
     found = {"driver": measured(*_pages(pid)), "jvm": 0, "workers": 0}
-    for jvm in children[pid]:
-        if names[jvm] == "java":
-            found["jvm"] += measured(*_pages(jvm))
-            found["workers"] += sum(measured(*_pages(worker)) for worker in _descendants(jvm, children))
+    for child in children[pid]:
+        if names[child] == "java":
+            found["jvm"] += measured(*_pages(child))
+            found["workers"] += sum(measured(*_pages(worker)) for worker in _descendants(child, children))
+        else:
+            found["driver"] += measured(*_pages(child))
     return found
 
 

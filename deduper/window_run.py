@@ -32,7 +32,7 @@ from bucket_store.profile_file import Profiles, WindowProfile
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
 from deduper.config import Config
-from deduper.deleting import Aside, Deletion, on_a_thread
+from deduper.deleting import Aside, Deletes, Deletion, on_a_thread
 from deduper.errors import UsageError
 from deduper.output_names import TopicPlace
 from deduper.progress import BatchProgress
@@ -72,7 +72,7 @@ class WindowRunner:
     """Runs windows one after another for the owner of a store. Not for several threads.
 
     Everything goes through the file system that `log` was opened on. `aside` runs what no window has to wait for; it is
-    ended by `close`.
+    ended by `close`. `deleter` deletes dead pieces there, `pieces` itself without one.
     """
 
     def __init__(
@@ -84,10 +84,11 @@ class WindowRunner:
         wall_clock_us: Callable[[], int],
         topics: TopicPorts | None = None,
         aside: Aside = on_a_thread,
+        deleter: Deletes | None = None,
     ) -> None:
         self._config = config
         self._log = log
-        self._deletion = Deletion(pieces, aside)
+        self._deletion = Deletion(deleter or pieces, aside)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
         self._topics = topics

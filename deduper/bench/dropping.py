@@ -30,6 +30,7 @@ from deduper.bench.seeding import append_shards, commit_window
 from deduper.bench.workload import PERIOD_HOURS, START_US, Workload
 from deduper.config import Config
 from deduper.deleting import Deletion, on_a_thread
+from deduper.deleting_process import DeletingProcess
 from deduper.owner import open_or_create
 from deduper.table_places import table_settings
 
@@ -92,7 +93,9 @@ def _delete(log: CommitLog, pieces: PieceStore) -> tuple[float, float]:
 
         on_a_thread(run)
 
-    deletion = Deletion(pieces, aside)
+    deleter = DeletingProcess(pieces.url)
+    deleter.delete(())  # begins the process, which serves all buckets of a run
+    deletion = Deletion(deleter, aside)
     began = time.perf_counter()
     state = log.state
     gone = deletable(state, oldest_view=state.next_number, now_us=state.last_wall_us, grace_us=0)
@@ -111,7 +114,9 @@ def _delete(log: CommitLog, pieces: PieceStore) -> tuple[float, float]:
     through = deletion.result()
     assert through == gone[-1].at_number, "not all was deleted"
     log.forget_retired(through)
-    return handed - began + stopped + time.perf_counter() - taking, deletion.seconds
+    waited = handed - began + stopped + time.perf_counter() - taking
+    deleter.close()
+    return waited, deletion.seconds
 
 
 def _open_all(config: Config, log: CommitLog, pieces: PieceStore, *, load: int | None = None) -> float:

@@ -28,9 +28,9 @@ _TASK_FAILURES = 8
 
 
 def points() -> dict[str, str]:
-    """Every failpoint, and whether it is in the `driver` or in a `worker`, as docs/failpoints.md says."""
+    """Every failpoint, and whether it is in the `driver`, in a `worker` or in the `deleter`; see docs/failpoints.md."""
     lines = (ROOT / "docs" / "failpoints.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"^\| `([a-z0-9.]+)` \| (driver|worker) \|", lines, re.MULTILINE))
+    return dict(re.findall(r"^\| `([a-z0-9.]+)` \| (driver|worker|deleter) \|", lines, re.MULTILINE))
 
 
 # Where a start stands before there is a JVM, and what only some kill leaves for it.
@@ -63,12 +63,12 @@ class Kill:
     @property
     def armed(self) -> str:
         """The failpoint's setting."""
-        in_worker = points()[self.point] == "worker"
+        where = points()[self.point]
         action = {
-            DRIVER: "kill-driver" if in_worker else "kill",
+            DRIVER: "kill" if where == "driver" else "kill-driver",
             MACHINE: "kill-all",
             JVM: "kill-jvm",
-            WORKER: "kill" if in_worker else "kill-worker",
+            WORKER: "kill" if where == "worker" else "kill-worker",
         }[self.victim]
         return f"{self.point}={action}@{self.nth}"
 

@@ -1,0 +1,137 @@
+"""A process that deletes pieces, so that whoever judges windows is neither stopped by it nor grows with it.
+
+RocksDB's binding keeps Python's interpreter to itself while it opens a database, 5 to 20 ms, and what it allocates then
+stays with the process. Here that is a process of no more use than this.
+
+    python -m deduper.deleting_process URL      the pieces of a store; requests on stdin, answers on stdout, pickled
+
+It begins with the first request and ends with its driver, however that ends: when nobody can ask any more, stdin is at
+its end. What it may delete of whose pieces, `deleting` says, also when its driver is gone or was overtaken: of that
+nothing depends on who deletes. That it was killed means no more than that the pieces are still there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from bucket_store.backend import Located, PieceStore, open_backend
+
+logger = logging.getLogger(__name__)
+
+_END_S = 5.0
+
+
+class DeletingProcess:
+    """Deletes the pieces of a store as `PieceStore.delete` does. One thread asks; any may close."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def delete(
+        self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
+    ) -> tuple[Located, ...]:
+        """Delete pieces; gives those that are still there, all of them when the process has ended meanwhile.
+
+        Raises:
+            Exception: what deleting has met there.
+        """
+        asked = tuple(pieces)
+        process = self._living()
+        if process is None:
+            return asked
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            pickle.dump((asked, frozenset(keep), writing_epoch), process.stdin)
+            process.stdin.flush()
+            answer: tuple[Located, ...] | Exception = pickle.load(process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError, ValueError):  # ValueError: closed meanwhile
+            if not self._is_closed:
+                code = process.wait()
+                logger.warning("the process that deletes pieces has ended (%d): the next window asks again", code)
+            return asked
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End the process; what it is at is asked for again at the next start. Safe to repeat."""
+        with self._lock:
+            self._is_closed = True
+            process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                logger.warning("the process that deletes pieces (%d) does not end; its disk may hang", process.pid)
+            for pipe in (process.stdin, process.stdout):
+                _let_go(pipe)
+
+    def _living(self) -> subprocess.Popen[bytes] | None:
+        with self._lock:
+            if self._is_closed:
+                return None
+            if self._process is None or self._process.poll() is not None:
+                for pipe in () if self._process is None else (self._process.stdin, self._process.stdout):
+                    _let_go(pipe)
+                root = str(Path(__file__).resolve().parent.parent)
+                paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", __name__, self._url],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                )
+            return self._process
+
+
+def _let_go(pipe: IO[bytes] | None) -> None:
+    if pipe is not None:
+        try:
+            pipe.close()
+        except BrokenPipeError:
+            logger.debug("a request was not taken any more")
+
+
+def serve(pieces: PieceStore, requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until there are no more; an error is the answer to its request."""
+    while True:
+        try:
+            asked, keep, writing_epoch = pickle.load(requests)
+        except (EOFError, pickle.UnpicklingError):
+            return  # a driver that was killed may have been in the middle of a request
+        answer: Any
+        try:
+            answer = pieces.delete(asked, keep=keep, writing_epoch=writing_epoch)
+        except Exception as error:  # noqa: BLE001  raised again by who has asked
+            answer = error
+        try:
+            pickle.dump(answer, answers)
+            answers.flush()
+        except BrokenPipeError:
+            return
+
+
+def main() -> None:
+    """See the module. Ctrl-C goes to the whole group of a terminal: the driver says when it is time."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(open_backend(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)
+    # Whatever still wants to flush has nobody to flush to.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The process that deletes pieces: does what the store does, and its death harms nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bucket_store.backend import PieceLocation
+from bucket_store.errors import CorruptionError
+from bucket_store.rocksdb_backend import RocksPieces, _writer
+from deduper.deleting_process import DeletingProcess
+
+_DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> RocksPieces:
+    """A store of pieces."""
+    return RocksPieces(tmp_path / "state")
+
+
+@pytest.fixture
+def process(pieces: RocksPieces) -> Iterator[DeletingProcess]:
+    """Who deletes there."""
+    deleter = DeletingProcess(pieces.url)
+    yield deleter
+    deleter.close()
+
+
+def two(pieces: RocksPieces, epoch: int = 1) -> tuple[PieceLocation, PieceLocation]:
+    """Two pieces of one database."""
+    first = pieces.append(shard=0, epoch=epoch, name="first", data=b"1" * 1000)
+    return first, pieces.append(shard=0, epoch=epoch, name="second", data=b"2" * 1000)
+
+
+def lying(pieces: RocksPieces) -> list[str]:
+    """The names of all pieces that lie there."""
+    return sorted(piece.name for piece in pieces.pieces())
+
+
+def pid_of(process: DeletingProcess) -> int:
+    """The process that was started."""
+    assert process._process is not None
+    return process._process.pid
+
+
+def wait_for_end(pid: int) -> None:
+    """Until a process is gone, or a zombie of somebody else's."""
+    deadline = time.monotonic() + _DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            state = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{pid} still runs")
+
+
+def test_it_deletes_as_the_store_does(pieces: RocksPieces, process: DeletingProcess) -> None:
+    """What is asked for and no more; a file in which nothing is left, but not while it may get a piece."""
+    first, second = two(pieces)
+    assert process.delete([first], keep={second.file}, writing_epoch=1) == ()
+    assert lying(pieces) == ["second"]
+    one = pid_of(process)
+    assert process.delete([second], writing_epoch=1) == ()
+    assert lying(pieces) == []
+    assert (Path(pieces.url.partition(":")[2]) / second.file).exists()
+    assert process.delete([second], writing_epoch=2) == ()
+    assert not (Path(pieces.url.partition(":")[2]) / second.file).exists()
+    assert pid_of(process) == one
+
+
+def test_what_is_held_comes_back(pieces: RocksPieces, process: DeletingProcess) -> None:
+    """A writer has the database's lock."""
+    first, _ = two(pieces)
+    with _writer(Path(pieces.url.partition(":")[2]) / first.file, 0.0) as database:
+        assert database is not None
+        assert process.delete([first], writing_epoch=1) == (first,)
+    assert process.delete([first], writing_epoch=1) == ()
+
+
+def test_an_error_is_raised_here(pieces: RocksPieces, process: DeletingProcess) -> None:
+    """As if it had been met here: of the same class, naming the file; and the process serves on."""
+    first, _ = two(pieces)
+    database = Path(pieces.url.partition(":")[2]) / first.file
+    current = (database / "CURRENT").read_bytes()
+    (database / "CURRENT").write_bytes(b"MANIFEST-999999\n")
+    with pytest.raises(CorruptionError, match="MANIFEST-999999"):
+        process.delete([first], writing_epoch=1)
+    one = pid_of(process)
+    (database / "CURRENT").write_bytes(current)
+    assert process.delete([first], writing_epoch=1) == ()
+    assert pid_of(process) == one
+
+
+def test_a_killed_process_is_begun_anew(
+    pieces: RocksPieces, process: DeletingProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that it was asked for counts as held, and a line says so; the next request finds another one."""
+    first, second = two(pieces)
+    assert process.delete([first], writing_epoch=1) == ()
+    dead = pid_of(process)
+    os.kill(dead, signal.SIGSTOP)
+    killer = subprocess.Popen([sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({dead}, 9)"])
+    assert process.delete([second], writing_epoch=1) == (second,)
+    assert killer.wait() == 0
+    assert "has ended (-9): the next window asks again" in caplog.text
+    assert process.delete([second], writing_epoch=1) == ()
+    assert pid_of(process) != dead
+
+
+def test_it_does_not_hear_an_interrupt(pieces: RocksPieces, process: DeletingProcess) -> None:
+    """Ctrl-C goes to all of a terminal's group; the driver finishes its window first."""
+    first, second = two(pieces)
+    assert process.delete([first], writing_epoch=1) == ()
+    one = pid_of(process)
+    os.kill(one, signal.SIGINT)
+    assert process.delete([second], writing_epoch=1) == ()
+    assert pid_of(process) == one
+
+
+def test_closing_ends_it_for_good(pieces: RocksPieces, process: DeletingProcess) -> None:
+    """No process is left, and none is begun any more."""
+    first, second = two(pieces)
+    assert process.delete([first], writing_epoch=1) == ()
+    one = pid_of(process)
+    process.close()
+    assert not Path("/proc", str(one)).exists()
+    assert process.delete([second], writing_epoch=1) == (second,)
+    assert process._process is None
+    process.close()
+
+
+def test_it_ends_with_its_driver(tmp_path: Path) -> None:
+    """Also with one that was killed and could tell nobody."""
+    code = (
+        "import sys, time\n"
+        "from deduper.deleting_process import DeletingProcess\n"
+        f"process = DeletingProcess('rocksdb:{tmp_path / 'state'}')\n"
+        "process.delete(())\n"
+        "print(process._process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    child = int(driver.stdout.readline())
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    wait_for_end(child)
