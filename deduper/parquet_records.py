@@ -69,7 +69,10 @@ class ParquetPart:
 
     def check(self) -> None:
         """Raises NotPlain when it is not the file any more that was listed."""
-        found = Path(self.path).stat()
+        try:
+            found = Path(self.path).stat()
+        except OSError as exc:
+            raise NotPlain(f"{self.path}: {exc.strerror}") from exc
         if (found.st_mtime_ns // 1_000_000, found.st_size) != (self.modified_ms, self.size_bytes):
             raise NotPlain(f"{self.path}: changed since it was listed")
 
@@ -237,7 +240,7 @@ def _opened(path: str) -> parquet.ParquetFile:
     """The file, never mapped: one that is cut short under a mapping ends the process."""
     try:
         return parquet.ParquetFile(pa.OSFile(path), coerce_int96_timestamp_unit="us")
-    except (OSError, pa.ArrowException) as exc:
+    except (OSError, ValueError, pa.ArrowException) as exc:  # a name may be one that only Java can write
         raise NotPlain(f"{path}: {exc}") from exc
 
 

@@ -301,7 +301,7 @@ def test_a_file_that_is_no_parquet(new_job: Callable[..., Job]) -> None:
         reading_of(job).parts([batch.files[0].as_error(Fate.FILE_MISSING, "gone")])
 
 
-@pytest.mark.parametrize("change", ["time", "bytes", "pages"])
+@pytest.mark.parametrize("change", ["time", "bytes", "pages", "gone"])
 def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
     """Between listing and the end of reading: Spark has to say what becomes of it."""
     job = new_job(source={"file_format": "parquet", "schema": "k string"}, expiry=_NEVER)
@@ -318,6 +318,8 @@ def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
         path.write_bytes(data)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         records = reading.records(part)
+    elif change == "gone":
+        path.unlink()
     elif change == "time":
         path.touch()
     else:
