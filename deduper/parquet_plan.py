@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
 from deduper.array_digests import has_array_digest
 from deduper.config import CategoryExpiry, Config, EventTimeExpiry, FilesSource, OrderedExpiry
 from deduper.output_names import file_sinks
 from deduper.parquet_records import ExpiryKind, ParquetReading, arrow_type
 from deduper.parse import UNIT_US
+
+logger = logging.getLogger(__name__)
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _HARMLESS = frozenset(
@@ -16,19 +20,16 @@ _HARMLESS = frozenset(
 
 
 def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
-    """How a job's files are read; None when by Spark: no Parquet, or something of it needs Spark's expressions."""
+    """How a job's files are read; None when by Spark, and then the log says why, if they are Parquet."""
     source = config.source
-    if not isinstance(source, FilesSource) or source.file_format != "parquet" or config.digest != "fast":
+    if not isinstance(source, FilesSource) or source.file_format != "parquet":
         return None
-    if any(name.startswith(("spark.sql.", "spark.hadoop.")) for name in config.spark.keys() - _HARMLESS):
+    obstacle = _obstacle(config)
+    kind = _expiry_kind(config)
+    if obstacle is not None or kind is None:
+        logger.info("all files are read by Spark: %s", obstacle or "the expiry key needs a cast of Spark's")
         return None
     declared = tuple((column.name, column.type) for column in source.parsed_columns)
-    # A dot would be read as a way into a nested column.
-    if any(arrow_type(kind) is None or "." in name for name, kind in declared):
-        return None
-    kind = _expiry_kind(config)
-    if kind is None or not all(has_array_digest(column.type) for column in config.key_columns):
-        return None
     numbers = {name: number for number, (name, _) in enumerate(declared)}
     unit = config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None
     return ParquetReading(
@@ -41,6 +42,25 @@ def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
         keeps_records=bool(file_sinks(config)),
         salt=salt,
     )
+
+
+def _obstacle(config: Config) -> str | None:
+    """Why the columns and keys of a job need Spark's expressions; None when they do not."""
+    if config.digest != "fast":
+        return "digest is secure"
+    for name in sorted(config.spark.keys() - _HARMLESS):
+        if name.startswith(("spark.sql.", "spark.hadoop.")):
+            return f"{name} may change what is read"
+    for column in config.source.parsed_columns:
+        if arrow_type(column.type) is None:
+            return f"column {column.name} is of type {column.type.text}"
+        # A dot would be read as a way into a nested column.
+        if "." in column.name:
+            return f"column {column.name} has a dot in its name"
+    for column in config.key_columns:
+        if not has_array_digest(column.type):
+            return f"key column {column.name} is of type {column.type.text}"
+    return None
 
 
 def _expiry_kind(config: Config) -> ExpiryKind | None:

@@ -7,6 +7,7 @@ keys dealt to the shards, the receipts, the counts.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -329,24 +330,39 @@ def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
         list(records)
 
 
+_PARQUET = {"file_format": "parquet", "schema": "k string, t bigint"}
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "reason"),
     [
-        {"source": {"file_format": "json", "schema": "k string, t bigint"}},
-        {"digest": "secure"},
-        {"spark": {"spark.sql.caseSensitive": "true"}},
-        {"source": {"file_format": "parquet", "schema": "k string, t array<int>"}},
-        {"source": {"file_format": "parquet", "schema": "k string, `t.u` bigint"}},
-        {"source": {"file_format": "parquet", "schema": "k decimal(20,0), t bigint"}},
-        {"source": {"file_format": "parquet", "schema": "k string, t decimal(9,2)"}, "expiry": _ORDERED},
+        ({"digest": "secure"}, "digest is secure"),
+        ({"spark": {"spark.sql.caseSensitive": "true"}}, "spark.sql.caseSensitive may change what is read"),
+        ({"source": {**_PARQUET, "schema": "k string, t array<int>"}}, "column t is of type array<int>"),
+        ({"source": {**_PARQUET, "schema": "k string, `t.u` bigint"}}, "column t.u has a dot in its name"),
+        ({"source": {**_PARQUET, "schema": "k decimal(20,0)"}}, "key column k is of type decimal(20,0)"),
+        (
+            {"source": {**_PARQUET, "schema": "k string, t decimal(9,2)"}, "expiry": _ORDERED},
+            "the expiry key needs a cast",
+        ),
     ],
 )
-def test_jobs_that_read_by_spark(new_job: Callable[..., Job], settings: dict[str, Any]) -> None:
-    """Other formats and types, other settings of Spark's: its expressions decide."""
-    job = new_job(
-        **{"source": {"file_format": "parquet", "schema": "k string, t bigint"}, "expiry": _NEVER, **settings}
-    )
-    assert parquet_reading(job.config, SALT) is None
+def test_jobs_that_read_by_spark(
+    new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture, settings: dict[str, Any], reason: str
+) -> None:
+    """Other types, other settings of Spark's: its expressions decide, and the log says why."""
+    job = new_job(**{"source": _PARQUET, "expiry": _NEVER, **settings})
+    with caplog.at_level(logging.INFO):
+        assert parquet_reading(job.config, SALT) is None
+    assert f"all files are read by Spark: {reason}" in caplog.text
+
+
+def test_other_formats_are_always_read_by_spark(new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
+    """And nothing is said of it."""
+    job = new_job(expiry=_NEVER)
+    with caplog.at_level(logging.INFO):
+        assert parquet_reading(job.config, SALT) is None
+    assert caplog.text == ""
 
 
 def test_what_is_left_to_spark_is_judged_all_the_same(new_job: Callable[..., Job], tmp_path: Path) -> None:
