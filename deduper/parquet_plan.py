@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
 
 from deduper.array_digests import has_array_digest
 from deduper.config import CategoryExpiry, Config, EventTimeExpiry, FilesSource, OrderedExpiry
 from deduper.output_names import file_sinks
-from deduper.parquet_records import ExpiryKind, ParquetReading, arrow_type
+from deduper.parquet_records import ExpiryKind, ParquetReading, PlainColumn, arrow_type
 from deduper.parse import UNIT_US
 
 logger = logging.getLogger(__name__)
@@ -29,11 +34,14 @@ def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
     if obstacle is not None or kind is None:
         logger.info("all files are read by Spark: %s", obstacle or "the expiry key needs a cast of Spark's")
         return None
-    declared = tuple((column.name, column.type) for column in source.parsed_columns)
-    numbers = {name: number for number, (name, _) in enumerate(declared)}
+    types = _arrow_types(source)
+    columns = [
+        PlainColumn(column.name, column.type, arrow) for column, arrow in zip(source.parsed_columns, types, strict=True)
+    ]
+    numbers = {column.name: number for number, column in enumerate(columns)}
     unit = config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None
     return ParquetReading(
-        columns=declared,
+        columns=tuple(columns),
         key=tuple(numbers[column.name] for column in config.key_columns),
         expiry=None if config.expiry_column is None else numbers[config.expiry_column.name],
         expiry_kind=kind,
@@ -44,6 +52,15 @@ def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
     )
 
 
+def _arrow_types(source: FilesSource) -> list[pa.DataType]:
+    """How Arrow has the declared columns."""
+    if all(column.type.is_scalar for column in source.parsed_columns):
+        return [arrow_type(column.type) for column in source.parsed_columns]
+    # What is in a nested type, only Spark's parser looks at.
+    struct = cast(StructType, StructType.fromDDL(source.columns))
+    return [to_arrow_type(field.dataType, timezone="UTC") for field in struct]
+
+
 def _obstacle(config: Config) -> str | None:
     """Why the columns and keys of a job need Spark's expressions; None when they do not."""
     if config.digest != "fast":
@@ -52,14 +69,12 @@ def _obstacle(config: Config) -> str | None:
         if name.startswith(("spark.sql.", "spark.hadoop.")):
             return f"{name} may change what is read"
     for column in config.source.parsed_columns:
-        if arrow_type(column.type) is None:
-            return f"column {column.name} is of type {column.type.text}"
         # A dot would be read as a way into a nested column.
         if "." in column.name:
             return f"column {column.name} has a dot in its name"
-    for column in config.key_columns:
-        if not has_array_digest(column.type):
-            return f"key column {column.name} is of type {column.type.text}"
+    for key in config.key_columns:
+        if not has_array_digest(key.type):
+            return f"key column {key.name} is of type {key.type.text}"
     return None
 
 

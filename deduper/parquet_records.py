@@ -9,7 +9,8 @@ is no opinion on what it is instead. So one place alone says what becomes of bad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,6 +46,17 @@ _ARROW = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+_LONG_OFFSETS = ((pa.string(), pa.large_string()), (pa.binary(), pa.large_binary()))
+
+
+@dataclass(frozen=True, slots=True)
+class PlainColumn:
+    """A declared column: its type as Spark has it, and as Arrow has that."""
+
+    name: str
+    kind: ColumnType
+    arrow: pa.DataType
+
 
 ExpiryKind = Literal["none", "time", "whole", "float", "category"]
 
@@ -84,7 +96,7 @@ class ParquetReading:
     `key` and `expiry` are numbers of columns. `unit_us` are the µs of one step of a whole number that is a time.
     """
 
-    columns: tuple[tuple[str, ColumnType], ...]
+    columns: tuple[PlainColumn, ...]
     key: tuple[int, ...]
     expiry: int | None
     expiry_kind: ExpiryKind
@@ -125,29 +137,27 @@ class ParquetReading:
         with _opened(part.path) as opened:
             self._check(opened, part.path)
             there = set(opened.schema_arrow.names)
-            names = [self.columns[number][0] for number in read if self.columns[number][0] in there]
+            names = [name for number in read if (name := self.columns[number].name) in there]
             batches = opened.iter_batches(_BATCH_ROWS, columns=names, use_threads=False)
             while (batch := _next(batches, part.path)) is not None:
-                columns = {number: self._column(batch, number) for number in read}
+                with _reading(part.path):
+                    columns = {number: self._column(batch, number) for number in read}
                 yield self._judged(columns, first, batch.num_rows)
                 first += batch.num_rows
         part.check()
 
     def _column(self, batch: pa.RecordBatch, number: int) -> pa.Array:
-        name, kind = self.columns[number]
-        wanted = arrow_type(kind)
-        at = batch.schema.get_field_index(name)
+        wanted = self.columns[number].arrow
+        at = batch.schema.get_field_index(self.columns[number].name)
         if at < 0:
             return pa.nulls(batch.num_rows, wanted)
         column = batch.column(at)
-        if column.type == wanted:
-            return column
         # Times of INT96 are of UTC and do not say so; the others change in nothing but how they are written down.
-        return column.view(wanted) if column.type == pa.timestamp("us") else column.cast(wanted)
+        return column if column.type == wanted else column.cast(wanted)
 
     def _judged(self, columns: dict[int, pa.Array], first: int, rows: int) -> pa.RecordBatch:
         key = [columns[number] for number in self.key]
-        hi, lo = array_digest(key, [self.columns[number][1] for number in self.key], self.salt)
+        hi, lo = array_digest(key, [self.columns[number].kind for number in self.key], self.salt)
         fate = np.full(rows, int(Fate.ADMITTED), np.int8)
         expiry = self._expiry(columns, fate, rows)
         if self.null_is_error:
@@ -198,16 +208,15 @@ class ParquetReading:
             raise NotPlain(f"{path}: its times may be of the old calendar")
         fields = {field.name: field.type for field in opened.schema_arrow}
         lower = [name.lower() for name in opened.schema_arrow.names]
-        physical = {
-            column.path: column.physical_type for column in map(opened.schema.column, range(len(opened.schema)))
-        }
-        for name, kind in self.columns:
+        leaves = {leaf.path: leaf.physical_type for leaf in map(opened.schema.column, range(len(opened.schema)))}
+        for column in self.columns:
+            name = column.name
             found = fields.get(name)
             if lower.count(name.lower()) != (found is not None):
                 raise NotPlain(f"{path}: more than one column, or another, could be meant by {name}")
-            if found is not None and not _is_plain(found, physical.get(name, ""), kind):
-                raise NotPlain(f"{path}: {name} is of type {found}, declared {kind.text}")
-        if not any(name in fields for name, _ in self.columns):
+            if found is not None and not _is_plain(found, column, leaves):
+                raise NotPlain(f"{path}: {name} is of type {found}, declared {column.kind.text}")
+        if not any(column.name in fields for column in self.columns):
             raise NotPlain(f"{path}: none of the declared columns")
 
 
@@ -219,33 +228,61 @@ def read_part(task: ReadTask, reading: ParquetReading, part: ParquetPart) -> Rea
         return str(exc)
 
 
-def arrow_type(kind: ColumnType) -> pa.DataType | None:
-    """How Arrow has a scalar type of Spark's; None for all others."""
+def arrow_type(kind: ColumnType) -> pa.DataType:
+    """How Arrow has a scalar type of Spark's."""
     if kind.name == "decimal":
         return pa.decimal128(kind.precision or 10, kind.scale or 0)
-    return _ARROW.get(kind.name)
+    return _ARROW[kind.name]
 
 
-def _is_plain(found: pa.DataType, physical: str, kind: ColumnType) -> bool:
-    if kind.name in ("timestamp", "timestamp_ntz"):
+def _is_plain(found: pa.DataType, declared: PlainColumn, physical: Mapping[str, str]) -> bool:
+    """Whether a column of a file is just as declared; `physical` are the types of all its leaves, by path."""
+    ours, wanted = list(_leaves(found, declared.name)), list(_leaves(declared.arrow, declared.name))
+    lying = [path for path in physical if path == declared.name or path.startswith(f"{declared.name}.")]
+    # The paths tell the names in structs, and lists of today's layout from all others.
+    if not [path for path, _ in ours] == [path for path, _ in wanted] == lying:
+        return False
+    return all(_is_plain_leaf(ours[at][1], wanted[at][1], physical[path]) for at, path in enumerate(lying))
+
+
+def _leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+    """(path, type) of the leaves of a column, as a file of today's layout has them."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(field.type, f"{path}.{field.name}")
+    elif pa.types.is_map(kind):
+        yield from _leaves(kind.key_type, f"{path}.key_value.key")
+        yield from _leaves(kind.item_type, f"{path}.key_value.value")
+    elif pa.types.is_list(kind):
+        yield from _leaves(kind.value_type, f"{path}.list.element")
+    else:
+        yield path, kind
+
+
+def _is_plain_leaf(found: pa.DataType, wanted: pa.DataType, physical: str) -> bool:
+    if pa.types.is_timestamp(wanted):
         if not pa.types.is_timestamp(found) or found.unit not in ("us", "ms"):
             return False
         is_of_utc = found.tz is not None or physical == "INT96"
-        return is_of_utc == (kind.name == "timestamp")
-    large = {"string": pa.large_string(), "binary": pa.large_binary()}.get(kind.name)
-    return bool(found == arrow_type(kind) or (large is not None and found == large))
+        return is_of_utc == (wanted.tz is not None)
+    return found == wanted or (wanted, found) in _LONG_OFFSETS
 
 
 def _opened(path: str) -> parquet.ParquetFile:
     """The file, never mapped: one that is cut short under a mapping ends the process."""
-    try:
+    with _reading(path):
         return parquet.ParquetFile(pa.OSFile(path), coerce_int96_timestamp_unit="us")
-    except (OSError, ValueError, pa.ArrowException) as exc:  # a name may be one that only Java can write
-        raise NotPlain(f"{path}: {exc}") from exc
 
 
 def _next(batches: Iterator[pa.RecordBatch], path: str) -> pa.RecordBatch | None:
-    try:
+    with _reading(path):
         return next(batches, None)
-    except (OSError, pa.ArrowException) as exc:
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Whatever Arrow says of a file, Spark is to say."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as exc:
         raise NotPlain(f"{path}: {exc}") from exc
