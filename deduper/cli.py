@@ -402,6 +402,10 @@ def bench(
     verbose: VerboseOption = False,
 ) -> None:
     """Measure the service, the same pipeline without it and Spark's own dedup side by side; writes JSON and a page."""
+    from deduper.allocation import keep_few_arenas
+
+    keep_few_arenas()  # as `run` does: what is measured is the service
+
     from deduper.bench.answers import Call, answer
     from deduper.bench.plan import Wishes
     from deduper.logs import configure_logging
