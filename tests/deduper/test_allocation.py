@@ -1,0 +1,64 @@
+"""Few arenas for many threads, here and in what is started; what the user has set stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Threads that allocate at the same time get an arena each, as long as there may be more: 64 MB of addresses, aligned.
+_MANY_THREADS = """
+import ctypes, os, threading
+{first}
+malloc = ctypes.CDLL(None).malloc
+malloc.restype = ctypes.c_void_p
+together = threading.Barrier(13)
+def allocate():
+    together.wait()
+    assert malloc(1000)
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(12)]
+for thread in threads: thread.start()
+together.wait(); together.wait()
+for thread in threads: thread.join()
+lines = [line.split() for line in open("/proc/self/maps")]
+starts = [int(words[0].split("-")[0], 16) for words in lines if words[1] == "rw-p" and len(words) == 5]
+print(sum(start % (64 << 20) == 0 for start in starts), os.environ.get("MALLOC_ARENA_MAX"))
+print(os.environ.get("ARROW_DEFAULT_MEMORY_POOL"))
+"""
+_CALL = "from deduper.allocation import keep_few_arenas; keep_few_arenas()"
+
+
+def arenas(first: str, **environment: str) -> tuple[int, str, str]:
+    """How many a process has for its threads besides the first one's, and what it hands on to its children."""
+    clean = {name: value for name, value in os.environ.items() if name not in _NAMES}
+    told = subprocess.run(
+        [sys.executable, "-c", _MANY_THREADS.format(first=first)],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    return int(told[0]), told[1], told[2]
+
+
+_NAMES = ("MALLOC_ARENA_MAX", "ARROW_DEFAULT_MEMORY_POOL")
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
+)
+def test_few_arenas_for_many_threads() -> None:
+    """Four in all, where there were more; children hear of it."""
+    without, *_ = arenas("")
+    count, limit, pool = arenas(_CALL)
+    assert count <= 3 < without
+    assert (limit, pool) == ("4", "system")
+
+
+def test_what_the_user_has_set_stays() -> None:
+    """One arena, and Arrow's own allocator."""
+    count, limit, pool = arenas(_CALL, MALLOC_ARENA_MAX="1", ARROW_DEFAULT_MEMORY_POOL="mimalloc")
+    assert (count, limit, pool) == (0, "1", "mimalloc")
