@@ -5,9 +5,10 @@ stays with the process. Here that is a process of no more use than this.
 
     python -m deduper.deleting_process URL      the pieces of a store; requests on stdin, answers on stdout, pickled
 
-It begins with the first request and ends with its driver, however that ends: when nobody can ask any more, stdin is at
-its end. What it may delete of whose pieces, `deleting` says, also when its driver is gone or was overtaken: of that
-nothing depends on who deletes. That it was killed means no more than that the pieces are still there.
+It begins with the first request, makes place for another after some, since not all that RocksDB allocates is given back,
+and ends with its driver, however that ends: when nobody can ask any more, stdin is at its end. What it may delete of
+whose pieces, `deleting` says, also when its driver is gone or was overtaken: of that nothing depends on who deletes.
+That it was killed means no more than that the pieces are still there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from bucket_store.backend import Located, PieceStore, open_backend
 logger = logging.getLogger(__name__)
 
 _END_S = 5.0
+_REQUESTS = 200
+"""How many a process answers: a database each, so one bucket of a store of 200 shards, or 100 of one of two."""
 
 
 class DeletingProcess:
@@ -36,6 +39,7 @@ class DeletingProcess:
     def __init__(self, url: str) -> None:
         self._url = url
         self._process: subprocess.Popen[bytes] | None = None
+        self._answers = 0
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -62,6 +66,7 @@ class DeletingProcess:
                 code = process.wait()
                 logger.warning("the process that deletes pieces has ended (%d): the next window asks again", code)
             return asked
+        self._answers += 1
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -71,22 +76,17 @@ class DeletingProcess:
         with self._lock:
             self._is_closed = True
             process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                logger.warning("the process that deletes pieces (%d) does not end; its disk may hang", process.pid)
-            for pipe in (process.stdin, process.stdout):
-                _let_go(pipe)
+        _end(process)
 
     def _living(self) -> subprocess.Popen[bytes] | None:
         with self._lock:
             if self._is_closed:
                 return None
+            if self._process is not None and self._answers >= _REQUESTS:
+                _end(self._process)
             if self._process is None or self._process.poll() is not None:
-                for pipe in () if self._process is None else (self._process.stdin, self._process.stdout):
-                    _let_go(pipe)
+                self._answers = 0
+                _let_go(self._process)
                 root = str(Path(__file__).resolve().parent.parent)
                 paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
                 self._process = subprocess.Popen(
@@ -98,12 +98,25 @@ class DeletingProcess:
             return self._process
 
 
-def _let_go(pipe: IO[bytes] | None) -> None:
-    if pipe is not None:
-        try:
-            pipe.close()
-        except BrokenPipeError:
-            logger.debug("a request was not taken any more")
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is None:
+        return
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        logger.warning("the process that deletes pieces (%d) does not end; its disk may hang", process.pid)
+    _let_go(process)
+
+
+def _let_go(process: subprocess.Popen[bytes] | None) -> None:
+    """Close what leads to a process that has ended."""
+    for pipe in () if process is None else (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                logger.debug("a request was not taken any more")
 
 
 def serve(pieces: PieceStore, requests: IO[bytes], answers: IO[bytes]) -> None:

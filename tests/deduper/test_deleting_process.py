@@ -15,6 +15,7 @@ import pytest
 from bucket_store.backend import PieceLocation
 from bucket_store.errors import CorruptionError
 from bucket_store.rocksdb_backend import RocksPieces, _writer
+from deduper import deleting_process
 from deduper.deleting_process import DeletingProcess
 
 _DEADLINE_S = 30.0
@@ -116,6 +117,22 @@ def test_a_killed_process_is_begun_anew(
     assert "has ended (-9): the next window asks again" in caplog.text
     assert process.delete([second], writing_epoch=1) == ()
     assert pid_of(process) != dead
+
+
+def test_it_makes_place_for_another(
+    pieces: RocksPieces, process: DeletingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many requests, so that what it has allocated is bounded; none is lost."""
+    monkeypatch.setattr(deleting_process, "_REQUESTS", 2)
+    first, second = two(pieces)
+    third = pieces.append(shard=0, epoch=1, name="third", data=b"3")
+    ids = []
+    for piece in (first, second, third):
+        assert process.delete([piece], writing_epoch=1) == ()
+        ids.append(pid_of(process))
+    assert ids[0] == ids[1] != ids[2]
+    assert not Path("/proc", str(ids[0])).exists()
+    assert lying(pieces) == []
 
 
 def test_it_does_not_hear_an_interrupt(pieces: RocksPieces, process: DeletingProcess) -> None:
