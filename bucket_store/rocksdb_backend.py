@@ -218,7 +218,7 @@ def _options(*, create: bool) -> Options:
     options.set_compression_type(DBCompressionType.none())
     options.set_keep_log_file_num(1)
     options.set_manifest_preallocation_size(4096)
-    # Without a limit every table file of a database is opened with it, and a piece is one: of 1,000 pieces 17 ms a time.
+    # Without a limit every table file of a database is opened with it, and a piece is one: of 1,000 pieces in 17 ms.
     options.set_max_open_files(_TABLES_KEPT_OPEN)
     options.set_skip_stats_update_on_db_open(True)
     return options

@@ -5,10 +5,10 @@ stays with the process. Here that is a process of no more use than this.
 
     python -m deduper.deleting_process URL      the pieces of a store; requests on stdin, answers on stdout, pickled
 
-It begins with the first request, makes place for another after some, since not all that RocksDB allocates is given back,
-and ends with its driver, however that ends: when nobody can ask any more, stdin is at its end. What it may delete of
-whose pieces, `deleting` says, also when its driver is gone or was overtaken: of that nothing depends on who deletes.
-That it was killed means no more than that the pieces are still there.
+It begins with the first request, makes place for another after some, since RocksDB does not give back all it takes, and
+ends with its driver, however that ends: when nobody can ask any more, stdin is at its end. What it may delete of whose
+pieces, `deleting` says, also when its driver is gone or was overtaken: of that nothing depends on who deletes. That it
+was killed means no more than that the pieces are still there.
 """
 
 from __future__ import annotations
