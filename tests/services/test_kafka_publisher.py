@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -158,10 +159,13 @@ def test_who_has_looked_cannot_be_overtaken(broker: Broker, new_job: Callable[..
 
 def test_two_at_once(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Two that fence each other again and again, each believing to be the owner: still each row once."""
-    job = new_job(windows=6, rows=100)
+    # So many windows that neither is through before the other has begun.
+    job = new_job(windows=30, rows=20)
+    together = threading.Barrier(2)
 
     def insist(number: int) -> int:
         publisher, fenced, window = job.publisher(), 0, 0
+        together.wait(60)
         while window < len(job.staged.files):
             try:
                 job.publish(publisher, [window])

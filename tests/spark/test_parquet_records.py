@@ -410,6 +410,19 @@ def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
         list(records)
 
 
+@contextmanager
+def heard(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """What the plan logs is in `caplog`, also after a command of another test has set up logging."""
+    logger = logging.getLogger("deduper.parquet_plan")
+    logger.addHandler(caplog.handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(caplog.handler)
+        logger.setLevel(logging.NOTSET)
+
+
 _PARQUET = {"file_format": "parquet", "schema": "k string, t bigint"}
 
 
@@ -431,7 +444,7 @@ def test_jobs_that_read_by_spark(
 ) -> None:
     """Other types, other settings of Spark's: its expressions decide, and the log says why."""
     job = new_job(**{"source": _PARQUET, "expiry": _NEVER, **settings})
-    with caplog.at_level(logging.INFO):
+    with heard(caplog):
         assert parquet_reading(job.config, SALT) is None
     assert f"all files are read by Spark: {reason}" in caplog.text
 
@@ -439,7 +452,7 @@ def test_jobs_that_read_by_spark(
 def test_other_formats_are_always_read_by_spark(new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
     """And nothing is said of it."""
     job = new_job(expiry=_NEVER)
-    with caplog.at_level(logging.INFO):
+    with heard(caplog):
         assert parquet_reading(job.config, SALT) is None
     assert caplog.text == ""
 
