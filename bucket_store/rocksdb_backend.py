@@ -1,10 +1,12 @@
-"""Pieces in RocksDB (embedded, by rocksdict): one database per shard and epoch.
+"""Pieces in RocksDB (embedded, by rocksdict): databases of a shard and epoch, one after another.
 
-Root layout: `pieces/<shard, 4 digits>/<epoch, 6 digits>[-<8 random hex>].rocksdb/`. A database has one writer, under
-its LOCK; who does not get it in 2 s writes into a new database with a random suffix, which gets no second piece. Who
-deletes holds LOCK for as long as compacting takes (10 ms for 8 MB) and leaves the file `DELETING` there meanwhile: no
-writer waits for that, it begins a new database at once. All reading opens read-only, which needs no LOCK. A piece is
-one table file, ingested as a whole, with the keys
+Root layout: `pieces/<shard, 4 digits>/<epoch, 6 digits>[-<serial, 4 digits> | -<8 random hex>].rocksdb/`. The first
+database of an epoch has no serial; one that has 128 table files gets no further piece, and the next serial is begun: to
+open a database takes the longer the more it has, and every window opens one. A database has one writer, under LOCK; who
+does not get it in 2 s writes into a new database with a random suffix, which gets no second piece. Who deletes holds
+LOCK for as long as compacting takes (10 ms for 8 MB) and leaves the file `DELETING` there meanwhile: no writer waits
+for that, it begins a new database at once. All reading opens read-only, which needs no LOCK. A piece is one table file,
+ingested as a whole, with the keys
 
     <name>              piece length u64, chunk size u32 (little endian)
     <name>/<8 digits>   chunk 0, 1, 2 … of the piece, 256 KiB each, the last one shorter
@@ -49,6 +51,8 @@ CHUNK_BYTES = 256 << 10
 LOCK_WAIT_S = 2.0
 _LOCK_POLL_S = 0.02
 _READERS_KEPT = 64
+_MOST_TABLES = 128
+_RANDOM_DIGITS = 8
 _TABLES_KEPT_OPEN = 64
 _OPEN_ATTEMPTS = 5
 _INGEST = ".ingest"
@@ -86,7 +90,7 @@ class RocksPieces:
         directory = self._root / "pieces" / f"{shard:04d}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            path = directory / f"{epoch:06d}.rocksdb"
+            path = _current(directory, epoch)
             if not self._append_to(path, name, data, self._lock_wait_s):
                 path = directory / f"{epoch:06d}-{secrets.token_hex(4)}.rocksdb"
                 if not self._append_to(path, name, data, self._lock_wait_s):
@@ -129,7 +133,7 @@ class RocksPieces:
                 by_file.setdefault(path.relative_to(self._root).as_posix(), [])
         held: list[Located] = []
         for file, dying in by_file.items():
-            may_go = file not in keep and (writing_epoch is None or not _may_grow(file, writing_epoch))
+            may_go = file not in keep and (writing_epoch is None or not _may_grow(self._root / file, writing_epoch))
             if not self._delete_in(self._root / file, {piece.name for piece in dying}, may_go=may_go):
                 held += dying
         for doomed in (self._root / "pieces").glob(f"*/*{_GONE}*"):  # a deletion was cut short
@@ -330,11 +334,41 @@ def _names(database: Any) -> list[tuple[str, int]]:
     return names
 
 
-def _may_grow(file: str, epoch: int) -> bool:
-    """Whether a writer of this epoch, or of a later one, may append to a database from now on."""
-    of_epoch, _, suffix = Path(file).stem.partition("-")
-    # One with a suffix gets the one piece that it was begun for.
-    return int(of_epoch) > epoch or (int(of_epoch) == epoch and not suffix)
+def _current(directory: Path, epoch: int) -> Path:
+    """The database of a shard that an epoch's next piece goes to; it need not be there."""
+    serial = _newest_serial(directory, epoch)
+    path = directory / _database_name(epoch, serial)
+    tables = sum(1 for _ in path.glob("*.sst"))
+    return path if tables < _MOST_TABLES else directory / _database_name(epoch, serial + 1)
+
+
+def _database_name(epoch: int, serial: int) -> str:
+    return f"{epoch:06d}-{serial:04d}.rocksdb" if serial else f"{epoch:06d}.rocksdb"
+
+
+def _newest_serial(directory: Path, epoch: int) -> int:
+    """Of the databases of an epoch that lie there; 0 when there is none."""
+    of_epoch = directory.glob(f"{epoch:06d}-*.rocksdb")
+    return max((serial for path in of_epoch if (serial := _serial(path.name)) is not None), default=0)
+
+
+def _serial(name: str) -> int | None:
+    """Of a database's name; None for one with a random suffix."""
+    suffix = name.removesuffix(".rocksdb").partition("-")[2]
+    return None if len(suffix) == _RANDOM_DIGITS else int(suffix or 0)
+
+
+def _may_grow(path: Path, epoch: int) -> bool:
+    """Whether a writer of this epoch, or of a later one, may append to a database from now on.
+
+    To the epoch's own newest: with a higher serial beside it, whoever may still write into it is of a window that is
+    judged. One with a random suffix gets the one piece that it was begun for.
+    """
+    of_epoch = int(path.name.split(".")[0].split("-")[0])
+    serial = _serial(path.name)
+    if of_epoch != epoch or serial is None:
+        return of_epoch > epoch
+    return serial >= _newest_serial(path.parent, epoch)
 
 
 def _chunk_key(name: str, number: int) -> str:

@@ -366,6 +366,36 @@ def test_file_full_segments_of_the_writers_epoch_go(tmp_path: Path, monkeypatch:
     assert [path.name for path in (tmp_path / "pieces" / "0000").iterdir()] == ["000001-0002.segment"]
 
 
+def test_rocksdb_a_database_gets_so_many_pieces_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many an owner writes, each is there; whoever opens a database opens a bounded one."""
+    monkeypatch.setattr(rocksdb_backend, "_MOST_TABLES", 3)
+    pieces = open_backend(f"rocksdb:{tmp_path}")
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"%d" % number) for number in range(8)]
+    names = ["000001", "000001-0001", "000001-0002"]
+    assert [Path(each.file).stem for each in locations] == [names[0]] * 3 + [names[1]] * 3 + [names[2]] * 2
+    assert [pieces.read(each) for each in locations] == [b"%d" % number for number in range(8)]
+    assert {(each.file, each.name, each.epoch) for each in pieces.pieces()} == {
+        (each.file, each.name, 1) for each in locations
+    }
+    another = pieces.append(shard=0, epoch=2, name="q", data=b"q")
+    assert Path(another.file).stem == "000002"
+
+
+def test_rocksdb_full_databases_of_the_writers_epoch_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the one that the next piece goes to; one that has lost all its pieces gets the next ones."""
+    monkeypatch.setattr(rocksdb_backend, "_MOST_TABLES", 2)
+    pieces = open_backend(f"rocksdb:{tmp_path}")
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"x" * 600) for number in range(6)]
+    pieces.delete(locations[:3], keep={locations[3].file}, writing_epoch=1)
+    databases = tmp_path / "pieces" / "0000"
+    assert sorted(path.name for path in databases.iterdir()) == ["000001-0001.rocksdb", "000001-0002.rocksdb"]
+    pieces.delete(locations[3:], writing_epoch=1)
+    assert [path.name for path in databases.iterdir()] == ["000001-0002.rocksdb"]
+    again = pieces.append(shard=0, epoch=1, name="again", data=b"again")
+    assert Path(again.file).name == "000001-0002.rocksdb"
+    assert pieces.read(again) == b"again"
+
+
 def test_file_a_segment_made_anew_under_a_deleter_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two delete: the slower one has opened what the faster one removes, and a writer has begun the name again."""
     pieces = FilePieces(tmp_path)

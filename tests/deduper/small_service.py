@@ -30,7 +30,16 @@ from pyarrow import parquet
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from bucket_store import failpoints, generation, manager, mapped_tables, piece_reader, table_file, table_shelf
+from bucket_store import (
+    failpoints,
+    generation,
+    manager,
+    mapped_tables,
+    piece_reader,
+    rocksdb_backend,
+    table_file,
+    table_shelf,
+)
 from bucket_store.backend import PieceStore, open_backend
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_values import LogState
@@ -285,6 +294,7 @@ def machine_of(world: World) -> Iterator[None]:
         patch.setattr(window_run, "_DELETION_BATCH", 1)
         # Some windows have one writer, others several.
         patch.setattr(write_task, "_WRITER_BYTES", 3000)
+        patch.setattr(rocksdb_backend, "_MOST_TABLES", 2)
         # Who holds a database here goes on only when the other one is through.
         patch.setitem(RocksPieces.__init__.__kwdefaults__, "lock_wait_s", 0.0)
         for module in (manager, piece_reader, staging):
