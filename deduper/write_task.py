@@ -24,6 +24,7 @@ from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import POSITION_BITS
 from deduper.dedup_column import DEDUP
+from deduper.dictionary_columns import dictionary_columns
 from deduper.full_disk import telling_where
 from deduper.kafka_rows import RECORD_COLUMNS, rows_to_send
 from deduper.shard_task import REASONS
@@ -149,9 +150,13 @@ class _FirstSeen:
     def of(self, rows: np.ndarray[Any, Any]) -> pa.StructArray:
         """Those of some rows, ascending; null where there is none."""
         if not self.rows.size:
-            return pa.nulls(rows.size, self.struct.type)
+            return self.none(rows.size)
         at = np.minimum(np.searchsorted(self.rows, rows), self.rows.size - 1)
         return self.struct.take(pa.array(at, mask=self.rows[at] != rows))
+
+    def none(self, count: int) -> pa.StructArray:
+        """Nulls, so many."""
+        return pa.nulls(count, self.struct.type)
 
 
 def _first_seen(task: WriteTask, parts: Sequence[pa.RecordBatch]) -> _FirstSeen:
@@ -211,12 +216,14 @@ class _PortFile:
         taken = batch if count == batch.num_rows else batch.filter(pa.array(mine))
         rows = np.flatnonzero(mine) + begin
         order = taken.column(0).to_numpy()
-        dedup = self._dedup(order, taken.column(1), judged.reason[rows], first_seen and first_seen.of(rows))
+        copies = first_seen and self._first_copies(first_seen, rows)
+        dedup = self._dedup(order, taken.column(1), judged.reason[rows], copies)
         names = self._task.columns
         if self._port in self._task.topics:
             first = _FIRST_COLUMN + len(names)
             record = taken.columns[first : first + RECORD_COLUMNS]
-            whole = rows_to_send(record, dedup, self._slots(order))
+            texts = {name: _without_dictionary(column) for name, column in dedup.items()}
+            whole = rows_to_send(record, texts, self._slots(order))
         else:
             columns = [taken.column(_FIRST_COLUMN + number) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
@@ -228,6 +235,10 @@ class _PortFile:
         self.rows += count
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self.drain()
+
+    def _first_copies(self, first_seen: _FirstSeen, rows: np.ndarray[Any, Any]) -> pa.StructArray:
+        """Only duplicates have a first copy."""
+        return first_seen.of(rows) if self._verdict == Verdict.DUPLICATE else first_seen.none(rows.size)
 
     def _slots(self, order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Who sends each row."""
@@ -270,6 +281,7 @@ class _PortFile:
                     self._path,
                     table.schema,
                     compression=self._task.codec,
+                    use_dictionary=dictionary_columns(table),
                     store_schema=False,
                     store_decimal_as_integer=True,
                     write_page_checksum=True,
@@ -283,10 +295,14 @@ class _PortFile:
                 self._writer.close()
 
 
-def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.Array:
-    """Texts by their codes; null for a negative one."""
+def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.DictionaryArray:
+    """Texts by their codes; null for a negative one. To a reader of a file they are text."""
     known = pa.array(codes, mask=codes < 0)
-    return pa.DictionaryArray.from_arrays(known, pa.array(texts, pa.string())).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(known, pa.array(texts, pa.string()))
+
+
+def _without_dictionary(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def is_small(record_bytes: int) -> bool:

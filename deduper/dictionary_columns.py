@@ -1,0 +1,52 @@
+"""Which columns of a Parquet file are worth a dictionary: those whose values repeat.
+
+For the others a writer hashes value after value until the dictionary is full, and then throws it away: a fifth of the
+time of writing, and a larger file. Arrow takes the columns that get one by their paths in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+_SAMPLE = 4096
+"""Rows that are looked at; only the size of the file depends on what they show."""
+
+
+def dictionary_columns(table: pa.Table) -> list[str]:
+    """Paths of the leaves of a table's columns that repeat: at most half of the values of its first rows are new.
+
+    Elements of lists and maps are not looked at: they get one, and so do columns of nulls.
+    """
+    return [path for name in table.column_names for path in _repeating(name, table.column(name).slice(0, _SAMPLE))]
+
+
+def _repeating(path: str, values: pa.ChunkedArray) -> Iterator[str]:
+    if pa.types.is_struct(values.type):
+        names = [field.name for field in values.type]
+        for name, part in zip(names, values.flatten(), strict=True):
+            yield from _repeating(f"{path}.{name}", part)
+    elif pa.types.is_nested(values.type):
+        yield from _leaves(path, values.type)
+    elif pa.types.is_dictionary(values.type) or _repeat(values):
+        yield path
+
+
+def _repeat(values: pa.ChunkedArray) -> bool:
+    known = values.drop_null()
+    return not known or 2 * len(known.unique()) <= len(known)
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+    """All leaves of a type, as a file of Arrow's names them."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    else:
+        yield path
