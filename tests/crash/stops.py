@@ -107,5 +107,7 @@ def _stop(
         raise AssertionError(f"{what}: not ended in {within_s} s\n{scene.output()}") from None
     ledger.note_stop(what, time.monotonic() - sent)
     assert code in codes, f"{what}: exit code {code}\n{scene.output()}"
+    told = scene.output().rpartition("\n--- ")[2]
+    assert code != 0 or " ERROR " not in told, f"{what}: whoever asks a job to stop reads of an error\n{told}"
     wait_until(f"{what}: no process left", lambda: not living(driver), 30)
     return code
