@@ -214,7 +214,7 @@ class Config(Section):
     )
     spark: dict[str, SparkValue] = Field(
         default_factory=dict,
-        description="Any Spark setting, such as `spark.master: local[4]`",
+        description="Any Spark setting, such as `spark.master: local[4]`; JVM options are put behind our own",
         examples=['{spark.master: "local[4]"}'],
     )
 

@@ -6,6 +6,7 @@ import contextlib
 import locale
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,18 +68,18 @@ _SETTINGS = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "20",
     "spark.log.level": "ERROR",
-    # Without a file of its own Spark tells the terminal about its logging first.
-    "spark.driver.extraJavaOptions": " ".join(
-        (
-            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
-            # Arrow checks every write twice otherwise; Spark's writer never leaves a vector's bounds.
-            "-Darrow.enable_unsafe_memory_access=true",
-            "-Darrow.enable_null_check_for_get=false",
-            "-XX:+UseParallelGC",
-        )
-    ),
     **SPARK_SETTINGS,
 }
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_OUR_JAVA_OPTIONS = (
+    # Without a file of its own Spark tells the terminal about its logging first.
+    f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    # Arrow checks every write twice otherwise; Spark's writer never leaves a vector's bounds.
+    "-Darrow.enable_unsafe_memory_access=true",
+    "-Darrow.enable_null_check_for_get=false",
+)
+_COLLECTOR, _OUR_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b"), "-XX:+UseParallelGC"
 
 
 def start_session(config: Config) -> SparkSession:
@@ -95,10 +96,12 @@ def start_session(config: Config) -> SparkSession:
         # Java would read no file whose name has a letter beyond ASCII.
         os.environ["LC_ALL"] = "C.UTF-8"
     builder = SparkSession.builder.appName(f"deduper {config.name}")
-    settings = dict(_SETTINGS)
+    settings: dict[str, object] = dict(_SETTINGS)
     if isinstance(config.source, KafkaSource):
         settings |= connector_settings(config.spark, avro=config.source.value.format == "avro")
-    for name, value in {**settings, **config.spark}.items():
+    settings |= config.spark
+    settings[_JAVA_OPTIONS] = java_options(str(config.spark.get(_JAVA_OPTIONS, "")))
+    for name, value in settings.items():
         builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
     children = _children()
     try:
@@ -108,6 +111,12 @@ def start_session(config: Config) -> SparkSession:
         # Interrupted before it could say where it listens, a JVM waits for ever, and is nobody's.
         kill_children(but=children)
         raise
+
+
+def java_options(asked_for: str) -> str:
+    """The JVM's options: ours, then those asked for, which win; of two collectors it would take neither."""
+    ours = _OUR_JAVA_OPTIONS if _COLLECTOR.search(asked_for) else (*_OUR_JAVA_OPTIONS, _OUR_COLLECTOR)
+    return " ".join((*ours, asked_for)).rstrip()
 
 
 @contextlib.contextmanager
