@@ -64,6 +64,10 @@ class FileBatch:
             for ordinal, file in enumerate(self.files)
         )
 
+    @property
+    def offset_ranges(self) -> None:
+        return None
+
     def tuples(self, session: SparkSession) -> DataFrame:
         readable = [file for file in self.files if file.fate is Fate.ADMITTED]
         if not readable:

@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 
 from deduper.clock import ClockRules
 from deduper.config import Config
+from deduper.config_kafka import KafkaSource
 from deduper.digest_columns import fast_digest, secure_digest
-from deduper.kafka_source import sent_columns
+from deduper.kafka_source import PARTITION, TOPIC, sent_columns
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.parse import CATEGORY, EXPIRY, FATE, ORDER, RAW, key_columns, record_column
 from deduper.prepared_columns import Added, Selected
@@ -39,6 +40,8 @@ class ReadPlan:
             given += [record_column(column).alias(f"_{number}") for number, column in parsed]
         if topic_sinks(config):
             given += sent_columns()
+        if isinstance(config.source, KafkaSource):
+            given += [F.col(TOPIC), F.col(PARTITION)]
         self._given = Selected(session, given)
 
     def records(self, tuples: DataFrame, clock: ClockRules | None) -> DataFrame:

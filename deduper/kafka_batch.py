@@ -98,10 +98,18 @@ class KafkaBatch:
             for ordinal, taken in enumerate(self.ranges)
         )
 
+    @property
+    def offset_ranges(self) -> tuple[OffsetRange, ...]:
+        return self.ranges
+
     def tuples(self, session: SparkSession) -> DataFrame:
-        source = self.batches.source
-        frame = kafka_range_frame(session, source, self.ranges) if self.frame is None else self.frame
-        return self.batches.plan(session).tuples(frame, self.ranges)
+        if not self.ranges:
+            frame = self.spark_frame.filter("false")
+        elif self.frame is None:
+            frame = kafka_range_frame(session, self.batches.source, self.ranges)
+        else:
+            frame = self.frame
+        return self.batches.plan(session).tuples(frame)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
         self.batches.watch.bear(error)

@@ -1,8 +1,7 @@
 """The Kafka source: Spark's stream reads the topics and cuts batches; which of their offsets count is ours.
 
 A batch's frame holds every record between the offsets in Spark's checkpoint. Those that the store has judged already
-are left out by the ranges of the window (`kafka_offsets`), which also give every record its place: the ordinal of its
-topic partition among those of the window, and its offset from the range's start.
+are left out by the reading tasks, which also give every record its place (`kafka_places`).
 """
 
 from __future__ import annotations
@@ -15,11 +14,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deduper.avro_value import MARK, avro_record, has_valid_text, is_whole
-from deduper.clock import POSITION_BITS
 from deduper.config_kafka import HEADER, KafkaSource
 from deduper.kafka_offsets import OffsetRange, write_offsets
 from deduper.parse import FATE, ORDER, RAW, REC, VALID, Steps, bare_record, text_record
-from deduper.prepared_columns import Added
 from deduper.verdict import Fate
 
 RECORD = "_record"
@@ -28,7 +25,8 @@ RECORD = "_record"
 # At DEBUG the bridge to the JVM writes every argument down, and passwords are among them.
 logging.getLogger("py4j.clientserver").setLevel(logging.INFO)
 
-_TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST = "_topic", "_partition", "_ordinal", "_first", "_past"
+TOPIC, PARTITION = "_topic", "_partition"
+"""Where the record was read: its ORDER is the offset there, until the reading task has made its place of them."""
 
 
 def kafka_stream(session: SparkSession, source: KafkaSource, starting_offsets: str) -> DataFrame:
@@ -87,30 +85,15 @@ def sent_columns() -> list[Column]:
 
 
 class KafkaPlan:
-    """Places and parses the records of a source, window by window, on one session."""
+    """Parses the records of a source, window by window, on one session."""
 
     def __init__(self, session: SparkSession, source: KafkaSource) -> None:
         self.session = session
-        is_its_place = (F.col("topic") == F.col(_TOPIC)) & (F.col("partition") == F.col(_PARTITION))
-        is_inside = (F.col("offset") >= F.col(_FIRST)) & (F.col("offset") < F.col(_PAST))
-        self._is_taken = is_its_place & is_inside
-        self._nowhere = Added(session, {ORDER: F.lit(0).cast("bigint")})
-        place = F.shiftleft(_ORDINAL, POSITION_BITS).bitwiseOR(F.col("offset") - F.col(_FIRST))
-        self._placed = Added(session, {ORDER: place})
         self._parsing = _parsing(session, source)
 
-    def tuples(self, batch: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """REC, RAW, FATE, ORDER and RECORD of every record of a batch that lies in one of the ranges."""
-        if not ranges:
-            return self._parsing.of(self._nowhere.to(batch.filter("false")))
-        values = ", ".join(
-            f"('{taken.place.topic}', {taken.place.partition}, {ordinal}L, {taken.start}L, {taken.end}L)"
-            for ordinal, taken in enumerate(ranges)
-        )
-        names = ", ".join((_TOPIC, _PARTITION, _ORDINAL, _FIRST, _PAST))
-        places = F.broadcast(self.session.sql(f"SELECT * FROM VALUES {values} AS ranges({names})"))
-        # Unordered joins scramble nothing here: a broadcast one keeps the rows of a partition as they come.
-        return self._parsing.of(self._placed.to(batch.join(places, self._is_taken)))
+    def tuples(self, batch: DataFrame) -> DataFrame:
+        """REC, RAW, FATE, ORDER, RECORD, TOPIC and PARTITION of every record of a batch."""
+        return self._parsing.of(batch)
 
 
 def _parsing(session: SparkSession, source: KafkaSource) -> Steps:
@@ -138,7 +121,8 @@ def _parsing(session: SparkSession, source: KafkaSource) -> Steps:
     raw = F.when(is_text, text).otherwise(F.base64("value"))
     whole = F.struct("key", "value", "headers", F.unix_millis("timestamp").alias("timestamp"))
     record = _with_record_columns(bare, source)
-    left = (record.alias(REC), raw.alias(RAW), fate.alias(FATE), F.col(ORDER), whole.alias(RECORD))
+    place = (F.col("offset").alias(ORDER), F.col("topic").alias(TOPIC), F.col("partition").alias(PARTITION))
+    left = (record.alias(REC), raw.alias(RAW), fate.alias(FATE), whole.alias(RECORD), *place)
     return Steps(session, parsed, left)
 
 

@@ -11,7 +11,7 @@ import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import ClockRules, PartitionClock, batch_clock
 from deduper.digests import shards_of_words
+from deduper.kafka_offsets import OffsetRange
+from deduper.kafka_places import NOWHERE, OffsetPlaces
 from deduper.verdict import Fate
 
 _FIRST_ERROR = int(Fate.MALFORMED)
@@ -33,7 +35,8 @@ class ReadTask:
     """What a reading task must know; pickled into the job.
 
     `clock` is None for the expiries whose tuples move none. `in_order` runs it tuple by tuple, otherwise every tuple
-    meets the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple.
+    meets the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple. `ranges`: what
+    the window takes of topic partitions, in source order; None where records come with their place.
     """
 
     directory: str
@@ -42,30 +45,39 @@ class ReadTask:
     in_order: bool
     keeps_latest: bool
     by_category: bool
+    ranges: tuple[OffsetRange, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadReceipt:
     """What became of one source partition's records.
 
-    `first_order` is the least source order. `categories` are the values of the task's ids, and `first_arrivals` the
-    source order at which each of them was first admitted.
+    `first_order` is the least source order, 0 without rows. `left_out` are records that the window does not take.
+    `categories` are the values of the task's ids, and `first_arrivals` the source order at which each of them was first
+    admitted.
     """
 
     name: str
     rows: int
     first_order: int
+    left_out: int = 0
     categories: tuple[str, ...] = ()
     first_arrivals: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Records of a source partition -> one row with the pickled receipt; none for a partition without records."""
+    """Records of a source partition -> one row with the pickled receipt; none for a partition without records.
+
+    With `ranges`, ORDER is an offset, and the record's topic and partition come last.
+    """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        receipt = set_aside(task, batches)
+        placed = None if task.ranges is None else _Placed(task.ranges, batches)
+        receipt = set_aside(task, placed or batches)
         if receipt is not None:
+            if placed is not None:
+                receipt = replace(receipt, left_out=placed.left_out)
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(receipt)], pa.binary())], ["receipt"])
 
     return read
@@ -96,6 +108,27 @@ def set_aside(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt 
     failpoints.hit("read.spooled")
     receipt.seconds.update({"rows": writing, "keys": time.perf_counter() - dealt, "read": dealt - began - writing})
     return receipt
+
+
+class _Placed(Iterator[pa.RecordBatch]):
+    """Kafka records with their places for ORDER, without those that the window does not take."""
+
+    def __init__(self, ranges: tuple[OffsetRange, ...], batches: Iterator[pa.RecordBatch]) -> None:
+        self._places = OffsetPlaces(ranges)
+        self._batches = batches
+        self.left_out = 0
+
+    def __next__(self) -> pa.RecordBatch:
+        given = next(self._batches)
+        *columns, topics, partitions = given.columns
+        order = self._places.of(topics, partitions.to_numpy(), columns[_ORDER_COLUMN].to_numpy())
+        columns[_ORDER_COLUMN] = pa.array(order)
+        batch = pa.RecordBatch.from_arrays(columns, given.schema.names[: len(columns)])
+        taken = order != NOWHERE
+        if taken.all():
+            return batch
+        self.left_out += int(np.count_nonzero(~taken))
+        return batch.filter(pa.array(taken))
 
 
 class _Keys:
@@ -157,7 +190,7 @@ class _Keys:
         return ReadReceipt(
             name=name,
             rows=int(order.size),
-            first_order=int(order.min()),
+            first_order=int(order.min()) if order.size else 0,
             categories=values,
             first_arrivals=arrivals,
         )

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 from pyspark.sql import DataFrame, SparkSession
 
 from bucket_store.sources_file import SourcePartition
+from deduper.kafka_offsets import OffsetRange
 
 
 class SourceBatch(Protocol):
@@ -36,8 +37,15 @@ class SourceBatch(Protocol):
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         """The source partitions as the store keeps them; `rows` are the rows that were judged of each, by ordinal."""
 
+    @property
+    def offset_ranges(self) -> tuple[OffsetRange, ...] | None:
+        """What the batch takes from topic partitions, in source order; None for a source whose tuples have places."""
+
     def tuples(self, session: SparkSession) -> DataFrame:
-        """One row a record, and one for each source partition that is an error as a whole: REC, RAW, FATE, ORDER."""
+        """One row a record, and one for each source partition that is an error as a whole: REC, RAW, FATE, ORDER.
+
+        With `offset_ranges` there may be more, ORDER is the offset, and TOPIC and PARTITION tell of what.
+        """
 
     def after_failure(self, error: Exception) -> Self:
         """The batch to try again with after Spark has failed with this error.

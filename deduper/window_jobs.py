@@ -81,7 +81,8 @@ class SparkJobs:
         column = function(*records.columns)
         rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self.session).collect()
         receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
-        return sorted(receipts, key=lambda receipt: receipt.first_order), int(counted.get["rows"])
+        left_out = sum(receipt.left_out for receipt in receipts)
+        return sorted(receipts, key=lambda receipt: receipt.first_order), int(counted.get["rows"]) - left_out
 
     def _read_plain(self, reading: ParquetReading, batch: FileBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         parts = reading.parts(batch.files)

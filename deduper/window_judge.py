@@ -138,7 +138,7 @@ class WindowJudge:
 
     def _run_jobs(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, folder: Path) -> Judgement:
         config, watch, directory = self._config, _StopWatch(), str(folder)
-        read = self._read_task(directory, judging.clock_rules(config, state, wall_us))
+        read = self._read_task(directory, batch, judging.clock_rules(config, state, wall_us))
         with self._spooling(folder):
             readers, rows = self._jobs.read(batch, read)
         watch.lap("read")
@@ -187,7 +187,7 @@ class WindowJudge:
                 raise _MemoryFull from exc
             raise
 
-    def _read_task(self, directory: str, clock: ClockRules | None) -> ReadTask:
+    def _read_task(self, directory: str, batch: SourceBatch, clock: ClockRules | None) -> ReadTask:
         in_order = self._config.clock == "arrival"
         return ReadTask(
             directory=directory,
@@ -196,6 +196,7 @@ class WindowJudge:
             in_order=in_order,
             keeps_latest=in_order and self._config.lookup == "all_live",
             by_category=isinstance(self._config.expiry, CategoryExpiry),
+            ranges=batch.offset_ranges,
         )
 
     def _shard_task(
