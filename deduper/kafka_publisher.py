@@ -31,6 +31,7 @@ from confluent_kafka.admin._config import ConfigResource
 
 from bucket_store import failpoints
 from deduper.bounded_call import HungError, bounded
+from deduper.collecting import put_off
 from deduper.errors import IntegrityError
 from deduper.kafka_errors import (
     KafkaDeniedError,
@@ -331,16 +332,17 @@ class _Slot:
             opened.looked = True
         if self._is_published(opened.position, work, subject):
             return None
-        batches = work.records(self.number)
-        first = next(batches, [])
-        opened.producer.begin_transaction()  # 3
-        opened.since = time.monotonic()
-        failpoints.hit("kafka.begun")
         sent = 0
-        for batch in chain([first], batches):
-            self._send(batch, work.number, opened, patience)  # 4
-            sent += len(batch)
-            failpoints.hit("kafka.part")
+        with put_off():
+            batches = work.records(self.number)
+            first = next(batches, [])
+            opened.producer.begin_transaction()  # 3
+            opened.since = time.monotonic()
+            failpoints.hit("kafka.begun")
+            for batch in chain([first], batches):
+                self._send(batch, work.number, opened, patience)  # 4
+                sent += len(batch)
+                failpoints.hit("kafka.part")
         self._flush(opened, patience)
         failpoints.hit("kafka.sent")
         position = after(opened.position, work.number, work.checksum)

@@ -74,7 +74,7 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         placed = None if task.ranges is None else _Placed(task.ranges, batches)
-        receipt = set_aside(task, placed or batches)
+        receipt = set_aside(task, batches if placed is None else placed)
         if receipt is not None:
             if placed is not None:
                 receipt = replace(receipt, left_out=placed.left_out)

