@@ -52,7 +52,6 @@ from typing import Any
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-import deduper
 from deduper import kafka_jars
 from deduper.config import PORTS
 from deduper.config_file import load_config
@@ -92,7 +91,7 @@ metrics: {{port: {port}}}
 spark:
   spark.master: "local[2]"
   spark.driver.memory: {heap}m
-  spark.driver.extraJavaOptions: "-Dlog4j2.configurationFile={log4j} -Xms{heap}m -XX:+AlwaysPreTouch -Xlog:gc:file={gc}"
+  spark.driver.extraJavaOptions: "-Xms{heap}m -XX:+AlwaysPreTouch -Xlog:gc:file={gc}"
 """
 
 
@@ -155,7 +154,6 @@ def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
             trigger=arguments.trigger,
             port=port,
             heap=arguments.heap,
-            log4j=(Path(deduper.__file__).parent / "log4j2.properties").as_uri(),
             gc=work / "gc.log",
         ),
         encoding="utf-8",
