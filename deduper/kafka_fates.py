@@ -7,6 +7,8 @@ transaction is aborted and the whole protocol repeated. *renew*: this producer i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 from confluent_kafka import KafkaError, KafkaException
@@ -22,6 +24,21 @@ class Fate(Enum):
     RENEW = "renew"
     FENCED = "fenced"
     GIVE_UP = "give up"
+
+
+@contextmanager
+def client_errors() -> Iterator[None]:
+    """Errors of the client as what they are, also those over which the client itself has stumbled.
+
+    What has ended a producer is raised by the next call that serves its callbacks. When the client has a line to log in
+    the same call, the logger is called with the error already set, and Python makes a SystemError of both.
+    """
+    try:
+        yield
+    except SystemError as exc:
+        if isinstance(exc.__cause__, KafkaException):
+            raise exc.__cause__ from None
+        raise
 
 
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED}

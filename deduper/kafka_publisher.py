@@ -41,7 +41,7 @@ from deduper.kafka_errors import (
     TopicMissingError,
     TransactionTooLongError,
 )
-from deduper.kafka_fates import BAD_LOGIN, Fate, error_of, fate_of, lasting_error, names_a_missing_topic
+from deduper.kafka_fates import BAD_LOGIN, Fate, client_errors, error_of, fate_of, lasting_error, names_a_missing_topic
 from deduper.kafka_options import librdkafka_options
 from deduper.patience import Patience, Reporter
 from deduper.publication import Position, Unknown, Verdict, after, verdict
@@ -285,7 +285,8 @@ class _Slot:
         patience = Patience(subject, self.sink.settings.deadline_s, reporter, is_stopping=self.sink.is_stopping)
         while True:
             try:
-                return self._attempt(work, patience, subject)
+                with client_errors():
+                    return self._attempt(work, patience, subject)
             except KafkaException as exc:
                 try:
                     reason = self._recover(exc, patience, subject)
@@ -523,7 +524,8 @@ class _Slot:
         """Make a call until it succeeds or fails for good; HungError when it does not come back."""
         while True:
             try:
-                result = bounded(call, hung_s, what)
+                with client_errors():
+                    result = bounded(call, hung_s, what)
             except KafkaException as exc:
                 error = error_of(exc)
                 if fate_of(error) is not Fate.AGAIN:
@@ -584,7 +586,8 @@ class _Slot:
         opened = self._opened
         if opened is not None and opened.since is not None:
             try:
-                bounded(lambda: opened.producer.abort_transaction(STEP_S), _HUNG_S, "the abort")
+                with client_errors():
+                    bounded(lambda: opened.producer.abort_transaction(STEP_S), _HUNG_S, "the abort")
             except (KafkaException, HungError) as exc:
                 # Who comes next aborts it.
                 logger.debug("not aborted: %s", exc)
