@@ -31,7 +31,7 @@ from bucket_store.mapped_tables import let_go_of_deleted
 from bucket_store.matches import Matches, TableLayout, no_matches
 from bucket_store.merge_lookup import find_in_parts
 from bucket_store.piece import PieceRef
-from bucket_store.piece_reader import Part, PieceReader
+from bucket_store.piece_reader import Part, PieceReader, forget_headers
 from bucket_store.table_file import TableFile
 from bucket_store.table_shelf import TableShelf, is_no_room
 from bucket_store.view import ShardView
@@ -107,6 +107,7 @@ class ShardTables:
             CorruptionError: a piece that the view names is damaged.
         """
         let_go_of_deleted()
+        forget_headers(view.shard, view.pieces)
         directories = ShardDirectories.of(settings.memory_dir, settings.disk_dir, view.store_id, view.shard)
         try:
             generation = open_generation(directories, view, settings.layout, lock_timeout_s=settings.lock_timeout_s)

@@ -18,11 +18,25 @@ from bucket_store.piece import BucketEntries, PieceHeader, PieceRef, decode_buck
 
 _FIRST_READ_BYTES = 4096
 _HEADERS_KEPT = 4096
+_HEADERS_LET_BE = 256
 _READ_AHEAD = 4
 
 # Headers of this process by piece, least recently used first. They are immutable, so a fork may keep them.
 _headers: OrderedDict[PieceRef, PieceHeader] = OrderedDict()
 _headers_lock = threading.Lock()
+
+
+def forget_headers(shard: int, live: Sequence[PieceRef]) -> None:
+    """Let go of the headers of a shard's dead pieces, once there are many: of those older than all that live.
+
+    `live` ascends by first window. With its reference a header takes 2 KB, and a worker meets one in every window.
+    """
+    with _headers_lock:
+        if len(_headers) <= _HEADERS_LET_BE:
+            return
+        dead = [ref for ref in _headers if ref.shard == shard and (not live or ref.last_window < live[0].first_window)]
+        for ref in dead:
+            del _headers[ref]
 
 
 @dataclass(frozen=True, slots=True)

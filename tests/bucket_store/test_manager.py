@@ -18,6 +18,7 @@ import pytest
 from table_samples import STORE_ID, Key, Remembered, Shard, digests_of, random_keys
 
 from bucket_store import generation as generation_module
+from bucket_store import piece_reader
 from bucket_store.backend import open_backend
 from bucket_store.errors import CorruptionError, StaleViewError
 from bucket_store.generation import ShardDirectories, open_generation
@@ -502,6 +503,30 @@ def test_a_dead_table_gives_its_memory_back_whoever_has_it_mapped(tmp_path: Path
     finally:
         os.close(dead)
         os.close(alive)
+
+
+def test_headers_of_dead_pieces_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker would otherwise hold one for every window of its life; those of other shards are their views' affair."""
+    piece_reader._headers.clear()
+    shards = [make_shard(tmp_path, FULL, shard=number) for number in range(2)]
+    settings = make_settings(tmp_path, FULL)
+    for seed in range(6):
+        for shard in shards:
+            commit_buckets(shard, range(2), seed)
+    for shard in shards:
+        with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
+            tables.load([0])
+    first, second = ([ref for ref in piece_reader._headers if ref.shard == number] for number in range(2))
+    assert len(first) == len(second) == 6
+    shards[0].refs = shards[0].refs[-2:]
+    ShardTables.open(settings, shards[0].pieces, shards[0].view()).close()
+    assert list(piece_reader._headers) == first + second, "there are too few to look at"
+    monkeypatch.setattr(piece_reader, "_HEADERS_LET_BE", 4)
+    ShardTables.open(settings, shards[0].pieces, shards[0].view()).close()
+    assert list(piece_reader._headers) == first[-2:] + second
+    shards[0].refs = []
+    ShardTables.open(settings, shards[0].pieces, shards[0].view()).close()
+    assert list(piece_reader._headers) == second
 
 
 def test_dead_entries_leave_the_one_table_when_it_grows(tmp_path: Path) -> None:
