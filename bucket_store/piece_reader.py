@@ -29,7 +29,7 @@ _headers_lock = threading.Lock()
 def forget_headers(shard: int, live: Sequence[PieceRef]) -> None:
     """Let go of the headers of a shard's dead pieces, once there are many: of those older than all that live.
 
-    `live` ascends by first window. With its reference a header takes 2 KB, and a worker meets one in every window.
+    `live` ascends by first window. With its reference a header takes 3 to 4 KB, and a worker meets one in every window.
     """
     with _headers_lock:
         if len(_headers) <= _HEADERS_LET_BE:
