@@ -11,7 +11,6 @@ takes 2 ms a million keys, in which the task stands still, and nothing to speak 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -20,7 +19,6 @@ from bucket_store.matches import TableLayout
 from bucket_store.table_file import TableFile, open_table
 
 _KEPT = 64
-_LEAST_URGENT = 19
 
 # Least recently used first. Mappings are shared memory, so a fork may keep them.
 _mapped: OrderedDict[Path, TableFile] = OrderedDict()
@@ -78,9 +76,6 @@ def empty_beside(path: Path) -> None:
 
 
 def _empty(fd: int, identity: tuple[int, int]) -> None:
-    if sys.platform == "linux":
-        # Of this thread alone: with fewer cores than shards it would have its turns while tasks wait for theirs.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_URGENT)
     try:
         os.ftruncate(fd, 0)
     finally:
