@@ -29,7 +29,6 @@ from bucket_store.backend import Located, PieceStore, open_backend
 logger = logging.getLogger(__name__)
 
 _END_S = 5.0
-_NICENESS = 10  # No window waits for it.
 _REQUESTS = 200
 """How many a process answers: a database each, so one bucket of a store of 200 shards, or 100 of one of two."""
 
@@ -142,7 +141,6 @@ def serve(pieces: PieceStore, requests: IO[bytes], answers: IO[bytes]) -> None:
 def main() -> None:
     """See the module. Ctrl-C goes to the whole group of a terminal: the driver says when it is time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
     serve(open_backend(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)
     # Whatever still wants to flush has nobody to flush to.
     os._exit(0)

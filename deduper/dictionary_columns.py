@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from deduper.parquet_leaves import leaves
+
 _SAMPLE = 4096
 """Rows that are looked at; only the size of the file depends on what they show."""
 
@@ -28,7 +30,7 @@ def _repeating(path: str, values: pa.ChunkedArray) -> Iterator[str]:
         for name, part in zip(names, values.flatten(), strict=True):
             yield from _repeating(f"{path}.{name}", part)
     elif pa.types.is_nested(values.type):
-        yield from _leaves(path, values.type)
+        yield from (leaf for leaf, _ in leaves(values.type, path))
     elif pa.types.is_dictionary(values.type) or _repeat(values):
         yield path
 
@@ -36,17 +38,3 @@ def _repeating(path: str, values: pa.ChunkedArray) -> Iterator[str]:
 def _repeat(values: pa.ChunkedArray) -> bool:
     known = values.drop_null()
     return not known or 2 * len(known.unique()) <= len(known)
-
-
-def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
-    """All leaves of a type, as a file of Arrow's names them."""
-    if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _leaves(f"{path}.{field.name}", field.type)
-    elif pa.types.is_map(kind):
-        yield from _leaves(f"{path}.key_value.key", kind.key_type)
-        yield from _leaves(f"{path}.key_value.value", kind.item_type)
-    elif pa.types.is_list(kind):
-        yield from _leaves(f"{path}.list.element", kind.value_type)
-    else:
-        yield path

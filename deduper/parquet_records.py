@@ -22,6 +22,7 @@ from pyarrow import parquet
 from deduper.array_digests import array_digest
 from deduper.clock import POSITION_BITS
 from deduper.ddl import ColumnType
+from deduper.parquet_leaves import leaves
 from deduper.read_task import ReadReceipt, ReadTask, set_aside
 from deduper.verdict import INT64_MAX, INT64_MIN, Fate
 
@@ -208,13 +209,13 @@ class ParquetReading:
             raise NotPlain(f"{path}: its times may be of the old calendar")
         fields = {field.name: field.type for field in opened.schema_arrow}
         lower = [name.lower() for name in opened.schema_arrow.names]
-        leaves = {leaf.path: leaf.physical_type for leaf in map(opened.schema.column, range(len(opened.schema)))}
+        physical = {leaf.path: leaf.physical_type for leaf in map(opened.schema.column, range(len(opened.schema)))}
         for column in self.columns:
             name = column.name
             found = fields.get(name)
             if lower.count(name.lower()) != (found is not None):
                 raise NotPlain(f"{path}: more than one column, or another, could be meant by {name}")
-            if found is not None and not _is_plain(found, column, leaves):
+            if found is not None and not _is_plain(found, column, physical):
                 raise NotPlain(f"{path}: {name} is of type {found}, declared {column.kind.text}")
         if not any(column.name in fields for column in self.columns):
             raise NotPlain(f"{path}: none of the declared columns")
@@ -237,26 +238,12 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
 
 def _is_plain(found: pa.DataType, declared: PlainColumn, physical: Mapping[str, str]) -> bool:
     """Whether a column of a file is just as declared; `physical` are the types of all its leaves, by path."""
-    ours, wanted = list(_leaves(found, declared.name)), list(_leaves(declared.arrow, declared.name))
+    ours, wanted = list(leaves(found, declared.name)), list(leaves(declared.arrow, declared.name))
     lying = [path for path in physical if path == declared.name or path.startswith(f"{declared.name}.")]
     # The paths tell the names in structs, and lists of today's layout from all others.
     if not [path for path, _ in ours] == [path for path, _ in wanted] == lying:
         return False
     return all(_is_plain_leaf(ours[at][1], wanted[at][1], physical[path]) for at, path in enumerate(lying))
-
-
-def _leaves(kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
-    """(path, type) of the leaves of a column, as a file of today's layout has them."""
-    if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _leaves(field.type, f"{path}.{field.name}")
-    elif pa.types.is_map(kind):
-        yield from _leaves(kind.key_type, f"{path}.key_value.key")
-        yield from _leaves(kind.item_type, f"{path}.key_value.value")
-    elif pa.types.is_list(kind):
-        yield from _leaves(kind.value_type, f"{path}.list.element")
-    else:
-        yield path, kind
 
 
 def _is_plain_leaf(found: pa.DataType, wanted: pa.DataType, physical: str) -> bool:

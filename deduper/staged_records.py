@@ -144,8 +144,6 @@ def _pairs(name: str, values: Any) -> list[Header]:
     """A header of this name for every row; rows of the same value share it."""
     encoded = compute.dictionary_encode(values)
     distinct: list[Header] = [(name, value) for value in _cut(encoded.dictionary)]
-    if len(distinct) == 1 and not values.null_count:
-        return distinct * len(values)
     if 2 * len(distinct) > len(values):
         return [(name, value) for value in _cut(values)]
     numbers = compute.fill_null(encoded.indices, len(distinct)).to_numpy(zero_copy_only=False).tolist()
