@@ -4,19 +4,21 @@
 #   scripts/test.sh           all of it
 #   scripts/test.sh --fast    only the tests that need no JVM, no service and no killed process
 #
+# All of it is divided between two processes (tests/conftest.py says how); `-n 0` keeps it in one.
+#
 # Further arguments go to pytest. A failing check doesn't keep the tests from running; the exit code is 0 only when all is well.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-markers=(-m "not bench")
+selected=(-m "not bench" -n 2 --dist loadgroup)
 if [[ "${1:-}" == --fast ]]; then
   shift
-  markers=()
+  selected=()
 fi
 
 setup_python test
-if [[ ${#markers[@]} != 0 ]]; then
+if [[ ${#selected[@]} != 0 ]]; then
   setup_java
   setup_maven
   setup_prometheus
@@ -35,6 +37,6 @@ check lint-imports --no-logo
 
 [[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"
 status=0
-python -m pytest "${markers[@]}" "$@" || status=$?
+python -m pytest "${selected[@]}" "$@" || status=$?
 [[ ${#failed[@]} == 0 ]] || exit 1
 exit "$status"
