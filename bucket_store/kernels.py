@@ -37,12 +37,11 @@ _U32_IN = types.Array(types.uint32, 1, "C", readonly=True)
 _AHEAD = 24
 
 
-def _prefetch_code(_typing_context: Any, slots: Any, _row: Any) -> Any:
-    """Asks the cache for a row of slots; never faults."""
+def _prefetch_code(_typing_context: Any, rows: Any, _row: Any) -> Any:
+    """Asks the cache for a row of an array; never faults, wherever it lies."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        slots_type = signature.args[0]
-        array = context.make_array(slots_type)(context, builder, args[0])
+        array = context.make_array(signature.args[0])(context, builder, args[0])
         row_bytes = builder.extract_value(array.strides, 0)
         base = builder.ptrtoint(array.data, ir.IntType(64))
         address = builder.inttoptr(builder.add(base, builder.mul(args[1], row_bytes)), ir.IntType(8).as_pointer())
@@ -53,7 +52,7 @@ def _prefetch_code(_typing_context: Any, slots: Any, _row: Any) -> Any:
         builder.call(function, [address, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
         return context.get_dummy_value()
 
-    return types.void(slots, types.int64), generate
+    return types.void(rows, types.int64), generate
 
 
 _prefetch: Any = intrinsic(_prefetch_code)
@@ -116,7 +115,14 @@ def _apply(
     added = np.int64(0)
     for i in range(start, count):
         if i + _AHEAD < count:
-            _prefetch(slots, home_slot(digests[i + _AHEAD, 0], capacity))
+            home = home_slot(digests[i + _AHEAD, 0], capacity)
+            _prefetch(slots, home)
+            if has_expiry:
+                _prefetch(expiry, home)
+            if has_origin:
+                _prefetch(origin, home)
+            if has_window:
+                _prefetch(window, home)
         hi, lo = digests[i, 0], digests[i, 1]
         of_window = new_window[i] if own_windows else only_window
         at = max(home_slot(hi, capacity), cursor)
