@@ -65,7 +65,7 @@ class FileBatch:
         )
 
     @property
-    def offset_ranges(self) -> None:
+    def places(self) -> None:
         return None
 
     def tuples(self, session: SparkSession) -> DataFrame:

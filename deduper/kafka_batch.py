@@ -44,8 +44,10 @@ from deduper.kafka_offsets import (
     new_offsets,
     write_offsets,
 )
-from deduper.kafka_source import KafkaPlan, kafka_range_frame, kafka_stream
+from deduper.kafka_places import OffsetPlaces
+from deduper.kafka_source import kafka_parsing, kafka_range_frame, kafka_stream
 from deduper.kafka_watch import BrokerWatch
+from deduper.parse import Steps
 from deduper.source_batch import SourceBatch
 from deduper.spark_errors import whole_text
 
@@ -99,8 +101,8 @@ class KafkaBatch:
         )
 
     @property
-    def offset_ranges(self) -> tuple[OffsetRange, ...]:
-        return self.ranges
+    def places(self) -> OffsetPlaces:
+        return OffsetPlaces(self.ranges)
 
     def tuples(self, session: SparkSession) -> DataFrame:
         if not self.ranges:
@@ -109,7 +111,7 @@ class KafkaBatch:
             frame = kafka_range_frame(session, self.batches.source, self.ranges)
         else:
             frame = self.frame
-        return self.batches.plan(session).tuples(frame)
+        return self.batches.parsing(session).of(frame)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
         self.batches.watch.bear(error)
@@ -140,13 +142,13 @@ class KafkaBatches:
         self._checkpoint = checkpoint_path
         self._cluster = cluster
         self._ends = judged_ends(state)
-        self._plan: KafkaPlan | None = None
+        self._parsing: tuple[SparkSession, Steps] | None = None
 
-    def plan(self, session: SparkSession) -> KafkaPlan:
-        """How batches are read."""
-        if self._plan is None or self._plan.session is not session:
-            self._plan = KafkaPlan(session, self.source)
-        return self._plan
+    def parsing(self, session: SparkSession) -> Steps:
+        """What is done to the records of every window; made once for a session."""
+        if self._parsing is None or self._parsing[0] is not session:
+            self._parsing = session, kafka_parsing(session, self.source)
+        return self._parsing[1]
 
     @property
     def cluster_id(self) -> str:

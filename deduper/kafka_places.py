@@ -17,6 +17,8 @@ from deduper.clock import POSITION_BITS
 from deduper.kafka_offsets import OffsetRange, TopicPartition
 
 NOWHERE = -1
+_TOLD_BY = 2
+"""How many columns at the end of a record tell of its place, besides its offset: TOPIC, PARTITION."""
 
 
 class OffsetPlaces:
@@ -24,6 +26,15 @@ class OffsetPlaces:
 
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
         self._ranges = {taken.place: (ordinal, taken) for ordinal, taken in enumerate(ranges)}
+
+    def placed(self, records: pa.RecordBatch, order: int) -> pa.RecordBatch:
+        """See `RecordPlaces`: column `order` holds the offsets, TOPIC and PARTITION come last."""
+        *columns, topics, partitions = records.columns
+        places = self.of(topics, partitions.to_numpy(), columns[order].to_numpy())
+        columns[order] = pa.array(places)
+        placed = pa.RecordBatch.from_arrays(columns, records.schema.names[:-_TOLD_BY])
+        taken = places != NOWHERE
+        return placed if taken.all() else placed.filter(pa.array(taken))
 
     def of(self, topics: pa.Array, partitions: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         """The source order of every record, NOWHERE for those in none of the ranges: they were judged before."""

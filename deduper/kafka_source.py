@@ -84,19 +84,8 @@ def sent_columns() -> list[Column]:
     return [column.alias(f"{RECORD}_{name}") for name, column in named.items()]
 
 
-class KafkaPlan:
-    """Parses the records of a source, window by window, on one session."""
-
-    def __init__(self, session: SparkSession, source: KafkaSource) -> None:
-        self.session = session
-        self._parsing = _parsing(session, source)
-
-    def tuples(self, batch: DataFrame) -> DataFrame:
-        """REC, RAW, FATE, ORDER, RECORD, TOPIC and PARTITION of every record of a batch."""
-        return self._parsing.of(batch)
-
-
-def _parsing(session: SparkSession, source: KafkaSource) -> Steps:
+def kafka_parsing(session: SparkSession, source: KafkaSource) -> Steps:
+    """Kafka's records become REC, RAW, FATE, RECORD, and ORDER (the offset), TOPIC and PARTITION."""
     text = F.col("value").cast("string")
     valid = F.is_valid_utf8(text)
     is_empty = F.col("value").isNull()

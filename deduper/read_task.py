@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,6 @@ from bucket_store import failpoints
 from deduper import spool
 from deduper.clock import ClockRules, PartitionClock, batch_clock
 from deduper.digests import shards_of_words
-from deduper.kafka_offsets import OffsetRange
-from deduper.kafka_places import NOWHERE, OffsetPlaces
 from deduper.verdict import Fate
 
 _FIRST_ERROR = int(Fate.MALFORMED)
@@ -30,13 +28,20 @@ _ORDER_COLUMN, _JUDGED_COLUMNS = 2, 5
 """How many columns come before those that the ports get: HI, LO, ORDER, FATE, EXPIRY or CATEGORY."""
 
 
+class RecordPlaces(Protocol):
+    """Finds the places of records that come without; pickled into the job."""
+
+    def placed(self, records: pa.RecordBatch, order: int) -> pa.RecordBatch:
+        """The records that the window takes, with their source order in column `order`, without what told of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """What a reading task must know; pickled into the job.
 
     `clock` is None for the expiries whose tuples move none. `in_order` runs it tuple by tuple, otherwise every tuple
-    meets the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple. `ranges`: what
-    the window takes of topic partitions, in source order; None where records come with their place.
+    meets the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple. `places` is None
+    where records come with their place.
     """
 
     directory: str
@@ -45,7 +50,7 @@ class ReadTask:
     in_order: bool
     keeps_latest: bool
     by_category: bool
-    ranges: tuple[OffsetRange, ...] | None = None
+    places: RecordPlaces | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +72,10 @@ class ReadReceipt:
 
 
 def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Records of a source partition -> one row with the pickled receipt; none for a partition without records.
-
-    With `ranges`, ORDER is an offset, and the record's topic and partition come last.
-    """
+    """Records of a source partition -> one row with the pickled receipt; none for a partition without records."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        placed = None if task.ranges is None else _Placed(task.ranges, batches)
+        placed = None if task.places is None else _Placed(task.places, batches)
         receipt = set_aside(task, batches if placed is None else placed)
         if receipt is not None:
             if placed is not None:
@@ -111,24 +113,18 @@ def set_aside(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt 
 
 
 class _Placed(Iterator[pa.RecordBatch]):
-    """Kafka records with their places for ORDER, without those that the window does not take."""
+    """Records with their places, and how many the window does not take."""
 
-    def __init__(self, ranges: tuple[OffsetRange, ...], batches: Iterator[pa.RecordBatch]) -> None:
-        self._places = OffsetPlaces(ranges)
+    def __init__(self, places: RecordPlaces, batches: Iterator[pa.RecordBatch]) -> None:
+        self._places = places
         self._batches = batches
         self.left_out = 0
 
     def __next__(self) -> pa.RecordBatch:
         given = next(self._batches)
-        *columns, topics, partitions = given.columns
-        order = self._places.of(topics, partitions.to_numpy(), columns[_ORDER_COLUMN].to_numpy())
-        columns[_ORDER_COLUMN] = pa.array(order)
-        batch = pa.RecordBatch.from_arrays(columns, given.schema.names[: len(columns)])
-        taken = order != NOWHERE
-        if taken.all():
-            return batch
-        self.left_out += int(np.count_nonzero(~taken))
-        return batch.filter(pa.array(taken))
+        taken = self._places.placed(given, _ORDER_COLUMN)
+        self.left_out += given.num_rows - taken.num_rows
+        return taken
 
 
 class _Keys:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 from pyspark.sql import DataFrame, SparkSession
 
 from bucket_store.sources_file import SourcePartition
-from deduper.kafka_offsets import OffsetRange
+from deduper.read_task import RecordPlaces
 
 
 class SourceBatch(Protocol):
@@ -38,13 +38,13 @@ class SourceBatch(Protocol):
         """The source partitions as the store keeps them; `rows` are the rows that were judged of each, by ordinal."""
 
     @property
-    def offset_ranges(self) -> tuple[OffsetRange, ...] | None:
-        """What the batch takes from topic partitions, in source order; None for a source whose tuples have places."""
+    def places(self) -> RecordPlaces | None:
+        """What finds the tuples' places; None where `tuples` gives them."""
 
     def tuples(self, session: SparkSession) -> DataFrame:
         """One row a record, and one for each source partition that is an error as a whole: REC, RAW, FATE, ORDER.
 
-        With `offset_ranges` there may be more, ORDER is the offset, and TOPIC and PARTITION tell of what.
+        With `places` there may be more rows, and ORDER and columns of the source's own are what those go by.
         """
 
     def after_failure(self, error: Exception) -> Self:

@@ -196,7 +196,7 @@ class WindowJudge:
             in_order=in_order,
             keeps_latest=in_order and self._config.lookup == "all_live",
             by_category=isinstance(self._config.expiry, CategoryExpiry),
-            ranges=batch.offset_ranges,
+            places=batch.places,
         )
 
     def _shard_task(

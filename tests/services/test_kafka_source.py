@@ -21,7 +21,7 @@ from pyspark.sql.avro.functions import to_avro
 
 from deduper import checkpoint, kafka_batch
 from deduper.errors import DeduperError, IntegrityError, exit_code_of
-from deduper.kafka_source import KafkaPlan
+from deduper.kafka_batch import KafkaBatch
 from deduper.progress import BatchProgress, RunSummary
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_connection import Connection
@@ -344,13 +344,13 @@ def test_records_that_vanish_while_they_are_read_are_noticed(
     it = stream(topics=[topic], data_loss=data_loss)
     gone = it.send(topic, 10, partition=0)[:6]
     it.send(topic, 10, partition=1)
-    real = KafkaPlan.tuples
+    real = KafkaBatch.tuples
 
     def too_late(*arguments: Any) -> Any:
         forget_before(broker, topic, {0: 6})
         return real(*arguments)
 
-    monkeypatch.setattr(KafkaPlan, "tuples", too_late)
+    monkeypatch.setattr(KafkaBatch, "tuples", too_late)
     what = f"{topic}-0: 6 offsets, from 0 to 5: older than what the broker still keeps"
     if data_loss == "fail":
         with pytest.raises(IntegrityError, match=what):
