@@ -1,7 +1,7 @@
 """The bytes of retired pieces, deleted beside the windows: no window waits for RocksDB to open, or to compact.
 
 The judging thread asks for what is deletable, goes on, and takes the result at the end of a later window; until then
-the log goes on naming the pieces as retired. Meanwhile a thread waits for a process that deletes (`deleting_process`).
+the log goes on naming the pieces as retired. Meanwhile a thread waits for who deletes (`housekeeping_process`).
 There is one deletion at a time. What becomes deletable meanwhile, what a writer held, and what an error, a crash or the
 end of that process left, is asked for again, for asking twice does no harm.
 
@@ -37,7 +37,7 @@ Aside: TypeAlias = Callable[[Callable[[], None]], object]
 
 
 class Deletes(Protocol):
-    """Who deletes: the pieces themselves (`PieceStore`), or a process for it (`DeletingProcess`)."""
+    """Who deletes: the pieces themselves (`PieceStore`), or a process for it (`HousekeepingProcess`)."""
 
     def delete(
         self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None

@@ -25,10 +25,10 @@ from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
 from deduper.config import Config, FilesSource, KafkaSource
-from deduper.deleting_process import DeletingProcess
 from deduper.errors import DeduperError
 from deduper.file_batch import FileBatches
 from deduper.full_disk import cannot_write
+from deduper.housekeeping_process import HousekeepingProcess
 from deduper.java import require_java
 from deduper.kafka_jars import connector_settings
 from deduper.output_names import topic_sinks
@@ -150,8 +150,10 @@ class _Job:
         self._on_progress = on_progress
         jobs = SparkJobs(session, config, owned.log.manifest.salt)
         judge = WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))
-        self._deleter = DeletingProcess(owned.pieces.url)
-        self._runner = WindowRunner(config, owned.log, owned.pieces, judge, clock, owned.topics, deleter=self._deleter)
+        self._housekeeper = HousekeepingProcess(owned.pieces.url)
+        self._runner = WindowRunner(
+            config, owned.log, owned.pieces, judge, clock, owned.topics, housekeeper=self._housekeeper
+        )
         self._source = _batch_source(config, owned, stop)
         self._stop = stop
         self._working = threading.Lock()
@@ -162,7 +164,7 @@ class _Job:
 
     def run(self, *, drain: bool) -> None:
         """Run to the end."""
-        with contextlib.closing(self._deleter), contextlib.closing(self._runner):
+        with contextlib.closing(self._housekeeper), contextlib.closing(self._runner):
             self._run(drain=drain)
 
     def _run(self, *, drain: bool) -> None:

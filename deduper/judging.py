@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Any
 
 from bucket_store.log_state import LogState
@@ -129,6 +130,21 @@ def dead_pieces(config: Config, state: LogState) -> tuple[PieceRef, ...]:
         return live_from is not None and piece.max_bucket < live_from
 
     return tuple(piece for pieces in state.pieces.values() for piece in pieces if is_dead(piece))
+
+
+def entry_expiry_point(config: Config, state: LogState) -> int | float | None:
+    """At or below what expiry key a single entry is dead; None where entries die with their bucket."""
+    if config.lookup != "all_live" or config.period_steps is None:
+        return None
+    return expiry_point(state.latest_point, config.period_steps)
+
+
+def time_bucket(config: Config, piece: PieceRef) -> int:
+    """What a live piece dies with, ascending by when: pieces of one time bucket may be merged."""
+    if config.lookup == "all_live":
+        span = config.span_steps
+        return 0 if span is None or piece.max_expiry is None else math.floor(piece.max_expiry / span)
+    return piece.max_bucket
 
 
 def shard_views(config: Config, manifest: Manifest, state: LogState) -> tuple[ShardView, ...]:

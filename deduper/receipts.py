@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from bucket_store.piece import PieceRef
 from deduper.batch import ShardOutcome
 
@@ -14,8 +16,9 @@ class Receipt:
 
     `counts` is in the order of `Verdict`; `reasons` counts rows by reason; `max_admitted` is the greatest expiry key
     among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
-    `piece` is None for a shard with nothing new. Seconds are wall time inside the task: `keys` gathers them, `tables`
-    opens and applies, `judge` looks up and decides, `verdicts` leaves them for the writers, `piece` writes it.
+    `piece` is None for a shard with nothing new; `first_windows` are those of the duplicates' first copies. Seconds are
+    wall time inside the task: `keys` gathers them, `tables` opens and applies, `judge` looks up and decides, `verdicts`
+    leaves them for the writers, `piece` writes it.
     """
 
     shard: int
@@ -26,6 +29,7 @@ class Receipt:
     piece: PieceRef | None
     buckets: tuple[int, ...]
     rows_by_partition: dict[int, int]
+    first_windows: tuple[int, ...]
     table_counters: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -49,6 +53,7 @@ class Receipt:
             piece=piece,
             buckets=tuple(outcome.buckets),
             rows_by_partition=outcome.rows_by_partition,
+            first_windows=tuple(np.unique(outcome.first_window[outcome.first_window >= 0]).tolist()),
             table_counters=table_counters or {},
             seconds=seconds or {},
         )

@@ -11,8 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +18,12 @@ import pyarrow as pa
 
 from bucket_store import failpoints
 from bucket_store.backend import PieceStore, append_piece, open_backend
-from bucket_store.log_values import SourcesRef
 from bucket_store.manager import ShardTables, TableSettings
 from bucket_store.piece import PieceRef
-from bucket_store.sources_file import read_sources
 from bucket_store.view import ShardView
 from deduper import spool
 from deduper.batch import JudgeRules, ShardOutcome, ShardRows, judge_shard
 from deduper.categories import PlaceIntervals
-from deduper.clock import POSITION_BITS
 from deduper.receipts import Receipt
 from deduper.verdict import DUPLICATE_REASONS, Fate, Verdict
 
@@ -37,16 +32,14 @@ from deduper.verdict import DUPLICATE_REASONS, Fate, Verdict
 class BatchTask:
     """All that a shard's task may know of its batch and of the store; pickled into the job.
 
-    `directory` has the keys of the reading tasks `readers`, in source order. `source_names` and what positions in them
-    count from (`source_starts`) are those of this window by ordinal; `sources_files` maps live windows to the file that
-    holds theirs. `category_ids` has, for each reading task, the window's id of each of its own.
+    `directory` has the keys of the reading tasks `readers`, in source order. `category_ids` has, for each reading task,
+    the window's id of each of its own.
     """
 
     directory: str
     readers: tuple[str, ...]
 
     store_url: str
-    store_root: str
     store_id: str
     window: int
     epoch: int
@@ -54,9 +47,6 @@ class BatchTask:
     rules: JudgeRules
     tables: TableSettings
     views: tuple[ShardView, ...]
-    source_names: tuple[str, ...]
-    source_starts: tuple[int, ...]
-    sources_files: dict[int, SourcesRef]
     places: PlaceIntervals | None
     category_ids: tuple[tuple[int, ...], ...]
 
@@ -152,7 +142,7 @@ def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, shard: int, rows: Se
         return
     reasons = _reason_codes(outcome)
     has_first = outcome.first_window >= 0
-    firsts = _first_copies(outcome, task) if task.rules.keep_first_seen else None
+    firsts = _first_copies(outcome) if task.rules.keep_first_seen else None
     begin = first = 0
     verdicts, copies = [], []
     for numbers in rows:
@@ -196,46 +186,14 @@ REASONS = (
 """The texts of `_dedup.reason`: those of the fates by their codes, then those of duplicates."""
 
 
-def _first_copies(outcome: ShardOutcome, task: BatchTask) -> dict[str, pa.Array]:
-    """Window, source partition, position and expiry key of the first copies, of those rows that have one.
-
-    Only the windows that are met are looked up: a batch's duplicates come from few of them.
-    """
+def _first_copies(outcome: ShardOutcome) -> dict[str, pa.Array]:
+    """Window, source order and expiry key of the first copies, of those rows that have one."""
     rows = np.flatnonzero(outcome.first_window >= 0)
-    origin = outcome.first_origin[rows]
-    names: list[str] = []
-    starts: list[int] = []
-    # A window and an ordinal in it, as one number: both fit, a window has at most 2**23 source partitions.
-    places = (outcome.first_window[rows] << _ORDINAL_BITS) | (origin >> POSITION_BITS)
-    met, inverse = np.unique(places, return_inverse=True)
-    for place in met.tolist():
-        window, ordinal = place >> _ORDINAL_BITS, place & ((1 << _ORDINAL_BITS) - 1)
-        if window == task.window:
-            known = tuple(zip(task.source_names, task.source_starts, strict=True))
-        else:
-            known = _sources_of(task.store_root, window, task.sources_files.get(window))
-        name, start = known[ordinal] if ordinal < len(known) else ("", 0)
-        names.append(name)
-        starts.append(start)
-    positions = (origin & ((1 << POSITION_BITS) - 1)) + np.array(starts, np.int64)[inverse]
-    named = pa.DictionaryArray.from_arrays(pa.array(inverse.astype(np.int32)), pa.array(names, pa.string()))
     return {
         spool.WINDOW: pa.array(outcome.first_window[rows]),
-        spool.SOURCE: named.cast(pa.string()),
-        spool.POSITION: pa.array(positions),
+        spool.ORIGIN: pa.array(outcome.first_origin[rows]),
         spool.EXPIRY: pa.array(outcome.first_expiry[rows]),
     }
-
-
-_ORDINAL_BITS = 63 - POSITION_BITS
-
-
-@lru_cache(maxsize=256)
-def _sources_of(store_root: str, window: int, sources_file: SourcesRef | None) -> tuple[tuple[str, int], ...]:
-    """Name and start of an earlier window's source partitions by ordinal; a worker meets the same ones often."""
-    if sources_file is None:
-        return ()
-    return tuple((part.name, part.start) for part in read_sources(Path(store_root), window, sources_file))
 
 
 def _append(outcome: ShardOutcome, task: BatchTask, shard: int, store: PieceStore) -> PieceRef | None:

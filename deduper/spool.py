@@ -28,7 +28,7 @@ from deduper.full_disk import telling_where
 ROW, HI, LO, ORDER, FATE, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "fate", "expiry", "category"
 LATEST = "latest"
 VERDICT, REASON = "verdict", "reason"
-WINDOW, SOURCE, POSITION = "window", "source", "position"
+WINDOW, ORIGIN = "window", "origin"
 
 
 def numbers(column: pa.Array) -> np.ndarray[Any, Any]:

@@ -28,6 +28,7 @@ from deduper.clock import ClockRules
 from deduper.config import CategoryExpiry, Config
 from deduper.dedup_column import expiry_type
 from deduper.errors import CannotWriteError, IntegrityError
+from deduper.first_copies import WindowSources
 from deduper.full_disk import cannot_write, telling_where
 from deduper.output_names import file_sinks, topic_sinks
 from deduper.read_task import ReadReceipt, ReadTask
@@ -146,7 +147,7 @@ class WindowJudge:
         if isinstance(config.expiry, CategoryExpiry):
             known = judging.category_state(state)
             categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
-        judge = self._shard_task(attempt, batch, state, wall_us, directory, readers, categories)
+        judge = self._shard_task(attempt, state, wall_us, directory, readers, categories)
         with self._spooling(folder):
             shards = self._jobs.judge(judge, config.store.shards)
         watch.lap("shards")
@@ -154,7 +155,8 @@ class WindowJudge:
         target = staging.staging_target(config, attempt)
         with _writing("the outputs", target):
             staging.make_staging(config, attempt)
-            writers = self._jobs.write(self._write_task(attempt, batch, directory, target, readers))
+            sources = self._sources(attempt.window, batch, state, shards)
+            writers = self._jobs.write(self._write_task(batch, directory, target, readers, sources))
             failpoints.hit("stage.written")
             watch.lap("write")
             staged = staging.staged_files(self._jobs.session, config, attempt, writers)
@@ -202,7 +204,6 @@ class WindowJudge:
     def _shard_task(
         self,
         attempt: Attempt,
-        batch: SourceBatch,
         state: LogState,
         wall_us: int,
         directory: str,
@@ -214,7 +215,6 @@ class WindowJudge:
             directory=directory,
             readers=tuple(receipt.name for receipt in readers),
             store_url=config.store.url,
-            store_root=str(self._log.root),
             store_id=self._log.manifest.store_id,
             window=attempt.window,
             epoch=attempt.epoch,
@@ -222,15 +222,18 @@ class WindowJudge:
             rules=judging.judge_rules(config, state, wall_us),
             tables=self._tables,
             views=judging.shard_views(config, self._log.manifest, self._log.state),
-            source_names=batch.names,
-            source_starts=batch.starts,
-            sources_files={window: state.sources[window] for window in state.windows if window in state.sources},
             places=None if categories is None else categories.places,
             category_ids=() if categories is None else categories.ids,
         )
 
+    def _sources(self, window: int, batch: SourceBatch, state: LogState, shards: Iterable[Receipt]) -> WindowSources:
+        """The sources of this window, and of those that hold first copies of its duplicates."""
+        met = {first for receipt in shards for first in receipt.first_windows}
+        files = {earlier: state.sources[earlier] for earlier in met if earlier in state.sources}
+        return WindowSources(str(self._log.root), window, batch.names, batch.starts, files)
+
     def _write_task(
-        self, attempt: Attempt, batch: SourceBatch, directory: str, target: Path, readers: Sequence[ReadReceipt]
+        self, batch: SourceBatch, directory: str, target: Path, readers: Sequence[ReadReceipt], sources: WindowSources
     ) -> WriteTask:
         config, topics = self._config, topic_sinks(self._config)
         ports = (*file_sinks(config), *topics)
@@ -241,7 +244,6 @@ class WindowJudge:
         return WriteTask(
             directory=directory,
             target=str(target),
-            window=attempt.window,
             shards=config.store.shards,
             readers=tuple((receipt.name, receipt.rows) for receipt in readers),
             spooled=spooled,
@@ -250,8 +252,7 @@ class WindowJudge:
             topics=frozenset(topics),
             columns=tuple(column.name for column in config.source.parsed_columns) if file_sinks(config) else (),
             codec=_CODECS.get(codec, codec),
-            source_names=batch.names,
-            source_starts=batch.starts,
+            sources=sources,
             source_slots=batch.slots if keeps_order else None,
             keep_first_seen=config.store.first_seen,
             expiry_type=expiry_type(config),

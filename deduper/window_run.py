@@ -26,11 +26,12 @@ from bucket_store import failpoints
 from bucket_store.backend import PieceStore
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_state import deletable, live_files
-from bucket_store.log_values import CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
+from bucket_store.log_values import CollationRecord, CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
 from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_published, read_intents, write_intent
 from bucket_store.profile_file import Profiles, WindowProfile
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
+from deduper.collating import Collation, InProcess, Merges, next_merging
 from deduper.config import Config
 from deduper.deleting import Aside, Deletes, Deletion, on_a_thread
 from deduper.errors import UsageError
@@ -68,11 +69,15 @@ class TopicPorts(Protocol):
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
 
 
+class Housekeeper(Deletes, Merges, Protocol):
+    """Who deletes and merges pieces beside the windows; the service's is `HousekeepingProcess`."""
+
+
 class WindowRunner:
     """Runs windows one after another for the owner of a store. Not for several threads.
 
     Everything goes through the file system that `log` was opened on. `aside` runs what no window has to wait for; it is
-    ended by `close`. `deleter` deletes dead pieces there, `pieces` itself without one.
+    ended by `close`. `housekeeper` deletes and merges pieces there, this process without one.
     """
 
     def __init__(
@@ -84,11 +89,13 @@ class WindowRunner:
         wall_clock_us: Callable[[], int],
         topics: TopicPorts | None = None,
         aside: Aside = on_a_thread,
-        deleter: Deletes | None = None,
+        housekeeper: Housekeeper | None = None,
     ) -> None:
         self._config = config
         self._log = log
-        self._deletion = Deletion(deleter or pieces, aside)
+        keeps_house = housekeeper or InProcess(pieces)
+        self._deletion = Deletion(keeps_house, aside)
+        self._collation = Collation(keeps_house, aside)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
         self._topics = topics
@@ -138,7 +145,8 @@ class WindowRunner:
             # With those of attempts that failed: nobody else would come for them before the next start.
             staging.discard_window(self._config, window, epoch, fs=self._log.fs)
         with phases.of("expire"):
-            self._expire(state)
+            state = self._expire(state)
+            self._collate(state)
         for name, seconds in judgement.seconds.items():
             phases.add(f"judge.{name}", seconds)
         for name, seconds in judgement.task_seconds.items():
@@ -161,6 +169,7 @@ class WindowRunner:
     def close(self) -> None:
         """End what is done beside the windows; the next start goes on with it. Safe to repeat."""
         self._deletion.close()
+        self._collation.close()
 
     def _intend(self, batch: Batch, state: LogState) -> Intent:
         """Step 1. The wall clock never goes back; a repeated intent keeps its own."""
@@ -229,7 +238,7 @@ class WindowRunner:
             extra=extra,
         )
 
-    def _expire(self, state: LogState) -> None:
+    def _expire(self, state: LogState) -> LogState:
         """Let go of pieces in which everything is dead: first a record that no longer names them, later their bytes.
 
         The bytes go beside the next windows, see `deleting`.
@@ -251,6 +260,23 @@ class WindowRunner:
         if snapshots != self._snapshots_seen:
             self._snapshots_seen = snapshots
             self._log.delete_folded(now_us=now_us)
+        return state
+
+    def _collate(self, state: LogState) -> None:
+        """Let one piece take the place of many small ones, and have the next ones merged beside the next windows."""
+        merged = self._collation.result()
+        if merged is not None:
+            leaving, added = merged
+            if set(leaving) <= set(state.pieces.get(added.shard, ())):
+                now_us = max(self._wall_clock_us(), state.last_wall_us)
+                state = self._log.place(CollationRecord(leaving, (added,), now_us))
+                failpoints.hit("collate.recorded")
+            else:
+                logger.info("piece %s is left for the next start: some of what was merged has died", added.name)
+        if not self._collation.is_under_way:
+            task = next_merging(self._config, self._log.manifest.store_id, state)
+            if task is not None:
+                self._collation.begin(task)
 
     def _forget_deleted(self) -> None:
         """What a deletion beside the windows came to: the next record tells it, and a failure is this window's."""

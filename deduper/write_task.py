@@ -25,6 +25,7 @@ from deduper import spool
 from deduper.clock import POSITION_BITS
 from deduper.dedup_column import DEDUP
 from deduper.dictionary_columns import dictionary_columns
+from deduper.first_copies import WindowSources
 from deduper.full_disk import telling_where
 from deduper.kafka_rows import RECORD_COLUMNS, rows_to_send
 from deduper.shard_task import REASONS
@@ -47,14 +48,14 @@ class WriteTask:
     `spooled` is the size of the records that were set aside, in bytes.
     `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
     rows are sent (`kafka_rows`), the others are written with the source's `columns` and `_dedup`, compressed by
-    `codec`. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
+    `codec`. `sources` are those of this window and of the duplicates' first copies. `source_slots` are the writers of
+    topics for each source partition, None where order needs no keeping.
     `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
     where tuples have no expiry key.
     """
 
     directory: str
     target: str
-    window: int
     shards: int
     readers: tuple[tuple[str, int], ...]
     spooled: int
@@ -63,8 +64,7 @@ class WriteTask:
     topics: frozenset[str]
     columns: tuple[str, ...]
     codec: str
-    source_names: tuple[str, ...]
-    source_starts: tuple[int, ...]
+    sources: WindowSources
     source_slots: tuple[int, ...] | None
     keep_first_seen: bool
     expiry_type: pa.DataType
@@ -163,12 +163,9 @@ def _first_seen(task: WriteTask, parts: Sequence[pa.RecordBatch]) -> _FirstSeen:
     whole = pa.Table.from_batches(parts).combine_chunks()
     rows = whole.column(spool.ROW).to_numpy()
     ordered = np.argsort(rows, kind="stable")
-    columns = [
-        _column(whole, spool.WINDOW),
-        _column(whole, spool.SOURCE),
-        _column(whole, spool.POSITION),
-        _expiry(_column(whole, spool.EXPIRY), task),
-    ]
+    windows = _column(whole, spool.WINDOW)
+    source, position = task.sources.places(windows.to_numpy(), _column(whole, spool.ORIGIN).to_numpy())
+    columns = [windows, source.cast(pa.string()), position, _expiry(_column(whole, spool.EXPIRY), task)]
     struct = pa.StructArray.from_arrays(columns, ["window", "source", "position", "expiry"])
     return _FirstSeen(rows[ordered], struct.take(pa.array(ordered)))
 
@@ -254,16 +251,17 @@ class _PortFile:
         count = order.size
         ordinal = order >> POSITION_BITS
         position = order & ((1 << POSITION_BITS) - 1)
-        if any(self._task.source_starts):
-            position = position + np.array(self._task.source_starts, np.int64)[ordinal]
+        sources = self._task.sources
+        if any(sources.starts):
+            position = position + np.array(sources.starts, np.int64)[ordinal]
         if self._verdict != Verdict.ERROR:
             # It was kept for what the guards might have refused.
             raw = pa.nulls(count, raw.type)
         columns = {
             "verdict": _texts(np.zeros(count, np.int8), [self._port]),
             "reason": _texts(reason, REASONS),
-            "window": pa.array(np.full(count, self._task.window, np.int64)),
-            "source": _texts(ordinal.astype(np.int32), self._task.source_names),
+            "window": pa.array(np.full(count, sources.window, np.int64)),
+            "source": _texts(ordinal.astype(np.int32), sources.names),
             "position": pa.array(position),
             "raw": raw,
         }

@@ -30,7 +30,7 @@ from deduper.bench.seeding import append_shards, commit_window
 from deduper.bench.workload import PERIOD_HOURS, START_US, Workload
 from deduper.config import Config
 from deduper.deleting import Deletion, on_a_thread
-from deduper.deleting_process import DeletingProcess
+from deduper.housekeeping_process import HousekeepingProcess
 from deduper.owner import open_or_create
 from deduper.table_places import table_settings
 
@@ -93,7 +93,7 @@ def _delete(log: CommitLog, pieces: PieceStore) -> tuple[float, float]:
 
         on_a_thread(run)
 
-    deleter = DeletingProcess(pieces.url)
+    deleter = HousekeepingProcess(pieces.url)
     deleter.delete(())  # begins the process, which serves all buckets of a run
     deletion = Deletion(deleter, aside)
     began = time.perf_counter()

@@ -46,7 +46,15 @@ STARTS = (
 OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(("gc.", "repair.", "kafka.")))
 ONLY_ON = {"stage.restaged": "file"}
 # Nothing is dead before so many windows.
-AGED = {"expire.recorded": 4, "expire.deleted": 4, "piece.deleted": 3, "piece.file.gone": 4, "log.folded": 2}
+AGED = {
+    "collate.merged": 2,
+    "collate.recorded": 3,
+    "expire.recorded": 4,
+    "expire.deleted": 4,
+    "piece.deleted": 3,
+    "piece.file.gone": 4,
+    "log.folded": 2,
+}
 # What leaves behind what a start at this point can find.
 HELPERS = {"stage.discarded": "window.2.judged", "sources.removed": "window.3.durable"}
 

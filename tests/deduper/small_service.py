@@ -31,6 +31,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from bucket_store import (
+    collation,
     failpoints,
     generation,
     manager,
@@ -42,18 +43,22 @@ from bucket_store import (
 )
 from bucket_store.backend import PieceStore, open_backend
 from bucket_store.commit_log import CommitLog
-from bucket_store.log_values import LogState
+from bucket_store.log_values import LogState, SourcesRef
 from bucket_store.manager import TableSettings
+from bucket_store.merging import Merging
+from bucket_store.piece import PieceRef
 from bucket_store.rocksdb_backend import RocksPieces
 from bucket_store.sources_file import known_digests
 from bucket_store.table_file import TableFile
 from deduper import judging, owner, spool, staging, window_run, write_task
 from deduper.checkpoint import ListedFile
 from deduper.clock import POSITION_BITS
+from deduper.collating import InProcess
 from deduper.config import PORTS, Config
 from deduper.digests import key_digest
 from deduper.file_batch import FileBatch
 from deduper.file_source import source_digest, stat_files
+from deduper.first_copies import WindowSources
 from deduper.read_task import ReadReceipt, ReadTask, read_function
 from deduper.receipts import Receipt
 from deduper.shard_task import REASONS, BatchTask, judge
@@ -160,7 +165,7 @@ class TaskRun:
     task: BatchTask
     shard: int
     keys: dict[str, bytes]
-    said: list[tuple[int, Answer]]
+    said: list[Said]
 
 
 @dataclass(frozen=True)
@@ -292,6 +297,8 @@ def machine_of(world: World) -> Iterator[None]:
         patch.setattr(table_shelf, "LEAST_SLACK", 2)
         # Of 8 pieces a shard and more, or nothing would ever be deleted here.
         patch.setattr(window_run, "_DELETION_BATCH", 1)
+        patch.setattr(collation, "FEWEST", 3)
+        patch.setattr(collation, "FEWEST_LEFT", 2)
         # Some windows have one writer, others several.
         patch.setattr(write_task, "_WRITER_BYTES", 3000)
         patch.setattr(rocksdb_backend, "_MOST_TABLES", 2)
@@ -302,7 +309,7 @@ def machine_of(world: World) -> Iterator[None]:
         yield
 
 
-def run_again(run: TaskRun, directory: Path) -> tuple[Receipt, list[tuple[int, Answer]]]:
+def run_again(run: TaskRun, directory: Path) -> tuple[Receipt, list[Said]]:
     """A shard's task once more, on a copy of its keys in a folder that is there already: receipt and verdicts."""
     for name, keys in run.keys.items():
         Path(spool.keys_file(str(directory), name)).write_bytes(keys)
@@ -311,8 +318,12 @@ def run_again(run: TaskRun, directory: Path) -> tuple[Receipt, list[tuple[int, A
     return receipt, said(task, run.shard)
 
 
-def said(task: BatchTask, shard: int) -> list[tuple[int, Answer]]:
-    """(source order, answer) of every row of a shard: what lies in the spool for the writers."""
+Said = tuple[int, str, str, tuple[int, int, Any] | None]
+
+
+def said(task: BatchTask, shard: int) -> list[Said]:
+    """What lies in the spool for the writers of every row of a shard: source order, port, reason, and window, source
+    order and expiry key of the first copy."""
     if not task.readers:
         return []
     found = []
@@ -328,7 +339,7 @@ def said(task: BatchTask, shard: int) -> list[tuple[int, Answer]]:
         for at, row, verdict, reason in zip(order, *judged, strict=True):
             first = tuple(first_copies[row]) if row in first_copies else None
             text = "" if reason < 0 else REASONS[reason]
-            found.append((at, (Verdict(verdict).port, text, cast(Any, first))))
+            found.append((at, Verdict(verdict).port, text, cast(Any, first)))
     return found
 
 
@@ -346,7 +357,9 @@ class SmallJobs:
         self._salt = salt
         self._trouble = Trouble()
         self._partitions: list[list[Row]] = []
+        self.sources: dict[int, SourcesRef] = {}
         self._paths: tuple[str, ...] = ()
+        self._starts: tuple[int, ...] = ()
 
     def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Each task has some of the source partitions, one after another."""
@@ -354,7 +367,7 @@ class SmallJobs:
         self._trouble, world.trouble = world.trouble, Trouble()
         world.shuffles += 1
         draw = random.Random(world.shuffles)
-        self._paths = batch.names
+        self._paths, self._starts = batch.names, batch.starts
         self._partitions = [world.rows[path] for path in batch.names]
         dealt: list[list[int]] = [[] for _ in self._partitions]
         for ordinal in draw.sample(range(len(dealt)), len(dealt)):
@@ -384,7 +397,7 @@ class SmallJobs:
         for shard in range(shards):
             receipts.append(self._task(partial(judge, task, shard), lambda receipt: _judge_said(task, receipt)))
             of_shard = said(task, shard)
-            answers.update(of_shard)
+            answers.update((at, (port, text, self._named(task.window, first))) for at, port, text, first in of_shard)
             world.task_runs = [*world.task_runs[-11:], TaskRun(task, shard, keys, of_shard)]
         world.judged[task.window, task.epoch, task.attempt] = Judged(
             self._paths,
@@ -399,6 +412,15 @@ class SmallJobs:
                 world.figures[f"tables {name}"] += int(receipt.table_counters[name])
         self._lose("judge", receipts)
         return receipts
+
+    def _named(self, window: int, first: tuple[int, int, Any] | None) -> Any:
+        """A first copy with the name of its source partition, and its position there."""
+        if first is None:
+            return None
+        of_window, origin, expiry = first
+        sources = WindowSources(str(self._world.config.store.path), window, self._paths, self._starts, self.sources)
+        name, position = sources.places(np.array([of_window]), np.array([origin]))
+        return of_window, name[0].as_py(), position[0].as_py(), expiry
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Writes the ports."""
@@ -519,6 +541,7 @@ class _SmallJudge(WindowJudge):
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         self._small.wall_us = wall_us
+        self._small.sources = state.sources
         # There may be more or less room than there was.
         self._tables = self._world.tables()
         return super().judge(batch, state, wall_us)
@@ -533,6 +556,22 @@ def _removed_by_the_living(places: SpoolPlaces, folder: Path) -> None:
         os.close(places._locks.pop(folder))
     else:
         _remove(places, folder)
+
+
+class _Housekeeper(InProcess):
+    """A process of its own, which may die alone while it writes a piece."""
+
+    def __init__(self, world: World, store: PieceStore) -> None:
+        super().__init__(store)
+        self._world = world
+
+    def merge(self, task: Merging) -> PieceRef | None:
+        """Counted."""
+        self._world.figures["pieces merged"] += len(task.pieces)
+        try:
+            return super().merge(task)
+        except TaskKilled:
+            return None
 
 
 class Process:
@@ -551,7 +590,15 @@ class Process:
         self.pieces = open_backend(config.store.url)
         self._guarded(lambda: owner.recover(config, self.log, self.pieces))
         self.judge = _SmallJudge(world, self.log, self.pieces)
-        self.runner = WindowRunner(config, self.log, self.pieces, self.judge, world.clock, aside=lambda do: do())
+        self.runner = WindowRunner(
+            config,
+            self.log,
+            self.pieces,
+            self.judge,
+            world.clock,
+            aside=lambda do: do(),
+            housekeeper=_Housekeeper(world, self.pieces),
+        )
         self._known = known_digests(self.log.root, self.log.state.sources)
         self._batches = 0
 

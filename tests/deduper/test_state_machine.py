@@ -103,6 +103,8 @@ DRIVER_POINTS = (
     "expire.recorded",
     "piece.deleted",
     "expire.deleted",
+    "collate.merged",
+    "collate.recorded",
     "log.folded",
     "window.7.checkpoint",
 )
@@ -778,6 +780,7 @@ def test_a_job_in_many_steps(shown: Callable[[str], None]) -> None:
     done = ", ".join(f"{count} {what}" for what, count in sorted(figures.items()))
     shown(f"500 x 50 in {time.perf_counter() - started:.0f} s: {done}")
     assert figures["windows"] > 5_000
+    assert figures["pieces merged"] > 1_000
 
 
 _SHARES = {"event_time": 160, "ordered": 160, "category": 80, "processing_time": 60, "never": 40}

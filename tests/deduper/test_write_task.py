@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from deduper import spool
 from deduper.clock import POSITION_BITS
+from deduper.first_copies import WindowSources
 from deduper.shard_task import REASONS
 from deduper.write_task import WriteReceipt, WriteTask, grouped, port_folder, write, writers_for
 from tests.deduper.small_service import Killed, armed
@@ -47,8 +48,7 @@ def task(tmp_path: Path) -> WriteTask:
         copies = {
             spool.ROW: pa.array(first, pa.int32()),
             spool.WINDOW: pa.array([4] * len(first), pa.int64()),
-            spool.SOURCE: pa.array(["one"] * len(first), pa.string()),
-            spool.POSITION: pa.array([0] * len(first), pa.int64()),
+            spool.ORIGIN: pa.array([0] * len(first), pa.int64()),
             spool.EXPIRY: pa.array([1_000_000] * len(first), pa.int64()),
         }
         spool.write_batches(spool.firsts_file(str(directory), shard), [pa.RecordBatch.from_pydict(copies)])
@@ -57,7 +57,6 @@ def task(tmp_path: Path) -> WriteTask:
     return WriteTask(
         directory=str(directory),
         target=str(tmp_path / "staging"),
-        window=4,
         shards=2,
         readers=(("r", ROWS),),
         spooled=1000,
@@ -66,8 +65,7 @@ def task(tmp_path: Path) -> WriteTask:
         topics=frozenset(),
         columns=("k",),
         codec="snappy",
-        source_names=("one", "two"),
-        source_starts=(0, 100),
+        sources=WindowSources(str(tmp_path), 4, ("one", "two"), (0, 100), {}),
         source_slots=None,
         keep_first_seen=True,
         expiry_type=pa.timestamp("us", "UTC"),

@@ -1,14 +1,14 @@
-"""A process that deletes pieces, so that whoever judges windows is neither stopped by it nor grows with it.
+"""A process that deletes and merges pieces, so that whoever judges windows is neither stopped by it nor grows with it.
 
 RocksDB's binding keeps Python's interpreter to itself while it opens a database, 5 to 20 ms, and what it allocates then
 stays with the process. Here that is a process of no more use than this.
 
-    python -m deduper.deleting_process URL      the pieces of a store; requests on stdin, answers on stdout, pickled
+    python -m deduper.housekeeping_process URL      for a store's pieces; requests on stdin, answers on stdout, pickled
 
 It begins with the first request, makes place for another after some, since RocksDB does not give back all it takes, and
 ends with its driver, however that ends: when nobody can ask any more, stdin is at its end. What it may delete of whose
-pieces, `deleting` says, also when its driver is gone or was overtaken: of that nothing depends on who deletes. That it
-was killed means no more than that the pieces are still there.
+pieces, `deleting` says, and what becomes of a piece it has made, `collating`, also when its driver is gone or was
+overtaken: nothing depends on who does it. That it was killed means no more than that the pieces are still there.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import sys
 import threading
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from bucket_store.backend import Located, PieceStore, open_backend
+from bucket_store.merging import Merging, merge_pieces
+from bucket_store.piece import PieceRef
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +35,8 @@ _REQUESTS = 200
 """How many a process answers: a database each, so one bucket of a store of 200 shards, or 100 of one of two."""
 
 
-class DeletingProcess:
-    """Deletes the pieces of a store as `PieceStore.delete` does. One thread asks; any may close."""
+class HousekeepingProcess:
+    """Deletes the pieces of a store as `PieceStore.delete` does, and merges them. Any thread asks, and closes."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -42,6 +44,7 @@ class DeletingProcess:
         self._answers = 0
         self._is_closed = False
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
 
     def delete(
         self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
@@ -52,24 +55,38 @@ class DeletingProcess:
             Exception: what deleting has met there.
         """
         asked = tuple(pieces)
-        process = self._living()
-        if process is None:
-            return asked
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            pickle.dump((asked, frozenset(keep), writing_epoch), process.stdin)
-            process.stdin.flush()
-            answer: tuple[Located, ...] | Exception = pickle.load(process.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError, ValueError):  # ValueError: closed meanwhile
-            if not self._is_closed:
-                code = process.wait()
-                logger.warning("the process that deletes pieces has ended (%d): the next window asks again", code)
-            return asked
-        self._answers += 1
+        answer = self._ask("delete", asked, frozenset(keep), writing_epoch)
+        return asked if answer is None else cast("tuple[Located, ...]", answer)
+
+    def merge(self, task: Merging) -> PieceRef | None:
+        """As `merge_pieces`; None also when the process has ended meanwhile.
+
+        Raises:
+            Exception: what merging has met there.
+        """
+        return cast("PieceRef | None", self._ask("merge", task))
+
+    def _ask(self, *request: object) -> object:
+        """The answer to a request; None when there is none, as the process has ended. One at a time."""
+        with self._asking:
+            process = self._living()
+            if process is None:
+                return None
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                pickle.dump(request, process.stdin)
+                process.stdin.flush()
+                answer = pickle.load(process.stdout)
+            except (OSError, EOFError, pickle.UnpicklingError, ValueError):  # ValueError: closed meanwhile
+                if not self._is_closed:
+                    code = process.wait()
+                    logger.warning("the process that keeps house has ended (%d): the next window asks again", code)
+                return None
+            self._answers += 1
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return cast(object, answer)
 
     def close(self) -> None:
         """End the process; what it is at is asked for again at the next start. Safe to repeat."""
@@ -105,7 +122,7 @@ def _end(process: subprocess.Popen[bytes] | None) -> None:
     try:
         process.wait(_END_S)
     except subprocess.TimeoutExpired:
-        logger.warning("the process that deletes pieces (%d) does not end; its disk may hang", process.pid)
+        logger.warning("the process that keeps house (%d) does not end; its disk may hang", process.pid)
     _let_go(process)
 
 
@@ -123,12 +140,18 @@ def serve(pieces: PieceStore, requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more; an error is the answer to its request."""
     while True:
         try:
-            asked, keep, writing_epoch = pickle.load(requests)
+            name, *arguments = pickle.load(requests)
         except (EOFError, pickle.UnpicklingError):
             return  # a driver that was killed may have been in the middle of a request
         answer: Any
         try:
-            answer = pieces.delete(asked, keep=keep, writing_epoch=writing_epoch)
+            if name == "delete":
+                asked, keep, writing_epoch = arguments
+                answer = pieces.delete(asked, keep=keep, writing_epoch=writing_epoch)
+            else:
+                answer = merge_pieces(pieces, *arguments)
+            # Handles of databases that are gone would keep their bytes.
+            pieces.close()
         except Exception as error:  # noqa: BLE001  raised again by who has asked
             answer = error
         try:

@@ -15,8 +15,8 @@ import pytest
 from bucket_store.backend import PieceLocation
 from bucket_store.errors import CorruptionError
 from bucket_store.rocksdb_backend import RocksPieces, _writer
-from deduper import deleting_process
-from deduper.deleting_process import DeletingProcess
+from deduper import housekeeping_process
+from deduper.housekeeping_process import HousekeepingProcess
 
 _DEADLINE_S = 30.0
 
@@ -28,9 +28,9 @@ def pieces(tmp_path: Path) -> RocksPieces:
 
 
 @pytest.fixture
-def process(pieces: RocksPieces) -> Iterator[DeletingProcess]:
+def process(pieces: RocksPieces) -> Iterator[HousekeepingProcess]:
     """Who deletes there."""
-    deleter = DeletingProcess(pieces.url)
+    deleter = HousekeepingProcess(pieces.url)
     yield deleter
     deleter.close()
 
@@ -46,7 +46,7 @@ def lying(pieces: RocksPieces) -> list[str]:
     return sorted(piece.name for piece in pieces.pieces())
 
 
-def pid_of(process: DeletingProcess) -> int:
+def pid_of(process: HousekeepingProcess) -> int:
     """The process that was started."""
     assert process._process is not None
     return process._process.pid
@@ -66,7 +66,7 @@ def wait_for_end(pid: int) -> None:
     raise AssertionError(f"{pid} still runs")
 
 
-def test_it_deletes_as_the_store_does(pieces: RocksPieces, process: DeletingProcess) -> None:
+def test_it_deletes_as_the_store_does(pieces: RocksPieces, process: HousekeepingProcess) -> None:
     """What is asked for and no more; a file in which nothing is left, but not while it may get a piece."""
     first, second = two(pieces)
     assert process.delete([first], keep={second.file}, writing_epoch=1) == ()
@@ -80,7 +80,7 @@ def test_it_deletes_as_the_store_does(pieces: RocksPieces, process: DeletingProc
     assert pid_of(process) == one
 
 
-def test_what_is_held_comes_back(pieces: RocksPieces, process: DeletingProcess) -> None:
+def test_what_is_held_comes_back(pieces: RocksPieces, process: HousekeepingProcess) -> None:
     """A writer has the database's lock."""
     first, _ = two(pieces)
     with _writer(Path(pieces.url.partition(":")[2]) / first.file, 0.0) as database:
@@ -89,7 +89,7 @@ def test_what_is_held_comes_back(pieces: RocksPieces, process: DeletingProcess) 
     assert process.delete([first], writing_epoch=1) == ()
 
 
-def test_an_error_is_raised_here(pieces: RocksPieces, process: DeletingProcess) -> None:
+def test_an_error_is_raised_here(pieces: RocksPieces, process: HousekeepingProcess) -> None:
     """As if it had been met here: of the same class, naming the file; and the process serves on."""
     first, _ = two(pieces)
     database = Path(pieces.url.partition(":")[2]) / first.file
@@ -104,7 +104,7 @@ def test_an_error_is_raised_here(pieces: RocksPieces, process: DeletingProcess) 
 
 
 def test_a_killed_process_is_begun_anew(
-    pieces: RocksPieces, process: DeletingProcess, caplog: pytest.LogCaptureFixture
+    pieces: RocksPieces, process: HousekeepingProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All that it was asked for counts as held, and a line says so; the next request finds another one."""
     first, second = two(pieces)
@@ -120,10 +120,10 @@ def test_a_killed_process_is_begun_anew(
 
 
 def test_it_makes_place_for_another(
-    pieces: RocksPieces, process: DeletingProcess, monkeypatch: pytest.MonkeyPatch
+    pieces: RocksPieces, process: HousekeepingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After so many requests, so that what it has allocated is bounded; none is lost."""
-    monkeypatch.setattr(deleting_process, "_REQUESTS", 2)
+    monkeypatch.setattr(housekeeping_process, "_REQUESTS", 2)
     first, second = two(pieces)
     third = pieces.append(shard=0, epoch=1, name="third", data=b"3")
     ids = []
@@ -135,7 +135,7 @@ def test_it_makes_place_for_another(
     assert lying(pieces) == []
 
 
-def test_it_does_not_hear_an_interrupt(pieces: RocksPieces, process: DeletingProcess) -> None:
+def test_it_does_not_hear_an_interrupt(pieces: RocksPieces, process: HousekeepingProcess) -> None:
     """Ctrl-C goes to all of a terminal's group; the driver finishes its window first."""
     first, second = two(pieces)
     assert process.delete([first], writing_epoch=1) == ()
@@ -145,7 +145,7 @@ def test_it_does_not_hear_an_interrupt(pieces: RocksPieces, process: DeletingPro
     assert pid_of(process) == one
 
 
-def test_closing_ends_it_for_good(pieces: RocksPieces, process: DeletingProcess) -> None:
+def test_closing_ends_it_for_good(pieces: RocksPieces, process: HousekeepingProcess) -> None:
     """No process is left, and none is begun any more."""
     first, second = two(pieces)
     assert process.delete([first], writing_epoch=1) == ()
@@ -161,8 +161,8 @@ def test_it_ends_with_its_driver(tmp_path: Path) -> None:
     """Also with one that was killed and could tell nobody."""
     code = (
         "import sys, time\n"
-        "from deduper.deleting_process import DeletingProcess\n"
-        f"process = DeletingProcess('rocksdb:{tmp_path / 'state'}')\n"
+        "from deduper.housekeeping_process import HousekeepingProcess\n"
+        f"process = HousekeepingProcess('rocksdb:{tmp_path / 'state'}')\n"
         "process.delete(())\n"
         "print(process._process.pid, flush=True)\n"
         "time.sleep(600)\n"
