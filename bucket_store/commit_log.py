@@ -311,6 +311,8 @@ class CommitLog:
         for _ in range(_LISTINGS):
             newest = max(self._numbers(), default=0)
             first = max(self._state.next_number, newest - newest % self._every)
+            if first > newest:
+                return
             try:
                 self._state = fold_all(self._state, map(self._read, range(first, newest + 1)))
                 return

@@ -247,11 +247,11 @@ def _checkpoint_apart_from_source(source: SourceConfig, checkpoint: Path) -> Ite
 
 def _one_machine(store: StoreConfig, spark: Mapping[str, object]) -> Iterator[Finding]:
     master = str(spark.get("spark.master", "local[*]"))
-    if not master.startswith("local") and not store.shared:
+    if not master.startswith("local"):
         yield Finding(
             ("spark", "spark.master"),
-            f"`{master}` runs on several machines, and {store.path} is a path of one",
-            "write `spark.master: local[*]`, or `store.shared: true` if every machine sees the same files there",
+            f"`{master}` runs on several machines, and this release on one: there {store.path} and its tables lie",
+            "write `spark.master: local[*]`",
         )
 
 

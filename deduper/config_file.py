@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,7 @@ def _read_text(path: Path) -> str:
 
 
 def _add_variable(merged: _Merged, name: str, text: str) -> None:
-    path = tuple(part.lower() for part in name[len(ENV_PREFIX) :].split("__"))
+    path = _variable_path(name[len(ENV_PREFIX) :].split("__"))
     if not all(path):
         write = f"write it as `{ENV_PREFIX}STORE__SHARDS`"
         merged.problems.append(Problem(Place(name), "", "names no setting", write))
@@ -208,11 +208,38 @@ def _add_override(merged: _Merged, override: str, variables: Mapping[str, str]) 
     merged.add(_placed(_read_value(text, place.source, path, variables), path, place))
 
 
+def _variable_path(parts: list[str]) -> SettingPath:
+    """The setting of a variable: capitals count in names of Spark's settings, Kafka's options and columns."""
+    lower = [part.lower() for part in parts]
+    depth = _depth(lower)
+    # Written in capitals throughout, as variables are: then nothing is meant by them.
+    names = [part.lower() if part.isupper() else part for part in parts[depth:]]
+    return _with_dots((*lower[:depth], *names), depth)
+
+
 def _override_path(dotted: str) -> SettingPath:
-    """The setting of a flag; the names of Spark's settings and of Kafka's options have dots of their own."""
+    """The setting of a flag."""
     path = tuple(dotted.split("."))
-    depth = 1 if path[0] == "spark" else path.index("options") + 1 if "options" in path[:3] else len(path)
-    return (*path[:depth], ".".join(path[depth:])) if len(path) > depth else path
+    return _with_dots(path, _depth(path))
+
+
+def _depth(path: Sequence[str]) -> int:
+    """How many names of a setting are ours: those of Spark's settings, Kafka's options and columns are others'."""
+    if path[0] == "spark":
+        return 1
+    if tuple(path[:2]) == ("source", "record"):
+        return 2
+    return path.index("options") + 1 if "options" in path[:3] else len(path)
+
+
+def _with_dots(path: SettingPath, depth: int) -> SettingPath:
+    """What comes after our names as one name, in which Spark's prefix need not stand twice."""
+    if len(path) <= depth:
+        return path
+    name = ".".join(path[depth:])
+    if path[0] == "spark" and not name.startswith("spark."):
+        name = f"spark.{name}"
+    return (*path[:depth], name)
 
 
 def _read_value(text: str, source: str, path: SettingPath, variables: Mapping[str, str] | None) -> Document:

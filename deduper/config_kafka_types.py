@@ -302,6 +302,23 @@ _OF_SINK = _OF_BOTH | {
     "topic": "write `topic`",
 }
 _PREFIXES = ("kafka.", "librdkafka.")
+_JAAS, _TRUST = "`kafka.sasl.jaas.config`", "`kafka.ssl.truststore.location` with `kafka.ssl.truststore.type: PEM`"
+_STORE = "`kafka.ssl.keystore.location` with `kafka.ssl.keystore.type: PEM`"
+_NATIVE_ALONE = {
+    "sasl.username": _JAAS,
+    "sasl.password": _JAAS,
+    "sasl.mechanisms": "`kafka.sasl.mechanism`",
+    "sasl.oauthbearer.method": _JAAS,
+    "sasl.oauthbearer.client.id": _JAAS,
+    "sasl.oauthbearer.client.secret": _JAAS,
+    "ssl.ca.location": _TRUST,
+    "ssl.ca.pem": "`kafka.ssl.truststore.certificates`",
+    "ssl.certificate.location": _STORE,
+    "ssl.certificate.pem": "`kafka.ssl.keystore.certificate.chain`",
+    "ssl.key.location": _STORE,
+    "ssl.key.pem": "`kafka.ssl.keystore.key`",
+}
+"""Without these a connection is refused, or not as safe as it was meant to be."""
 
 
 def _checked_options(ours: Mapping[str, str]) -> Callable[[object], object]:
@@ -322,6 +339,9 @@ def _option(name: str, value: object, ours: Mapping[str, str]) -> str:
         raise refusal("is not a Kafka option", f"write it with its prefix: `kafka.{name}`", at=(name,), at_key=True)
     if name != name.lower():
         raise refusal("is not a Kafka option", f"write it in small letters: `{name.lower()}`", at=(name,), at_key=True)
+    if name.startswith("kafka.") and bare in _NATIVE_ALONE:
+        what = "is a name of librdkafka's, and Spark's client would go on without it"
+        raise refusal(what, f"write {_NATIVE_ALONE[bare]}", at=(name,), at_key=True)
     if value is None:
         raise refusal("has no value", "write a value, or remove the line", at=(name,), at_key=True)
     if isinstance(value, bool):

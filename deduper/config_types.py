@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 from pydantic_core import PydanticCustomError
 
 from deduper.ddl import DdlError, parse_columns
+from deduper.masking import mask_text
 from deduper.units import MAX_I64, UnitError, format_duration, format_size, parse_duration, parse_size
 
 REFUSED = "refused"
@@ -34,12 +35,13 @@ def refusal(
 
 
 def shown(value: object) -> str:
-    """A value as a message quotes it, at most 60 characters."""
+    """A value as a message quotes it: without logins, at most 60 characters."""
     text = value if isinstance(value, str) else repr(value)
     if value is True or value is False:
         text = str(value).lower()
     elif value is None:
         text = "null"
+    text = mask_text(text)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -21,6 +21,7 @@ from deduper.concerns import Concern, Severity, error, note, warning
 from deduper.config import Config
 from deduper.config_kafka import KafkaSource
 from deduper.errors import DeduperError
+from deduper.file_source import missing_folder
 from deduper.java import require_java
 from deduper.output_names import file_sinks
 from deduper.status import beats
@@ -55,7 +56,10 @@ class Diagnosis:
 
 def diagnose(config: Config) -> Diagnosis:
     """Look at everything."""
-    return Diagnosis(config.name, (*_java(), *_places(config), *_owner(config), *_connector(config), *_kafka(config)))
+    return Diagnosis(
+        config.name,
+        (*_java(), *_source(config), *_places(config), *_owner(config), *_connector(config), *_kafka(config)),
+    )
 
 
 def _java() -> Iterator[Concern]:
@@ -66,6 +70,12 @@ def _java() -> Iterator[Concern]:
         yield error("java", "java", what, remedy)
     else:
         yield note("java", "java", f"{java.path} is {java.shown}")
+
+
+def _source(config: Config) -> Iterator[Concern]:
+    missing = missing_folder(config.source)
+    if missing is not None:
+        yield error("folders", "source", f"{missing} does not exist", f"mkdir -p {missing}, or correct source.path")
 
 
 def _places(config: Config) -> Iterator[Concern]:
@@ -143,7 +153,7 @@ def _kafka(config: Config) -> Iterator[Concern]:
     if not isinstance(config.source, KafkaSource):
         return
     if find_spec("confluent_kafka") is None:
-        yield error("client", "python", "Kafka's client is not installed", "pip install 'deduper[kafka]'")
+        yield error("client", "python", "Kafka's client is not installed", "pip install -e '.[kafka]'")
         return
     from deduper.kafka_preflight import examine
 

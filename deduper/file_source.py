@@ -20,7 +20,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from deduper.checkpoint import ListedFile
-from deduper.config import FilesSource
+from deduper.config import FilesSource, SourceConfig
 from deduper.verdict import Fate
 
 SPARK_SETTINGS = {
@@ -67,6 +67,13 @@ class SourceFile:
     def as_error(self, fate: Fate, problem: str) -> SourceFile:
         """The same file, as one error tuple."""
         return replace(self, fate=fate, problem=problem)
+
+
+def missing_folder(source: SourceConfig) -> Path | None:
+    """The folder of files that Spark would refuse to watch, because it is not there; None for patterns and topics."""
+    if not isinstance(source, FilesSource) or source.folder != Path(source.path) or source.folder.exists():
+        return None
+    return source.folder
 
 
 def is_text(source: FilesSource) -> bool:

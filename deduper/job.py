@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -25,8 +26,9 @@ from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
 from deduper.config import Config, FilesSource, KafkaSource
-from deduper.errors import DeduperError
+from deduper.errors import DeduperError, UsageError
 from deduper.file_batch import FileBatches
+from deduper.file_source import missing_folder
 from deduper.full_disk import cannot_write
 from deduper.housekeeping_process import HousekeepingProcess
 from deduper.java import require_java
@@ -81,7 +83,7 @@ def run(
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
     """
     require_java()
-    _look_at_brokers(config)
+    _look_at_source(config)
     started = time.perf_counter()
     stop = Stop()
 
@@ -269,11 +271,12 @@ class _Job:
         if batch is None:
             return
         with contextlib.nullcontext() if self._metrics is None else self._metrics.window():
-            progress = self._runner.run(Batch(self._query_id(), batch_id, batch))
+            progress, judged = self._runner.run(Batch(self._query_id(), batch_id, batch))
         if self._metrics is not None:
             self._metrics.window_ended(progress)
             self._look_at_source()
-        self._source.judged(batch)
+        # Not what Spark has cut: the source goes on from where the record says.
+        self._source.judged(judged)
         self.windows += 1
         for port in self.totals:
             self.totals[port] += getattr(progress, port)
@@ -305,9 +308,14 @@ def _watched_source(
     return watched_source(config.source, metrics, owned.log)
 
 
-def _look_at_brokers(config: Config) -> None:
+def _look_at_source(config: Config) -> None:
     """Before the epoch is claimed: a job that cannot run must not disturb one that does."""
+    missing = missing_folder(config.source)
+    if missing is not None:
+        raise UsageError(f"source.path: {missing} does not exist: make it (mkdir -p {missing}), or correct the path")
     if isinstance(config.source, KafkaSource):
+        if find_spec("confluent_kafka") is None:
+            raise UsageError("Kafka's client is not installed: in the clone, pip install -e '.[kafka]'")
         from deduper.kafka_preflight import require
 
         connector_settings(config.spark)
@@ -323,7 +331,13 @@ def _batch_source(config: Config, owned: Ownership, stop: Stop) -> BatchSource:
     from deduper.kafka_watch import BrokerWatch
 
     watch = BrokerWatch(config.source, is_stopping=lambda: stop.is_asked_for)
-    return KafkaBatches(config.source, owned.checkpoint, KafkaCluster(config.source), owned.log.state, watch)
+    return KafkaBatches(
+        config.source,
+        owned.checkpoint,
+        KafkaCluster(config.source, is_stopping=lambda: stop.is_asked_for),
+        owned.log.state,
+        watch,
+    )
 
 
 def _topic_ports(

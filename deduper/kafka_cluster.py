@@ -34,8 +34,9 @@ _STEP_S = 5.0
 class KafkaCluster:
     """The cluster of a job's source. For one thread."""
 
-    def __init__(self, source: KafkaSource) -> None:
+    def __init__(self, source: KafkaSource, is_stopping: Callable[[], bool] = lambda: False) -> None:
         self._source = source
+        self._is_stopping = is_stopping
         self._group = None if source.group is None else GroupOffsets(source_options(source), source.group)
         self._admin = source_admin(source)
         self._reporter = Reporter()
@@ -183,4 +184,10 @@ class KafkaCluster:
                 patience.wait(what, "no answer")
 
     def _patience(self) -> Patience:
-        return Patience("source", self._source.deadline / 1_000_000, self._reporter)
+        return Patience(
+            "source",
+            self._source.deadline / 1_000_000,
+            self._reporter,
+            is_stopping=self._is_stopping,
+            when_stopped="nothing of the batch is committed",
+        )

@@ -173,6 +173,10 @@ class KafkaPorts:
     def _publish_at_least_once(self, window: int, port: _Port) -> None:
         """By Spark's sink, which knows no transactions: a crash before the mark, or a failure, sends rows again."""
         subject = f"port {port.name}, topic {port.topic}, window {window}"
+        if not all(Path(output.staged).exists() for output in port.outputs):
+            # They were durable before the record, and nobody removes them before the mark, which is not synced.
+            logger.warning("%s: not sent again: what was staged is gone, so a mark was there and is lost", subject)
+            return
         patience = Patience(subject, self._deadline_s, self._reporter, is_stopping=self._is_stopping)
         while True:
             try:

@@ -38,6 +38,7 @@ from deduper.kafka_errors import (
     KafkaOptionsError,
     ProducerFencedError,
     PublicationUnknownError,
+    RecordRefusedError,
     TopicMissingError,
     TransactionTooLongError,
 )
@@ -483,6 +484,12 @@ class _Slot:
                         produce(topic, value, key, timestamp=timestamp_ms, headers=headers)
                     break
                 except BufferError:
+                    if not len(opened.producer):
+                        raise RecordRefusedError(
+                            f"port {self.sink.port}, topic {topic}, window {window}: a record of "
+                            f"{len(value or b''):,} bytes does not fit into the client's queue; raise "
+                            "kafka.buffer.memory"
+                        ) from None
                     self._drain(opened, patience, enough=len(opened.producer) // 2)
                 except KafkaException:
                     self._look_for_failure(opened)
@@ -563,7 +570,8 @@ class _Slot:
         lasting = lasting_error(error, subject)
         if lasting is not None:
             raise lasting from exc
-        if is_aborted and opened is not None:
+        # How many partitions a topic has is asked for once a producer.
+        if is_aborted and opened is not None and not names_a_missing_topic(error):
             opened.looked = False
         else:
             self.discard()

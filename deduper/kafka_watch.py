@@ -25,6 +25,8 @@ from deduper.stopping import StopRequested
 _ASK_EVERY_S = 3.0
 _ANSWER_S = 1.0
 _PAUSE_S = 0.5
+_LONGEST_TRY_S = 300.0
+"""What Spark may take to fail again: its clients wait for two minutes, and more than once."""
 
 
 class BrokerWatch:
@@ -52,6 +54,7 @@ class BrokerWatch:
         self._next_look = clock() + _ASK_EVERY_S
         self._silent_since: float | None = None
         self._failing_since: float | None = None
+        self._last_failure = clock()
 
     def look(self) -> None:
         """From time to time while a stream runs; says so when the brokers do not answer. Never fails."""
@@ -71,8 +74,12 @@ class BrokerWatch:
         if not may_pass(failure):
             raise failure
         with self._lock:
-            if self._failing_since is None:
-                self._failing_since = self._clock() if self._silent_since is None else self._silent_since
+            now = self._clock()
+            # Long after the last failure this is another one: a topic may have had no records for a window since.
+            is_anew = self._silent_since is None and now - self._last_failure > self._deadline_s + _LONGEST_TRY_S
+            if self._failing_since is None or is_anew:
+                self._failing_since = now if self._silent_since is None else self._silent_since
+            self._last_failure = now
             reason = self._is_silent()
             waited = self._clock() - self._failing_since
             if waited >= self._deadline_s:

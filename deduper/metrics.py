@@ -311,13 +311,13 @@ class JobMetrics(Collector):
         )
         yield _counters(
             "deduper_judge_seconds",
-            "Wall seconds by part of the step `judge`; `job` where Spark's books do not tell the parts",
+            "Wall seconds by part of the step `judge`: its three jobs, then ports of other formats",
             ("part",),
             {(part,): told.phases.get(f"judge.{part}", 0.0) for part in JUDGE_PARTS},
         )
         yield _counters(
             "deduper_task_seconds",
-            "Seconds by step inside the tasks, summed over shards",
+            "Seconds by step inside the tasks, summed over the tasks of the three jobs",
             ("step",),
             {(step,): told.phases.get(f"task.{step}", 0.0) for step in TASK_STEPS},
         )

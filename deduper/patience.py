@@ -51,10 +51,12 @@ class Patience:
         reporter: Reporter,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
+        when_stopped: str = "the window is committed, and the next start publishes what is missing",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._is_stopping = is_stopping
+        self._when_stopped = when_stopped
         self._subject = subject
         self._deadline_s = deadline_s
         self._reporter = reporter
@@ -102,10 +104,7 @@ class Patience:
                 "back and start the job again"
             )
         if waited_s >= STOPPING_S and self._is_stopping():
-            raise StopRequested(
-                f"{self._subject}: stopped while waiting for {what} ({reason}): the window is committed, and the next "
-                "start publishes what is missing"
-            )
+            raise StopRequested(f"{self._subject}: stopped while waiting for {what} ({reason}): {self._when_stopped}")
         # The first second or so of a fault is not worth a line: a new leader is found within it.
         if waited_s >= 1:
             self._reporter.say(

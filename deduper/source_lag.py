@@ -71,7 +71,7 @@ def source_lag(store: OpenStore) -> SourceLag | None:
     judged = judged_ends(store.log.state)
     firsts, ends, error = {}, {}, ""
     if find_spec("confluent_kafka") is None:
-        error = "Kafka's client is not installed: pip install 'deduper[kafka]'"
+        error = "Kafka's client is not installed: pip install -e '.[kafka]'"
     else:
         from deduper.kafka_lag import LatestOffsets
 

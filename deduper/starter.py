@@ -29,7 +29,7 @@ source:
 #  topics: [clicks]                # or topic_pattern: clicks-.*
 #  starting_offsets: earliest      # earliest | latest | {{time: "2025-03-01T00:00:00Z"}} | {{clicks: {{"0": 12}}}}
 #  max_offsets_per_batch: 500000   # most offsets one window takes
-#  value: {{format: json, schema: "user string, id long, ts timestamp, page string"}}    # json | csv | text
+#  value: {{format: json, schema: "user string, id long, ts timestamp, page string"}}    # json | csv | text | avro
 #  record: {{arrived: timestamp}}    # key | key_binary | timestamp | topic | partition | offset | header:NAME
 #  tombstones: error               # error | judge: records without a value
 #  options: {{}}                     # such as kafka.security.protocol: SASL_SSL

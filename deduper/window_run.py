@@ -103,8 +103,8 @@ class WindowRunner:
         self._profiles = Profiles(log.root, fs=log.fs)
         self._snapshots_seen = -1
 
-    def run(self, batch: Batch) -> BatchProgress:
-        """Judge, commit and publish one window.
+    def run(self, batch: Batch) -> tuple[BatchProgress, SourceBatch]:
+        """Judge, commit and publish one window: what came of it, and what was judged, which may be less than was asked.
 
         Raises:
             IntegrityError: counts that do not agree, twice.
@@ -154,7 +154,7 @@ class WindowRunner:
         profile = WindowProfile(window, epoch, intent.wall_us, judgement.rows, phases.seconds, phases.as_dict())
         self._profiles.add(profile)
         logger.info("window %d (epoch %d, batch %d): %s", window, epoch, batch.batch_id, record.counts)
-        return BatchProgress(
+        progress = BatchProgress(
             window=window,
             batch_id=batch.batch_id,
             rows=judgement.rows,
@@ -165,6 +165,7 @@ class WindowRunner:
             phases=profile.phases,
             tables=_tables(judgement),
         )
+        return progress, judgement.batch
 
     def close(self) -> None:
         """End what is done beside the windows; the next start goes on with it. Safe to repeat."""

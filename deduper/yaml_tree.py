@@ -17,7 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from deduper.interpolation import InterpolationError, interpolate
-from deduper.masking import MASK, is_secret, mask_urls
+from deduper.masking import MASK, is_secret, mask_text
 from deduper.problems import Place, Problem
 
 SettingPath = tuple[str, ...]
@@ -208,7 +208,7 @@ class _Walker:
                 first = start.column if line == start.line else 0
                 last = end.column if line == end.line else len(text)
                 text = text[:first] + "*" * (last - first) + text[last:]
-        return mask_urls(text)
+        return mask_text(text)
 
     def _problem(self, node: Node, path: SettingPath, what: str, write: str) -> None:
         self.document.problems.append(Problem(self.place(node), ".".join(path), what, write))
@@ -252,7 +252,12 @@ def _syntax_problem(error: MarkedYAMLError, text: str, source: str, in_file: boo
     if mark.line < len(lines) and "${" in lines[mark.line]:
         write = "inside { } and [ ] put `${...}` in quotes"
     excerpt = _SECRET_LINE.sub(_hide, lines[mark.line]) if mark.line < len(lines) else ""
-    return Problem(Place(source, mark.line + 1, mark.column + 1, 1, mask_urls(excerpt)), "", what, write)
+    if _NAMED.match(excerpt) is None and any(map(is_secret, lines[: mark.line])):
+        excerpt = ""  # it may be what a secret of several lines goes on with
+    return Problem(Place(source, mark.line + 1, mark.column + 1, 1, mask_text(excerpt)), "", what, write)
+
+
+_NAMED = re.compile(r"\s*(?:- )?[\"']?[\w.$-]+[\"']?\s*:(?:\s|$)")
 
 
 def _hide(match: re.Match[str]) -> str:

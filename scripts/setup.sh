@@ -64,7 +64,7 @@ setup_python() {
   if [[ "$(cat "$VENV/.installed-test" 2>/dev/null)" != "$wanted" ]] &&
     [[ -n "$extra" || "$(cat "$VENV/.installed-" 2>/dev/null)" != "$wanted" ]]; then
     say "Installing into .venv (a minute or two the first time) …"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$REPO${extra:+[$extra]}"
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$REPO[kafka${extra:+,$extra}]"
     printf '%s\n' "$wanted" >"$VENV/.installed-$extra"
   fi
   export VIRTUAL_ENV="$VENV" PATH="$VENV/bin:$PATH"

@@ -201,6 +201,21 @@ def test_prometheus_scrapes_what_runs() -> None:
         subprocess.run([promtool, "check", "config", str(path)], check=True, capture_output=True)
 
 
+def test_alerts_ask_for_metrics_that_there_are() -> None:
+    """Each says where to look; the file is mounted beside the one that names it, where the checker looks too."""
+    (group,) = loaded(DEPLOY / "alerts.yml")["groups"]
+    shown = (ROOT / "deduper/metrics.py").read_text(encoding="utf-8")
+    asked = {name for rule in group["rules"] for name in re.findall(r"deduper_\w+", rule["expr"])}
+    assert len(asked) > 4
+    assert [name for name in asked if name not in shown] == []
+    assert all(
+        "`" in rule["annotations"]["summary"] or "log" in rule["annotations"]["summary"] for rule in group["rules"]
+    )
+    assert loaded(DEPLOY / "prometheus.yml")["rule_files"] == ["alerts.yml"]
+    mounted = {target: source for source, target, *_ in mounts(SERVICES["prometheus"])}
+    assert mounted["/etc/prometheus/alerts.yml"].endswith("deploy/alerts.yml")
+
+
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/deduper.json").read_text(encoding="utf-8"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from deduper.errors import UsageError
 
-ADVICE = "plots need matplotlib, which is not installed: pip install 'deduper[bench]', or pip install matplotlib"
+ADVICE = "plots need matplotlib, which is not installed: pip install matplotlib"
 _OURS, _OTHERS = "#1565c0", "#9e9e9e"
 _STEP_COLOURS = ("#5e35b1", "#1e88e5", "#00897b", "#7cb342", "#fdd835", "#fb8c00", "#e53935", "#6d4c41", "#bdbdbd")
 

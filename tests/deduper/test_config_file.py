@@ -198,6 +198,53 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     assert "hunter" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("store.url", "rocksdbs://bob:hunter2@x/y"),
+        ("store.url", "http://bob:hunter2@h@er2@x"),
+        ("spark.spark.driver.extraJavaOptions", "-Djavax.net.ssl.keyStorePassword=hunter2 -Dx=1"),
+        ("spark.spark.hadoop.fs.azure.account.key.x.net", "hunter2"),
+        ("spark.spark.jars.repositories", "https://hunter2@repo.example.org/x"),
+        ("name", "bob:hunter2@b1:9093"),
+    ],
+)
+def test_logins_are_never_printed_wherever_they_stand(tmp_path: Path, setting: str, value: str) -> None:
+    """In a message's own words as in what it quotes, and in `config show`."""
+    try:
+        loaded = load_with_sources(written(tmp_path, TEXT), overrides=[f"{setting}={value}"], environment={})
+    except ConfigError as error:
+        told = str(error)
+    else:
+        told = repr(loaded.settings)
+    assert setting in told
+    assert "hunter2" not in told
+    assert "er2@" not in told
+
+
+def test_what_a_secret_of_several_lines_goes_on_with_is_not_quoted(tmp_path: Path) -> None:
+    """A syntax error behind it would show it."""
+    text = TEXT + 'spark:\n  spark.ssl.keyPassword: "hunter1\n    hunter2" x\n'
+    assert "hunter" not in "".join(problems_of(written(tmp_path, text)))
+
+
+@pytest.mark.parametrize(
+    ("variable", "setting"),
+    [
+        ("DEDUPER__SPARK__spark.driver.maxResultSize", "spark.driver.maxResultSize"),
+        ("DEDUPER__SPARK__SPARK__DRIVER__MEMORY", "spark.driver.memory"),
+        ("DEDUPER__SPARK__DRIVER__MEMORY", "spark.driver.memory"),
+        ("DEDUPER__spark__driver.maxResultSize", "spark.driver.maxResultSize"),
+    ],
+)
+def test_names_of_spark_settings_are_taken_as_they_are_written(tmp_path: Path, variable: str, setting: str) -> None:
+    """Spark tells capitals from small letters; a variable cannot always have dots."""
+    config = load_config(written(tmp_path, TEXT), environment={variable: "2g"})
+    assert config.spark == {setting: "2g"}
+    flag = f"spark.{setting.removeprefix('spark.')}=3g"
+    assert load_config(written(tmp_path, TEXT), overrides=[flag], environment={}).spark == {setting: "3g"}
+
+
 def test_a_secret_in_a_variable_or_flag_is_the_text_it_is(tmp_path: Path) -> None:
     """Never read as YAML: it may look like anything, and nothing of it may come back in a message."""
     file = written(tmp_path, TEXT + "spark: {spark.x.password: '${PASSWORD}', spark.y.password: 1}\n")

@@ -419,6 +419,14 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
             "quotes"
         ],
     ),
+    "options-native": (
+        SSL,
+        SSL + "    kafka.sasl.password: hunter2\n    kafka.ssl.ca.location: ca.pem\n",
+        [
+            "14:5: source.options.kafka.sasl.password: is a name of librdkafka's, and Spark's client would go on "
+            "without it; write `kafka.sasl.jaas.config`",
+        ],
+    ),
     "options-text": (
         "  options:\n" + SSL,
         "  options: SSL\n",

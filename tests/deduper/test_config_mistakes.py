@@ -633,9 +633,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         'name: clicks\nspark: {spark.master: "spark://host:7077"}',
         [
             (
-                "2:23: spark.spark.master: `spark://host:7077` runs on several machines, and state/clicks is a "
-                "path of one; write `spark.master: local[*]`, or `store.shared: true` if every machine sees the "
-                "same files there"
+                "2:23: spark.spark.master: `spark://host:7077` runs on several machines, and this release on one: "
+                "there state/clicks and its tables lie; write `spark.master: local[*]`"
             )
         ],
     ),

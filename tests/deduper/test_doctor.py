@@ -17,6 +17,8 @@ from deduper.cli import app
 from deduper.concerns import Severity
 from deduper.config import Config
 from deduper.config_file import load_config
+from deduper.errors import UsageError
+from deduper.job import run
 
 CONFIG = """\
 name: clicks
@@ -80,6 +82,17 @@ def test_all_that_is_wrong_is_told_at_once(job: Path, tmp_path: Path, monkeypatc
     found = json.loads(answer.stdout)
     wrong = {concern["check"] for concern in found["concerns"] if concern["severity"] == "error"}
     assert (found["healthy"], wrong) == (False, {"java", "folders", "brokers"})
+
+
+def test_a_source_that_is_not_there(tmp_path: Path) -> None:
+    """Spark would refuse it, once it has started; of a pattern nobody can say."""
+    file = written(tmp_path, FILES)
+    (tmp_path / "in").rmdir()
+    (found,) = errors(file)
+    assert found == ("folders", f"{tmp_path / 'in'} does not exist")
+    with pytest.raises(UsageError, match=r"source\.path: .*/in does not exist: make it \(mkdir -p .*/in\)"):
+        run(load_config(file), once=True, max_batches=None, take_over=False, on_progress=print)
+    assert errors(written(tmp_path, FILES.replace("in/", "no/*.json"))) == []
 
 
 def test_little_room_is_told_before_it_is_none(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,19 @@ def test_brokers_that_answer_and_help_nobody() -> None:
         world.watch.is_over(FAILURE)
 
 
+def test_a_fault_hours_after_another_is_another() -> None:
+    """Though no window was judged in between: a topic may have had no records."""
+    world = World(deadline_s=60)
+    assert world.watch.is_over(FAILURE)
+    world.now += 4 * 3600
+    assert world.watch.is_over(FAILURE)
+    world.away = True
+    assert not world.watch.is_over(FAILURE)
+    world.now += 60
+    with pytest.raises(BrokerUnavailableError):
+        world.watch.is_over(FAILURE)
+
+
 def test_any_other_failure_ends_the_job() -> None:
     """As it is."""
     world = World()

@@ -62,7 +62,7 @@ def config(directory: Path, **sections: Any) -> Config:
                 "bootstrap_servers": "127.0.0.1:1",
                 "topics": ["clicks"],
                 "value": {"format": "json", "schema": "k string, ts timestamp"},
-                "options": {"kafka.sasl.password": "hidden-1", "kafka.ssl.key.password": "hidden-2"},
+                "options": {"librdkafka.sasl.password": "hidden-1", "kafka.ssl.key.password": "hidden-2"},
             },
             "key": "k",
             "expiry": {"by": "event_time", "field": "ts", "period": "24h"},
@@ -332,6 +332,7 @@ def test_a_port_that_is_taken_ends_the_job_before_it_begins(tmp_path: Path, monk
     """No store is made or claimed, no Spark is started, and the message says what to do."""
     source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp"}
     settings = config(tmp_path, source=source)
+    (tmp_path / "in").mkdir()
     assert settings.metrics is not None
     monkeypatch.setattr(job, "require_java", lambda: None)
     monkeypatch.setattr(job, "start_session", lambda _: pytest.fail("Spark was started"))

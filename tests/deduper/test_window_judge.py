@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from bucket_store.log_values import LogState
 from deduper import spool_places
+from deduper.checkpoint import ListedFile
+from deduper.file_batch import FileBatch
+from deduper.file_source import stat_files
 from deduper.full_disk import CannotWriteError
 from deduper.output_names import STAGING, file_sinks
+from deduper.window_judge import Judgement
+from deduper.window_run import Batch
 from tests.deduper.small_service import Process, TaskKilled, Trial, World, armed, machine_of
 from tests.oracle import Row, Settings
 
@@ -163,3 +170,21 @@ def test_what_dead_tasks_have_left_is_in_no_port(world: World) -> None:
     assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
     assert not spools(world)
     assert not list(world.root.glob(f"out/*/{STAGING}/*"))
+
+
+def test_what_was_judged_in_the_end_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what was asked for: a source that has lost something meanwhile must go on from where the record says."""
+    process = Process(world)
+    asked = FileBatch(
+        world.config.source, tuple(stat_files([ListedFile(f"file://{path}", 0) for path in world.put(ROWS)]))
+    )
+    less = replace(asked)
+    judge = process.judge.judge
+
+    def judged_less(batch: FileBatch, state: LogState, wall_us: int) -> Judgement:
+        return replace(judge(batch, state, wall_us), batch=less)
+
+    monkeypatch.setattr(process.judge, "judge", judged_less)
+    progress, judged = process.runner.run(Batch("query", 1, asked))
+    assert progress.rows == 3
+    assert judged is less
