@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from bucket_store.piece import BucketEntries, Entries, ExpiryKeys, PieceRef
 
+FEWEST_LIVE = 64
+"""Views of fewer pieces cost nothing to speak of, and merging would only write more."""
 FEWEST = 16
 """How many pieces are worth a record, where more are to come."""
 FEWEST_LEFT = 4
@@ -29,11 +31,13 @@ _OPEN_GROWTH, _LEFT_GROWTH = 2, 4
 """A piece is rewritten when it is at most so many times as large as all smaller ones together."""
 
 
-def choose(pieces: Iterable[PieceRef], time_bucket: Callable[[PieceRef], int]) -> tuple[PieceRef, ...]:
-    """The live pieces of a shard that are to become one next, ascending by window; none when too few are alike.
+def choose(pieces: Sequence[PieceRef], time_bucket: Callable[[PieceRef], int]) -> tuple[PieceRef, ...]:
+    """Of a shard's live pieces those that are to become one next, ascending by window; none when too few are alike.
 
     `time_bucket` tells what dies together; the greatest is the one that the stream is at.
     """
+    if len(pieces) < FEWEST_LIVE:
+        return ()
     groups: defaultdict[int, list[PieceRef]] = defaultdict(list)
     for piece in pieces:
         if 2 * piece.length <= MOST_BYTES:

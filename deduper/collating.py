@@ -61,8 +61,7 @@ def next_merging(config: Config, store_id: str, state: LogState) -> Merging | No
     chosen: tuple[PieceRef, ...] = ()
     for pieces in state.pieces.values():
         live = [piece for piece in pieces if piece not in dead]
-        if len(live) > max(len(chosen), collation.FEWEST_LEFT - 1):
-            chosen = max(chosen, collation.choose(live, lambda piece: judging.time_bucket(config, piece)), key=len)
+        chosen = max(chosen, collation.choose(live, lambda piece: judging.time_bucket(config, piece)), key=len)
     if not chosen:
         return None
     return Merging(

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bucket_store import collation
 from bucket_store.backend import append_piece, open_backend
-from bucket_store.collation import FEWEST, FEWEST_LEFT, MOST_BYTES, MOST_PIECES, choose, merge
+from bucket_store.collation import FEWEST, FEWEST_LEFT, FEWEST_LIVE, MOST_BYTES, MOST_PIECES, choose, merge
 from bucket_store.errors import CorruptionError
 from bucket_store.merging import Merging, merge_pieces
 from bucket_store.piece import BucketEntries, Entries, PieceRef, decode_piece
@@ -33,25 +34,41 @@ def by_bucket(ref: PieceRef) -> int:
     return ref.max_bucket
 
 
+@pytest.fixture
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few live."""
+    monkeypatch.setattr(collation, "FEWEST_LIVE", 0)
+
+
+def test_where_few_live_they_stay() -> None:
+    """Their views cost nothing, and merging would only write more."""
+    assert choose([of_size(window, 100) for window in range(FEWEST_LIVE - 1)], by_bucket) == ()
+    assert len(choose([of_size(window, 100) for window in range(FEWEST_LIVE)], by_bucket)) == FEWEST_LIVE
+
+
+@pytest.mark.usefixtures("_few")
 def test_few_are_left_alone() -> None:
-    """A record costs two syncs, and views of few pieces nothing."""
+    """A record costs two syncs."""
     assert choose([of_size(window, 100) for window in range(FEWEST - 1)], by_bucket) == ()
     chosen = choose([of_size(window, 100) for window in range(FEWEST)], by_bucket)
     assert [ref.first_window for ref in chosen] == list(range(FEWEST))
 
 
+@pytest.mark.usefixtures("_few")
 def test_only_what_dies_together_is_merged() -> None:
     """The merged piece is gone when each of them would have been."""
     pieces = [of_size(window, 100, bucket=window % 3) for window in range(3 * FEWEST)]
     assert {ref.max_bucket for ref in choose(pieces, by_bucket)} in ({0}, {1}, {2})
 
 
+@pytest.mark.usefixtures("_few")
 def test_what_time_has_passed_is_merged_sooner() -> None:
     """Nothing more is to come, as a rule."""
     pieces = [of_size(window, 100, bucket=int(window >= FEWEST_LEFT)) for window in range(2 * FEWEST_LEFT)]
     assert {ref.max_bucket for ref in choose(pieces, by_bucket)} == {0}
 
 
+@pytest.mark.usefixtures("_few")
 def test_the_large_are_left_alone() -> None:
     """Merging takes memory by the size of what it makes."""
     pieces = [of_size(window, MOST_BYTES // 2 + 1) for window in range(3 * FEWEST)]
@@ -61,6 +78,7 @@ def test_the_large_are_left_alone() -> None:
     assert len(choose([of_size(window, 1) for window in range(3 * MOST_PIECES)], by_bucket)) == MOST_PIECES
 
 
+@pytest.mark.usefixtures("_few")
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
 def test_a_day_of_seconds_leaves_few_pieces(spread: float) -> None:
     """86,400 windows, an hour a bucket, sizes that differ by e**spread: some hundred pieces at any time, and an entry

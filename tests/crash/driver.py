@@ -23,7 +23,7 @@ def main() -> None:
         sys.exit(130)
     write_task._WRITER_BYTES = 1
     window_run._DELETION_BATCH = 1
-    collation.FEWEST = collation.FEWEST_LEFT = 2
+    collation.FEWEST_LIVE = collation.FEWEST = collation.FEWEST_LEFT = 2
     window_run._DELETION_GRACE_US = 0
     CommitLog.delete_folded.__kwdefaults__["grace_us"] = 0
     if "CRASH_CLOCK" in os.environ:

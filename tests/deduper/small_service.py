@@ -297,6 +297,7 @@ def machine_of(world: World) -> Iterator[None]:
         patch.setattr(table_shelf, "LEAST_SLACK", 2)
         # Of 8 pieces a shard and more, or nothing would ever be deleted here.
         patch.setattr(window_run, "_DELETION_BATCH", 1)
+        patch.setattr(collation, "FEWEST_LIVE", 0)
         patch.setattr(collation, "FEWEST", 3)
         patch.setattr(collation, "FEWEST_LEFT", 2)
         # Some windows have one writer, others several.
