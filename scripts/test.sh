@@ -11,7 +11,7 @@ set -euo pipefail
 # shellcheck source=scripts/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-selected=(-m "not bench" -n 2 --dist loadgroup)
+selected=(-m "not bench" -n 2)
 if [[ "${1:-}" == --fast ]]; then
   shift
   selected=()

@@ -178,7 +178,8 @@ def clock_goes_back(by: str, directory: Path) -> None:
         commits = [record.body for record in log.records() if isinstance(record.body, CommitRecord)]
         walls = [commit.wall_us for commit in commits]
         assert walls == sorted(walls)
-        assert walls[-1] == base_us + 3 * 3600 * 10**6
+        # The last commit may be folded away.
+        assert log.state.last_wall_us == base_us + 3 * 3600 * 10**6
         scene.check_store(settled=True)
     finally:
         scene.clean_up()

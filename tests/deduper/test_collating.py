@@ -125,7 +125,7 @@ def test_what_has_died_meanwhile_does_not_come_back(world: World, caplog: pytest
     assert process.runner._collation.is_under_way
     live = process.log.state.pieces[0]
     process.log.place(DeletionRecord(live, world.now_us, live[-1].last_window))
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="deduper.window_run"):
         process.offer(world.put([rows(collation.FEWEST)]))
     assert "is left for the next start: some of what was merged has died" in caplog.text
     lying = {found.name for found in process.pieces.pieces()}

@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from pyarrow import parquet
 
 from deduper import kafka_publisher
 from deduper.errors import IntegrityError
@@ -314,6 +315,18 @@ def limit(broker: Broker, topic: str, size_bytes: str) -> None:
     broker.admin().incremental_alter_configs([resource])[resource].result(20)
 
 
+def test_a_record_that_does_not_fit_into_the_queue(broker: Broker, new_job: Callable[..., Job]) -> None:
+    """However long one waits: refused, and nothing of the window shows."""
+    job = new_job(windows=1, slots=1)
+    file = job.staged.files[0][0][0]
+    (row, *_) = parquet.read_table(file).to_pylist()
+    write_staged(file, [row | {"value": bytes(2 << 20)}])
+    publisher = job.publisher(options={"kafka.buffer.memory": str(1 << 20)})
+    with pytest.raises(RecordRefusedError, match=r"2,097,152 bytes does not fit .* raise kafka\.buffer\.memory"):
+        job.publish(publisher)
+    assert read(broker.plain(), job.topic) == []
+
+
 def test_no_such_topic(broker: Broker, new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Said within seconds; made by the publisher never."""
     monkeypatch.setattr(kafka_publisher, "_TOPIC_GRACE_S", 1.0)
@@ -332,6 +345,20 @@ def test_the_topic_is_deleted_and_made_again(broker: Broker, new_job: Callable[.
     broker.create_topic(job.topic, 3)
     job.publish(job.publisher())
     check(broker, job)
+
+
+def test_the_topic_is_made_again_with_fewer_partitions(broker: Broker, new_job: Callable[..., Job]) -> None:
+    """Under a producer that goes on: rows without a key go where there are partitions now."""
+    job = new_job(windows=2, slots=3)
+    publisher = job.publisher()
+    job.publish(publisher, [0])
+    broker.delete_topic(job.topic)
+    broker.create_topic(job.topic, 1)
+    job.publish(publisher, [1])
+    wanted = sum(window == 1 for window, _, _ in job.staged.rows)
+    with Follower(broker.plain(), job.topic) as reader:
+        reader.wait_for(wanted, 20)
+    assert len(read(broker.plain(), job.topic)) == wanted
 
 
 def test_staged_files_that_are_gone(broker: Broker, new_job: Callable[..., Job]) -> None:
