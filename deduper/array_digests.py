@@ -126,10 +126,29 @@ def _hash_half_word(seed: Any, half: Any) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")
 def _word_at(data: Any, at: Any) -> Any:
-    word = np.uint64(0)
-    for byte in range(8):
-        word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
-    return word
+    # Unsigned, and without a loop: then it is one load, and no index is looked at for being negative.
+    at = np.uint64(at)
+    return (
+        np.uint64(data[at])
+        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+        | np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
+        | np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
+        | np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
+        | np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
+    )
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _half_word_at(data: Any, at: Any) -> Any:
+    at = np.uint64(at)
+    return (
+        np.uint64(data[at])
+        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -157,10 +176,7 @@ def _hash_bytes(data: Any, begin: Any, end: Any, seed: Any) -> Any:
         word = _with_word(word, _word_at(data, at))
         at += 8
     if end - at >= 4:
-        half = np.uint64(0)
-        for byte in range(4):
-            half |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
-        word = _with_half_word(word, half)
+        word = _with_half_word(word, _half_word_at(data, at))
         at += 4
     while at < end:
         word = _rotated(word ^ (np.uint64(data[at]) * _P5), 11) * _P1

@@ -109,13 +109,17 @@ class Collation:
         logger.debug("%d pieces merged in %.3f s beside the windows", len(request.task.pieces), request.seconds)
         return request.task.pieces, request.added
 
-    def close(self) -> None:
-        """Wait for what is under way, and forget it: the next start removes the piece. Safe to repeat."""
+    def close(self) -> PieceRef | None:
+        """Wait for what is under way, and give what came of it: a piece that no record will name. Safe to repeat."""
         request, self._under_way = self._under_way, None
-        if request is not None and not request.is_over.wait(_CLOSE_S):
-            logger.warning(
-                "pieces are still being merged after %d s; the next start removes what comes of it", _CLOSE_S
-            )
+        if request is None:
+            return None
+        if not request.is_over.wait(_CLOSE_S):
+            logger.warning("pieces are still being merged after %d s; the next start cleans up", _CLOSE_S)
+            return None
+        if request.failure is not None:
+            logger.warning("pieces could not be merged: %s", request.failure)
+        return request.added
 
 
 class _Request:

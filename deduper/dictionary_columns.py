@@ -12,16 +12,22 @@ import pyarrow as pa
 
 from deduper.parquet_leaves import leaves
 
-_SAMPLE = 4096
-"""Rows that are looked at; only the size of the file depends on what they show."""
+_SAMPLE, _LARGE_SAMPLE = 4096, 16_384
+"""Rows that are looked at, more where some of them repeat; only the size of the file depends on what they show."""
+_MOST_FRESH = 0.5
+_NO_HOPE = 0.9
 
 
 def dictionary_columns(table: pa.Table) -> list[str]:
     """Paths of the leaves of a table's columns that repeat: at most half of the values of its first rows are new.
 
+    Some thousand different values look new among as many rows, so where a tenth repeats more rows are looked at.
+
     Elements of lists and maps are not looked at: they get one, and so do columns of nulls.
     """
-    return [path for name in table.column_names for path in _repeating(name, table.column(name).slice(0, _SAMPLE))]
+    return [
+        path for name in table.column_names for path in _repeating(name, table.column(name).slice(0, _LARGE_SAMPLE))
+    ]
 
 
 def _repeating(path: str, values: pa.ChunkedArray) -> Iterator[str]:
@@ -36,5 +42,13 @@ def _repeating(path: str, values: pa.ChunkedArray) -> Iterator[str]:
 
 
 def _repeat(values: pa.ChunkedArray) -> bool:
+    fresh = _fresh(values.slice(0, _SAMPLE))
+    if _MOST_FRESH < fresh < _NO_HOPE:
+        fresh = _fresh(values)
+    return fresh <= _MOST_FRESH
+
+
+def _fresh(values: pa.ChunkedArray) -> float:
+    """Which part of the values is new; 0 for nulls alone."""
     known = values.drop_null()
-    return not known or 2 * len(known.unique()) <= len(known)
+    return len(known.unique()) / len(known) if len(known) else 0.0

@@ -93,9 +93,9 @@ class WindowRunner:
     ) -> None:
         self._config = config
         self._log = log
-        keeps_house = housekeeper or InProcess(pieces)
-        self._deletion = Deletion(keeps_house, aside)
-        self._collation = Collation(keeps_house, aside)
+        self._housekeeper = housekeeper or InProcess(pieces)
+        self._deletion = Deletion(self._housekeeper, aside)
+        self._collation = Collation(self._housekeeper, aside)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
         self._topics = topics
@@ -170,7 +170,15 @@ class WindowRunner:
     def close(self) -> None:
         """End what is done beside the windows; the next start goes on with it. Safe to repeat."""
         self._deletion.close()
-        self._collation.close()
+        unnamed = self._collation.close()
+        if unnamed is None:
+            return
+        try:
+            # Its name was drawn for this merging alone, so whoever owns the store by now has nothing of it.
+            state = self._log.state
+            self._housekeeper.delete([unnamed], keep=live_files(state), writing_epoch=state.epoch)
+        except Exception as exc:  # noqa: BLE001  # whatever ends the job is to be told, not this
+            logger.warning("piece %s is left for the next start: %s", unnamed.name, exc)
 
     def _intend(self, batch: Batch, state: LogState) -> Intent:
         """Step 1. The wall clock never goes back; a repeated intent keeps its own."""

@@ -151,6 +151,9 @@ class _FirstSeen:
         """Those of some rows, ascending; null where there is none."""
         if not self.rows.size:
             return self.none(rows.size)
+        first = int(np.searchsorted(self.rows, rows[0])) if rows.size else 0
+        if np.array_equal(self.rows[first : first + rows.size], rows):
+            return self.struct.slice(first, rows.size)
         at = np.minimum(np.searchsorted(self.rows, rows), self.rows.size - 1)
         return self.struct.take(pa.array(at, mask=self.rows[at] != rows))
 

@@ -1,9 +1,9 @@
 """`deduper run` as a process that tests kill: `python -m tests.crash.driver run CONFIG --once`.
 
 The same command line, but what takes hours or hundreds of windows comes at once: pieces are let go of as soon as they
-are dead, merged as soon as there are two, and folded records go as soon as there is a newer snapshot. Small windows are
-written as large ones are, by several workers, each of which may die or sleep. `CRASH_CLOCK` names a file with the wall
-clock in µs since the epoch, which a test may set as it likes, also while the driver runs.
+are dead, and folded records as soon as there is a newer snapshot. Small windows are written as large ones are, by
+several workers, each of which may die or sleep. `CRASH_CLOCK` names a file with the wall clock in µs since the epoch,
+which a test may set as it likes, also while the driver runs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ from pathlib import Path
 def main() -> None:
     """The command line, in a hurry. Imports here: an interrupt among them ends as one of the command itself does."""
     try:
-        from bucket_store import collation
         from bucket_store.commit_log import CommitLog
-        from deduper import cli, job, judging, window_run, write_task
+        from deduper import cli, job, window_run, write_task
     except KeyboardInterrupt:
         sys.exit(130)
     write_task._WRITER_BYTES = 1
     window_run._DELETION_BATCH = 1
-    # Windows lie hours apart here, and few pieces would die together.
-    judging.time_bucket = lambda config, piece: 0
-    collation.FEWEST_LIVE = collation.FEWEST = collation.FEWEST_LEFT = 2
     window_run._DELETION_GRACE_US = 0
     CommitLog.delete_folded.__kwdefaults__["grace_us"] = 0
     if "CRASH_CLOCK" in os.environ:

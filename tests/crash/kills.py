@@ -42,13 +42,11 @@ STARTS = (
     "stage.discarded",
     "sources.removed",
 )
-# Of other commands, or in need of a broker: other stories and tests kill there.
-OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(("gc.", "repair.", "kafka.")))
+# Of other commands, in need of a broker, or of more windows than a story has: other stories and tests kill there.
+OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(("gc.", "repair.", "kafka.", "collate.")))
 ONLY_ON = {"stage.restaged": "file"}
 # Nothing is dead before so many windows.
 AGED = {
-    "collate.merged": 2,
-    "collate.recorded": 3,
     "expire.recorded": 4,
     "expire.deleted": 4,
     "piece.deleted": 3,

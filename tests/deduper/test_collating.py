@@ -83,9 +83,9 @@ def test_a_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: 
     monkeypatch.setattr("deduper.collating._CLOSE_S", 0.0)
     merging = Collation(Answers(piece(0)), Later())
     merging.begin(TASK)
-    merging.close()
+    assert merging.close() is None
     assert "pieces are still being merged" in caplog.text
-    merging.close()
+    assert merging.close() is None
 
 
 @pytest.fixture
@@ -134,6 +134,19 @@ def test_what_has_died_meanwhile_does_not_come_back(world: World, caplog: pytest
     assert orphan in caplog.text
     restarted = Process(world)
     assert orphan not in {found.name for found in restarted.pieces.pieces()}
+
+
+def test_a_stop_leaves_nothing_behind(world: World) -> None:
+    """What was just merged is deleted again: no record names it."""
+    process = Process(world)
+    for window in range(collation.FEWEST):
+        process.offer(world.put([rows(window)]))
+    assert process.runner._collation.is_under_way
+    assert len(list(process.pieces.pieces())) == collation.FEWEST + 1
+    process.runner.close()
+    named = {ref.name for refs in process.log.state.pieces.values() for ref in refs}
+    assert {found.name for found in process.pieces.pieces()} == named
+    process.runner.close()
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -85,6 +85,14 @@ def test_every_type_is_looked_at(value: object) -> None:
 def test_only_the_first_rows_are_looked_at() -> None:
     """Over all chunks that they are in."""
     unique, same = np.arange(ROWS), np.zeros(ROWS, np.int64)
-    late = pa.chunked_array([unique[:3000], same])
+    late = pa.chunked_array([unique[:4000], same])
     early = pa.chunked_array([same[:3000], unique])
     assert dictionary_columns(pa.table({"late": late, "early": early})) == ["early"]
+
+
+def test_more_rows_are_looked_at_where_some_repeat() -> None:
+    """Values of 4,096 look new at first: two thirds of so many rows are. Where half of all are new they get none."""
+    some = np.random.default_rng(1).integers(0, 4096, 20_000)
+    half = np.arange(20_000) % 12_000
+    half[:1000] = 0
+    assert dictionary_columns(pa.table({"some": some, "half": half})) == ["some"]

@@ -1,4 +1,4 @@
-"""The process that deletes pieces: does what the store does, and its death harms nothing."""
+"""The process that deletes and merges pieces: does what the store does, and its death harms nothing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from bucket_store.backend import PieceLocation
+from bucket_store import failpoints
+from bucket_store.backend import PieceLocation, append_piece
 from bucket_store.errors import CorruptionError
+from bucket_store.merging import Merging
+from bucket_store.piece import Entries, PieceRef
 from bucket_store.rocksdb_backend import RocksPieces, _writer
 from deduper import housekeeping_process
 from deduper.housekeeping_process import HousekeepingProcess
 
 _DEADLINE_S = 30.0
+STORE_ID = "ab" * 16
 
 
 @pytest.fixture
@@ -39,6 +44,13 @@ def two(pieces: RocksPieces, epoch: int = 1) -> tuple[PieceLocation, PieceLocati
     """Two pieces of one database."""
     first = pieces.append(shard=0, epoch=epoch, name="first", data=b"1" * 1000)
     return first, pieces.append(shard=0, epoch=epoch, name="second", data=b"2" * 1000)
+
+
+def appended(pieces: RocksPieces, window: int) -> PieceRef:
+    """A piece of a window, with one key."""
+    entries = Entries(np.array([0]), np.array([0, 1]), np.array([[window + 1, 1]], np.uint64))
+    where = {"shard": 0, "first_window": window, "last_window": window, "epoch": 1, "attempt": 0}
+    return append_piece(pieces, entries, store_id=bytes.fromhex(STORE_ID), **where)
 
 
 def lying(pieces: RocksPieces) -> list[str]:
@@ -117,6 +129,22 @@ def test_a_killed_process_is_begun_anew(
     assert "has ended (-9): the next window asks again" in caplog.text
     assert process.delete([second], writing_epoch=1) == ()
     assert pid_of(process) != dead
+
+
+def test_killed_when_it_has_merged(
+    pieces: RocksPieces, process: HousekeepingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows of the new piece: it is asked for again, and what lies there is an orphan like others."""
+    refs = tuple(appended(pieces, window) for window in range(2))
+    monkeypatch.setenv(failpoints.ENVIRONMENT, "collate.merged=kill")
+    assert process.merge(Merging(refs, STORE_ID, 1, None, None)) is None
+    assert len(lying(pieces)) == 3
+    monkeypatch.delenv(failpoints.ENVIRONMENT)
+    one = process.merge(Merging(refs, STORE_ID, 1, None, None))
+    assert one is not None
+    assert (one.first_window, one.last_window, one.entries) == (0, 1, 2)
+    assert len(lying(pieces)) == 4
+    assert one.name in lying(pieces)
 
 
 def test_it_makes_place_for_another(
