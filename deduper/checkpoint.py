@@ -12,6 +12,10 @@ source's numbers and Spark's batch ids drift apart for good, so neither is ever 
 Spark syncs none of these files. One that is torn makes every start fail; `is_sound` finds that out beforehand, and
 `set_aside` moves the checkpoint away so that a new one is begun: files that were judged are known to the store.
 
+The source's log is written before the batch's offsets. A process that ends, or is taken over, between the two leaves
+an entry that no batch names, and Spark gives its files together with those of the next entry: a batch larger than
+`max_files_per_batch`, and larger with every such end. `forget_unplanned` takes such entries back at a start.
+
 Every epoch has a checkpoint directory of its own, `<checkpoint>/<epoch, 6 digits>`: a start renames that of the epoch
 before. An old owner that is still at work, or wakes, writes where nobody looks any more.
 """
@@ -138,6 +142,30 @@ def newest(root: Path) -> Path | None:
 
 def _is_below(path: Path, epoch: int) -> bool:
     return path.name.isdecimal() and int(path.name) < epoch
+
+
+def forget_unplanned(checkpoint: Path) -> int:
+    """Remove the entries of the source's log that no batch names yet, so that Spark lists their files again.
+
+    Of a sound checkpoint, and safe to repeat and to die in. A compact file that alone holds older entries stays.
+    Gives how many entries were removed.
+    """
+    log = checkpoint / "sources" / "0"
+    begun = entry_numbers(checkpoint / "offsets")
+    planned = _log_offset(checkpoint / "offsets" / str(max(begun))) if begun else -1
+    plain, compact = entry_numbers(log), entry_numbers(log, suffix=".compact")
+    folded = max((number for number in compact if number <= planned), default=-1)
+    is_whole_without = all(number in plain for number in range(folded + 1, planned + 1))
+    removed = 0
+    # From the end: the log never has a gap.
+    for number in sorted((number for number in plain | compact if number > planned), reverse=True):
+        if number in compact and not is_whole_without:
+            break
+        for name in (str(number), f"{number}.compact"):
+            (log / name).unlink(missing_ok=True)
+            (log / f".{name}.crc").unlink(missing_ok=True)
+        removed += 1
+    return removed
 
 
 def set_aside(checkpoint: Path) -> Path:

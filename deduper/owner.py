@@ -193,6 +193,8 @@ def _take_checkpoint(config: Config, log: CommitLog) -> Path:
     if why is not None:
         aside = checkpoint.set_aside(path)
         logger.warning("checkpoint %s set aside as %s: %s; what was judged is skipped", path, aside, why)
+    elif not isinstance(config.source, KafkaSource) and (forgotten := checkpoint.forget_unplanned(path)):
+        logger.info("checkpoint %s: %d lists of files that no batch names were taken back", path, forgotten)
     return path
 
 

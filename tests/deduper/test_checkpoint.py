@@ -77,6 +77,52 @@ def test_a_compact_file_ahead_of_the_last_batch_hides_nothing(root: Path) -> Non
     assert [file.path for file in checkpoint.files_of_batch(root, 9)] == names(9)
 
 
+def files(root: Path) -> list[str]:
+    """All files of the source's log, checksums and all."""
+    return sorted(path.name for path in (root / "sources" / "0").iterdir())
+
+
+@pytest.mark.parametrize("number", ["9", "9.compact"])
+def test_entries_that_no_batch_names_are_taken_back(root: Path, number: str) -> None:
+    """Spark would give their files together with those of the next entry; without them it is as before them."""
+    before = files(root)
+    write(root / "sources" / "0" / number, "v1", *map(entry, range(10) if "." in number else [9]))
+    write(root / "sources" / "0" / "10", "v1", entry(10))
+    assert checkpoint.forget_unplanned(root) == 2
+    assert files(root) == before
+    assert checkpoint.forget_unplanned(root) == 0
+    assert checkpoint.is_sound(root)
+
+
+def test_entries_before_the_first_batch_are_taken_back(root: Path) -> None:
+    """A process that ended before its first batch was planned."""
+    for path in [*(root / "offsets").iterdir(), *(root / "commits").iterdir()]:
+        path.unlink()
+    assert checkpoint.forget_unplanned(root) == 9
+    assert files(root) == []
+
+
+def test_a_compact_file_that_alone_holds_older_entries_stays(root: Path) -> None:
+    """What was judged must not be listed again; what came after it is still taken back."""
+    write(root / "sources" / "0" / "9.compact", "v1", *map(entry, range(10)))
+    for number in range(9):
+        (root / "sources" / "0" / str(number)).unlink()
+        (root / "sources" / "0" / f".{number}.crc").unlink()
+    write(root / "sources" / "0" / "10", "v1", entry(10))
+    assert checkpoint.forget_unplanned(root) == 1
+    assert files(root) == [".9.compact.crc", "9.compact"]
+    assert paths(root) == names(*range(9))
+
+
+def test_nothing_is_taken_back_of_what_a_batch_names(root: Path, tmp_path: Path) -> None:
+    """Not even when it is to be judged again; and of no checkpoint nothing."""
+    before = files(root)
+    (root / "commits" / "8").unlink()
+    assert checkpoint.forget_unplanned(root) == 0
+    assert files(root) == before
+    assert checkpoint.forget_unplanned(tmp_path / "none") == 0
+
+
 def test_batches_before_the_newest_one_are_done_without_commits(root: Path) -> None:
     """Spark repeats only the newest batch, whatever commits are gone."""
     for batch in range(2, 9):

@@ -17,6 +17,7 @@ from bucket_store.commit_log import CommitLog
 from bucket_store.errors import SettingsChangedError
 from deduper import checkpoint
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
+from deduper.file_batch import FileBatches
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
@@ -81,6 +82,28 @@ def test_batches_that_spark_forgot_are_not_judged_again(job: Job, batches: int) 
     late = job.add_records([{"k": "new", "t": 120}, {"k": "new", "t": 121}])
     assert job.run().windows == 1
     assert [row["k"] for row in job.rows("unique") if row["_dedup"]["source"] == str(late)] == ["new"]
+
+
+@pytest.mark.parametrize("committed", [3, 0])
+def test_a_list_of_files_that_no_batch_took_makes_no_larger_window(job: Job, committed: int) -> None:
+    """A driver that ended between Spark's list of a batch's files and the batch: each file is still a window."""
+    if committed:
+        job.run(max_batches=committed)
+
+    def dies(*_: object) -> None:
+        raise IntegrityError("dead")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileBatches, "batch", dies)
+        with pytest.raises(IntegrityError, match="dead"):
+            job.run()
+    spark = checkpoint.newest(job.config.checkpoint_path)
+    assert spark is not None
+    assert (spark / "sources" / "0" / str(committed)).exists(), "nothing was listed: the test proves nothing"
+    for name in (str(committed), f".{committed}.crc"):
+        (spark / "offsets" / name).unlink(missing_ok=True)
+    assert job.run().windows == 4 - committed
+    assert [progress.rows for progress in job.progress] == [ROWS_A_FILE] * 4
 
 
 def test_a_drained_job_has_nothing_to_do(job: Job) -> None:
