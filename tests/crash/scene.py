@@ -279,7 +279,12 @@ spark:
         outcome = self.outcome()
         for port in PORTS:
             missing = undisturbed["rows"][port] - outcome["rows"][port]
-            assert not missing, f"{self.log}: port {port} lost {missing.total()} rows: {list(missing)[:3]}"
+            # The number of a row's window is part of it: the whole of a job may be there, cut in another way.
+            assert not missing, (
+                f"{self.log}: port {port} lost {missing.total()} rows: {list(missing)[:3]}\n"
+                f"{outcome['windows']} windows, totals {outcome['totals']}; undisturbed {undisturbed['windows']}, "
+                f"{undisturbed['totals']}\n{self.output()}"
+            )
         self.check_nothing_is_public_twice(undisturbed)
         for what, value in undisturbed.items():
             assert outcome[what] == value, f"{self.log}: {what}: {outcome[what]}, undisturbed {value}"

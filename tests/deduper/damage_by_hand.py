@@ -107,14 +107,15 @@ def remember_again(job: WholeJob, window: int, *, later_by: int = 0) -> tuple[Pa
     backend = open_backend(job.config.store.url)
     _, buckets = decode_piece(backend.read(piece), file=piece.file, offset=piece.offset)
     *_, first = buckets
-    count = len(first.digests)
     expiry = None if first.expiry is None else first.expiry + later_by
+    count = _in_one_bucket(job, expiry, len(first.digests))
+    expiry = None if expiry is None else expiry[:count]
     ref = append_piece(
         backend,
         Entries(
             bucket_keys=_bucket(job, first.bucket, expiry),
             bucket_starts=_array([0, count]),
-            digests=first.digests,
+            digests=first.digests[:count],
             expiry=expiry,
             origin=None if first.origin is None else _array([0] * count),
         ),
@@ -146,11 +147,18 @@ def _empty(partitions: tuple[SourcePartition, ...]) -> list[SourcePartition]:
     return [replace(partition, rows=0) for partition in partitions]
 
 
+def _in_one_bucket(job: WholeJob, expiry: Any, count: int) -> int:
+    """How many of the first keys lie in one bucket: a later expiry key may be the next one's."""
+    if expiry is None or job.config.span_steps is None:
+        return count
+    buckets = [int(key // job.config.span_steps) for key in expiry.tolist()]
+    return next((number for number, bucket in enumerate(buckets) if bucket != buckets[0]), count)
+
+
 def _bucket(job: WholeJob, bucket: int, expiry: Any) -> Any:
     if expiry is None or job.config.span_steps is None:
         return _array([bucket])
-    (only,) = {int(key // job.config.span_steps) for key in expiry.tolist()}
-    return _array([only])
+    return _array([int(expiry[0] // job.config.span_steps)])
 
 
 def _array(values: list[int]) -> Any:
