@@ -11,48 +11,20 @@ pieces has left the store meanwhile, the new one is left for it too: nothing tha
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Collection, Iterable
-from typing import Protocol
 
 from bucket_store import collation
-from bucket_store.backend import Located, PieceStore
 from bucket_store.log_state import LogState
-from bucket_store.merging import Merging, merge_pieces
+from bucket_store.merging import Merging
 from bucket_store.piece import PieceRef
 from deduper import judging
+from deduper.aside import Aside, AsideTask, on_a_thread
 from deduper.config import Config
-from deduper.deleting import Aside, on_a_thread
+from deduper.housekeeping import Merges
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 10.0
 """How long a stopping job waits: merging 32 MB takes 1 s."""
-
-
-class Merges(Protocol):
-    """Who merges: this process (`InProcess`), or one for it (`HousekeepingProcess`)."""
-
-    def merge(self, task: Merging) -> PieceRef | None:
-        """As `merge_pieces`; None also when it is to be asked for again."""
-
-
-class InProcess:
-    """Deletes and merges where it is asked to."""
-
-    def __init__(self, store: PieceStore) -> None:
-        self._store = store
-
-    def delete(
-        self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
-    ) -> tuple[Located, ...]:
-        """See `Deletes`."""
-        return self._store.delete(pieces, keep=keep, writing_epoch=writing_epoch)
-
-    def merge(self, task: Merging) -> PieceRef | None:
-        """See `Merges`."""
-        return merge_pieces(self._store, task)
 
 
 def next_merging(config: Config, store_id: str, state: LogState) -> Merging | None:
@@ -122,23 +94,14 @@ class Collation:
         return request.added
 
 
-class _Request:
-    """One merging, for the thread that does it, and what it came to once `is_over`."""
+class _Request(AsideTask):
+    """One merging, and the piece it has `added` once it is over."""
 
     def __init__(self, merges: Merges, task: Merging) -> None:
+        super().__init__()
         self.task = task
         self._merges = merges
-        self.is_over = threading.Event()
         self.added: PieceRef | None = None
-        self.failure: Exception | None = None
-        self.seconds = 0.0
 
-    def run(self) -> None:
-        began = time.perf_counter()
-        try:
-            self.added = self._merges.merge(self.task)
-        except Exception as error:  # noqa: BLE001  # raised by `result`, on the thread that can end the job
-            self.failure = error
-        finally:
-            self.seconds = time.perf_counter() - began
-            self.is_over.set()
+    def act(self) -> None:
+        self.added = self._merges.merge(self.task)

@@ -18,36 +18,18 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Sequence
 
 from bucket_store import failpoints
-from bucket_store.backend import Located
 from bucket_store.log_values import RetiredPiece
+from deduper.aside import Aside, AsideTask, on_a_thread
+from deduper.housekeeping import Deletes
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 10.0
 """How long a stopping job waits for the file it is at: compacting 400 MB takes 1 s."""
-
-Aside: TypeAlias = Callable[[Callable[[], None]], object]
-"""Runs an action beside what goes on; once at a time."""
-
-
-class Deletes(Protocol):
-    """Who deletes: the pieces themselves (`PieceStore`), or a process for it (`HousekeepingProcess`)."""
-
-    def delete(
-        self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
-    ) -> tuple[Located, ...]:
-        """See `PieceStore.delete`."""
-
-
-def on_a_thread(action: Callable[[], None]) -> None:
-    """The usual `Aside`. The thread does not keep a process alive that has to end."""
-    threading.Thread(target=action, name="deleting-pieces", daemon=True).start()
 
 
 class Deletion:
@@ -117,10 +99,11 @@ class Deletion:
             logger.warning("retired pieces could not be deleted, the next start tries again: %s", request.failure)
 
 
-class _Request:
-    """One deletion: what to do, for the thread that does it, and what it came to once `is_over`."""
+class _Request(AsideTask):
+    """One deletion, and what of it is `gone`, also when it has failed or was stopped."""
 
     def __init__(self, pieces: Deletes, dying: Sequence[RetiredPiece], keep: Collection[str], epoch: int) -> None:
+        super().__init__()
         self._pieces = pieces
         self._keep = keep
         self._epoch = epoch
@@ -128,24 +111,14 @@ class _Request:
         for piece in dying:
             self._by_file[piece.ref.file].append(piece)
         self.is_stopping = threading.Event()
-        self.is_over = threading.Event()
         self.gone: set[RetiredPiece] = set()
-        self.failure: Exception | None = None
-        self.seconds = 0.0
 
-    def run(self) -> None:
+    def act(self) -> None:
         """Delete file by file; one that is held is passed over."""
-        began = time.perf_counter()
-        try:
-            for dying in self._by_file.values():
-                if self.is_stopping.is_set():
-                    return
-                refs = [piece.ref for piece in dying]
-                held = self._pieces.delete(refs, keep=self._keep, writing_epoch=self._epoch)
-                self.gone |= {piece for piece in dying if piece.ref not in held}
-            failpoints.hit("expire.deleted")
-        except Exception as error:  # noqa: BLE001  # raised by `result`, on the thread that can end the job
-            self.failure = error
-        finally:
-            self.seconds = time.perf_counter() - began
-            self.is_over.set()
+        for dying in self._by_file.values():
+            if self.is_stopping.is_set():
+                return
+            refs = [piece.ref for piece in dying]
+            held = self._pieces.delete(refs, keep=self._keep, writing_epoch=self._epoch)
+            self.gone |= {piece for piece in dying if piece.ref not in held}
+        failpoints.hit("expire.deleted")

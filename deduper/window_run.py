@@ -31,10 +31,12 @@ from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_publis
 from bucket_store.profile_file import Profiles, WindowProfile
 from bucket_store.sources_file import SourcePartition, write_sources
 from deduper import judging, staging
-from deduper.collating import Collation, InProcess, Merges, next_merging
+from deduper.aside import Aside, on_a_thread
+from deduper.collating import Collation, next_merging
 from deduper.config import Config
-from deduper.deleting import Aside, Deletes, Deletion, on_a_thread
+from deduper.deleting import Deletion
 from deduper.errors import UsageError
+from deduper.housekeeping import Housekeeper, InProcess
 from deduper.output_names import TopicPlace
 from deduper.progress import BatchProgress
 from deduper.source_batch import SourceBatch
@@ -67,10 +69,6 @@ class TopicPorts(Protocol):
 
     def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
-
-
-class Housekeeper(Deletes, Merges, Protocol):
-    """Who deletes and merges pieces beside the windows; the service's is `HousekeepingProcess`."""
 
 
 class WindowRunner:

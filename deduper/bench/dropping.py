@@ -24,12 +24,13 @@ from bucket_store.log_state import deletable, live_files
 from bucket_store.log_values import DeletionRecord
 from bucket_store.manager import ShardTables
 from deduper import judging
+from deduper.aside import on_a_thread
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import service_config
 from deduper.bench.seeding import append_shards, commit_window
 from deduper.bench.workload import PERIOD_HOURS, START_US, Workload
 from deduper.config import Config
-from deduper.deleting import Deletion, on_a_thread
+from deduper.deleting import Deletion
 from deduper.housekeeping_process import HousekeepingProcess
 from deduper.owner import open_or_create
 from deduper.table_places import table_settings

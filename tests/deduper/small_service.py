@@ -53,12 +53,12 @@ from bucket_store.table_file import TableFile
 from deduper import judging, owner, spool, staging, window_run, write_task
 from deduper.checkpoint import ListedFile
 from deduper.clock import POSITION_BITS
-from deduper.collating import InProcess
 from deduper.config import PORTS, Config
 from deduper.digests import key_digest
 from deduper.file_batch import FileBatch
 from deduper.file_source import source_digest, stat_files
 from deduper.first_copies import WindowSources
+from deduper.housekeeping import InProcess
 from deduper.read_task import ReadReceipt, ReadTask, read_function
 from deduper.receipts import Receipt
 from deduper.shard_task import REASONS, BatchTask, judge

@@ -17,6 +17,7 @@ from bucket_store.errors import StoreError
 from bucket_store.log_values import DeletionRecord, RetiredPiece
 from bucket_store.piece import PieceRef
 from deduper import deleting, owner
+from deduper.aside import on_a_thread
 from deduper.config import Config
 from deduper.deleting import Deletion
 from deduper.judging import DELETION_GRACE_US
@@ -67,7 +68,7 @@ class Threads:
             action()
             self.ended.release()
 
-        deleting.on_a_thread(run)
+        on_a_thread(run)
 
     def wait(self) -> None:
         """Until one more has ended."""

@@ -1,0 +1,41 @@
+"""What no window waits for: an action on a thread of its own, its outcome taken at the end of a later window."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeAlias
+
+Aside: TypeAlias = Callable[[Callable[[], None]], object]
+"""Runs an action beside what goes on; once at a time."""
+
+
+def on_a_thread(action: Callable[[], None]) -> None:
+    """The usual `Aside`. The thread does not keep a process alive that has to end."""
+    threading.Thread(target=action, name="keeping-house", daemon=True).start()
+
+
+class AsideTask(ABC):
+    """One action, for the thread that does it, and what it came to once `is_over`."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.failure: Exception | None = None
+        self.seconds = 0.0
+
+    @abstractmethod
+    def act(self) -> None:
+        """What there is to do; an error becomes the `failure`."""
+
+    def run(self) -> None:
+        """Do it, once."""
+        began = time.perf_counter()
+        try:
+            self.act()
+        except Exception as error:  # noqa: BLE001  # raised where the outcome is taken, on the thread that can end the job
+            self.failure = error
+        finally:
+            self.seconds = time.perf_counter() - began
+            self.is_over.set()
