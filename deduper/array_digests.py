@@ -125,7 +125,7 @@ def _hash_half_word(seed: Any, half: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _word_at(data: Any, at: Any) -> Any:
+def _half_word_at(data: Any, at: Any) -> Any:
     # Unsigned, and without a loop: then it is one load, and no index is looked at for being negative.
     at = np.uint64(at)
     return (
@@ -133,22 +133,14 @@ def _word_at(data: Any, at: Any) -> Any:
         | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
         | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
         | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
-        | np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
-        | np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
-        | np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
-        | np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
     )
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _half_word_at(data: Any, at: Any) -> Any:
+def _word_at(data: Any, at: Any) -> Any:
+    # One load too.
     at = np.uint64(at)
-    return (
-        np.uint64(data[at])
-        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
-        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
-        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
-    )
+    return _half_word_at(data, at) | _half_word_at(data, at + np.uint64(4)) << np.uint64(32)
 
 
 @njit(cache=True, nogil=True)

@@ -10,13 +10,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from deduper import kafka_extra
 from deduper.concerns import Concern, Severity, error, note, warning
 from deduper.config import Config
 from deduper.config_kafka import KafkaSource
@@ -152,8 +152,8 @@ def _connector(config: Config) -> Iterator[Concern]:
 def _kafka(config: Config) -> Iterator[Concern]:
     if not isinstance(config.source, KafkaSource):
         return
-    if find_spec("confluent_kafka") is None:
-        yield error("client", "python", "Kafka's client is not installed", "pip install -e '.[kafka]'")
+    if not kafka_extra.is_client_installed():
+        yield error("client", "python", kafka_extra.MISSING, kafka_extra.REMEDY)
         return
     from deduper.kafka_preflight import examine
 

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -25,6 +24,7 @@ from bucket_store import failpoints
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
 from bucket_store.sources_file import known_digests
+from deduper import kafka_extra
 from deduper.config import Config, FilesSource, KafkaSource
 from deduper.errors import DeduperError, UsageError
 from deduper.file_batch import FileBatches
@@ -314,8 +314,8 @@ def _look_at_source(config: Config) -> None:
     if missing is not None:
         raise UsageError(f"source.path: {missing} does not exist: make it (mkdir -p {missing}), or correct the path")
     if isinstance(config.source, KafkaSource):
-        if find_spec("confluent_kafka") is None:
-            raise UsageError("Kafka's client is not installed: in the clone, pip install -e '.[kafka]'")
+        if not kafka_extra.is_client_installed():
+            raise UsageError(f"{kafka_extra.MISSING}: {kafka_extra.REMEDY}")
         from deduper.kafka_preflight import require
 
         connector_settings(config.spark)

@@ -6,9 +6,9 @@ The brokers are given a moment. When they do not answer, how far the store has c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
+from deduper import kafka_extra
 from deduper.config_kafka import KafkaSource
 from deduper.errors import DeduperError
 from deduper.kafka_offsets import judged_ends
@@ -70,8 +70,8 @@ def source_lag(store: OpenStore) -> SourceLag | None:
         return None
     judged = judged_ends(store.log.state)
     firsts, ends, error = {}, {}, ""
-    if find_spec("confluent_kafka") is None:
-        error = "Kafka's client is not installed: pip install -e '.[kafka]'"
+    if not kafka_extra.is_client_installed():
+        error = f"{kafka_extra.MISSING}: {kafka_extra.REMEDY}"
     else:
         from deduper.kafka_lag import LatestOffsets
 
