@@ -346,13 +346,13 @@ def repair(
 ) -> None:
     """Find damaged pieces and rebuild them from the outputs, byte for byte."""
     from deduper import repair as repairing
-    from deduper import repair_view
+    from deduper import repair_plan, repair_view
     from deduper.logs import configure_logging
     from deduper.open_store import open_store
     from deduper.terminal import answer_console, print_json
 
     configure_logging(as_json=as_json, verbose=False)
-    act = repairing.apply if apply else repairing.plan
+    act = repairing.apply if apply else repair_plan.plan
     report = act(open_store(str(config)), more_outputs=outputs or (), forget=forget or ())
     if as_json:
         print_json(report.to_json())

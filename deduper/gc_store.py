@@ -29,7 +29,7 @@ from deduper import spool_places
 from deduper.leftovers import Leftover, LeftoverKind, leftovers, modified_us
 from deduper.open_store import OpenStore
 from deduper.owner_alive import own_name, owner_lives
-from deduper.repair import QUARANTINE
+from deduper.repair_plan import QUARANTINE
 from deduper.stale_tables import stale_tables
 from deduper.table_places import table_settings
 from deduper.terminal import pairs, table

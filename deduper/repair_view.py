@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from deduper.repair import QUARANTINE, PieceRepair, RepairReport, Way
+from deduper.repair_plan import QUARANTINE
+from deduper.repair_report import PieceRepair, RepairReport, Way
 from deduper.terminal import pairs
 
 _COLOURS = {Way.REBUILD: "green", Way.DROP: "green", Way.FORGET: "yellow", Way.NONE: "red"}

@@ -19,7 +19,7 @@ from bucket_store.log_values import DeletionRecord
 from bucket_store.marks import Intent, write_intent
 from bucket_store.matches import TableLayout
 from bucket_store.view import ShardView
-from deduper import repair, table_places
+from deduper import repair, repair_plan, table_places
 from deduper.gc_store import GcReport, collect
 from deduper.judging import fixed_settings
 from deduper.output_names import Attempt
@@ -194,7 +194,7 @@ def test_a_file_of_a_live_piece_stays_whatever_is_in_it(tmp_path: Path) -> None:
     store.open().pieces.append(shard=1, epoch=1, name=f"{99:012d}-000001-000-0001-deadbeef", data=b"x")
     assert [item.is_deleted for item in collected(store, delete=True).garbage] == [True]
     assert [store.open().pieces.read(ref)[:7] for ref in refs] == [b"BSPIECE"] * len(refs)
-    assert not list(repair.find_damage(store.open()))
+    assert not list(repair_plan.find_damage(store.open()))
 
 
 def test_retired_pieces_go_when_their_grace_is_past(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import pytest
 from bucket_store import failpoints, rocksdb_backend
 from bucket_store.heartbeat import HeartBeat
 from bucket_store.piece import PieceRef
-from deduper import repair
+from deduper import repair, repair_plan
 from deduper.errors import OwnerAliveError, UsageError
-from deduper.repair import QUARANTINE, Way
+from deduper.repair_plan import QUARANTINE
+from deduper.repair_report import Way
 from tests.deduper.published_store import Kind, PublishedStore
 
 ROOT = Path(__file__).parent.parent.parent
@@ -77,19 +78,19 @@ def contents(store: PublishedStore) -> dict[tuple[int, int], bytes]:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_piece_is_rebuilt_byte_for_byte(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every kind of store, with all pieces lost at once, those of expired keys too."""
-    monkeypatch.setattr(repair, "dead_pieces", lambda *_: ())
+    monkeypatch.setattr(repair_plan, "dead_pieces", lambda *_: ())
     store = made(tmp_path, KINDS[name])
     before, refs = contents(store), store.live()
     assert len(before) >= 6
     lose_pieces(store)
-    planned = repair.plan(store.open())
+    planned = repair_plan.plan(store.open())
     assert [(item.way, item.why) for item in planned.repairs if item.way is not Way.REBUILD] == []
     assert len(planned.repairs) == len(before)
     done = repair.apply(store.open())
     assert done.is_sound
     assert contents(store) == before
     assert [ref.checksum for ref in store.live()] == [ref.checksum for ref in refs]
-    assert repair.plan(store.open()).repairs == ()
+    assert repair_plan.plan(store.open()).repairs == ()
 
 
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
@@ -99,7 +100,7 @@ def test_a_damaged_file_is_left_as_a_whole(backend: str, tmp_path: Path) -> None
     before, refs = contents(store), store.live()
     flip(store, refs[1])
     damaged_file = refs[1].file
-    planned = repair.plan(store.open())
+    planned = repair_plan.plan(store.open())
     (item,) = planned.repairs
     assert (item.piece, item.way, planned.left_files) == (refs[1], Way.REBUILD, (damaged_file,))
     assert planned.copied == sum(ref.file == damaged_file for ref in refs) - 1 > 0
@@ -143,7 +144,7 @@ def test_outputs_that_are_not_the_windows_prove_nothing(change: str, tmp_path: P
         lines.append(json.dumps({**row, "k": "a stranger"}))
     file.write_text("\n".join(lines) + "\n")
     lose_pieces(store)
-    repairs = repair.plan(store.open()).repairs
+    repairs = repair_plan.plan(store.open()).repairs
     failed = [item for item in repairs if item.way is Way.NONE]
     assert {item.piece.first_window for item in failed} == {1}
     assert all("keys" in item.why or "checksum" in item.why for item in failed)
@@ -159,7 +160,7 @@ def test_outputs_that_were_moved_are_found(tmp_path: Path) -> None:
     for file in (tmp_path / "out" / "unique").glob("*-000000000002-*"):
         file.rename(archive / file.name)
     lose_pieces(store)
-    before = repair.plan(store.open())
+    before = repair_plan.plan(store.open())
     assert {item.piece.first_window for item in before.repairs if item.way is Way.NONE} == {2}
     assert "no output file" in next(item.why for item in before.repairs if item.way is Way.NONE)
     assert repair.apply(store.open(), more_outputs=[tmp_path / "archive"]).is_sound
@@ -192,7 +193,7 @@ def test_a_list_of_source_files_is_made_again(tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in sources.iterdir()}
     flip_sources(store, 1)
     (sources / store.open().log.state.sources[3].name).unlink()
-    planned = repair.plan(store.open())
+    planned = repair_plan.plan(store.open())
     assert [(item.window, item.way) for item in planned.sources] == [(1, Way.REBUILD), (3, Way.REBUILD)]
     assert not planned.is_sound
     assert repair.apply(store.open()).is_sound
@@ -236,7 +237,7 @@ def test_a_list_that_was_put_aside_is_made_in_the_next_run(tmp_path: Path, monke
     monkeypatch.undo()
     assert not path.exists()
     assert repair.apply(store.open()).is_sound
-    assert not list(repair.plan(store.open()).sources)
+    assert not list(repair_plan.plan(store.open()).sources)
 
 
 def test_a_lost_piece_is_forgotten_only_by_name(tmp_path: Path) -> None:
@@ -248,9 +249,9 @@ def test_a_lost_piece_is_forgotten_only_by_name(tmp_path: Path) -> None:
         file.unlink()
     flip(store, lost)
     with pytest.raises(UsageError, match="no damaged piece"):
-        repair.plan(store.open(), forget=["1"])
+        repair_plan.plan(store.open(), forget=["1"])
     with pytest.raises(UsageError, match="write WINDOW"):
-        repair.plan(store.open(), forget=["two"])
+        repair_plan.plan(store.open(), forget=["two"])
     stuck = repair.apply(store.open())
     assert not stuck.is_sound
     assert f"{lost.entries:,} keys" in stuck.consequence
@@ -300,7 +301,7 @@ def test_beside_a_running_job_nothing_is_repaired(tmp_path: Path) -> None:
     lose_pieces(store)
     refs = store.live()
     with HeartBeat(store.config.store.path, "elsewhere:1", interval_s=0.1):
-        assert len(repair.plan(store.open()).repairs) == len(refs)
+        assert len(repair_plan.plan(store.open()).repairs) == len(refs)
         with pytest.raises(OwnerAliveError, match="stop it"):
             repair.apply(store.open())
     assert store.live() == refs
@@ -355,7 +356,7 @@ class Broken:
     def check_and_finish(self, damaged: int) -> None:
         """So many pieces are damaged; another repair makes all of it good and puts the old files aside."""
         rocksdb_backend._readers.clear()
-        assert len(list(repair.find_damage(self.store.open()))) == damaged
+        assert len(list(repair_plan.find_damage(self.store.open()))) == damaged
         assert repair.apply(self.store.open()).is_sound
         assert contents(self.store) == self.before
         root = self.store.config.store.path
@@ -388,4 +389,4 @@ def test_a_sound_store_is_left_alone(tmp_path: Path) -> None:
     log = sorted((store.config.store.path / "log").iterdir())
     assert repair.apply(store.open()).is_sound
     assert sorted((store.config.store.path / "log").iterdir()) == log
-    assert replace(repair.plan(store.open()), is_applied=True).is_sound
+    assert replace(repair_plan.plan(store.open()), is_applied=True).is_sound

@@ -12,10 +12,11 @@ import pytest
 
 from bucket_store import rocksdb_backend
 from bucket_store.commit_log import CommitLog
-from deduper import repair
+from deduper import repair, repair_plan
 from deduper.errors import ExitCode, exit_code_of
 from deduper.open_store import OpenStore, open_store
-from deduper.repair import QUARANTINE, Way
+from deduper.repair_plan import QUARANTINE
+from deduper.repair_report import Way
 from tests.deduper.digest_cases import SCALARS
 from tests.spark.harness import PORTS, Job
 
@@ -107,10 +108,10 @@ def test_the_stream_goes_on_as_if_nothing_had_been(
     assert "expected" in causes
     assert "at byte" in causes
     assert exit_code_of(stopped.value) is ExitCode.INTEGRITY, type(stopped.value)
-    planned = repair.plan(opened(job))
+    planned = repair_plan.plan(opened(job))
     assert planned.repairs
     assert {item.way for item in planned.repairs} == {Way.REBUILD}
-    assert repair.piece_damage(opened(job), planned.repairs[0].piece) is not None, "a plan changes nothing"
+    assert repair_plan.piece_damage(opened(job), planned.repairs[0].piece) is not None, "a plan changes nothing"
     assert repair.apply(opened(job)).is_sound
     assert list((job.config.store.path / QUARANTINE).glob("*.json"))
     job.run()
@@ -145,7 +146,7 @@ def test_keys_of_every_type_are_rebuilt_from_what_spark_writes(
     state = opened(job).log.state
     assert sum(ref.entries for refs in state.pieces.values() for ref in refs) > longest
     shutil.rmtree(job.config.store.path / "pieces")
-    planned = repair.plan(opened(job))
+    planned = repair_plan.plan(opened(job))
     assert [(item.way, item.why) for item in planned.repairs if item.way is not Way.REBUILD] == []
     assert len(planned.repairs) == sum(map(len, state.pieces.values()))
 
