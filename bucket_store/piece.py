@@ -238,15 +238,17 @@ def encode_piece(
     if entries.expiry is not None:
         directory["min_expiry"] = np.minimum.reduceat(entries.expiry, starts[:-1]).view(np.int64)
         directory["max_expiry"] = np.maximum.reduceat(entries.expiry, starts[:-1]).view(np.int64)
-    blocks: list[bytes] = []
+    parts: list[memoryview] = []
     at = _header_length(len(directory))
     for row in range(len(directory)):
-        block = b"".join(_block_parts(entries, int(starts[row]), int(starts[row + 1])))
         directory[row]["offset"] = at
-        directory[row]["length"] = len(block)
-        directory[row]["checksum"] = xxhash.xxh3_64_intdigest(block)
-        at += len(block)
-        blocks.append(block)
+        checksum = xxhash.xxh3_64()
+        for part in _block_parts(entries, int(starts[row]), int(starts[row + 1])):
+            checksum.update(part)
+            parts.append(part)
+            at += len(part)
+        directory[row]["length"] = at - int(directory[row]["offset"])
+        directory[row]["checksum"] = checksum.intdigest()
     fixed = _FIXED.pack(
         MAGIC,
         VERSION,
@@ -263,7 +265,7 @@ def encode_piece(
         at,
     )
     covered = fixed + directory.tobytes()
-    return b"".join((covered, _CHECKSUM.pack(xxhash.xxh3_64_intdigest(covered)), *blocks))
+    return b"".join((covered, _CHECKSUM.pack(xxhash.xxh3_64_intdigest(covered)), *parts))
 
 
 def header_length(data: bytes | memoryview, *, file: str, offset: int) -> int:
@@ -478,16 +480,15 @@ def _block_lengths(columns: int, counts: NDArray[np.uint64]) -> NDArray[np.uint6
     return lengths
 
 
-def _block_parts(entries: Entries, start: int, end: int) -> Iterator[bytes]:
-    yield entries.digests[start:end].tobytes()
-    if entries.expiry is not None:
-        yield entries.expiry[start:end].tobytes()
-    if entries.origin is not None:
-        yield entries.origin[start:end].tobytes()
-    if entries.window is not None:
-        yield entries.window[start:end].tobytes().ljust(_padded(4 * (end - start)), b"\0")
-    if entries.fingerprint is not None:
-        yield entries.fingerprint[start:end].tobytes()
+def _block_parts(entries: Entries, start: int, end: int) -> Iterator[memoryview]:
+    """The bytes of a block, column by column, where they lie: a piece is copied once."""
+    for column in (entries.digests, entries.expiry, entries.origin, entries.window, entries.fingerprint):
+        if column is None:
+            continue
+        part = np.ascontiguousarray(column[start:end]).view(np.uint8).reshape(-1)
+        yield part.data
+        if column is entries.window:
+            yield memoryview(bytes(_padded(part.size) - part.size))
 
 
 def _check(entries: Entries) -> None:

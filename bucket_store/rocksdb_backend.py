@@ -112,8 +112,10 @@ class RocksPieces:
                 found=found,
             )
         first, last = start // chunk_bytes, max(end - 1, start) // chunk_bytes
-        data = b"".join(self._get(piece, _chunk_key(piece.name, number)) for number in range(first, last + 1))
-        data = data[start - first * chunk_bytes : end - first * chunk_bytes]
+        chunks = [memoryview(self._get(piece, _chunk_key(piece.name, number))) for number in range(first, last + 1)]
+        chunks[-1] = chunks[-1][: end - last * chunk_bytes]
+        chunks[0] = chunks[0][start - first * chunk_bytes :]
+        data = b"".join(chunks)
         if len(data) != end - start:
             raise CorruptionError(
                 f"truncated piece {piece.name}", file=piece.file, offset=start, expected=end - start, found=len(data)

@@ -134,20 +134,22 @@ class TableFile:
 
     def find(self, digests: NDArray[np.uint64], expiry_point: int | None) -> Matches:
         """What the table remembers of ascending digests; entries at or below `expiry_point` are not found."""
+        matches = no_matches(len(digests), self.layout)
         rows = find_sorted(self.slots, self.capacity, digests)
-        found = rows >= 0
-        if not found.any():
-            return no_matches(len(digests), self.layout)
-        rows[~found] = 0  # any row will do: the columns mean nothing there
-        expiry = self.expiry[rows] if self.layout.has_expiry else None
-        if expiry is not None and expiry_point is not None:
-            found &= expiry > expiry_point
-        return Matches(
-            found,
-            as_floats(expiry) if expiry is not None and self.layout.float_expiry else expiry,
-            self.origin[rows] if self.layout.has_origin else None,
-            self.window[rows] if self.layout.has_origin else None,
-        )
+        found = np.flatnonzero(rows >= 0)
+        # Each row of a column that is read is a miss of the cache: only of those that were found.
+        rows = rows[found]
+        if matches.expiry is not None:
+            expiry = self.expiry[rows]
+            if expiry_point is not None:
+                live = expiry > expiry_point
+                found, rows, expiry = found[live], rows[live], expiry[live]
+            matches.expiry[found] = as_floats(expiry) if self.layout.float_expiry else expiry
+        matches.found[found] = True
+        if matches.origin is not None and matches.window is not None:
+            matches.origin[found] = self.origin[rows]
+            matches.window[found] = self.window[rows]
+        return matches
 
 
 def _column(column: NDArray[np.int64] | None) -> NDArray[np.int64]:

@@ -139,13 +139,14 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find) -> 
 
     buckets = _bucket_keys(rows, rules, expiry, digests)
     sorted_rows, starts = _grouped(digests, order, admitted, None if rules.lookup_all_live else buckets)
-    heads = sorted_rows[starts[:-1]]
-    sought_in = np.zeros(heads.size, np.int64) if rules.lookup_all_live else buckets[heads]
-    matches = _look_up(find, sought_in, np.take(digests, heads, axis=0), rules)
+    sought_in, sought = kernels.take_heads(starts, sorted_rows, buckets, digests)
+    if rules.lookup_all_live:
+        sought_in[:] = 0
+    matches = _look_up(find, sought_in, sought, rules)
 
     verdict = _VERDICT_OF_FATE[fate]
     first_copy = np.full(fate.size, _NO_COPY, np.int64)
-    remembered = np.empty(heads.size, np.int64)
+    remembered = np.empty(sought_in.size, np.int64)
     if rules.lookup_all_live:
         latest_before, has_latest = _clock_before(rows, rules)
         lowest, _ = domain_ends(float_domain=rules.float_domain)
@@ -164,12 +165,16 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find) -> 
             remembered,
         )
         remembered = _sorted_by_bucket(buckets, remembered[:count])
+        new_in, new = buckets[remembered], np.take(digests, remembered, axis=0)
     else:
         count = kernels.judge_groups(starts, sorted_rows, matches.found, verdict, first_copy, remembered)
         remembered = remembered[:count]
+        # The groups that were not found, and they are sorted as entries are.
+        unknown = np.flatnonzero(~matches.found)
+        new_in, new = sought_in[unknown], np.take(sought, unknown, axis=0)
 
     first_window, first_origin, first_expiry = _first_copies(rules, window, matches, first_copy, order, expiry)
-    entries = _entries(rules, remembered, buckets, digests, order, expiry)
+    entries = _entries(rules, remembered, new_in, new, order, expiry)
     has_key = rules.has_expiry_key
     return ShardOutcome(
         verdict=verdict,
@@ -179,9 +184,9 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find) -> 
         first_origin=first_origin,
         first_expiry=first_expiry,
         entries=entries,
-        counts=np.bincount(verdict, minlength=len(Verdict)).astype(np.int64),
+        counts=np.array([np.count_nonzero(verdict == each) for each in Verdict], np.int64),
         fates=_counted(fate[fate != Fate.ADMITTED]),
-        max_admitted=expiry[admitted].max().item() if has_key and admitted.size else None,
+        max_admitted=_of(expiry, admitted).max().item() if has_key and admitted.size else None,
         max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
         rows_by_partition=_counted(order >> POSITION_BITS),
         buckets=[] if entries is None else entries.bucket_keys.tolist(),
@@ -266,15 +271,11 @@ def _grouped(digests: UInt64s, order: Int64s, admitted: Int64s, buckets: Int64s 
     sort of words that hold bucket, leading bits of hi and that position leaves each group together and in source
     order, however often a key is repeated; what the words could not tell apart is sorted out afterwards.
     """
-    in_order = order[admitted]
-    if np.any(in_order[1:] < in_order[:-1]):
-        admitted = admitted[np.argsort(in_order, kind="stable")]
-    index_bits = int(admitted.size).bit_length()
     lowest, bucket_bits = 0, 0
     if buckets is None:
-        buckets = in_order  # not read: it has no bits
+        buckets = order  # not read: it has no bits
     elif admitted.size:
-        used = buckets[admitted]
+        used = _of(buckets, admitted)
         lowest, width = int(used.min()), int(used.max()) - int(used.min()) + 1
         if width > 2 * admitted.size + _NARROW:
             # Far apart: their ranks serve as well.
@@ -282,9 +283,18 @@ def _grouped(digests: UInt64s, order: Int64s, admitted: Int64s, buckets: Int64s 
             ranks[admitted] = np.unique(used, return_inverse=True)[1]
             buckets, lowest, width = ranks, 0, admitted.size
         bucket_bits = (width - 1).bit_length()
+    in_order = _of(order, admitted)
+    if np.any(in_order[1:] < in_order[:-1]):
+        admitted = admitted[np.argsort(in_order, kind="stable")]
+    index_bits = int(admitted.size).bit_length()
     packed = kernels.pack_keys(digests, buckets, admitted, lowest, bucket_bits, index_bits)
     packed.sort()
     return kernels.unpack_groups(packed, digests, admitted, index_bits)
+
+
+def _of(column: Expiries, rows: Int64s) -> Expiries:
+    """A column's values of ascending rows: the column itself where they are all."""
+    return column if rows.size == column.size else column[rows]
 
 
 def _sorted_by_bucket(buckets: Int64s, rows: Int64s) -> Int64s:
@@ -354,15 +364,14 @@ def _first_copies(
 def _entries(
     rules: JudgeRules, remembered: Int64s, buckets: Int64s, digests: UInt64s, order: Int64s, expiry: Expiries
 ) -> Entries | None:
-    """The new keys; `remembered` is sorted by (bucket, key)."""
+    """The new keys: rows sorted by (bucket, key), their buckets and digests in that order."""
     if not remembered.size:
         return None
-    used = buckets[remembered]
-    starts = np.concatenate(([0], np.flatnonzero(used[1:] != used[:-1]) + 1))
+    starts = np.concatenate(([0], np.flatnonzero(buckets[1:] != buckets[:-1]) + 1))
     return Entries(
-        bucket_keys=used[starts],
-        bucket_starts=np.append(starts, used.size).astype(np.int64),
-        digests=np.take(digests, remembered, axis=0),
+        bucket_keys=buckets[starts],
+        bucket_starts=np.append(starts, buckets.size).astype(np.int64),
+        digests=digests,
         expiry=expiry[remembered] if rules.keeps_expiry else None,
         origin=order[remembered] if rules.keep_first_seen else None,
     )

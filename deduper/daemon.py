@@ -22,6 +22,7 @@ import deduper.array_digests
 import deduper.batch
 import deduper.clock
 import deduper.parquet_records
+import deduper.read_task
 import deduper.shard_task
 import deduper.write_task
 from bucket_store import kernels
@@ -30,6 +31,7 @@ kernels.warm()
 deduper.array_digests.warm()
 deduper.batch.warm()
 deduper.clock.warm()
+deduper.read_task.warm()
 
 _spark_worker = pyspark.daemon.worker
 

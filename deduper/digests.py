@@ -102,13 +102,8 @@ def plain_digest(
 
 
 def shards_of(digests: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
-    """Shard of each digest of uint64[n, 2]: that of its lo."""
-    return shards_of_words(digests[:, 1], shards)
-
-
-def shards_of_words(words: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
-    """Shard of each lo, or of each place of a row that has no digest: uint64 mod shards."""
-    shard: NDArray[np.int64] = (words % np.uint64(shards)).astype(np.int64)
+    """Shard of each digest of uint64[n, 2]: its lo mod shards, as `kernels.deal` has it."""
+    shard: NDArray[np.int64] = (digests[:, 1] % np.uint64(shards)).astype(np.int64)
     return shard
 
 

@@ -36,6 +36,7 @@ def compiled(function: _F) -> _F:
 
 # Enum members are no constants to numba.
 _ADMITTED: Final = int(Fate.ADMITTED)
+_FIRST_ERROR: Final = int(Fate.MALFORMED)
 _OLDER_THAN_PERIOD: Final = int(Fate.OLDER_THAN_PERIOD)
 _CATEGORY_DROPPED: Final = int(Fate.CATEGORY_DROPPED)
 _BAD_EXPIRY: Final = int(Fate.BAD_EXPIRY)
@@ -171,6 +172,32 @@ def place_rows(
 
 
 @compiled
+def deal(words: UInt64s, order: Int64s, fate: UInt8s, shards: int) -> tuple[NDArray[np.int32], Int64s]:
+    """Rows by shard, within each in their order, and where each shard's begin: int32[n], int64[shards + 1].
+
+    A shard is a key's lo mod shards. Errors have no key: they are dealt out by their place, so that no shard drowns.
+    """
+    count = words.size
+    starts = np.zeros(shards + 1, dtype=np.int64)
+    shard_of = np.empty(count, dtype=np.uint16)
+    divisor = np.uint64(shards)
+    for row in range(count):
+        word = words[row] if fate[row] < _FIRST_ERROR else np.uint64(order[row])
+        shard = np.int64(word % divisor)
+        shard_of[row] = shard
+        starts[shard + 1] += 1
+    for before in range(shards):
+        starts[before + 1] += starts[before]
+    nexts = starts[:-1].copy()
+    dealt = np.empty(count, dtype=np.int32)
+    for row in range(count):
+        slot = nexts[shard_of[row]]
+        dealt[slot] = row
+        nexts[shard_of[row]] = slot + 1
+    return dealt, starts
+
+
+@compiled
 def pack_keys(
     digests: UInt64s, buckets: Int64s, rows: Int64s, lowest: int, bucket_bits: int, index_bits: int
 ) -> UInt64s:
@@ -274,6 +301,20 @@ def group_by_bucket(buckets: Int64s, lowest: int, width: int, rows: Int64s) -> I
         result[starts[bucket]] = rows[index]
         starts[bucket] += 1
     return result
+
+
+@compiled
+def take_heads(starts: Int64s, rows: Int64s, buckets: Int64s, digests: UInt64s) -> tuple[Int64s, UInt64s]:
+    """Bucket and digest of every group: those of its first row."""
+    groups = starts.size - 1
+    bucket = np.empty(groups, dtype=np.int64)
+    digest = np.empty((groups, 2), dtype=np.uint64)
+    for group in range(groups):
+        row = rows[starts[group]]
+        bucket[group] = buckets[row]
+        digest[group, 0] = digests[row, 0]
+        digest[group, 1] = digests[row, 1]
+    return bucket, digest
 
 
 @compiled

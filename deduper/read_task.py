@@ -12,18 +12,17 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from bucket_store import failpoints
-from deduper import spool
+from deduper import kernels, spool
 from deduper.clock import ClockRules, PartitionClock, batch_clock
-from deduper.digests import shards_of_words
 from deduper.verdict import Fate
 
-_FIRST_ERROR = int(Fate.MALFORMED)
 _ORDER_COLUMN, _JUDGED_COLUMNS = 2, 5
 """How many columns come before those that the ports get: HI, LO, ORDER, FATE, EXPIRY or CATEGORY."""
 
@@ -83,6 +82,11 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
             yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(receipt)], pa.binary())], ["receipt"])
 
     return read
+
+
+def warm() -> None:
+    """Compiles, or loads from the cache, what deals keys to shards; the clock's kernels are `clock.warm`'s."""
+    kernels.deal(np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.uint8), 1)
 
 
 def set_aside(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
@@ -164,24 +168,19 @@ class _Keys:
         task = self._task
         columns = {column: np.concatenate(parts) for column, parts in self._parts.items()}
         order, fate = columns[spool.ORDER], columns[spool.FATE]
-        # Errors have no key: they are dealt out by their place, so that no shard drowns.
-        by_key = shards_of_words(columns[spool.LO].view(np.uint64), task.shards)
-        by_place = shards_of_words(order.view(np.uint64), task.shards)
-        shard = np.where(fate >= _FIRST_ERROR, by_place, by_key).astype(np.uint16)
         values: tuple[str, ...] = ()
         arrivals: dict[str, int] = {}
         if task.by_category:
             values, columns[spool.CATEGORY], arrivals = _encoded(self._categories, order, fate)
-        dealt = np.argsort(shard, kind="stable")
-        ends = np.cumsum(np.bincount(shard, minlength=task.shards))
+        dealt, starts = kernels.deal(columns[spool.LO].view(np.uint64), order, fate, task.shards)
         has_latest = columns.pop("has_latest", None)
         batches = []
-        for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        for begin, end in pairwise(starts.tolist()):
             rows = dealt[begin:end]
-            taken = {column: pa.array(values_[rows]) for column, values_ in columns.items()}
+            taken = {column: pa.array(of_all.take(rows)) for column, of_all in columns.items()}
             if has_latest is not None:
-                taken[spool.LATEST] = pa.array(columns[spool.LATEST][rows], mask=~has_latest[rows])
-            batches.append(pa.RecordBatch.from_pydict({spool.ROW: pa.array(rows.astype(np.int32)), **taken}))
+                taken[spool.LATEST] = pa.array(columns[spool.LATEST].take(rows), mask=~has_latest.take(rows))
+            batches.append(pa.RecordBatch.from_pydict({spool.ROW: pa.array(rows), **taken}))
         spool.write_batches(spool.keys_file(task.directory, name), batches)
         return ReadReceipt(
             name=name,

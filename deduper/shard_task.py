@@ -172,8 +172,8 @@ def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
     """The reason of every row as an index into REASONS, -1 for unique ones."""
     codes = outcome.fate.astype(np.int8)
     duplicate = outcome.verdict == Verdict.DUPLICATE
-    codes[duplicate] = _FIRST_DUPLICATE_CODE + outcome.same_window[duplicate]
-    codes[outcome.verdict == Verdict.UNIQUE] = -1
+    np.copyto(codes, _FIRST_DUPLICATE_CODE + outcome.same_window.view(np.int8), where=duplicate)
+    np.copyto(codes, -1, where=outcome.verdict == Verdict.UNIQUE)
     return codes
 
 
