@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_values import CommitRecord, OutputFile
 from bucket_store.sources_file import SourcePartition, write_sources
-from deduper import gc_store, repair, staging
+from deduper import gc_store, repair_plan, staging
 from deduper.cli import app
 from deduper.config_file import load_config
 from deduper.findings import Check
@@ -204,7 +204,7 @@ def test_the_marks_of_ports_are_checked_without_any_file_port(tmp_path: Path) ->
 
 def test_a_piece_whose_rows_went_to_a_topic_is_said_to_be_lost(mixed: Mixed) -> None:
     """The reason names the topic, instead of files that never were."""
-    rebuilders = repair._Rebuilders(mixed.open(), ())
+    rebuilders = repair_plan.Rebuilders(mixed.open(), ())
     piece: Any = type("Piece", (), {"first_window": 0, "last_window": 0, "name": f"{0:012d}-000001-001-0000-{'a' * 8}"})
     rebuilt = rebuilders.of(piece).rebuild(piece)
     assert rebuilt.data is None
