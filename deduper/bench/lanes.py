@@ -110,6 +110,13 @@ def service_config(
     return Config.model_validate(sections, context={"base_dir": work})
 
 
+def _settle(session: SparkSession) -> None:
+    """Nobody pays for what another has left: bytes that are still to be written, a heap that is full."""
+    os.sync()
+    jvm: Any = session._jvm
+    jvm.System.gc()
+
+
 class Lane:
     """One lane, from its first batch to its last. Not for several threads."""
 
@@ -143,6 +150,7 @@ class Lane:
 
     def take_turn(self, session: SparkSession, listener: Listener, round_number: int) -> Turn:
         """The batches of a round; the first starts the query anew and does not count."""
+        _settle(session)
         load = os.getloadavg()[0]
         triggers = self._run(session, listener, self.spec.workload.turn(round_number))
         turn = Turn(round_number, round(load, 2), triggers[0], tuple(triggers[1:]))
