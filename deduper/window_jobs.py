@@ -1,6 +1,7 @@
 """The three jobs of a window on Spark: read, judge, write. Each gives the receipts of its tasks.
 
-    read    one task a source partition: Catalyst reads, parses and digests; Python sets the records aside
+    read    one task a source partition: Catalyst reads, parses and digests; Python sets the records aside. Of plain
+            Parquet one task a core, each with some neighbouring files
     judge   one task a shard
     write   some tasks, each with some source partitions; no job for what is written sooner than one would start
 
@@ -29,7 +30,7 @@ from deduper.read_task import ReadReceipt, ReadTask, read_function
 from deduper.receipts import Receipt
 from deduper.shard_task import BatchTask, judge
 from deduper.source_batch import SourceBatch
-from deduper.write_task import WriteReceipt, WriteTask, is_small, write
+from deduper.write_task import WriteReceipt, WriteTask, grouped, is_small, write
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ class SparkJobs:
         self.session = session
         self._plan = ReadPlan(session, config, salt)
         self._parquet = parquet_reading(config, salt)
+        self._cores = session.sparkContext.defaultParallelism
 
     def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted.
@@ -89,7 +91,12 @@ class SparkJobs:
         if is_small(sum(part.plain_bytes for part in parts)):
             read = [read_part(task, reading, part) for part in parts]
         else:
-            read = self._for_each(len(parts), lambda number: read_part(task, reading, parts[number]))
+            # Between two tasks a core has nothing to do for 20 ms: as many as there are cores, of about as many bytes.
+            groups = grouped([part.plain_bytes for part in parts], self._cores)
+            of_groups = self._for_each(
+                len(groups), lambda number: [read_part(task, reading, parts[place]) for place in groups[number]]
+            )
+            read = [receipt for receipts in of_groups for receipt in receipts]
         receipts = []
         for receipt in read:
             if isinstance(receipt, str):

@@ -320,11 +320,11 @@ def writers_for(spooled: int, most: int) -> int:
     return min(most, 1 + spooled // _WRITER_BYTES)
 
 
-def grouped(rows: Sequence[int], writers: int) -> tuple[tuple[int, ...], ...]:
-    """Which reading tasks each writer takes: neighbours, about as many rows each."""
-    groups: list[list[int]] = [[] for _ in range(writers)]
-    total, taken = max(1, sum(rows)), 0
-    for number, count in enumerate(rows):
-        groups[min(writers - 1, (taken + count // 2) * writers // total)].append(number)
+def grouped(sizes: Sequence[int], tasks: int) -> tuple[tuple[int, ...], ...]:
+    """Which source partitions each task takes: neighbours, about as much together. No task without any."""
+    groups: list[list[int]] = [[] for _ in range(tasks)]
+    total, taken = max(1, sum(sizes)), 0
+    for number, count in enumerate(sizes):
+        groups[min(tasks - 1, (taken + count // 2) * tasks // total)].append(number)
         taken += count
     return tuple(tuple(group) for group in groups if group)
