@@ -18,6 +18,7 @@ from deduper import kafka_jars
 from tests.crash.scene import Scene
 from tests.services.jars import connector_jars
 from tests.services.kafka_broker import Broker
+from tests.services.kafka_cluster import Cluster
 from tests.services.kafka_jobs import header
 from tests.services.kafka_traffic import Follower, Record, read
 from tests.spark.harness import PORTS
@@ -73,7 +74,7 @@ def made_traffic(count: int, rng: random.Random) -> Traffic:
 class KafkaScene(Scene):
     """One job on a broker."""
 
-    broker: Broker | None = None
+    broker: Broker | Cluster | None = None
     source: str = "in"
     max_offsets: int = 3000
     deliveries: Mapping[str, str] = field(default_factory=dict)

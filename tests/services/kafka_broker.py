@@ -101,14 +101,23 @@ class Broker:
         settings: Mapping[str, str | int] | None = None,
         heap: str = "384m",
         fast_start: bool = True,
+        node: int = 1,
+        cluster_id: str = "",
     ) -> None:
-        """`settings` go over FAST. `fast_start` compiles with C1 only: ready with 40 % less CPU; measure without."""
+        """`settings` go over FAST. `fast_start` compiles with C1 only: ready with 40 % less CPU; measure without.
+
+        `node` and `cluster_id` are for one of several, see `kafka_cluster`.
+        """
         self.directory = directory.absolute()
         self.log = self.directory / "broker.log"
         self._users = dict(users or {})
         self._settings = FAST | dict(settings or {})
         self._jvm = [f"-Xmx{heap}", *(_C1_ONLY if fast_start else [])]
         self._fixed_port = port
+        self._node = node
+        self._cluster_id = cluster_id
+        self.quorum: list[Broker] = [self]
+        """The brokers of its cluster, which all have a vote."""
         self._names = ["PLAINTEXT", "CONTROLLER", *(["TLS"] if tls else []), *(["SASL"] if users else [])]
         if tls and users:
             self._names.append("SASLTLS")
@@ -124,6 +133,11 @@ class Broker:
     def bootstrap(self) -> str:
         """`127.0.0.1:port` of the PLAINTEXT listener, the same for the life of this object."""
         return self._address("PLAINTEXT")
+
+    @property
+    def as_voter(self) -> str:
+        """How the brokers of its cluster find its controller."""
+        return f"{self._node}@{self._address('CONTROLLER')}"
 
     def plain(self) -> Connection:
         """The PLAINTEXT listener, where everybody may do everything."""
@@ -171,14 +185,9 @@ class Broker:
             make_certificates(self.directory / "tls")
         for attempt in range(_PORTS_BEFORE_THIS_ONE_FAILS):
             first = not self._ports
-            if first:
-                self._ports = _free_ports(self._names, self._fixed_port)
-            properties = self._write_properties()
-            if not (self.directory / "data" / "meta.properties").exists():
-                self._format(jars, properties)
-            self._launch(jars, properties)
+            self.launch(jars)
             try:
-                self._wait_until_ready(began + deadline_s)
+                self.wait_until_ready(began + deadline_s)
             except BrokerFailed as exc:
                 self.kill()
                 last = attempt == _PORTS_BEFORE_THIS_ONE_FAILS - 1
@@ -189,6 +198,24 @@ class Broker:
             else:
                 break
         return time.monotonic() - began
+
+    def choose_ports(self) -> None:
+        """Ports that are free, once."""
+        if not self._ports:
+            self._ports = _free_ports(self._names, self._fixed_port)
+
+    def launch(self, jars: str) -> None:
+        """Starts the process, which answers some time later."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.choose_ports()
+        properties = self._write_properties()
+        if not (self.directory / "data" / "meta.properties").exists():
+            self._format(jars, properties)
+        self._launch(jars, properties)
+
+    def wait_until_ready(self, until: float) -> None:
+        """Until it answers: it does so only after the controller let it in. `until` is a time of `time.monotonic`."""
+        self._until(self._answers, until - time.monotonic(), "it answers")
 
     def stop(self, deadline_s: float = 30.0) -> None:
         """An orderly end (SIGTERM); killed when it takes too long. Nothing is done when it isn't running."""
@@ -260,7 +287,7 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 1, **settings: str | int) -> str:
         """A new topic; `settings` are the topic's, with underscores for dots. Gives its name when it can be used."""
         config = {key.replace("_", "."): str(value) for key, value in settings.items()}
-        new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+        new = NewTopic(name, num_partitions=partitions, replication_factor=len(self.quorum), config=config)
         self.admin().create_topics([new])[name].result(30)
         self._wait_for_partitions(name, partitions)
         return name
@@ -310,8 +337,8 @@ class Broker:
         protocols["SASLTLS"] = "SASL_SSL"
         properties: dict[str, object] = {
             "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@{self._address('CONTROLLER')}",
+            "node.id": self._node,
+            "controller.quorum.voters": ",".join(one.as_voter for one in self.quorum),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "listeners": listeners,
@@ -375,9 +402,7 @@ class Broker:
 
     def _format(self, jars: str, properties: Path) -> None:
         """Makes the data directory, with a cluster id of its own."""
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # As an argument, a leading dash would be an option.
-        cluster = cluster.replace("-", "_")
+        cluster = self._cluster_id or new_cluster_id()
         tool = self._java(_C1_ONLY, jars, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
         with self.log.open("ab") as log:
             done = subprocess.run(tool, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=120, check=False)
@@ -401,16 +426,12 @@ class Broker:
         self._pid = int(line)
         self._frozen = False
 
-    def _wait_until_ready(self, until: float) -> None:
-        """Until it answers: it does so only after the controller let it in."""
-        self._until(self._answers, until - time.monotonic(), "it answers")
-
     def _answers(self) -> bool:
         with socket.socket() as probe:
             probe.settimeout(1)
             if probe.connect_ex(("127.0.0.1", self._ports["PLAINTEXT"])) != 0:
                 return False
-        return 1 in self.admin().list_topics(timeout=5).brokers
+        return self._node in self.admin().list_topics(timeout=5).brokers
 
     def _until(self, is_so: Callable[[], bool], deadline_s: float, what: str) -> None:
         until = time.monotonic() + deadline_s
@@ -444,6 +465,11 @@ class Broker:
     def _last_words(self, size_bytes: int = 3000) -> str:
         data = self.log.read_bytes() if self.log.exists() else b""
         return f"{self.log}:\n{data[-size_bytes:].decode('utf-8', errors='replace')}"
+
+
+def new_cluster_id() -> str:
+    """As the storage tool wants it: as an argument, a leading dash would be an option."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
 
 
 def _free_ports(names: list[str], first: int | None) -> dict[str, int]:
