@@ -298,11 +298,12 @@ def _unpack_outputs(wire: list[Any]) -> tuple[OutputFile, ...]:
 
 
 def _pack_sources(ref: SourcesRef) -> list[Any]:
-    return [ref.name, ref.count, ref.checksum, ref.length]
+    plain = [ref.name, ref.count, ref.checksum, ref.length]
+    return plain if ref.is_kept else [*plain, False]
 
 
 def _unpack_sources(wire: list[Any]) -> SourcesRef:
-    return SourcesRef(*wired.fields(wire, str, int, int, int))
+    return SourcesRef(*wired.fields(wire, str, int, int, int, *((bool,) if len(wire) > 4 else ())))
 
 
 def _pack_window(info: WindowInfo) -> list[Any]:

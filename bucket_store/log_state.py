@@ -183,7 +183,22 @@ class _Folding:
                 del self._outputs[window]
         if purged > self._plain.purged_through:
             self._retired = [piece for piece in self._retired if piece.at_number > purged]
+        has_moved = (published, purged) != (self._plain.published_through, self._plain.purged_through)
         self._plain = replace(self._plain, published_through=published, purged_through=purged)
+        if has_moved:
+            self._forget_sources()
+
+    def _forget_sources(self) -> None:
+        """Of windows that are published and older than all that has bytes; see FORMAT.md, Sources files."""
+        if not self._sources or self._sources[next(reversed(self._sources))].is_kept:
+            return
+        first_live = (refs[0].first_window for refs in self._pieces.values())
+        first_retired = (piece.ref.first_window for piece in self._retired)
+        end = min((self._plain.published_through + 1, *first_live, *first_retired))
+        # They ascend, so nobody looks at those that stay.
+        for window in list(takewhile(lambda window: window < end, self._sources)):
+            if not self._sources[window].is_kept:
+                del self._sources[window]
 
 
 def _span(ref: PieceRef) -> tuple[int, int]:

@@ -28,12 +28,16 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class SourcesRef:
-    """A window's sources file: its name under `sources/`, number of source partitions, checksum and length in bytes."""
+    """A window's sources file: its name under `sources/`, number of source partitions, checksum and length in bytes.
+
+    `is_kept`: for ever, as nothing else says what was judged; else until no piece can hold an origin of its window.
+    """
 
     name: str
     count: int
     checksum: int
     length: int
+    is_kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)

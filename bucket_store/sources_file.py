@@ -12,15 +12,16 @@ little endian:
    -8  checksum  u64   xxh3_64 of all bytes before it
 
 It is placed durably before the commit record that names it by name, count, checksum and length; one that no record
-names belongs to an abandoned try. The digests are kept for as long as the source can give the same partition again. A
-damaged file is a CorruptionError.
+names belongs to an abandoned try, or is forgotten: FORMAT.md says when. The digests are kept for as long as the source
+can give the same partition again. A damaged file is a CorruptionError.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,10 @@ def write_sources(
     epoch: int,
     attempt: int,
     partitions: Sequence[SourcePartition],
+    is_kept: bool = True,
     fs: FileSystem = LOCAL,
 ) -> SourcesRef:
-    """Place the file of this try, durable on return: how the commit record names it.
+    """Place the file of this try, durable on return: how the commit record names it. `is_kept` as in `SourcesRef`.
 
     Raises:
         FileExistsError: this try has written its sources.
@@ -119,12 +121,12 @@ def write_sources(
     if not fs.exists(path.parent):
         make_directories(fs, path.parent)
     place_new(fs, path, data)
-    return sources_ref(path.name, partitions, data)
+    return sources_ref(path.name, partitions, data, is_kept=is_kept)
 
 
-def sources_ref(name: str, partitions: Sequence[SourcePartition], data: bytes) -> SourcesRef:
+def sources_ref(name: str, partitions: Sequence[SourcePartition], data: bytes, *, is_kept: bool = True) -> SourcesRef:
     """How a commit record names a sources file of this name with these partitions, encoded as `data`."""
-    return SourcesRef(name, len(partitions), _checksum(data), len(data))
+    return SourcesRef(name, len(partitions), _checksum(data), len(data), is_kept)
 
 
 def read_sources(root: Path, window: int, ref: SourcesRef, *, fs: FileSystem = LOCAL) -> tuple[SourcePartition, ...]:
@@ -145,6 +147,25 @@ def known_digests(root: Path, sources: dict[int, SourcesRef], *, fs: FileSystem 
         data, file = _read_named(fs, root, ref)
         digests.update(_split(data, window=window, file=file)[0])
     return digests
+
+
+def forgotten(before: dict[int, SourcesRef], after: dict[int, SourcesRef]) -> Iterator[SourcesRef]:
+    """What an earlier state names and a later one does not; both ascending. Looks no further than it must."""
+    if not before or before[next(reversed(before))].is_kept:
+        return
+    for window, ref in before.items():
+        if window not in after:
+            yield ref
+        elif not ref.is_kept:
+            return
+
+
+def remove_forgotten(root: Path, refs: Iterable[SourcesRef], *, fs: FileSystem = LOCAL) -> None:
+    """Remove files that no record names any more. For the owner, after that is durable; safe to repeat."""
+    for ref in refs:
+        with contextlib.suppress(FileNotFoundError):
+            fs.remove(root / DIRECTORY / ref.name)
+        failpoints.hit("sources.forgotten")
 
 
 def remove_unnamed(root: Path, *, named: Iterable[SourcesRef], below_epoch: int, fs: FileSystem = LOCAL) -> list[str]:

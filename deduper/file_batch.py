@@ -51,6 +51,10 @@ class FileBatch:
     def slots(self) -> tuple[int, ...]:
         return (0,) * len(self.files)
 
+    @property
+    def is_known_by_digests(self) -> bool:
+        return True
+
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         return tuple(
             SourcePartition(

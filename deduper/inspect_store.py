@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bucket_store.errors import StoreError
 from bucket_store.log_values import CommitRecord
 from bucket_store.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket
 from bucket_store.piece_reader import PieceReader
@@ -146,7 +147,14 @@ def _origin(store: OpenStore, window: int, origin: int) -> tuple[str | None, int
 
 def _sources(store: OpenStore, window: int) -> tuple[SourcePartition, ...] | None:
     ref = store.log.state.sources.get(window)
-    return None if ref is None else read_sources(store.root, window, ref)
+    if ref is None:
+        return None
+    try:
+        return read_sources(store.root, window, ref)
+    except StoreError:
+        if store.log.refresh().sources.get(window) == ref:
+            raise
+        return None  # forgotten since we looked
 
 
 def _lifetime(store: OpenStore, bucket: int, expiry: int | float | None) -> tuple[bool | None, str]:

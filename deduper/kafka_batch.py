@@ -87,6 +87,10 @@ class KafkaBatch:
     def slots(self) -> tuple[int, ...]:
         return tuple(taken.place.partition for taken in self.ranges)
 
+    @property
+    def is_known_by_digests(self) -> bool:
+        return False  # `extra` says how far every topic partition was judged
+
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         return tuple(
             SourcePartition(

@@ -171,6 +171,8 @@ def _damaged_sources(store: OpenStore) -> Iterator[SourcesRepair]:
         try:
             read_sources(store.root, window, ref)
         except (StoreError, OSError) as error:
+            if store.log.refresh().sources.get(window) != ref:
+                continue  # forgotten since we looked
             data, why = made_again(store, window, ref)
             yield SourcesRepair(window, ref.name, str(error), Way.NONE if data is None else Way.REBUILD, why)
 

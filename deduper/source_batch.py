@@ -34,6 +34,10 @@ class SourceBatch(Protocol):
     def slots(self) -> tuple[int, ...]:
         """Which writer of an ordered port takes each source partition, by ordinal; the same in every window."""
 
+    @property
+    def is_known_by_digests(self) -> bool:
+        """Whether only the digests say that a source partition was judged: then the store keeps them for ever."""
+
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         """The source partitions as the store keeps them; `rows` are the rows that were judged of each, by ordinal."""
 

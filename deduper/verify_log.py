@@ -162,6 +162,9 @@ def check_sources(state: LogState, root: Path, history: LogHistory, findings: Fi
     digests: list[bytes] = []
     windows: list[int] = []
     is_whole = len(state.sources) == state.next_window
+    if not is_whole:
+        gone = state.next_window - len(state.sources)
+        findings.skip(f"not for {gone:,} windows of which all keys and the sources file are gone", Check.SOURCES_TWICE)
     for window, ref in sorted(state.sources.items()):
         try:
             partitions = read_sources(root, window, ref)

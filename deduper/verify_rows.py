@@ -76,6 +76,8 @@ def check_rows(
         for window, ports in sorted(files.lying.items()):
             if window in state.sources:
                 count += _check_window(job, window, ports, findings)
+            elif window < state.next_window:
+                job.without["sources"] += 1
         job.tell_what_was_missing(findings)
     return count
 
@@ -122,6 +124,8 @@ class _Job:
 
     def tell_what_was_missing(self, findings: Findings) -> None:
         """What was taken away, or is not written, as reasons why checks were not made for everything."""
+        if self.without["sources"]:
+            findings.skip(f"not for {self.without['sources']} windows whose sources file is forgotten", *ROWS_CHECKS)
         if self.without["record"]:
             findings.skip(f"not for {self.without['record']} windows whose record is folded away", Check.ROWS_REASON)
         if self.without["clock"]:

@@ -29,7 +29,7 @@ from bucket_store.log_state import deletable, live_files
 from bucket_store.log_values import CollationRecord, CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
 from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_published, read_intents, write_intent
 from bucket_store.profile_file import Profiles, WindowProfile
-from bucket_store.sources_file import SourcePartition, write_sources
+from bucket_store.sources_file import SourcePartition, forgotten, remove_forgotten, write_sources
 from deduper import judging, staging
 from deduper.aside import Aside, on_a_thread
 from deduper.collating import Collation, next_merging
@@ -100,6 +100,7 @@ class WindowRunner:
         self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
         self._profiles = Profiles(log.root, fs=log.fs)
         self._snapshots_seen = -1
+        self._sources = log.state.sources
 
     def run(self, batch: Batch) -> tuple[BatchProgress, SourceBatch]:
         """Judge, commit and publish one window: what came of it, and what was judged, which may be less than was asked.
@@ -129,6 +130,7 @@ class WindowRunner:
                 epoch=epoch,
                 attempt=judgement.attempt.attempt,
                 partitions=_partitions(judgement),
+                is_kept=judgement.batch.is_known_by_digests,
                 fs=self._log.fs,
             )
         failpoints.hit("window.3.durable")
@@ -145,6 +147,7 @@ class WindowRunner:
         with phases.of("expire"):
             state = self._expire(state)
             self._collate(state)
+            self._remove_forgotten()
         for name, seconds in judgement.seconds.items():
             phases.add(f"judge.{name}", seconds)
         for name, seconds in judgement.task_seconds.items():
@@ -284,6 +287,11 @@ class WindowRunner:
             task = next_merging(self._config, self._log.manifest.store_id, state)
             if task is not None:
                 self._collation.begin(task)
+
+    def _remove_forgotten(self) -> None:
+        """The sources files that the records of this window let the store forget."""
+        before, self._sources = self._sources, self._log.state.sources
+        remove_forgotten(self._log.root, forgotten(before, self._sources), fs=self._log.fs)
 
     def _forget_deleted(self) -> None:
         """What a deletion beside the windows came to: the next record tells it, and a failure is this window's."""

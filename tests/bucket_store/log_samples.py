@@ -71,7 +71,7 @@ u64 = st.integers(0, 2**64 - 1)
 texts = st.text("aZ0/-é☃\0", max_size=6)  # a small alphabet: building the one of all Unicode takes seconds
 counts = st.dictionaries(st.sampled_from(["unique", "duplicate", "expired", "error"]), st.integers(0, 2**40))
 outputs = st.lists(st.builds(OutputFile, texts, texts, texts, u64, u64, u64), max_size=2).map(tuple)
-sources = st.none() | st.builds(SourcesRef, texts, st.integers(0, 2**32 - 1), u64, u64)
+sources = st.none() | st.builds(SourcesRef, texts, st.integers(0, 2**32 - 1), u64, u64, st.booleans())
 extras = st.dictionaries(
     texts, st.recursive(st.none() | st.integers(-9, 9) | texts, st.lists, max_leaves=4), max_size=2
 )

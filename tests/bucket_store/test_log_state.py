@@ -13,7 +13,7 @@ from log_samples import commit, envelope, logs, piece
 from bucket_store.errors import CorruptionError
 from bucket_store.log_record import ClaimRecord, CollationRecord, CommitRecord, DeletionRecord
 from bucket_store.log_state import LogState, RetiredPiece, deletable, fold, fold_all
-from bucket_store.log_values import Body, LogRecord, Snapshot
+from bucket_store.log_values import Body, LogRecord, Snapshot, SourcesRef
 
 
 def folded(*bodies: Body) -> LogState:
@@ -62,10 +62,30 @@ def test_the_state_is_what_a_plain_reading_of_the_records_says(records: list[Log
     assert all(refs and list(refs) == sorted(refs, key=lambda r: r.first_window) for refs in state.pieces.values())
     assert set(state.windows) == {ref.first_window for ref in live if ref.first_window == ref.last_window}
     assert state.outputs == {body.window: body.outputs for body in made if body.outputs and body.window > published}
-    assert state.sources == {body.window: body.sources for body in made if body.sources is not None}
+    assert state.sources == _sources_left(records)
     assert {(gone.ref, gone.at_number) for gone in state.retired} == {(ref, at) for ref, at in left if at > purged}
     if made:
         assert (state.latest_point, state.extra) == (made[-1].latest_point, made[-1].extra)
+
+
+def _sources_left(records: list[LogRecord]) -> dict[int, SourcesRef]:
+    """Step by step, from what is live and retired after each record."""
+    left: dict[int, SourcesRef] = {}
+    state = LogState()
+    for record in records:
+        before, state = state, fold(state, record)
+        if isinstance(record.body, CommitRecord) and record.body.sources is not None:
+            left[record.body.window] = record.body.sources
+        marks = state.published_through, state.purged_through
+        if marks == (before.published_through, before.purged_through) or not left or left[max(left)].is_kept:
+            continue
+        with_bytes = [ref for refs in state.pieces.values() for ref in refs] + [gone.ref for gone in state.retired]
+        oldest = min((ref.first_window for ref in with_bytes), default=state.next_window)
+        gone = [window for window in left if window <= state.published_through and window < oldest]
+        for window in gone:
+            if not left[window].is_kept:
+                del left[window]
+    return left
 
 
 def _deletes(record: LogRecord) -> bool:
@@ -118,6 +138,26 @@ def test_outputs_are_kept_until_a_record_says_that_they_are_published() -> None:
     assert sorted(state.outputs) == [1, 2]
     state = fold(state, envelope(4, commit(3), published=-1))
     assert (sorted(state.outputs), state.published_through) == ([1, 2, 3], 0)
+
+
+def test_sources_are_forgotten_with_the_bytes_of_their_keys() -> None:
+    """Published is not enough, nor is deleted: a reader of an older view may still find an origin."""
+    sources = {window: SourcesRef(f"{window}", 1, 2, 3, is_kept=False) for window in range(4)}
+    state = folded(*(commit(window, sources=sources[window]) for window in range(3)))
+    gone = DeletionRecord((piece(0, 0), piece(0, 1), piece(1, 0)), 90, 1)
+    state = fold(state, envelope(4, gone, published=2))
+    assert sorted(state.sources) == [0, 1, 2]
+    state = fold(state, envelope(5, commit(3, sources=sources[3]), published=2, purged=4))
+    assert sorted(state.sources) == [1, 2, 3], "one piece of window 1 lives"
+    state = fold(state, envelope(6, DeletionRecord((piece(1, 1), piece(2, 0), piece(2, 1)), 90, 2), published=2))
+    state = fold(state, envelope(7, DeletionRecord((piece(3, 0), piece(3, 1)), 90, 3), purged=7))
+    assert sorted(state.sources) == [3], "window 3 is not published"
+
+
+def test_sources_that_alone_say_what_was_judged_stay() -> None:
+    """For ever: the file may come again."""
+    state = folded(commit(0, pieces=()), commit(1, pieces=()))
+    assert sorted(fold(state, envelope(3, commit(2, pieces=()), published=1)).sources) == [0, 1, 2]
 
 
 def test_the_wall_clock_of_the_log_never_goes_back() -> None:

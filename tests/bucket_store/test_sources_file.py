@@ -18,8 +18,10 @@ from bucket_store.sources_file import (
     SourcePartition,
     decode_sources,
     encode_sources,
+    forgotten,
     known_digests,
     read_sources,
+    remove_forgotten,
     remove_unnamed,
     write_sources,
 )
@@ -111,6 +113,20 @@ def test_the_digests_of_all_windows_are_known(tmp_path: Path) -> None:
     sources = {0: write(tmp_path, 0, FILE), 1: write(tmp_path, 1), 2: write(tmp_path, 2, TOPIC, FILE)}
     assert known_digests(tmp_path, sources) == {FILE.digest, TOPIC.digest}
     assert known_digests(tmp_path, {}) == set()
+
+
+def test_what_a_later_state_does_not_name_is_removed(tmp_path: Path) -> None:
+    """Only that, and safe to repeat; of files that are kept nothing is looked for."""
+    refs = {window: replace(write(tmp_path, window, FILE), is_kept=False) for window in range(4)}
+    left = {window: refs[window] for window in (2, 3)}
+    assert list(forgotten(refs, left)) == [refs[0], refs[1]]
+    for _ in range(2):
+        remove_forgotten(tmp_path, forgotten(refs, left))
+        assert sorted(path.name for path in (tmp_path / "sources").iterdir()) == [ref.name for ref in left.values()]
+    assert list(forgotten(refs, {})) == list(refs.values())
+    assert list(forgotten({}, refs)) == []
+    kept = {window: replace(ref, is_kept=True) for window, ref in refs.items()}
+    assert list(forgotten(kept, {})) == []
 
 
 def test_only_unnamed_files_of_lower_epochs_are_removed(tmp_path: Path) -> None:

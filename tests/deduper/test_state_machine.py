@@ -32,7 +32,7 @@ from pyarrow import parquet
 from bucket_store import generation, mapped_tables
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import CorruptionError, FencedError, StaleViewError
-from bucket_store.log_values import LogState
+from bucket_store.log_values import CommitRecord, LogState
 from bucket_store.marks import read_intents, read_published
 from bucket_store.piece import PieceRef
 from deduper import judging, window_run
@@ -155,6 +155,7 @@ def trials(draw: Any, by: str) -> Trial:
         shards=draw(st.sampled_from((1, 1, 1, 1, 2, 3))),
         first_seen=draw(st.booleans()),
         snapshot_every=draw(st.integers(2, 6)),
+        counts=draw(st.booleans()),
     )
 
 
@@ -441,6 +442,11 @@ class JobMachine(RuleBasedStateMachine):
                 config = self.world.config
                 verified = verify_store(OpenStore(config.store.url, config, self.reader, self.process.pieces))
                 assert not verified.findings, verified.findings
+                lying = {path.name for path in (config.store.path / "sources").iterdir()}
+                assert lying == {ref.name for ref in state.sources.values()}
+                forgotten = state.next_window - len(state.sources)
+                assert forgotten == 0 or self.trial.counts
+                FIGURES["sources forgotten"] += forgotten
                 FIGURES.update(self.world.figures)
                 FIGURES["examples with snapshots"] += state.next_number > self.trial.snapshot_every
                 FIGURES["examples with purged pieces"] += state.purged_through >= 0
@@ -550,11 +556,17 @@ class JobMachine(RuleBasedStateMachine):
 
     def _committer(self, window: int) -> tuple[int, int, int] | None:
         """(window, epoch, attempt) of the judging that the log has committed."""
-        sources = self.reader.refresh().sources.get(window)
-        if sources is None:
+        state = self.reader.refresh()
+        if window >= state.next_window:
             return None
-        _, epoch, attempt = map(int, sources.name.split("-"))
-        return window, epoch, attempt
+        sources = state.sources.get(window)
+        if sources is not None:
+            _, epoch, attempt = map(int, sources.name.split("-"))
+            return window, epoch, attempt
+        # Forgotten in the very step that committed it: a window that left no key.
+        bodies = (record.body for record in self.reader.records())
+        body = next(body for body in bodies if isinstance(body, CommitRecord) and body.window == window)
+        return window, body.epoch, body.attempt
 
     def _comparable(self, said: list[list[Answer]]) -> list[list[Answer]]:
         return comparable(said, self.trial.settings, keep_first_seen=self.trial.first_seen)
@@ -781,6 +793,7 @@ def test_a_job_in_many_steps(shown: Callable[[str], None]) -> None:
     shown(f"500 x 50 in {time.perf_counter() - started:.0f} s: {done}")
     assert figures["windows"] > 5_000
     assert figures["pieces merged"] > 1_000
+    assert figures["sources forgotten"] > 200
 
 
 _SHARES = {"event_time": 160, "ordered": 160, "category": 80, "processing_time": 60, "never": 40}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from bucket_store.backend import open_backend
+from bucket_store.commit_log import CommitLog
+from deduper.open_store import OpenStore
+from deduper.verify import verify_store
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, header, records, settings
 from tests.services.kafka_traffic import committed_offsets, read, send
@@ -53,3 +58,37 @@ def test_every_record_leaves_by_one_topic_as_it_came(
     assert job.run().rows == 60
     total = sum(len(read(broker.plain(), topic)) for topic in topics.values())
     assert total == 560
+
+
+def test_sources_files_go_with_their_keys(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    """A job that runs for years names those windows that keys of are remembered, and no record comes again."""
+    source = new_topic("in", partitions=3)
+    send(broker.plain(), source, records(600))
+    expiry = {"by": "ordered", "field": "t", "period": 20, "span": 5}
+    sections = settings(broker, source, topics, expiry=expiry)
+    sections["source"]["max_offsets_per_batch"] = 40
+    job = KafkaJob(tmp_path, session, sections)
+    minutes = itertools.count(0)
+
+    def clock() -> int:
+        """Five minutes later whenever somebody looks: what is dead is soon beyond its grace."""
+        return 1_800_000_000_000_000 + next(minutes) * 300_000_000
+
+    windows = job.run(clock=clock).windows
+    assert windows >= 15
+    state = CommitLog.open(job.config.store.path).state
+    assert 0 < len(state.sources) <= windows // 2
+    assert min(ref.first_window for refs in state.pieces.values() for ref in refs) >= min(state.sources)
+    lying = {path.name for path in (job.config.store.path / "sources").iterdir()}
+    assert lying == {ref.name for ref in state.sources.values()}
+    log = CommitLog.open(job.config.store.path)
+    report = verify_store(OpenStore(job.config.store.url, job.config, log, open_backend(job.config.store.url)))
+    assert report.findings == ()
+    assert any("sources file are gone" in why for why in report.skipped.values())
+    assert job.run(clock=clock).rows == 0
+    send(broker.plain(), source, records(60, first=600))
+    assert job.run(clock=clock).rows == 60
+    found = [header(record, "n") for topic in topics.values() for record in read(broker.plain(), topic)]
+    assert sorted(map(int, filter(None, found))) == list(range(660))
