@@ -37,7 +37,8 @@ class SourcesRef:
     count: int
     checksum: int
     length: int
-    is_kept: bool = True
+    # Not shown: what the files of version 1 say is written down once and for all.
+    is_kept: bool = field(default=True, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

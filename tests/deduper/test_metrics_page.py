@@ -401,7 +401,10 @@ def test_nobody_waits_for_brokers(
 def test_memory_is_told_by_what_holds_it() -> None:
     """A process has some; a JVM and workers there are none where it has started none."""
     # A process of its own: this one may have started anything.
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alone:
+    code = "print('up', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as alone:
+        assert alone.stdout is not None
+        assert alone.stdout.readline() == b"up\n"  # before, it is not yet a Python
         found = resident_bytes(alone.pid)
         alone.communicate(b"\n")
     assert found["driver"] > 1_000_000
