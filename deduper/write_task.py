@@ -213,26 +213,19 @@ class _PortFile:
         count = int(np.count_nonzero(mine))
         if not count:
             return
-        rows = np.flatnonzero(mine)
-        order, raw = batch.column(0).to_numpy(), batch.column(1)
-        taken = batch.select(range(_FIRST_COLUMN, batch.num_columns))
-        if count < batch.num_rows:
-            order, taken = order[rows], taken.filter(pa.array(mine))
-        if self._verdict != Verdict.ERROR:
-            # It was kept for what the guards might have refused.
-            raw = pa.nulls(count, raw.type)
-        elif count < batch.num_rows:
-            raw = raw.filter(pa.array(mine))
-        rows += begin
+        taken = batch if count == batch.num_rows else batch.filter(pa.array(mine))
+        rows = np.flatnonzero(mine) + begin
+        order = taken.column(0).to_numpy()
         copies = first_seen and self._first_copies(first_seen, rows)
-        dedup = self._dedup(order, raw, judged.reason[rows], copies)
+        dedup = self._dedup(order, taken.column(1), judged.reason[rows], copies)
         names = self._task.columns
         if self._port in self._task.topics:
-            record = taken.columns[len(names) : len(names) + RECORD_COLUMNS]
+            first = _FIRST_COLUMN + len(names)
+            record = taken.columns[first : first + RECORD_COLUMNS]
             texts = {name: _without_dictionary(column) for name, column in dedup.items()}
             whole = rows_to_send(record, texts, self._slots(order))
         else:
-            columns = taken.columns[: len(names)]
+            columns = [taken.column(_FIRST_COLUMN + number) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
             fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
             schema = pa.schema([*fields, pa.field(DEDUP, struct.type, nullable=False)])
@@ -264,6 +257,9 @@ class _PortFile:
         sources = self._task.sources
         if any(sources.starts):
             position = position + np.array(sources.starts, np.int64)[ordinal]
+        if self._verdict != Verdict.ERROR:
+            # It was kept for what the guards might have refused.
+            raw = pa.nulls(count, raw.type)
         columns = {
             "verdict": _texts(np.zeros(count, np.int8), [self._port]),
             "reason": _texts(reason, REASONS),
