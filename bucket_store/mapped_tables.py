@@ -13,8 +13,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
+from bucket_store.background import on_a_thread
 from bucket_store.matches import TableLayout
 from bucket_store.table_file import TableFile, open_table
 
@@ -72,7 +74,7 @@ def empty_beside(path: Path) -> None:
     identity = status.st_dev, status.st_ino
     with _lock:
         _emptying.add(identity)
-    threading.Thread(target=_empty, args=(fd, identity), name="emptying-tables", daemon=True).start()
+    on_a_thread(partial(_empty, fd, identity))
 
 
 def _empty(fd: int, identity: tuple[int, int]) -> None:

@@ -9,12 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Aside: TypeAlias = Callable[[Callable[[], None]], object]
-"""Runs an action beside what goes on; once at a time."""
-
-
-def on_a_thread(action: Callable[[], None]) -> None:
-    """The usual `Aside`. The thread does not keep a process alive that has to end."""
-    threading.Thread(target=action, name="keeping-house", daemon=True).start()
+"""Runs an action beside what goes on, once at a time; usually `on_a_thread`."""
 
 
 class AsideTask(ABC):

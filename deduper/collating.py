@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 
 from bucket_store import collation
+from bucket_store.background import on_a_thread
 from bucket_store.log_state import LogState
 from bucket_store.merging import Merging
 from bucket_store.piece import PieceRef
 from deduper import judging
-from deduper.aside import Aside, AsideTask, on_a_thread
+from deduper.aside import Aside, AsideTask
 from deduper.config import Config
 from deduper.housekeeping import Merges
 

@@ -22,8 +22,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from bucket_store import failpoints
+from bucket_store.background import on_a_thread
 from bucket_store.log_values import RetiredPiece
-from deduper.aside import Aside, AsideTask, on_a_thread
+from deduper.aside import Aside, AsideTask
 from deduper.housekeeping import Deletes
 
 logger = logging.getLogger(__name__)

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from bucket_store import failpoints
 from bucket_store.backend import PieceStore
+from bucket_store.background import on_a_thread
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_state import deletable, live_files
 from bucket_store.log_values import CollationRecord, CommitRecord, DeletionRecord, LogState, OutputFile, SourcesRef
@@ -31,7 +32,7 @@ from bucket_store.marks import PUBLISHED_NAME, Intent, Published, prepare_publis
 from bucket_store.profile_file import Profiles, WindowProfile
 from bucket_store.sources_file import SourcePartition, forgotten, remove_forgotten, write_sources
 from deduper import judging, staging
-from deduper.aside import Aside, on_a_thread
+from deduper.aside import Aside
 from deduper.collating import Collation, next_merging
 from deduper.config import Config
 from deduper.deleting import Deletion

@@ -29,7 +29,7 @@ from deduper.java import require_java
 
 DOCUMENT = "bench.json"
 FORMAT = 1
-_DROP_TIMES = 3
+_DROP_TIMES, _LARGE_DROP_TIMES = 5, 3
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Benchmark:
         if "drop-bucket" in families:
             found: dict[int, list[dict[str, float]]] = {}
             for keys in self.plan.drop_keys:
-                for number in range(_DROP_TIMES if keys <= 10_000_000 else 1):
+                for number in range(_DROP_TIMES if keys <= 10_000_000 else _LARGE_DROP_TIMES):
                     self.tell(f"drop-bucket: {keys:,} keys, {number + 1}")
                     spent = dropping.milliseconds_of_dropping(home / "dropping", keys, shards, self.spark)
                     found.setdefault(keys, []).append(spent)

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from bucket_store.backend import PieceStore, open_backend
+from bucket_store.background import on_a_thread
 from bucket_store.commit_log import CommitLog
 from bucket_store.log_state import deletable, live_files
 from bucket_store.log_values import DeletionRecord
 from bucket_store.manager import ShardTables
 from deduper import judging
-from deduper.aside import on_a_thread
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import service_config
 from deduper.bench.seeding import append_shards, commit_window

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from bucket_store.backend import Located, PieceStore, open_backend
+from bucket_store.background import on_a_thread
 from bucket_store.commit_log import CommitLog
 from bucket_store.errors import StoreError
 from bucket_store.log_values import DeletionRecord, RetiredPiece
 from bucket_store.piece import PieceRef
 from deduper import deleting, owner
-from deduper.aside import on_a_thread
 from deduper.config import Config
 from deduper.deleting import Deletion
 from deduper.judging import DELETION_GRACE_US
@@ -181,6 +181,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog:
     store, threads = Obstacle(), Threads()
     deletion = deletion_of(store, threads)
     deletion.begin((retired(0, 4),), keep=(), epoch=1)
+    assert store.is_entered.wait(DEADLINE_S)
     deletion.close()
     assert "still being deleted" in caplog.text
     store.is_open.set()
