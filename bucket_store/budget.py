@@ -49,6 +49,10 @@ class Tier:
         """Bytes of all tables, finished or being made."""
         return sum(table.size_bytes for table in self._tables())
 
+    def has_room(self, need_bytes: int) -> bool:
+        """Whether so many bytes more fit without anything leaving."""
+        return self.used_bytes() + need_bytes <= self.limit_bytes
+
     def make_room(self, need_bytes: int, *, own: str, keep: Collection[Path] = ()) -> Room:
         """Evicts until so many bytes more fit, or nothing is left that may go.
 

@@ -218,7 +218,7 @@ class ShardTables:
             if table is not None:
                 self._apply(shelf, table, parts)
             elif not any(self._may_hold(ref, bucket) for ref in old):
-                shelf.build(bucket, parts)
+                shelf.build(bucket, parts, is_filling=True)
         failpoints.hit("tables.applied")
         generation.write_header(next_window=self._view.next_window, is_dirty=False)
         self._counters.apply_seconds += time.perf_counter() - began

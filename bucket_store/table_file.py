@@ -46,6 +46,7 @@ _DATA_AT = 4096
 
 LEAST_LOAD = 0.62
 GREATEST_LOAD = 0.8
+LIKELY_LOAD = 0.72
 _LEAST_CAPACITY = 1024
 LEAST_SLACK = 512
 
@@ -165,6 +166,11 @@ def capacity_for(keys: int) -> int:
     if capacity > MAX_CAPACITY:
         raise ValueError(f"a table of {keys} keys is too large; the store needs more shards")
     return capacity
+
+
+def likely_capacity(keys: int) -> int:
+    """Homes for a table that will probably come to hold so many keys, give or take a tenth."""
+    return min(max(_LEAST_CAPACITY, math.ceil(keys / LIKELY_LOAD)), MAX_CAPACITY)
 
 
 def file_bytes(layout: TableLayout, slots: int) -> int:

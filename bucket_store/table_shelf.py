@@ -33,8 +33,12 @@ from bucket_store.table_file import (
     capacity_for,
     create_table,
     file_bytes,
+    likely_capacity,
     table_name,
 )
+
+_MOST_AHEAD = 4
+"""How many times the homes that it needs a table gets at most for what its bucket will probably hold."""
 
 
 class TableShelf:
@@ -87,12 +91,17 @@ class TableShelf:
 
     def open(self, bucket: int) -> TableFile | None:
         """The bucket's table, from now on the most recently used; None when it is not resident."""
+        table = self._mapped(bucket)
+        if table is not None:
+            now = time.time_ns()  # finer than the clock the kernel would take
+            os.utime(table.path, ns=(now, now))
+        return table
+
+    def _mapped(self, bucket: int) -> TableFile | None:
         for directory in self._directories:
             path = directory / table_name(bucket)
             table = mapped_table(path, self._layout, self._generation.header.nonce, bucket)
             if table is not None:
-                now = time.time_ns()  # finer than the clock the kernel would take
-                os.utime(path, ns=(now, now))
                 return table
         return None
 
@@ -106,15 +115,17 @@ class TableShelf:
         for directory in self._directories:
             empty_beside(directory / table_name(bucket))
 
-    def build(self, bucket: int, parts: Sequence[Part]) -> bool:
+    def build(self, bucket: int, parts: Sequence[Part], *, is_filling: bool = False) -> bool:
         """Makes the bucket's table from all its parts; False when it finds no room.
+
+        `is_filling`: more will come, so there is to be room for what the bucket will probably hold.
 
         Raises:
             CorruptionError: a part is damaged.
         """
         table: TableFile | None = None
         try:
-            table = self._create(bucket, sum(part.count for part in parts), LEAST_SLACK)
+            table = self._create(bucket, sum(part.count for part in parts), LEAST_SLACK, is_filling=is_filling)
             for part, entries in self._reader.read_all(parts):
                 table = self.enter(table, entries, part.ref.first_window)
             failpoints.hit("tables.building")
@@ -163,11 +174,11 @@ class TableShelf:
     def _grow(self, table: TableFile, more: int, slack: int) -> TableFile:
         """A larger table with the live keys of `table`, in its place."""
         keys = table.live_keys(self._point) + more
-        larger = self._create(table.bucket, keys, slack, keep=(table.path,))
+        larger = self._create(table.bucket, keys, slack, is_filling=True, keep=(table.path,))
         while not table.copy_into(larger, self._point):
             larger.path.unlink()
             slack *= 2
-            larger = self._create(table.bucket, keys, slack, keep=(table.path,))
+            larger = self._create(table.bucket, keys, slack, is_filling=True, keep=(table.path,))
         if bucket_of(table.path.name) is not None:
             self._give_name(larger)
         if table.path != larger.path:
@@ -180,31 +191,54 @@ class TableShelf:
         table.path = named
         keep_mapped(table)
 
-    def _create(self, bucket: int, keys: int, slack: int, *, keep: Collection[Path] = ()) -> TableFile:
+    def _create(
+        self, bucket: int, keys: int, slack: int, *, is_filling: bool, keep: Collection[Path] = ()
+    ) -> TableFile:
         """An empty table with room for so many keys, in the first tier that takes it."""
         capacity = capacity_for(keys)
-        size = file_bytes(self._layout, capacity + slack)
         # One at a time: two threads that count the same free bytes would both take them.
         with self._space:
+            likely = min(self._likely_capacity(bucket), _MOST_AHEAD * capacity) if is_filling else 0
+            if likely > capacity and self._tiers[0].has_room(file_bytes(self._layout, likely + slack)):
+                table = self._create_in(self._directories[0], bucket, likely, slack)
+                if table is not None:
+                    return table
+            size = file_bytes(self._layout, capacity + slack)
             for tier, directory in zip(self._tiers, self._directories, strict=True):
                 room = tier.make_room(size, own=self._own, keep=keep)
                 self.evicted += room.evicted
-                if not room.fits:
-                    continue
-                try:
-                    directory.mkdir(parents=True, exist_ok=True)
-                    return create_table(
-                        directory / building_name(bucket),
-                        self._layout,
-                        self._generation.header.nonce,
-                        bucket,
-                        capacity=capacity,
-                        slack=slack,
-                    )
-                except OSError as error:
-                    if not is_no_room(error):
-                        raise
+                table = self._create_in(directory, bucket, capacity, slack) if room.fits else None
+                if table is not None:
+                    return table
         raise SpaceError(f"no tier has room for the table of bucket {bucket}, {size} bytes")
+
+    def _likely_capacity(self, bucket: int) -> int:
+        """Homes for what the newest bucket will hold if it becomes as large as the one before it; 0 for others.
+
+        A bucket that fills over many windows would be copied into a larger table by most of them.
+        """
+        others = [other for other, _ in self.resident() if other != bucket]
+        if not others or max(others) > bucket:
+            return 0
+        before = self._mapped(max(others))
+        return 0 if before is None else likely_capacity(before.keys)
+
+    def _create_in(self, directory: Path, bucket: int, capacity: int, slack: int) -> TableFile | None:
+        """An empty table; None when the file system has no room for it."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            return create_table(
+                directory / building_name(bucket),
+                self._layout,
+                self._generation.header.nonce,
+                bucket,
+                capacity=capacity,
+                slack=slack,
+            )
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            return None
 
 
 def is_no_room(error: OSError) -> bool:

@@ -26,6 +26,7 @@ import deduper.read_task
 import deduper.shard_task
 import deduper.write_task
 from bucket_store import kernels
+from deduper.allocation import keep_heap
 
 kernels.warm()
 deduper.array_digests.warm()
@@ -45,5 +46,6 @@ def _worker(sock: socket.socket, authenticated: bool) -> int:
 
 if __name__ == "__main__":
     pyspark.daemon.worker = _worker
+    keep_heap()
     gc.freeze()
     pyspark.daemon.manager()

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from bucket_store.backend import open_backend
 from bucket_store.errors import CorruptionError, StaleViewError
 from bucket_store.generation import ShardDirectories, open_generation
 from bucket_store.manager import ShardTables, TableLayout, TableSettings
-from bucket_store.table_file import TableFile
+from bucket_store.table_file import LEAST_LOAD, TableFile
 from bucket_store.view import ShardView
 
 PLAIN = TableLayout(has_expiry=False, float_expiry=False, has_origin=False, one_table=False)
@@ -225,6 +226,55 @@ def test_a_growing_table_that_finds_no_room_is_dropped(tmp_path: Path) -> None:
         assert (tables.counters.merged, tables.counters.resident_tables) == (1, 0)
 
 
+def commit_keys(shard: Shard, bucket: int, seed: int, count: int) -> None:
+    """A window with so many keys in one bucket."""
+    keys = random_keys(seed, count)
+    shard.commit({(bucket, key): (10 * bucket, at, shard.next_window) for at, key in enumerate(keys)})
+
+
+def files_of_table(settings: TableSettings, shard: Shard, bucket: int, windows: int, count: int) -> int:
+    """In how many files a bucket lies one after another while windows of so many keys fill it."""
+    inodes = []
+    for window in range(windows):
+        commit_keys(shard, bucket, seed=100 * bucket + window, count=count)
+        with ShardTables.open(settings, shard.pieces, shard.view()):
+            (path,) = Path(settings.memory_dir).glob(f"*/0000/*/t{bucket}.table")
+            inodes.append(path.stat().st_ino)
+    return sum(one != next_one for one, next_one in pairwise([0, *inodes]))
+
+
+def test_a_bucket_that_fills_like_the_one_before_is_seldom_copied(tmp_path: Path) -> None:
+    """It has room for four times what it holds, if that one was as large; not more, and without harm to the answers."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    check_all(settings, shard)
+    assert files_of_table(settings, shard, 0, windows=8, count=1000) >= 4
+    assert files_of_table(settings, shard, 1, windows=8, count=1000) == 2
+    least = 4096 + 36 * 1000 / LEAST_LOAD
+    commit_keys(shard, 2, seed=7, count=1000)
+    check_all(settings, shard)
+    (path,) = Path(settings.memory_dir).glob("*/0000/*/t2.table")
+    assert 3 * least < path.stat().st_size < 4.2 * least
+    # A late window of an older bucket says nothing of how it goes on.
+    commit_keys(shard, -1, seed=8, count=1000)
+    check_all(settings, shard)
+    (path,) = Path(settings.memory_dir).glob("*/0000/*/t-1.table")
+    assert path.stat().st_size < 1.5 * least
+
+
+def test_nothing_leaves_for_room_that_may_be_needed_later(tmp_path: Path) -> None:
+    """Where the larger table would not fit beside the others, it is as large as it must be."""
+    shard = make_shard(tmp_path, FULL)
+    commit_keys(shard, 0, seed=1, count=8000)
+    check_all(make_settings(tmp_path, FULL), shard)
+    (path,) = tmp_path.glob("memory/*/0000/*/t0.table")
+    settings = make_settings(tmp_path, FULL, memory=path.stat().st_size + 100_000, disk=0)
+    commit_keys(shard, 1, seed=2, count=1000)
+    with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
+        check(tables, shard, 1, random_keys(2, 1000))
+        assert (tables.counters.resident_tables, tables.counters.evicted) == (2, 0)
+    check_all(settings, shard)
+
+
 def edit_header(settings: TableSettings, change: Callable[[bytes], bytes]) -> None:
     (header,) = Path(settings.disk_dir).glob("*/0000/*/header")
     header.write_bytes(change(header.read_bytes()))
@@ -388,7 +438,7 @@ def test_a_killed_holder_leaves_its_lock(tmp_path: Path) -> None:
 _DIE = """
 import os, pickle, signal, sys
 from bucket_store.manager import ShardTables
-from bucket_store.table_file import TableFile
+from bucket_store.table_file import LEAST_LOAD, TableFile
 settings, pieces, view, _ = pickle.load(open(sys.argv[1], "rb"))
 apply, calls = TableFile.apply, []
 def dies(*args):

@@ -62,3 +62,38 @@ def test_what_the_user_has_set_stays() -> None:
     """One arena, and Arrow's own allocator."""
     count, limit, pool = arenas(_CALL, MALLOC_ARENA_MAX="1", ARROW_DEFAULT_MEMORY_POOL="mimalloc")
     assert (count, limit, pool) == (0, "1", "mimalloc")
+
+
+# A block as large as a window's column: freed and allocated again, does it need pages anew?
+_SAME_BLOCK_AGAIN = """
+import ctypes, resource
+{first}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = libc.malloc(20 << 20)
+    libc.memset(block, 1, 20 << 20)
+    libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
+)
+def test_a_worker_keeps_its_heap_for_the_next_window() -> None:
+    """5,120 pages are asked for once, not again and again; what the user has set stays."""
+
+    def pages_again(first: str, **environment: str) -> int:
+        code = _SAME_BLOCK_AGAIN.format(first=first)
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        return int(subprocess.check_output([sys.executable, "-c", code], env={**clean, **environment}, text=True))
+
+    call = "from deduper.allocation import keep_heap; keep_heap()"
+    assert pages_again(call) < 500
+    assert pages_again(call, MALLOC_TRIM_THRESHOLD_="65536", MALLOC_MMAP_THRESHOLD_="65536") > 4000
