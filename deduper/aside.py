@@ -6,10 +6,35 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import TypeAlias
+
+from bucket_store.background import on_a_thread
 
 Aside: TypeAlias = Callable[[Callable[[], None]], object]
 """Runs an action beside what goes on, once at a time; usually `on_a_thread`."""
+
+
+class OneThread:
+    """An `Aside` with one thread for all its actions: every thread that calls the JVM has a connection of its own."""
+
+    def __init__(self) -> None:
+        self._actions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._is_begun = False
+
+    def __call__(self, action: Callable[[], None]) -> None:
+        self._actions.put(action)
+        if not self._is_begun:
+            self._is_begun = True
+            on_a_thread(self._run)
+
+    def close(self) -> None:
+        """The thread ends with the action that it is at. Safe to repeat."""
+        self._actions.put(None)
+
+    def _run(self) -> None:
+        while (action := self._actions.get()) is not None:
+            action()
 
 
 class AsideTask(ABC):

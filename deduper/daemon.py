@@ -21,6 +21,7 @@ import pyspark.daemon
 import deduper.array_digests
 import deduper.batch
 import deduper.clock
+import deduper.crew
 import deduper.parquet_records
 import deduper.read_task
 import deduper.shard_task

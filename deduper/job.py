@@ -150,8 +150,8 @@ class _Job:
         self._checkpoint = owned.checkpoint
         self._max_batches = max_batches
         self._on_progress = on_progress
-        jobs = SparkJobs(session, config, owned.log.manifest.salt)
-        judge = WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))
+        self._jobs = SparkJobs(session, config, owned.log.manifest.salt)
+        judge = WindowJudge(self._jobs, config, owned.log, owned.pieces, table_settings(config))
         self._housekeeper = HousekeepingProcess(owned.pieces.url)
         self._runner = WindowRunner(
             config, owned.log, owned.pieces, judge, clock, owned.topics, housekeeper=self._housekeeper
@@ -166,7 +166,7 @@ class _Job:
 
     def run(self, *, drain: bool) -> None:
         """Run to the end."""
-        with contextlib.closing(self._housekeeper), contextlib.closing(self._runner):
+        with contextlib.closing(self._housekeeper), contextlib.closing(self._jobs), contextlib.closing(self._runner):
             self._run(drain=drain)
 
     def _run(self, *, drain: bool) -> None:

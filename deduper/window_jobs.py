@@ -1,4 +1,4 @@
-"""The three jobs of a window on Spark: read, judge, write. Each gives the receipts of its tasks.
+"""The three steps of a window's judging on Spark: read, judge, write. Each gives the receipts of its tasks.
 
     read    one task a source partition: Catalyst reads, parses and digests; Python sets the records aside. Of plain
             Parquet one task a core, each with some neighbouring files
@@ -6,14 +6,18 @@
     write   some tasks, each with some source partitions; no job for what is written sooner than one would start
 
 The last two have no plan: they are functions over numbers, so nothing is analysed or compiled for them. Neither has the
-first where the files are plain Parquet (`parquet_records`).
+first where the files are plain Parquet (`parquet_records`); then the tasks of one job do all three (`crew`), otherwise
+each step is a job of its own.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -21,11 +25,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
 from pyspark.util import PythonEvalType
 
+from deduper.aside import OneThread
 from deduper.config import Config
+from deduper.crew import Crew
 from deduper.file_batch import FileBatch
 from deduper.judge_plan import ReadPlan
 from deduper.parquet_plan import parquet_reading
-from deduper.parquet_records import NotPlain, ParquetReading, read_part
+from deduper.parquet_records import NotPlain, ParquetPart, ParquetReading, read_part
 from deduper.read_task import ReadReceipt, ReadTask, read_function
 from deduper.receipts import Receipt
 from deduper.shard_task import BatchTask, judge
@@ -53,6 +59,9 @@ class Jobs(Protocol):
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports."""
 
+    def end(self) -> None:
+        """The window's jobs are over, or were given up. Safe to repeat."""
+
 
 class SparkJobs:
     """The jobs, on a session."""
@@ -62,6 +71,8 @@ class SparkJobs:
         self._plan = ReadPlan(session, config, salt)
         self._parquet = parquet_reading(config, salt)
         self._cores = session.sparkContext.defaultParallelism
+        self._crew: Crew | None = None
+        self._threads = OneThread()
 
     def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted.
@@ -72,6 +83,7 @@ class SparkJobs:
             try:
                 return self._read_plain(self._parquet, batch, task)
             except NotPlain as exc:
+                self.end()  # its tasks hold the cores that Spark is to read on
                 logger.info("read by Spark: %s", exc)
         counted = Observation()
         tuples = batch.tuples(self.session).observe(counted, F.count(F.lit(1)).alias("rows"))
@@ -93,9 +105,9 @@ class SparkJobs:
         else:
             # Between two tasks a core has nothing to do for 20 ms: as many as there are cores, of about as many bytes.
             groups = grouped([part.plain_bytes for part in parts], self._cores)
-            of_groups = self._for_each(
-                len(groups), lambda number: [read_part(task, reading, parts[place]) for place in groups[number]]
-            )
+            members = min(self._cores, os.cpu_count() or 1, max(len(groups), task.shards))
+            self._crew = Crew(Path(task.directory), self._run, members, self._threads)
+            of_groups = self._for_each(len(groups), partial(_read_parts, task, reading, parts, groups))
             read = [receipt for receipts in of_groups for receipt in receipts]
         receipts = []
         for receipt in read:
@@ -106,16 +118,45 @@ class SparkJobs:
 
     def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
         """Judge every shard."""
-        return self._for_each(shards, lambda shard: judge(task, shard))
+        return self._for_each(shards, partial(judge, task))
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports."""
         if task.is_small:
             # A job would take ten times as long. It touches nothing of the store, and holds a few megabytes at most.
             return [write(task, writer) for writer in range(len(task.groups))]
-        return self._for_each(len(task.groups), lambda writer: write(task, writer))
+        try:
+            return self._for_each(len(task.groups), partial(write, task))
+        finally:
+            self.end()  # ports of other formats are Spark's to make
+
+    def close(self) -> None:
+        """No window comes any more. Safe to repeat."""
+        self.end()
+        self._threads.close()
+
+    def end(self) -> None:
+        """The window's jobs are over, or were given up. Safe to repeat."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.close()
 
     def _for_each(self, count: int, function: Callable[[int], _T]) -> list[_T]:
-        """What a function gives for each of the numbers below `count`, each in a task of its own."""
-        context = self.session.sparkContext
-        return context.parallelize(range(count), count).map(function).collect() if count else []
+        """What a function gives for each of the numbers below `count`, in tasks of a job or of the crew."""
+        if not count:
+            return []
+        return self._run(function, count) if self._crew is None else self._crew.map(function, count)
+
+    def _run(self, function: Callable[[int], _T], count: int) -> list[_T]:
+        """In a job of their own."""
+        return self.session.sparkContext.parallelize(range(count), count).map(function).collect()
+
+
+def _read_parts(
+    task: ReadTask,
+    reading: ParquetReading,
+    parts: Sequence[ParquetPart],
+    groups: Sequence[Sequence[int]],
+    number: int,
+) -> list[ReadReceipt | str]:
+    return [read_part(task, reading, parts[place]) for place in groups[number]]

@@ -135,6 +135,7 @@ class WindowJudge:
         try:
             return self._run_jobs(attempt, batch, state, wall_us, folder)
         finally:
+            self._jobs.end()
             self._spool.remove(folder)
 
     def _run_jobs(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, folder: Path) -> Judgement:

@@ -87,6 +87,7 @@ def read_both_ways(session: SparkSession, job: Job, tmp_path: Path) -> list[tupl
     jobs, batch = SparkJobs(session, job.config, SALT), batch_of(job)
     ours, theirs = task_of(job, tmp_path / "ours"), task_of(job, tmp_path / "theirs")
     receipts, rows = jobs._read_plain(reading_of(job), batch, ours)
+    jobs.end()
     jobs._parquet = None
     by_spark, counted = jobs.read(batch, theirs)
     assert rows == counted

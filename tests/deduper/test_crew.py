@@ -1,0 +1,234 @@
+"""A crew without Spark: its tasks are threads, or processes that die and freeze, and a job runs them as Spark would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bucket_store.background import on_a_thread
+from deduper.crew import Crew
+
+DEADLINE_S = 60.0
+
+
+def threads_of(function: Callable[[int], None], members: int) -> None:
+    """A job that fails with its first task."""
+    pool = ThreadPoolExecutor(members)
+    tasks = [pool.submit(function, number) for number in range(members)]
+    done, _ = wait(tasks, return_when=FIRST_EXCEPTION)
+    pool.shutdown(wait=False)
+    for task in done:
+        task.result()
+
+
+def forked(function: Callable[[int], None], number: int) -> int:
+    """A process that runs a task."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            function(number)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def exit_code(pid: int) -> int:
+    """What a process has ended with; waits for it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Processes:
+    """A job whose tasks are processes; one that dies is run again, so many times. `begun` has all, in order."""
+
+    def __init__(self, failures: int) -> None:
+        self._failures = failures
+        self.begun: list[int] = []
+        self.is_over = threading.Event()
+
+    def __call__(self, function: Callable[[int], None], members: int) -> None:
+        try:
+            threads_of(partial(self.task, function), members)
+        finally:
+            self.is_over.set()
+
+    def task(self, function: Callable[[int], None], number: int) -> None:
+        """Runs until it ends well."""
+        for _ in range(self._failures):
+            pid = forked(function, number)
+            self.begun.append(pid)
+            if exit_code(pid) == 0:
+                return
+        raise RuntimeError(f"task {number} has failed")
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    with closing(Crew(tmp_path, threads_of, 2, on_a_thread)) as crew:
+        yield crew
+
+
+def squared(number: int) -> int:
+    """What there is to do."""
+    return number * number
+
+
+def failing(number: int) -> int:
+    """Of which one number fails."""
+    if number == 3:
+        raise ValueError("three")
+    time.sleep(0.01)
+    return number
+
+
+def dying_once(marks: Path, number: int) -> tuple[int, int]:
+    """The first process that gets number 2 is killed; who has done a number says so."""
+    if number == 2:
+        try:
+            (marks / "died").touch(exist_ok=False)
+        except FileExistsError:
+            return number, os.getpid()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number, os.getpid()
+
+
+def frozen_once(marks: Path, number: int) -> int:
+    """The first process that gets number 1 stops, and goes on when it is told to."""
+    if number == 1:
+        try:
+            (marks / "frozen").touch(exist_ok=False)
+        except FileExistsError:
+            return number
+        (marks / "pid").write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        (marks / "thawed").touch()
+    return number
+
+
+def test_answers_are_in_order_and_the_same_members_go_on(crew: Crew) -> None:
+    """One job after another, of fewer and of more numbers than there are members."""
+    assert crew.map(squared, 1) == [0]
+    assert crew.map(squared, 100) == [number * number for number in range(100)]
+    assert crew.map(os.path.basename, 0) == []
+    assert len(crew.map(partial(str.__mul__, "x" * 1_000_000), 5)[4]) == 4_000_000
+
+
+def test_what_a_task_raises_is_what_the_driver_hears(crew: Crew) -> None:
+    """As of any job."""
+    assert crew.map(squared, 3) == [0, 1, 4]
+    with pytest.raises(ValueError, match="three"):
+        crew.map(failing, 50)
+
+
+def test_a_job_that_cannot_begin_is_told(tmp_path: Path) -> None:
+    """No one waits for tasks that never come; and a job that ends for no reason is a fault too."""
+
+    def not_at_all(function: Callable[[int], None], members: int) -> None:
+        raise OSError("the JVM has ended")
+
+    with closing(Crew(tmp_path, not_at_all, 2, on_a_thread)) as crew, pytest.raises(OSError, match="JVM"):
+        crew.map(squared, 1)
+    with closing(Crew(tmp_path, lambda *_: None, 2, on_a_thread)) as crew, pytest.raises(RuntimeError, match="ended"):
+        crew.map(squared, 1)
+
+
+def test_one_that_dies_is_replaced_and_what_it_was_at_is_done(tmp_path: Path) -> None:
+    """Where Spark runs failed tasks again. Every number has one answer."""
+    job = Processes(failures=3)
+    with closing(Crew(tmp_path, job, 2, on_a_thread)) as crew:
+        answers = crew.map(partial(dying_once, tmp_path), 6)
+        assert [number for number, _ in answers] == list(range(6))
+        assert (tmp_path / "died").exists()
+        assert crew.map(squared, 4) == [0, 1, 4, 9]
+    assert job.is_over.wait(DEADLINE_S)
+    assert len(job.begun) == 3
+
+
+def test_one_that_dies_for_good_fails_the_window(tmp_path: Path) -> None:
+    """Where Spark does not run it again; nobody waits for its answer."""
+    with (
+        closing(Crew(tmp_path, Processes(failures=1), 2, on_a_thread)) as crew,
+        pytest.raises(RuntimeError, match="has failed"),
+    ):
+        crew.map(partial(dying_once, tmp_path), 6)
+
+
+def test_one_that_dies_between_two_jobs_is_replaced(tmp_path: Path) -> None:
+    """It is noticed when something is given to it."""
+    job = Processes(failures=3)
+    with closing(Crew(tmp_path, job, 2, on_a_thread)) as crew:
+        while len(set(crew.map(partial(dying_once, tmp_path / ".."), 2))) < 2 or len(job.begun) < 2:
+            time.sleep(0.01)
+        os.kill(job.begun[0], signal.SIGKILL)
+        assert crew.map(squared, 10) == [number * number for number in range(10)]
+    assert job.is_over.wait(DEADLINE_S)
+    assert len(job.begun) == 3
+
+
+def test_what_a_frozen_one_was_at_goes_to_the_one_in_its_place(tmp_path: Path) -> None:
+    """Spark has lost sight of a task and runs it again; the old one lives, and what it says later nobody hears."""
+    again = threading.Event()
+
+    class Impatient(Processes):
+        def task(self, function: Callable[[int], None], number: int) -> None:
+            pid = forked(function, number)
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
+                if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() == str(pid):
+                    again.set()
+                    super().task(function, number)
+                    return
+
+    with closing(Crew(tmp_path, Impatient(failures=1), 2, on_a_thread)) as crew:
+        assert crew.map(partial(frozen_once, tmp_path), 4) == [0, 1, 2, 3]
+        assert again.is_set()
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGCONT)
+        deadline = time.monotonic() + DEADLINE_S
+        while not (tmp_path / "thawed").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert crew.map(squared, 20) == [number * number for number in range(20)]
+
+
+def test_all_go_home_also_who_comes_late(tmp_path: Path) -> None:
+    """A task that is begun when the window is over ends, with or without the window's folder."""
+    folder = tmp_path / "window"
+    folder.mkdir()
+    begin, job = threading.Event(), Processes(failures=1)
+    late: list[int] = []
+
+    def some_late(function: Callable[[int], None], members: int) -> None:
+        def later(number: int) -> None:
+            if number:
+                assert begin.wait(DEADLINE_S)
+            function(number)
+            late.append(number)
+
+        try:
+            threads_of(later, members)
+        finally:
+            job.is_over.set()
+
+    with closing(Crew(folder, some_late, 3, on_a_thread)) as crew:
+        assert crew.map(squared, 3) == [0, 1, 4]
+    assert [path for path in folder.iterdir() if not path.is_socket()] == []
+    begin.set()
+    assert job.is_over.wait(DEADLINE_S)
+    assert sorted(late) == [0, 1, 2]
+
+
+def test_a_folder_may_have_a_long_path(tmp_path: Path) -> None:
+    """Longer than a socket's address."""
+    folder = tmp_path / ("a" * 100) / ("b" * 100)
+    folder.mkdir(parents=True)
+    with closing(Crew(folder, threads_of, 2, on_a_thread)) as crew:
+        assert crew.map(squared, 5) == [0, 1, 4, 9, 16]
