@@ -229,6 +229,17 @@ def read_part(task: ReadTask, reading: ParquetReading, part: ParquetPart) -> Rea
         return str(exc)
 
 
+def read_parts(
+    task: ReadTask,
+    reading: ParquetReading,
+    parts: Sequence[ParquetPart],
+    groups: Sequence[Sequence[int]],
+    number: int,
+) -> list[ReadReceipt | str]:
+    """The same of all files of a group, which are named by their numbers."""
+    return [read_part(task, reading, parts[place]) for place in groups[number]]
+
+
 def arrow_type(kind: ColumnType) -> pa.DataType:
     """How Arrow has a scalar type of Spark's."""
     if kind.name == "decimal":

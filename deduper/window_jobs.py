@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -31,7 +31,7 @@ from deduper.crew import Crew
 from deduper.file_batch import FileBatch
 from deduper.judge_plan import ReadPlan
 from deduper.parquet_plan import parquet_reading
-from deduper.parquet_records import NotPlain, ParquetPart, ParquetReading, read_part
+from deduper.parquet_records import NotPlain, ParquetReading, read_part, read_parts
 from deduper.read_task import ReadReceipt, ReadTask, read_function
 from deduper.receipts import Receipt
 from deduper.shard_task import BatchTask, judge
@@ -107,7 +107,7 @@ class SparkJobs:
             groups = grouped([part.plain_bytes for part in parts], self._cores)
             members = min(self._cores, os.cpu_count() or 1, max(len(groups), task.shards))
             self._crew = Crew(Path(task.directory), self._run, members, self._threads)
-            of_groups = self._for_each(len(groups), partial(_read_parts, task, reading, parts, groups))
+            of_groups = self._for_each(len(groups), partial(read_parts, task, reading, parts, groups))
             read = [receipt for receipts in of_groups for receipt in receipts]
         receipts = []
         for receipt in read:
@@ -150,13 +150,3 @@ class SparkJobs:
     def _run(self, function: Callable[[int], _T], count: int) -> list[_T]:
         """In a job of their own."""
         return self.session.sparkContext.parallelize(range(count), count).map(function).collect()
-
-
-def _read_parts(
-    task: ReadTask,
-    reading: ParquetReading,
-    parts: Sequence[ParquetPart],
-    groups: Sequence[Sequence[int]],
-    number: int,
-) -> list[ReadReceipt | str]:
-    return [read_part(task, reading, parts[place]) for place in groups[number]]
