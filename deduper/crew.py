@@ -18,11 +18,11 @@ import pickle
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from deduper.aside import Aside
 
@@ -37,8 +37,10 @@ class Crew:
     ) -> None:
         """Call so many members. `folder` is this user's alone. `run` runs a function as so many tasks, `aside`."""
         name = secrets.token_hex(8)
-        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._listener = Listener(_address(self._folder, name), "AF_UNIX", backlog=members)
+        self._door = socket.socket(socket.AF_UNIX)
+        with _address(folder, name) as address:
+            self._door.bind(address)
+        self._door.listen(members)
         self._strangers: set[Connection] = set()
         self._members: dict[int, Connection] = {}
         self._busy: dict[Connection, int] = {}
@@ -48,7 +50,7 @@ class Crew:
 
         def run_job() -> None:
             try:
-                run(partial(serve, str(folder), name), members)
+                run(partial(serve, folder, name), members)
             except Exception as exc:  # noqa: BLE001  raised by `map`
                 self._failure = exc
             finally:
@@ -73,7 +75,8 @@ class Crew:
                 if ready is self._over:
                     raise self._failure or RuntimeError("the tasks of a window have ended before it")
                 if ready is self._door:
-                    self._strangers.add(self._listener.accept())
+                    stranger, _ = self._door.accept()
+                    self._strangers.add(Connection(stranger.detach()))
                 elif ready in self._strangers:
                     waiting.extend(self._joined(ready))
                 elif ready in self._busy:
@@ -88,14 +91,8 @@ class Crew:
         """Send all home. Nobody waits until they are."""
         for connection in (*self._strangers, *self._members.values()):
             connection.close()
-        self._listener.close()
-        os.close(self._folder)
+        self._door.close()
         self._over.close()
-
-    @property
-    def _door(self) -> Any:
-        listener: Any = self._listener
-        return listener._listener._socket
 
     def _joined(self, stranger: Connection) -> list[int]:
         """Take a task in that says which one it is. Gives what the one before it was at, if there was one."""
@@ -122,28 +119,27 @@ class Crew:
 
     def _give(self, member: Connection, function: Callable[[int], object], number: int) -> None:
         self._busy[member] = number
-        # If it has died, that is seen when its answer is read.
-        with contextlib.suppress(OSError):
-            member.send_bytes(pickle.dumps((function, number)))
+        _send(member, (function, number))
 
 
-def serve(folder: str, name: str, task: int) -> None:
+def serve(folder: Path, name: str, task: int) -> None:
     """A member's work; `task` is its number in the job."""
     try:
-        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return  # the window is over
-    try:
-        driver = Client(_address(directory, name), "AF_UNIX")
+        with _address(folder, name) as address:
+            driver = Client(address, "AF_UNIX")
     except (FileNotFoundError, ConnectionRefusedError):
-        return
-    finally:
-        os.close(directory)
+        return  # the window is over
     with driver:
-        driver.send_bytes(pickle.dumps(task))
+        _send(driver, task)
         while (asked := _received(driver)) is not None:
             function, number = pickle.loads(asked)
-            driver.send_bytes(pickle.dumps(function(number)))
+            _send(driver, function(number))
+
+
+def _send(connection: Connection, what: object) -> None:
+    """That the other end is gone is seen when something is to come from it."""
+    with contextlib.suppress(OSError):
+        connection.send_bytes(pickle.dumps(what))
 
 
 def _received(connection: Connection) -> bytes | None:
@@ -154,6 +150,11 @@ def _received(connection: Connection) -> bytes | None:
         return None
 
 
-def _address(directory: int, name: str) -> str:
-    # A socket's path has room for 107 bytes, and a folder's may be longer.
-    return f"/proc/self/fd/{directory}/{name}"
+@contextlib.contextmanager
+def _address(folder: Path, name: str) -> Iterator[str]:
+    """The path of a socket, which has room for 107 bytes, where the folder's may be longer."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{name}"
+    finally:
+        os.close(directory)

@@ -1,7 +1,7 @@
 """Where the time of the newest windows went, from the store's `profile`: for `status`, people and programs.
 
 Two tables. The first divides a window as its driver lives it, from the batch to the published mark: its columns add up
-to the window's seconds. The second has the tasks of its three jobs, summed: several run at once, so these are shares
+to the window's seconds. The second has the tasks of its three steps, summed: several run at once, so these are shares
 of work, not of time.
 """
 

@@ -1,4 +1,4 @@
-"""What the three jobs of a window hand to each other on one machine: files of one attempt, mapped and never synced.
+"""What the three steps of a window hand to each other on one machine: files of one attempt, mapped and never synced.
 
     <directory>/<reading task>.rows    what the ports get of every record, in the order of the source
     <directory>/<reading task>.keys    what judging needs of them: one record batch a shard

@@ -72,7 +72,7 @@ class SparkJobs:
         self._parquet = parquet_reading(config, salt)
         self._cores = session.sparkContext.defaultParallelism
         self._crew: Crew | None = None
-        self._threads = OneThread()
+        self._calling = OneThread()
 
     def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted.
@@ -106,7 +106,7 @@ class SparkJobs:
             # Between two tasks a core has nothing to do for 20 ms: as many as there are cores, of about as many bytes.
             groups = grouped([part.plain_bytes for part in parts], self._cores)
             members = min(self._cores, os.cpu_count() or 1, max(len(groups), task.shards))
-            self._crew = Crew(Path(task.directory), self._run, members, self._threads)
+            self._crew = Crew(Path(task.directory), self._run, members, self._calling)
             of_groups = self._for_each(len(groups), partial(read_parts, task, reading, parts, groups))
             read = [receipt for receipts in of_groups for receipt in receipts]
         receipts = []
@@ -122,18 +122,18 @@ class SparkJobs:
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports."""
-        if task.is_small:
-            # A job would take ten times as long. It touches nothing of the store, and holds a few megabytes at most.
-            return [write(task, writer) for writer in range(len(task.groups))]
         try:
+            if task.is_small:
+                # A job would take ten times as long. It touches nothing of the store, and holds few megabytes.
+                return [write(task, writer) for writer in range(len(task.groups))]
             return self._for_each(len(task.groups), partial(write, task))
         finally:
-            self.end()  # ports of other formats are Spark's to make
+            self.end()  # its tasks hold the cores on which Spark is to make ports of other formats
 
     def close(self) -> None:
         """No window comes any more. Safe to repeat."""
         self.end()
-        self._threads.close()
+        self._calling.close()
 
     def end(self) -> None:
         """The window's jobs are over, or were given up. Safe to repeat."""

@@ -438,7 +438,7 @@ def test_a_killed_holder_leaves_its_lock(tmp_path: Path) -> None:
 _DIE = """
 import os, pickle, signal, sys
 from bucket_store.manager import ShardTables
-from bucket_store.table_file import LEAST_LOAD, TableFile
+from bucket_store.table_file import TableFile
 settings, pieces, view, _ = pickle.load(open(sys.argv[1], "rb"))
 apply, calls = TableFile.apply, []
 def dies(*args):

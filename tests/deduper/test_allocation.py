@@ -8,6 +8,10 @@ import sys
 
 import pytest
 
+of_glibc = pytest.mark.skipif(
+    not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
+)
+
 # Threads that allocate at the same time get an arena each, as long as there may be more: 64 MB of addresses, aligned.
 _MANY_THREADS = """
 import ctypes, os, threading
@@ -47,9 +51,7 @@ def arenas(first: str, **environment: str) -> tuple[int, str, str]:
 _NAMES = ("MALLOC_ARENA_MAX", "ARROW_DEFAULT_MEMORY_POOL")
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
-)
+@of_glibc
 def test_few_arenas_for_many_threads() -> None:
     """Four in all, where there were more; children hear of it."""
     without, *_ = arenas("")
@@ -83,9 +85,7 @@ print(faults())
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
-)
+@of_glibc
 def test_a_worker_keeps_its_heap_for_the_next_window() -> None:
     """5,120 pages are asked for once, not again and again; what the user has set stays."""
 

@@ -22,7 +22,7 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from deduper import spool, write_task
+from deduper import spool, window_jobs, write_task
 from deduper.checkpoint import ListedFile
 from deduper.clock import ClockRules
 from deduper.digests import key_type
@@ -34,7 +34,7 @@ from deduper.read_task import ReadReceipt, ReadTask
 from deduper.verdict import Fate
 from deduper.window_jobs import SparkJobs
 from tests.deduper.digest_cases import SALT, SCALARS
-from tests.spark.harness import Job
+from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -469,3 +469,16 @@ def test_what_is_left_to_spark_is_judged_all_the_same(new_job: Callable[..., Job
     job.run()
     assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b", "c", "d"]
     assert sorted((row["k"], row["_dedup"]["window"]) for row in job.rows("duplicate")) == [("a", 0), ("b", 1)]
+
+
+def test_a_window_that_turns_out_small_leaves_its_cores_to_spark(
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read by as many tasks as cores, written without any; then Spark makes the ports."""
+    monkeypatch.setattr(window_jobs, "is_small", lambda _: False)
+    sinks = {port: {"format": "json", "path": f"out/{port}"} for port in PORTS}
+    job = new_job(source=_PARQUET, expiry=_NEVER, sinks=sinks)
+    job.add_table(pa.table({"k": ["a", "b", "a"]}))
+    job.run()
+    assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b"]
+    assert [row["k"] for row in job.rows("duplicate")] == ["a"]
