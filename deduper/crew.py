@@ -30,7 +30,10 @@ _T = TypeVar("_T")
 
 
 class Crew:
-    """The members of one crew. For one thread, which is to `close` it."""
+    """The members of one crew. For one thread, which is to `close` it.
+
+    `has_lost_none`: whatever was given to a member, that one has done, and nobody else has ever been at it.
+    """
 
     def __init__(
         self, folder: Path, run: Callable[[Callable[[int], None], int], object], members: int, aside: Aside
@@ -46,6 +49,7 @@ class Crew:
         self._busy: dict[Connection, int] = {}
         self._lost: dict[int, int] = {}
         self._failure: Exception | None = None
+        self.has_lost_none = True
         self._over, over = socket.socketpair()
 
         def run_job() -> None:
@@ -105,6 +109,7 @@ class Crew:
         before = self._members.pop(task, None)
         left = self._lost.pop(task, None)
         if before is not None:
+            self.has_lost_none = False
             before.close()
             left = self._busy.pop(before, None)
         self._members[task] = stranger
@@ -115,6 +120,7 @@ class Crew:
         task = next(task for task, connection in self._members.items() if connection is member)
         del self._members[task]
         member.close()
+        self.has_lost_none = False
         self._lost[task] = self._busy.pop(member)
 
     def _give(self, member: Connection, function: Callable[[int], object], number: int) -> None:

@@ -151,10 +151,10 @@ class _Job:
         self._max_batches = max_batches
         self._on_progress = on_progress
         self._jobs = SparkJobs(session, config, owned.log.manifest.salt)
-        judge = WindowJudge(self._jobs, config, owned.log, owned.pieces, table_settings(config))
+        self._judge = WindowJudge(self._jobs, config, owned.log, owned.pieces, table_settings(config))
         self._housekeeper = HousekeepingProcess(owned.pieces.url)
         self._runner = WindowRunner(
-            config, owned.log, owned.pieces, judge, clock, owned.topics, housekeeper=self._housekeeper
+            config, owned.log, owned.pieces, self._judge, clock, owned.topics, housekeeper=self._housekeeper
         )
         self._source = _batch_source(config, owned, stop)
         self._stop = stop
@@ -166,7 +166,9 @@ class _Job:
 
     def run(self, *, drain: bool) -> None:
         """Run to the end."""
-        with contextlib.closing(self._housekeeper), contextlib.closing(self._jobs), contextlib.closing(self._runner):
+        with contextlib.ExitStack() as ended:
+            for part in (self._housekeeper, self._judge, self._jobs, self._runner):
+                ended.enter_context(contextlib.closing(part))
             self._run(drain=drain)
 
     def _run(self, *, drain: bool) -> None:

@@ -3,7 +3,8 @@
     <dir of the tables>/spool/<store id>-<window>-<epoch>-<attempt>-<random>/lock, …
 
 Whoever made a folder holds a flock in it, which the kernel lets go when the process dies. So every start of a job can
-tell what the dead have left on this machine, of whatever store, and removes it: it may be memory.
+tell what the dead have left on this machine, of whatever store, and removes it: it may be memory. The last one is kept
+until there is a next one, or none to come: its memory is handed over.
 Only its owner may look into a folder: what lies there are the records themselves.
 """
 
@@ -18,6 +19,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from deduper import spool
 from deduper.output_names import Attempt
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class SpoolPlaces:
         self._memory, self.disk = homes(memory_dir, disk_dir)
         self._store_id = store_id
         self._locks: dict[Path, int] = {}
+        self._left: Path | None = None
         self._greatest_bytes = 0
         self._is_memory_full = False
 
@@ -53,17 +56,25 @@ class SpoolPlaces:
         """
         if self._has_memory():
             try:
-                return self._made(self._memory, attempt)
+                folder = self._made(self._memory, attempt)
             except OSError as exc:
                 logger.warning("%s: cannot be used, the disk is taken: %s", self._memory, exc)
                 self._is_memory_full = True
+            else:
+                if self._left is not None:
+                    with contextlib.suppress(OSError):  # what is not there is made anew
+                        spool.hand_over(self._left, folder)
+                self.close()
+                return folder
+        self.close()
         return self._made(self.disk, attempt)
 
     def _has_memory(self) -> bool:
         if self._is_memory_full:
             return False
         place = next(place for place in (self._memory, *self._memory.parents) if place.exists())
-        return shutil.disk_usage(place).free > max(_LEAST_ROOM, 2 * self._greatest_bytes)
+        left = 0 if self._left is None else _size(self._left)
+        return shutil.disk_usage(place).free + left > max(_LEAST_ROOM, 2 * self._greatest_bytes)
 
     def _made(self, home: Path, attempt: Attempt) -> Path:
         home.mkdir(parents=True, exist_ok=True)
@@ -81,6 +92,20 @@ class SpoolPlaces:
         self._greatest_bytes = max(self._greatest_bytes, _size(folder))
         _remove(folder)
         os.close(self._locks.pop(folder))
+
+    def leave(self, folder: Path) -> None:
+        """An attempt has ended, and so has all that knew of its folder: the next one gets its memory."""
+        if folder.parent != self._memory:
+            self.remove(folder)
+            return
+        self._greatest_bytes = max(self._greatest_bytes, _size(folder))
+        self._left = folder
+
+    def close(self) -> None:
+        """Keep nothing for a next attempt. Safe to repeat."""
+        left, self._left = self._left, None
+        if left is not None:
+            self.remove(left)
 
     def was_full(self, folder: Path) -> bool:
         """A job failed for want of room: whether it may be tried again on the disk."""

@@ -59,6 +59,10 @@ class Jobs(Protocol):
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports."""
 
+    @property
+    def have_settled(self) -> bool:
+        """Whether no task of the window can still be running, nor one that was run again, or is thought to be lost."""
+
     def end(self) -> None:
         """The window's jobs are over, or were given up. Safe to repeat."""
 
@@ -73,12 +77,14 @@ class SparkJobs:
         self._cores = session.sparkContext.defaultParallelism
         self._crew: Crew | None = None
         self._calling = OneThread()
+        self.have_settled = False
 
     def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Set the records of a batch aside: the receipts, in source order, and how many records Spark has counted.
 
         Of plain Parquet files, how many their footers count.
         """
+        self.have_settled = False
         if self._parquet is not None and isinstance(batch, FileBatch):
             try:
                 return self._read_plain(self._parquet, batch, task)
@@ -128,6 +134,8 @@ class SparkJobs:
                 return [write(task, writer) for writer in range(len(task.groups))]
             return self._for_each(len(task.groups), partial(write, task))
         finally:
+            # Of the tasks of a job, nobody knows.
+            self.have_settled = self._crew is not None and self._crew.has_lost_none
             self.end()  # its tasks hold the cores on which Spark is to make ports of other formats
 
     def close(self) -> None:

@@ -129,14 +129,24 @@ class WindowJudge:
                 raise IntegrityError(f"window {attempt.window}: not committed: {problem}")
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
+    def close(self) -> None:
+        """No window comes any more. Safe to repeat."""
+        self._spool.close()
+
     def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         with telling_where(self._spool.disk):
             folder = self._spool.make(attempt)
+        have_settled = False
         try:
-            return self._run_jobs(attempt, batch, state, wall_us, folder)
+            judgement = self._run_jobs(attempt, batch, state, wall_us, folder)
+            have_settled = self._jobs.have_settled
+            return judgement
         finally:
             self._jobs.end()
-            self._spool.remove(folder)
+            if have_settled:
+                self._spool.leave(folder)
+            else:
+                self._spool.remove(folder)
 
     def _run_jobs(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, folder: Path) -> Judgement:
         config, watch, directory = self._config, _StopWatch(), str(folder)

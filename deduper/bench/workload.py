@@ -4,7 +4,7 @@ A string key, an event time that is a function of the key (a repeated key has th
 letters. Three kinds of batches, numbered through:
 
     load       only new keys, until the state has as many as it should; not measured
-    restart    the first of a turn, with which a query starts anew; small, and not measured
+    restart    the first of a turn, with which a query starts anew: as the others, and not measured
     measured   a part repeats keys from anywhere in the live state, the rest is new
 
 The loaded keys spread over `state_hours` of event time, so that a bucket span of an hour gives that many buckets; each
@@ -31,7 +31,6 @@ _HOUR_US = 3_600_000_000
 _FIRST_FILE_TIME = 1_700_000_000
 _TEXTS = 4096
 _LOAD_ROWS = 1_000_000
-_RESTART_ROWS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +77,10 @@ class Workload:
         """The batch of this number."""
         if number < self.load_batches:
             return Batch(number, "load", self.load_rows, number * self.load_rows, self.load_rows)
-        turn, place = divmod(number - self.load_batches, self.batches_a_turn)
-        restart_rows = min(self.batch_rows, _RESTART_ROWS)
-        new_a_batch = self._new(self.batch_rows)
-        new_a_turn = self._new(restart_rows) + (self.batches_a_turn - 1) * new_a_batch
-        first = self.loaded_keys + turn * new_a_turn
-        if place == 0:
-            return Batch(number, "restart", restart_rows, first, self._new(restart_rows))
-        first += self._new(restart_rows) + (place - 1) * new_a_batch
-        return Batch(number, "measured", self.batch_rows, first, new_a_batch)
+        place = (number - self.load_batches) % self.batches_a_turn
+        new_keys = self._new(self.batch_rows)
+        first = self.loaded_keys + (number - self.load_batches) * new_keys
+        return Batch(number, "measured" if place else "restart", self.batch_rows, first, new_keys)
 
     def turn(self, round_number: int) -> range:
         """The numbers of a round's batches, its restart first."""

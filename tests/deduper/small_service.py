@@ -356,6 +356,7 @@ class SmallJobs:
 
     def __init__(self, world: World, salt: bytes) -> None:
         self.wall_us = 0
+        self.have_settled = False
         self._world = world
         self._salt = salt
         self._trouble = Trouble()
@@ -368,6 +369,7 @@ class SmallJobs:
         """Each task has some of the source partitions, one after another."""
         world = self._world
         self._trouble, world.trouble = world.trouble, Trouble()
+        self.have_settled = True  # twins run here one after the other
         world.shuffles += 1
         draw = random.Random(world.shuffles)
         self._paths, self._starts = batch.names, batch.starts
@@ -443,7 +445,7 @@ class SmallJobs:
             try:
                 return self._with_twin(run, tell)
             except TaskKilled:
-                continue
+                self.have_settled = False
             except AssertionError:
                 raise
             except Exception as exc:
@@ -552,15 +554,24 @@ class _SmallJudge(WindowJudge):
         self._tables = self._world.tables()
         return super().judge(batch, state, wall_us)
 
+    @property
+    def left_in_spool(self) -> Path | None:
+        """The folder that the next window is to write over."""
+        return self._spool._left
+
+    def die(self) -> None:
+        """Whoever is killed removes nothing, and its locks are free."""
+        for lock in self._spool._locks.values():
+            os.close(lock)
+        self._spool._locks.clear()
+        self._spool._left = None
+
 
 _remove = SpoolPlaces.remove
 
 
 def _removed_by_the_living(places: SpoolPlaces, folder: Path) -> None:
-    """Whoever is killed removes nothing, and its locks are free."""
-    if isinstance(sys.exception(), Killed):
-        os.close(places._locks.pop(folder))
-    else:
+    if not isinstance(sys.exception(), Killed):
         _remove(places, folder)
 
 
@@ -636,9 +647,13 @@ class Process:
         batch = FileBatch(source, files)
         if self.world.trial.counts:
             batch = _CountedBatch(source, files, before=tuple(self.log.state.extra.get("files", ())))
-        self._guarded(lambda: self.runner.run(Batch("query", self._batches, batch)))
-        self._known |= {source_digest(file.path, 0) for file in fresh}
-        failpoints.hit("window.7.checkpoint")
+        try:
+            self._guarded(lambda: self.runner.run(Batch("query", self._batches, batch)))
+            self._known |= {source_digest(file.path, 0) for file in fresh}
+            failpoints.hit("window.7.checkpoint")
+        except Killed:
+            self.judge.die()
+            raise
         return True
 
     def _guarded(self, action: Callable[[], object]) -> None:

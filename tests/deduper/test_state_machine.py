@@ -283,7 +283,7 @@ class JobMachine(RuleBasedStateMachine):
                 committer = self._committer(window)
                 assert committer is None or committer[1] == sleeper.log.epoch, "an overtaken driver said it committed"
         if self.process is not sleeper:
-            self.sleepers = [*self.sleepers[-1:], sleeper]
+            self._leave_asleep(sleeper)
         self._absorb()
         self._offer()
 
@@ -297,13 +297,14 @@ class JobMachine(RuleBasedStateMachine):
                 sleeper.offer(self._put(data or b"\0"))
             with pytest.raises(FencedError):
                 window_run.publish_window(self.world.config, sleeper.log, sleeper.log.state.next_window - 1, ())
+            sleeper.judge.close()
             assert self._everything_of_drivers() == before
             FIGURES["sleepers fenced"] += 1
 
     @rule(later=_MOMENT, point=st.sampled_from((None, *START_POINTS)), nth=_NTH)
     def restart(self, later: int, point: str | None, nth: int) -> None:
         """A new process, whose first start may die on its way."""
-        self.sleepers = [*self.sleepers[-1:], self.process]
+        self._leave_asleep(self.process)
         self.world.now_us += later
         if point is not None:
             with armed(point, nth, _die), contextlib.suppress(DriverKilled):
@@ -322,7 +323,7 @@ class JobMachine(RuleBasedStateMachine):
         with armed("log.written", 1, lambda: old.offer(list(self.pending)) and None), contextlib.suppress(FencedError):
             self.process = Process(self.world)
             FIGURES["takeovers"] += 1
-            self.sleepers = [*self.sleepers[-1:], old]
+            self._leave_asleep(old)
         self._absorb()
         self._offer()
 
@@ -451,6 +452,8 @@ class JobMachine(RuleBasedStateMachine):
                 FIGURES["examples with snapshots"] += state.next_number > self.trial.snapshot_every
                 FIGURES["examples with purged pieces"] += state.purged_through >= 0
         finally:
+            for driver in (*self.sleepers, self.process) if hasattr(self, "process") else ():
+                driver.judge.die()
             self._free()
             self._open.close()
 
@@ -502,9 +505,16 @@ class JobMachine(RuleBasedStateMachine):
                 return True
         return False
 
+    def _leave_asleep(self, driver: Process) -> None:
+        """Two at most; who would sleep any longer has ended."""
+        self.sleepers.append(driver)
+        if len(self.sleepers) > 2:
+            self.sleepers.pop(0).judge.close()
+
     def _start(self) -> None:
         """A new process. What a start owes: no unnamed piece, no staged or set aside row, one intent is left."""
         intents = read_intents(self.world.config.store.path)
+        alive = {driver.judge.left_in_spool for driver in (*self.sleepers, self.process)}
         self.process = Process(self.world)
         FIGURES["restarts"] += 1
         state = self._absorb()
@@ -513,7 +523,7 @@ class JobMachine(RuleBasedStateMachine):
         lying = {(piece.file, piece.name) for piece in self.process.pieces.pieces()}
         assert lying <= named, f"orphans: {lying - named}"
         assert not [folder for home in staging_homes(self.world.config) for folder in home.glob("_staging/*")]
-        assert not list(self.root.glob("*/spool/*")), "what the dead have set aside is still there"
+        assert set(self.root.glob("*/spool/*")) <= alive, "what the dead have set aside is still there"
         left = read_intents(self.world.config.store.path)
         assert left == sorted(intents, key=lambda intent: intent.epoch)[-1:]
         mark = read_published(self.world.config.store.path / "published")

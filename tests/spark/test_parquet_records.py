@@ -31,6 +31,7 @@ from deduper.file_source import stat_files
 from deduper.parquet_plan import parquet_reading
 from deduper.parquet_records import NotPlain, ParquetReading, arrow_type
 from deduper.read_task import ReadReceipt, ReadTask
+from deduper.spool_places import SpoolPlaces
 from deduper.verdict import Fate
 from deduper.window_jobs import SparkJobs
 from tests.deduper.digest_cases import SALT, SCALARS
@@ -469,6 +470,34 @@ def test_what_is_left_to_spark_is_judged_all_the_same(new_job: Callable[..., Job
     job.run()
     assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b", "c", "d"]
     assert sorted((row["k"], row["_dedup"]["window"]) for row in job.rows("duplicate")) == [("a", 0), ("b", 1)]
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_window_writes_over_the_spool_of_the_one_before(
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, is_plain: bool
+) -> None:
+    """Where its own tasks did all of it; of Spark's jobs, nobody knows whether every task is over."""
+    monkeypatch.setattr(write_task, "_WRITER_BYTES", 1)
+    left: list[list[str]] = []
+    leave, remove = SpoolPlaces.leave, SpoolPlaces.remove
+
+    def leaving(places: SpoolPlaces, folder: Path) -> None:
+        left.append(sorted(f"{file.stat().st_ino}{file.suffix}" for file in folder.glob("*.[rk]*")))
+        leave(places, folder)
+
+    monkeypatch.setattr(SpoolPlaces, "leave", leaving)
+    removed: list[Path] = []
+    monkeypatch.setattr(SpoolPlaces, "remove", lambda places, folder: removed.append(folder) or remove(places, folder))
+    kind = pa.int64() if is_plain else pa.int32()
+    job = new_job(source={**_PARQUET, "max_files_per_batch": 1}, expiry=_NEVER)
+    for number in range(3):
+        job.add_table(pa.table({"k": ["a", f"b{number}"], "t": pa.array([1, 2], kind)}))
+    job.run()
+    assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b0", "b1", "b2"]
+    assert len(removed) == 3
+    assert not any(folder.exists() for folder in removed)
+    assert len(left) == (3 if is_plain else 0)
+    assert len({tuple(names) for names in left}) == (1 if is_plain else 0)
 
 
 def test_a_window_that_turns_out_small_leaves_its_cores_to_spark(
