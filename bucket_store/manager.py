@@ -212,13 +212,14 @@ class ShardTables:
         for part in self._live(self._reader.all_parts(new)):
             by_bucket[0 if self._layout.one_table else int(part.header.buckets[part.index])].append(part)
         old = [ref for ref in self._view.pieces if ref.last_window < position]
+        shelf.filling = max(by_bucket, default=None)
         for bucket, parts in sorted(by_bucket.items()):
             failpoints.hit("tables.applying")
             table = shelf.open(bucket)
             if table is not None:
                 self._apply(shelf, table, parts)
             elif not any(self._may_hold(ref, bucket) for ref in old):
-                shelf.build(bucket, parts, is_filling=True)
+                shelf.build(bucket, parts)
         failpoints.hit("tables.applied")
         generation.write_header(next_window=self._view.next_window, is_dirty=False)
         self._counters.apply_seconds += time.perf_counter() - began

@@ -39,13 +39,16 @@ from bucket_store.table_file import (
 
 _MOST_AHEAD = 4
 """How many times the homes that it needs a table gets at most for what its bucket will probably hold."""
+_WINDOWS_AHEAD = 8
+"""How many windows like the one at hand a bucket is thought to have that outgrows the one before it."""
 
 
 class TableShelf:
     """The tables of a locked generation. `build` may run in several threads; everything else in one.
 
     `expiry_point`: entries whose expiry key (in order, see `kernels.ordered_expiry`) is at or below it are left out of
-    what is built or grown; None: none is. `evicted` counts the tables deleted for room.
+    what is built or grown; None: none is. `filling` is the bucket that more keys will probably come for. `evicted`
+    counts the tables deleted for room.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class TableShelf:
         self._point = expiry_point
         self._reader = reader
         self._space = threading.Lock()
+        self.filling: int | None = None
         self.evicted = 0
 
     def tidy(self) -> None:
@@ -115,17 +119,16 @@ class TableShelf:
         for directory in self._directories:
             empty_beside(directory / table_name(bucket))
 
-    def build(self, bucket: int, parts: Sequence[Part], *, is_filling: bool = False) -> bool:
+    def build(self, bucket: int, parts: Sequence[Part]) -> bool:
         """Makes the bucket's table from all its parts; False when it finds no room.
-
-        `is_filling`: more will come, so there is to be room for what the bucket will probably hold.
 
         Raises:
             CorruptionError: a part is damaged.
         """
         table: TableFile | None = None
         try:
-            table = self._create(bucket, sum(part.count for part in parts), LEAST_SLACK, is_filling=is_filling)
+            count = sum(part.count for part in parts)
+            table = self._create(bucket, count, count, LEAST_SLACK)
             for part, entries in self._reader.read_all(parts):
                 table = self.enter(table, entries, part.ref.first_window)
             failpoints.hit("tables.building")
@@ -174,11 +177,11 @@ class TableShelf:
     def _grow(self, table: TableFile, more: int, slack: int) -> TableFile:
         """A larger table with the live keys of `table`, in its place."""
         keys = table.live_keys(self._point) + more
-        larger = self._create(table.bucket, keys, slack, is_filling=True, keep=(table.path,))
+        larger = self._create(table.bucket, keys, more, slack, keep=(table.path,))
         while not table.copy_into(larger, self._point):
             larger.path.unlink()
             slack *= 2
-            larger = self._create(table.bucket, keys, slack, is_filling=True, keep=(table.path,))
+            larger = self._create(table.bucket, keys, more, slack, keep=(table.path,))
         if bucket_of(table.path.name) is not None:
             self._give_name(larger)
         if table.path != larger.path:
@@ -191,14 +194,12 @@ class TableShelf:
         table.path = named
         keep_mapped(table)
 
-    def _create(
-        self, bucket: int, keys: int, slack: int, *, is_filling: bool, keep: Collection[Path] = ()
-    ) -> TableFile:
-        """An empty table with room for so many keys, in the first tier that takes it."""
+    def _create(self, bucket: int, keys: int, coming: int, slack: int, *, keep: Collection[Path] = ()) -> TableFile:
+        """An empty table with room for so many keys, `coming` of them new, in the first tier that takes it."""
         capacity = capacity_for(keys)
         # One at a time: two threads that count the same free bytes would both take them.
         with self._space:
-            likely = min(self._likely_capacity(bucket), _MOST_AHEAD * capacity) if is_filling else 0
+            likely = self._likely_capacity(bucket, keys, coming)
             if likely > capacity and self._tiers[0].has_room(file_bytes(self._layout, likely + slack)):
                 table = self._create_in(self._directories[0], bucket, likely, slack)
                 if table is not None:
@@ -212,16 +213,19 @@ class TableShelf:
                     return table
         raise SpaceError(f"no tier has room for the table of bucket {bucket}, {size} bytes")
 
-    def _likely_capacity(self, bucket: int) -> int:
-        """Homes for what the newest bucket will hold if it becomes as large as the one before it; 0 for others.
+    def _likely_capacity(self, bucket: int, keys: int, coming: int) -> int:
+        """Homes for what the newest bucket will probably hold: it has `keys` with the `coming` ones. 0 for others.
 
+        As many as the one before it; where it has as many, those of some windows like this one, up to as many again.
         A bucket that fills over many windows would be copied into a larger table by most of them.
         """
         others = [other for other, _ in self.resident() if other != bucket]
-        if not others or max(others) > bucket:
+        if bucket != self.filling or not others or max(others) > bucket:
             return 0
         before = self._mapped(max(others))
-        return 0 if before is None else likely_capacity(before.keys)
+        if before is not None and before.keys > keys:
+            return min(likely_capacity(before.keys), _MOST_AHEAD * capacity_for(keys))
+        return likely_capacity(min(2 * keys, max(keys, _WINDOWS_AHEAD * coming)))
 
     def _create_in(self, directory: Path, bucket: int, capacity: int, slack: int) -> TableFile | None:
         """An empty table; None when the file system has no room for it."""

@@ -261,6 +261,23 @@ def test_a_bucket_that_fills_like_the_one_before_is_seldom_copied(tmp_path: Path
     assert path.stat().st_size < 1.5 * least
 
 
+def test_a_bucket_that_outgrows_the_one_before_is_seldom_copied(tmp_path: Path) -> None:
+    """It gets room for as much again while a few windows have filled it; older ones in the same window do not."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    commit_keys(shard, 0, seed=1, count=100)
+    check_all(settings, shard)
+    assert files_of_table(settings, shard, 1, windows=8, count=1000) == 3
+    check_all(settings, shard)
+    window = shard.next_window
+    rows = {(bucket, key): (10 * bucket, 0, window) for bucket in (2, 3) for key in random_keys(bucket, 9000)}
+    shard.commit(rows)
+    check_all(settings, shard)
+    sizes = [next(tmp_path.glob(f"memory/*/0000/*/t{bucket}.table")).stat().st_size for bucket in (1, 2, 3)]
+    least = 4096 + 36 * 9000 / LEAST_LOAD
+    assert sizes[1] < 1.1 * least
+    assert 1.6 * least < sizes[2] < 1.8 * least
+
+
 def test_nothing_leaves_for_room_that_may_be_needed_later(tmp_path: Path) -> None:
     """Where the larger table would not fit beside the others, it is as large as it must be."""
     shard = make_shard(tmp_path, FULL)
