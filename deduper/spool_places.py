@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _NAME, _LOCK = "spool", "lock"
 _LEAST_ROOM = 512 << 20
+_MOST_LEFT = 512 << 20
+"""How many bytes are kept for a next attempt at most: nobody knows when it comes."""
 
 
 class SpoolPlaces:
@@ -95,10 +97,11 @@ class SpoolPlaces:
 
     def leave(self, folder: Path) -> None:
         """An attempt has ended, and so has all that knew of its folder: the next one gets its memory."""
-        if folder.parent != self._memory:
+        size = _size(folder)
+        if folder.parent != self._memory or size > _MOST_LEFT:
             self.remove(folder)
             return
-        self._greatest_bytes = max(self._greatest_bytes, _size(folder))
+        self._greatest_bytes = max(self._greatest_bytes, size)
         self._left = folder
 
     def close(self) -> None:

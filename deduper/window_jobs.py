@@ -112,7 +112,11 @@ class SparkJobs:
             # Between two tasks a core has nothing to do for 20 ms: as many as there are cores, of about as many bytes.
             groups = grouped([part.plain_bytes for part in parts], self._cores)
             members = min(self._cores, os.cpu_count() or 1, max(len(groups), task.shards))
-            self._crew = Crew(Path(task.directory), self._run, members, self._calling)
+            try:
+                self._crew = Crew(Path(task.directory), self._run, members, self._calling)
+            except OSError as exc:
+                # Not every file system has sockets, and a job a step does the same.
+                logger.info("three jobs a window, no socket in %s: %s", task.directory, exc)
             of_groups = self._for_each(len(groups), partial(read_parts, task, reading, parts, groups))
             read = [receipt for receipts in of_groups for receipt in receipts]
         receipts = []

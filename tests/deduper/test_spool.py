@@ -257,6 +257,17 @@ def test_what_is_left_counts_as_free(tmp_path: Path, room: SimpleNamespace) -> N
     assert places.make(ATTEMPT).is_relative_to(tmp_path / "memory")
 
 
+def test_much_is_not_left(tmp_path: Path) -> None:
+    """A window that caught up with a day would take its memory until the next one."""
+    places = places_in(tmp_path)
+    for size, is_left in (((512 << 20) - 4096, True), ((512 << 20) + 1, False)):
+        folder = places.make(ATTEMPT)
+        with (folder / "1.rows").open("wb") as file:
+            file.truncate(size)
+        places.leave(folder)
+        assert folder.exists() == is_left
+
+
 def test_what_was_left_and_is_gone_is_no_failure(tmp_path: Path) -> None:
     """It is made anew, where it was."""
     places = places_in(tmp_path)

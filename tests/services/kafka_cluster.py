@@ -21,6 +21,7 @@ _REPLICATED: dict[str, str | int] = {
     "share.coordinator.state.topic.replication.factor": NODES,
     "share.coordinator.state.topic.min.isr": NODES - 1,
     # Who stands still is out soon, and leads again soon after it is back.
+    "broker.session.timeout.ms": 2000,
     "replica.lag.time.max.ms": 2000,
     "leader.imbalance.check.interval.seconds": 5,
 }

@@ -7,6 +7,7 @@ keys dealt to the shards, the receipts, the counts.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -413,9 +414,9 @@ def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
 
 
 @contextmanager
-def heard(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What the plan logs is in `caplog`, also after a command of another test has set up logging."""
-    logger = logging.getLogger("deduper.parquet_plan")
+def heard(caplog: pytest.LogCaptureFixture, module: str = "parquet_plan") -> Iterator[None]:
+    """What a module logs is in `caplog`, also after a command of another test has set up logging."""
+    logger = logging.getLogger(f"deduper.{module}")
     logger.addHandler(caplog.handler)
     logger.setLevel(logging.INFO)
     try:
@@ -498,6 +499,25 @@ def test_a_window_writes_over_the_spool_of_the_one_before(
     assert not any(folder.exists() for folder in removed)
     assert len(left) == (3 if is_plain else 0)
     assert len({tuple(names) for names in left}) == (1 if is_plain else 0)
+
+
+def test_a_window_is_judged_without_sockets_too(
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a job a step, where the file system of the spool has none."""
+    monkeypatch.setattr(write_task, "_WRITER_BYTES", 1)
+
+    def without(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(window_jobs, "Crew", without)
+    job = new_job(source=_PARQUET, expiry=_NEVER)
+    job.add_table(pa.table({"k": ["a", "b", "a"]}))
+    with heard(caplog, "window_jobs"):
+        job.run()
+    assert "no socket in" in caplog.text
+    assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b"]
+    assert [row["k"] for row in job.rows("duplicate")] == ["a"]
 
 
 def test_a_window_that_turns_out_small_leaves_its_cores_to_spark(
