@@ -219,8 +219,10 @@ class TableShelf:
         As many as the one before it; where it has as many, those of some windows like this one, up to as many again.
         A bucket that fills over many windows would be copied into a larger table by most of them.
         """
+        if bucket != self.filling:
+            return 0
         others = [other for other, _ in self.resident() if other != bucket]
-        if bucket != self.filling or not others or max(others) > bucket:
+        if not others or max(others) > bucket:
             return 0
         before = self._mapped(max(others))
         if before is not None and before.keys > keys:

@@ -18,11 +18,10 @@ a fraction.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,7 @@ def _new_file(path: str) -> Iterator[pa.NativeFile]:
 def _takes_one_over(path: str) -> bool:
     """Whether there was a file of this kind to write over, which has this name now."""
     for left in Path(path).parent.glob(f"{_LEFT}*{Path(path).suffixes[0]}"):
-        with contextlib.suppress(FileNotFoundError):  # another task was faster
+        with suppress(FileNotFoundError):  # another task was faster
             left.rename(path)
             return True
     return False

@@ -56,20 +56,12 @@ class SpoolPlaces:
         Raises:
             OSError: there is none on the disk either.
         """
-        if self._has_memory():
-            try:
-                folder = self._made(self._memory, attempt)
-            except OSError as exc:
-                logger.warning("%s: cannot be used, the disk is taken: %s", self._memory, exc)
-                self._is_memory_full = True
-            else:
-                if self._left is not None:
-                    with contextlib.suppress(OSError):  # what is not there is made anew
-                        spool.hand_over(self._left, folder)
-                self.close()
-                return folder
+        folder = self._made_in_memory(attempt) if self._has_memory() else None
+        if folder is not None and self._left is not None:
+            with contextlib.suppress(OSError):  # what is not there is made anew
+                spool.hand_over(self._left, folder)
         self.close()
-        return self._made(self.disk, attempt)
+        return self._made(self.disk, attempt) if folder is None else folder
 
     def _has_memory(self) -> bool:
         if self._is_memory_full:
@@ -77,6 +69,14 @@ class SpoolPlaces:
         place = next(place for place in (self._memory, *self._memory.parents) if place.exists())
         left = 0 if self._left is None else _size(self._left)
         return shutil.disk_usage(place).free + left > max(_LEAST_ROOM, 2 * self._greatest_bytes)
+
+    def _made_in_memory(self, attempt: Attempt) -> Path | None:
+        try:
+            return self._made(self._memory, attempt)
+        except OSError as exc:
+            logger.warning("%s: cannot be used, the disk is taken: %s", self._memory, exc)
+            self._is_memory_full = True
+            return None
 
     def _made(self, home: Path, attempt: Attempt) -> Path:
         home.mkdir(parents=True, exist_ok=True)
@@ -91,24 +91,27 @@ class SpoolPlaces:
 
     def remove(self, folder: Path) -> None:
         """An attempt has ended. Tasks that have not noticed find nothing to read and nowhere to write."""
-        self._greatest_bytes = max(self._greatest_bytes, _size(folder))
+        self._noted_size(folder)
         _remove(folder)
         os.close(self._locks.pop(folder))
 
     def leave(self, folder: Path) -> None:
         """An attempt has ended, and so has all that knew of its folder: the next one gets its memory."""
-        size = _size(folder)
-        if folder.parent != self._memory or size > _MOST_LEFT:
+        if folder.parent == self._memory and self._noted_size(folder) <= _MOST_LEFT:
+            self._left = folder
+        else:
             self.remove(folder)
-            return
-        self._greatest_bytes = max(self._greatest_bytes, size)
-        self._left = folder
 
     def close(self) -> None:
         """Keep nothing for a next attempt. Safe to repeat."""
         left, self._left = self._left, None
         if left is not None:
             self.remove(left)
+
+    def _noted_size(self, folder: Path) -> int:
+        size = _size(folder)
+        self._greatest_bytes = max(self._greatest_bytes, size)
+        return size
 
     def was_full(self, folder: Path) -> bool:
         """A job failed for want of room: whether it may be tried again on the disk."""

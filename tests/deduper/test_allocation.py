@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
-of_glibc = pytest.mark.skipif(
-    not hasattr(os, "confstr") or "glibc" not in str(os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc's"
-)
+of_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="settings of the GNU C library's allocator")
 
 # Threads that allocate at the same time get an arena each, as long as there may be more: 64 MB of addresses, aligned.
 _MANY_THREADS = """
