@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bucket_store import failpoints
+from tests.processes import is_alive
 
 ROOT = Path(__file__).parent.parent
 
@@ -82,8 +83,7 @@ def test_kill_all_ends_the_session(tmp_path: Path) -> None:
     sibling = int(process.stdout.readline())
     assert process.wait(30) == -signal.SIGKILL
     for _ in range(100):
-        status = Path("/proc", str(sibling), "stat")
-        if not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z":
+        if not is_alive(sibling):
             return
         time.sleep(0.05)
     pytest.fail("the sibling lives")
@@ -124,14 +124,6 @@ def test_one_of_a_session_is_killed(tmp_path: Path, action: str, victim: str) ->
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         driver.wait()
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process runs, and is no zombie."""
-    try:
-        return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_nobody_to_kill_is_no_hit() -> None:

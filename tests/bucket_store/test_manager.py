@@ -26,6 +26,7 @@ from bucket_store.generation import ShardDirectories, open_generation
 from bucket_store.manager import ShardTables, TableLayout, TableSettings
 from bucket_store.table_file import LEAST_LOAD, TableFile
 from bucket_store.view import ShardView
+from tests.processes import freeze
 
 PLAIN = TableLayout(has_expiry=False, float_expiry=False, has_origin=False, one_table=False)
 FULL = TableLayout(has_expiry=True, float_expiry=False, has_origin=True, one_table=False)
@@ -419,7 +420,7 @@ def test_a_frozen_holder_blocks_nobody_and_corrupts_nothing(tmp_path: Path) -> N
         assert holder.stdin is not None
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        holder.send_signal(signal.SIGSTOP)
+        freeze(holder.pid)
         generations = tmp_path / "disk" / STORE_ID / "0000"
         for seed in (2, 3):
             commit_buckets(shard, range(2), seed=seed)

@@ -21,7 +21,8 @@ from bucket_store.log_values import CommitRecord
 from tests.crash import ledger
 from tests.crash.calm import VARIANTS, Calm
 from tests.crash.kills import Kill, points
-from tests.crash.scene import ROOT, Scene, is_frozen, wait_until
+from tests.crash.scene import ROOT, Scene, wait_until
+from tests.processes import is_frozen
 
 _ROOM = "48m"
 
@@ -110,7 +111,7 @@ def _is_told_of(scene: Scene, fault: Callable[[Path], object], place: Path, poin
             code = scene.run()
     else:
         driver = scene.start("--once", armed=f"{point}=freeze")
-        wait_until(f"the driver at {point}", lambda: is_frozen(driver))
+        wait_until(f"the driver at {point}", lambda: is_frozen(driver.pid))
         with fault(place):  # type: ignore[attr-defined]
             driver.send_signal(signal.SIGCONT)
             code = driver.wait(120)
@@ -165,7 +166,7 @@ def clock_goes_back(by: str, directory: Path) -> None:
         feed(0, "duplicate")
         feed(0, "duplicate")
         driver = scene.start("--once", armed="window.1.intent=freeze")
-        wait_until("a window at work", lambda: is_frozen(driver))
+        wait_until("a window at work", lambda: is_frozen(driver.pid))
         set_clock(-3)
         driver.send_signal(signal.SIGCONT)
         assert driver.wait(120) == 0, scene.output()

@@ -28,6 +28,7 @@ from deduper.open_store import open_store
 from deduper.staging import STAGING
 from deduper.verify import verify_store
 from tests.crash import ledger
+from tests.processes import freeze, is_alive, is_frozen, name_of
 from tests.spark.harness import PORTS, read_rows
 
 ROOT = Path(__file__).parent.parent.parent
@@ -327,6 +328,12 @@ def signal_all(driver: subprocess.Popen[bytes], number: signal.Signals) -> None:
             os.kill(process, number)
 
 
+def freeze_all(driver: subprocess.Popen[bytes]) -> None:
+    """A machine asleep: no process of a driver does anything more when this returns, until SIGCONT."""
+    while awake := [process for process in session_of(driver) if is_alive(process) and not is_frozen(process)]:
+        freeze(*awake)
+
+
 def end(driver: subprocess.Popen[bytes]) -> None:
     """Kill what is left of a driver."""
     signal_all(driver, signal.SIGKILL)
@@ -341,21 +348,6 @@ def wait_until(what: str, condition: Any, deadline_s: float = DEADLINE_S) -> Non
         time.sleep(0.1)
 
 
-def state_of(process: int) -> tuple[str, str]:
-    """(name, state) of a process; T is stopped, Z a zombie or gone."""
-    try:
-        head, _, tail = Path("/proc", str(process), "stat").read_text(errors="replace").rpartition(")")
-    except (FileNotFoundError, ProcessLookupError):
-        return "", "Z"
-    return head.partition("(")[2], tail.split()[0]
-
-
-def is_frozen(driver: subprocess.Popen[bytes]) -> bool:
-    """Whether the driver itself has been stopped by SIGSTOP."""
-    return state_of(driver.pid)[1] == "T"
-
-
 def living(driver: subprocess.Popen[bytes]) -> dict[int, str]:
     """The processes of a driver that run, and their names."""
-    states = {process: state_of(process) for process in list(session_of(driver))}
-    return {process: name for process, (name, state) in states.items() if state != "Z"}
+    return {process: name_of(process) for process in session_of(driver) if is_alive(process)}

@@ -27,12 +27,12 @@ from tests.crash.scene import (
     DEADLINE_S,
     MANY_WINDOWS,
     Scene,
-    is_frozen,
+    freeze_all,
     living,
     signal_all,
-    state_of,
     wait_until,
 )
+from tests.processes import is_alive, is_frozen
 
 _SLEEPERS = 3
 _UNNAMED = ("state/pieces/", "state/sources/", "state/intents/")
@@ -80,7 +80,7 @@ def are_overtaken(variant: str, points: list[str], calm: Calm, directory: Path) 
         sleepers = []
         for point in points:
             driver = scene.start("--once", "--take-over", armed=f"{point}=freeze")
-            wait_until(f"the driver frozen at {point}", lambda driver=driver: is_frozen(driver) or driver.poll())
+            wait_until(f"the driver frozen at {point}", lambda driver=driver: is_frozen(driver.pid) or driver.poll())
             assert driver.poll() is None, f"{point} was never met\n{scene.output()}"
             sleepers.append((point, driver))
         assert scene.run("--take-over") == 0, scene.output()
@@ -145,14 +145,14 @@ def tasks_come_back(variant: str, calm: Calm, directory: Path) -> None:
         seen: set[str] = set()
         while not over.is_set():
             for process in living(driver):
-                if process not in asleep and process != driver.pid and state_of(process)[1] == "T":
+                if process not in asleep and process != driver.pid and is_frozen(process):
                     # Of two that fall asleep at the same moment it does not matter which is which.
                     point = min({p for p in points if (directory / "tmp" / p).exists()} - seen)
                     seen.add(point)
                     cut_off(process)
                     asleep[process] = (point, scene.windows() + wake_after.get(point, 0))
             for process, (point, at) in list(asleep.items()):
-                if state_of(process)[1] == "T" and scene.windows() >= at:
+                if is_frozen(process) and scene.windows() >= at:
                     os.kill(process, signal.SIGCONT)
                     woken.append(point)
             time.sleep(0.1)
@@ -178,10 +178,10 @@ def tasks_come_back(variant: str, calm: Calm, directory: Path) -> None:
         met = {point for point in points if (directory / "tmp" / point).exists()}
         assert met == set(points), f"never met: {set(points) - met}"
         for process, (point, _) in asleep.items():
-            if state_of(process)[1] == "T":
+            if is_frozen(process):
                 os.kill(process, signal.SIGCONT)
                 woken.append(point)
-        wait_until("every sleeper gone", lambda: all(state_of(process)[1] == "Z" for process in asleep), 30)
+        wait_until("every sleeper gone", lambda: not any(is_alive(process) for process in asleep), 30)
         expected = calm.outcome(variant, MANY_WINDOWS)
         scene.check_nothing_is_public_twice(expected)
         scene.check_store()
@@ -217,7 +217,7 @@ def notices_in_idleness(calm: Calm, directory: Path) -> None:
         wait_until("everything judged", lambda: scene.windows() == calm.outcome("rocksdb")["windows"])
         # Frozen while it still publishes the last window, it would be another story: `are_overtaken` tells that one.
         wait_until("nothing left to do", scene.is_idle)
-        signal_all(old, signal.SIGSTOP)
+        freeze_all(old)
         assert scene.run("--take-over") == 0, scene.output()
         before = scene.everything()
         signal_all(old, signal.SIGCONT)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.crash import ledger
 from tests.crash.calm import Calm
-from tests.crash.scene import MANY_WINDOWS, Scene, is_frozen, living, signal_all, wait_until
+from tests.crash.scene import MANY_WINDOWS, Scene, living, signal_all, wait_until
+from tests.processes import is_frozen
 
 _AT_ONCE_S = 10.0  # on a machine that has other things to do; the figures are printed
 _STARTS = 3
@@ -84,7 +85,7 @@ def _stop_while_spark_starts(scene: Scene, rng: random.Random) -> int:
 def _at_work(scene: Scene, point: str) -> subprocess.Popen[bytes]:
     """A driver in the middle of a window, frozen there."""
     driver = scene.start("--once", armed=f"{point}=freeze")
-    wait_until(f"a driver at {point}", lambda: is_frozen(driver))
+    wait_until(f"a driver at {point}", lambda: is_frozen(driver.pid))
     return driver
 
 

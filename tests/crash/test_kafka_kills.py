@@ -20,7 +20,8 @@ import pytest
 
 from tests.crash import ledger
 from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
-from tests.crash.scene import is_frozen, living, signal_all, state_of, wait_until
+from tests.crash.scene import freeze_all, living, signal_all, wait_until
+from tests.processes import is_frozen
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import header
 from tests.services.kafka_traffic import Follower, read, send
@@ -261,12 +262,12 @@ def test_old_drivers_show_nothing_when_they_wake(broker: Broker, tmp_path: Path)
     try:
         judging = scene.start("--once", armed=f"judge.drained=freeze:once={once_path(scene, 'asleep')}")
         wait_until("a worker frozen", lambda: _frozen_workers(judging) or judging.poll() is not None, DEADLINE_S)
-        signal_all(judging, signal.SIGSTOP)
+        freeze_all(judging)
         assert judging.poll() is None, scene.output()
         nth = rng.randint(A_WINDOW + 2, 2 * A_WINDOW - 2)
         sending = scene.start("--once", "--take-over", armed=f"kafka.sent=freeze@{nth}")
-        wait_until("a driver frozen", lambda: is_frozen(sending) or sending.poll() is not None, DEADLINE_S)
-        signal_all(sending, signal.SIGSTOP)
+        wait_until("a driver frozen", lambda: is_frozen(sending.pid) or sending.poll() is not None, DEADLINE_S)
+        freeze_all(sending)
         assert sending.poll() is None, scene.output()
         assert scene.windows() >= 1
         with followed(scene) as readers:
@@ -290,4 +291,4 @@ def test_old_drivers_show_nothing_when_they_wake(broker: Broker, tmp_path: Path)
 
 
 def _frozen_workers(driver: subprocess.Popen[bytes]) -> bool:
-    return any(state_of(process)[1] == "T" for process in living(driver))
+    return any(is_frozen(process) for process in living(driver))

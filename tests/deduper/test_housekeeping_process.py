@@ -21,6 +21,7 @@ from bucket_store.piece import Entries, PieceRef
 from bucket_store.rocksdb_backend import RocksPieces, _writer
 from deduper import housekeeping_process
 from deduper.housekeeping_process import HousekeepingProcess
+from tests.processes import freeze, is_alive
 
 _DEADLINE_S = 30.0
 STORE_ID = "ab" * 16
@@ -68,11 +69,7 @@ def wait_for_end(pid: int) -> None:
     """Until a process is gone, or a zombie of somebody else's."""
     deadline = time.monotonic() + _DEADLINE_S
     while time.monotonic() < deadline:
-        try:
-            state = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return
-        if state == "Z":
+        if not is_alive(pid):
             return
         time.sleep(0.02)
     raise AssertionError(f"{pid} still runs")
@@ -122,7 +119,7 @@ def test_a_killed_process_is_begun_anew(
     first, second = two(pieces)
     assert process.delete([first], writing_epoch=1) == ()
     dead = pid_of(process)
-    os.kill(dead, signal.SIGSTOP)
+    freeze(dead)
     killer = subprocess.Popen([sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({dead}, 9)"])
     assert process.delete([second], writing_epoch=1) == (second,)
     assert killer.wait() == 0

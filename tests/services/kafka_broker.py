@@ -38,6 +38,7 @@ from types import TracebackType
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
+from tests.processes import freeze
 from tests.services.certificates import make_certificates
 from tests.services.jars import JarsMissing, broker_jars
 from tests.services.kafka_connection import Connection
@@ -241,8 +242,8 @@ class Broker:
 
     def freeze(self) -> None:
         """The process stands still (SIGSTOP): connections stay open, nothing is answered."""
-        self._signal(signal.SIGSTOP)
         self._frozen = True
+        freeze(self.pid)
 
     def thaw(self) -> None:
         """A frozen process goes on."""

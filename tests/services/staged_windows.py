@@ -26,6 +26,7 @@ from pyarrow import parquet
 from bucket_store import failpoints
 from deduper.kafka_errors import KafkaSinkError
 from deduper.kafka_publisher import KafkaPublisher, PublisherSettings
+from tests.processes import is_frozen
 from tests.services.kafka_traffic import Record
 
 ROOT = Path(__file__).parent.parent.parent
@@ -201,7 +202,7 @@ class Process:
     def wait_until_frozen(self, deadline_s: float = 60.0) -> None:
         """Until a failpoint has frozen it."""
         until = time.monotonic() + deadline_s
-        while Path("/proc", str(self.popen.pid), "stat").read_text().rpartition(")")[2].split()[0] != "T":
+        while not is_frozen(self.popen.pid):
             assert self.popen.poll() is None, f"it ended: {self.said()}"
             assert time.monotonic() < until, "it does not freeze"
             time.sleep(0.01)

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
+from tests.processes import is_alive
 from tests.services import kafka_traffic
 from tests.services.kafka_broker import Broker, BrokerFailed
 from tests.services.kafka_connection import Connection
@@ -24,14 +25,6 @@ from tests.services.kafka_traffic import Follower, Record, read, send
 
 pytestmark = pytest.mark.services
 ROOT = Path(__file__).parent.parent.parent
-
-
-def is_alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until(is_so: Callable[[], bool], deadline_s: float = 15.0) -> bool:
