@@ -61,6 +61,10 @@ _OFFSETS_HUNG_S = 6.0  # The one call that is known to hang; it takes millisecon
 
 DEFAULT_OFFSETS_RETENTION_S = 7 * 86400.0
 _RETENTION_MARGIN_S = 3600.0
+_UNDECIDED = (
+    "the coordinator answers, but an open transaction is yet to decide this slot's offset; the brokers end it within "
+    'transaction.timeout.ms, unless they have forgotten it: see "hanging transaction" in docs/kafka.md'
+)
 _TOPIC_GRACE_S = 5.0
 _LOGIN_GRACE_S = 30.0
 
@@ -417,10 +421,12 @@ class _Slot:
             refusal = None if event is None else event.error()
             if refusal is not None and lasting_error(refusal, subject) is not None:
                 raise KafkaException(refusal)
-            (found,) = consumer.committed([TopicPartition(self.sink.topic, 0)], STEP_S)
-            if found.error is not None:
-                raise KafkaException(found.error)
-            return found
+            try:
+                return self._committed(consumer)
+            except KafkaException as exc:
+                if error_of(exc).code() == KafkaError._TIMED_OUT and self._is_undecided(options):
+                    raise KafkaException(KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, _UNDECIDED)) from exc
+                raise
 
         try:
             found = self._again(ask, "the group's coordinator", patience)
@@ -430,6 +436,26 @@ class _Slot:
         if found.offset < 0:
             return None, group
         return Position.of(found.offset, found.metadata or "", f"{subject}: group {self.name}"), group
+
+    def _committed(self, consumer: Consumer) -> TopicPartition:
+        (found,) = consumer.committed([TopicPartition(self.sink.topic, 0)], STEP_S)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return found
+
+    def _is_undecided(self, options: Mapping[str, Any]) -> bool:
+        """Whether the coordinator gives an offset to whoever does not ask it to wait for transactions.
+
+        The client asks again by itself while one is open, and then says no more than that its time is over.
+        """
+        consumer = Consumer({**options, "isolation.level": "read_uncommitted"}, logger=_QUIET)
+        try:
+            self._committed(consumer)
+        except KafkaException:
+            return False
+        finally:
+            consumer.close()
+        return True
 
     def _is_published(self, position: Position | None, work: _Window, subject: str) -> bool:
         found = verdict(

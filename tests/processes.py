@@ -19,10 +19,11 @@ def is_alive(process: int) -> bool:
 def is_frozen(process: int) -> bool:
     """Whether a process lives and each of its threads stands still."""
     try:
-        threads = list(Path("/proc", str(process), "task").iterdir())
-    except FileNotFoundError:
+        states = {_look(thread)[1] for thread in Path("/proc", str(process), "task").iterdir()}
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return is_alive(process) and {_look(thread)[1] for thread in threads} <= {"T", "Z"}
+    # A thread may end meanwhile; of a process that ends, all do, and none stands still.
+    return "T" in states and states <= {"T", "Z"}
 
 
 def name_of(process: int) -> str:
