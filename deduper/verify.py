@@ -49,7 +49,8 @@ from deduper.verify_keys import check_keys, slice_edges
 from deduper.verify_log import LOG_CHECKS, LogHistory, check_log, check_sources, check_totals
 from deduper.verify_outputs import OUTPUTS_CHECKS, PublishedFiles, check_outputs
 from deduper.verify_pieces import check_listed, check_overdue, check_pieces
-from deduper.verify_rows import ROWS_CHECKS, Expected, check_rows
+from deduper.verify_rows import check_rows
+from deduper.verify_scope import ROWS_CHECKS, Expected
 
 _T = TypeVar("_T")
 

@@ -23,7 +23,8 @@ from deduper.leftovers import LeftoverKind
 from deduper.open_store import open_store
 from deduper.output_names import file_sinks
 from deduper.verify import Verification, _made_twice, verify_store, verify_target
-from deduper.verify_rows import ROWS_CHECKS, _orders
+from deduper.verify_scope import ROWS_CHECKS
+from deduper.verify_window import source_orders
 from tests.deduper.whole_job import KINDS, Kind, WholeJob
 
 BUCKET = BEGIN_US // HOUR_US
@@ -240,5 +241,5 @@ def test_positions_count_from_where_the_window_began() -> None:
     """Orders of rows of topics stay small however far the offsets have come; what is before the start is none of it."""
     far = 1 << 60
     sources, positions = pa.chunked_array([["a", "b", "b", "c", None]]), pa.chunked_array([[7, far + 5, far - 1, 7, 7]])
-    found = _orders(sources, positions, (("a", 0), ("b", far)))
+    found = source_orders(sources, positions, (("a", 0), ("b", far)))
     assert found.tolist() == [7, 1 << POSITION_BITS | 5, -1, -1, -1]
