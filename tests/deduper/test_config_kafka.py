@@ -171,6 +171,27 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
             assert "hunter" not in str(caught.value)
 
 
+def test_what_a_port_has_from_the_source_is_said_to_come_from_there(tmp_path: Path) -> None:
+    """Brokers and options for connecting, unless it has brokers of its own; what nobody wrote is a default."""
+    file = tmp_path / "job.yaml"
+    file.write_text(BASE, encoding="utf-8")
+
+    def origins(*overrides: str) -> dict[str, str]:
+        settings = load_with_sources(file, overrides=overrides, environment={}).settings
+        return {setting.setting: setting.source for setting in settings}
+
+    own = origins()
+    for name in ("bootstrap_servers", *(name for name in own if name.startswith("source.options."))):
+        name = name.removeprefix("source.")
+        assert own[f"sinks.unique.{name}"] == own[f"source.{name}"] != "default"
+    assert own["sinks.unique.delivery"] == "default"
+    flag = origins("source.bootstrap_servers=other:9092")
+    assert flag["sinks.unique.bootstrap_servers"] == "--set source.bootstrap_servers"
+    far = origins("sinks.unique.bootstrap_servers=far:9092")
+    assert far["sinks.unique.bootstrap_servers"] == "--set sinks.unique.bootstrap_servers"
+    assert far["sinks.unique.options"] == "default"
+
+
 def test_options_in_flags_keep_their_dots(tmp_path: Path) -> None:
     """And a secret is the text it is."""
     overrides = [
