@@ -27,8 +27,9 @@ from deduper.config_kafka import KafkaSink, KafkaSource
 from deduper.errors import UsageError
 from deduper.kafka_errors import ProducerFencedError
 from deduper.kafka_failures import lasting_error, may_pass
-from deduper.kafka_publisher import KafkaPublisher, PublisherSettings, Publishing, gravest
+from deduper.kafka_publisher import KafkaPublisher, Publishing, gravest
 from deduper.kafka_rows import HEADERS, KEY, VALUE
+from deduper.kafka_sink import PublisherSettings
 from deduper.output_names import TopicPlace, topic_sinks
 from deduper.patience import Patience, Reporter
 from deduper.publication import Unknown

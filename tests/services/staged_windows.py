@@ -25,7 +25,8 @@ from pyarrow import parquet
 
 from bucket_store import failpoints
 from deduper.kafka_errors import KafkaSinkError
-from deduper.kafka_publisher import KafkaPublisher, PublisherSettings
+from deduper.kafka_publisher import KafkaPublisher
+from deduper.kafka_sink import PublisherSettings
 from tests.processes import is_frozen
 from tests.services.kafka_traffic import Record
 

@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 from pyarrow import parquet
 
 from bucket_store import failpoints
-from deduper import kafka_publisher
+from deduper import kafka_calls, kafka_position, kafka_slot
 from deduper.errors import IntegrityError
 from deduper.kafka_errors import (
     BrokerUnavailableError,
@@ -334,7 +334,7 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
 
 def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The brokers' own setting counts; an answer to publish again is obeyed, once."""
-    assert kafka_publisher.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
+    assert kafka_position.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
     job = new_job(windows=1, slots=1)
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
     assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=Unknown.PUBLISH).wait().already == ()
@@ -376,7 +376,7 @@ def test_a_record_that_does_not_fit_into_the_queue(broker: Broker, new_job: Call
 
 def test_no_such_topic(broker: Broker, new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Said within seconds; made by the publisher never."""
-    monkeypatch.setattr(kafka_publisher, "_TOPIC_GRACE_S", 1.0)
+    monkeypatch.setattr(kafka_slot, "_TOPIC_GRACE_S", 1.0)
     job = new_job(windows=1)
     with pytest.raises(TopicMissingError, match=r"create it, or correct sinks\.unique\.topic"):
         job.publish(job.publisher(topic="nowhere"))
@@ -530,7 +530,7 @@ def grant(broker: Broker, user: str, kind: ResourceType, name: str, *operations:
 
 def test_rights(secure_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each missing right is named; with those of docs/kafka.md and no more it works, by SASL as by TLS."""
-    monkeypatch.setattr(kafka_publisher, "_LOGIN_GRACE_S", 1.0)
+    monkeypatch.setattr(kafka_calls, "_LOGIN_GRACE_S", 1.0)
     topic = secure_broker.create_topic("guarded")
     job = Job(stage(tmp_path / "staged", 2, 1, 50), secure_broker.bootstrap, topic, deadline_s=20.0)
     alice, wrong = secure_broker.sasl("alice"), secure_broker.sasl("alice", "a guess")

@@ -1,0 +1,64 @@
+"""The exactly-once sink of one port: its topic, how that is reached, and how the publisher behaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherSettings:
+    """How a publisher behaves; none of it changes what is published.
+
+    `transaction_timeout_s` must cover the sending of one slot of the largest window. Longer is not better: when a
+    driver dies and none is started in its place, readers of the topic stand still for so long.
+    """
+
+    deadline_s: float = 300.0
+    transaction_timeout_s: float = 600.0
+    queue_bytes: int = 64 << 20
+    offsets_retention_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalSink:
+    """One port's topic and how it is reached; `client` has librdkafka's options."""
+
+    job: str
+    store_id: str
+    port: str
+    topic: str
+    client: Mapping[str, str]
+    keep_order: bool
+    settings: PublisherSettings
+    is_stopping: Callable[[], bool]
+
+    def transactional_id(self, slot: int) -> str:
+        """The name of a slot's producer and of its consumer group."""
+        return f"{self.job}/{self.store_id}/{self.port}/{slot}"
+
+    def producer_options(self, name: str) -> dict[str, Any]:
+        """What a producer is made with; the user's options go first, except where the protocol needs one."""
+        timeout_ms = int(self.client.get("transaction.timeout.ms", self.settings.transaction_timeout_s * 1000))
+        defaults = {
+            "linger.ms": 20,
+            "queue.buffering.max.kbytes": max(1, self.settings.queue_bytes >> 10),
+            "queue.buffering.max.messages": 100_000,
+            # The topic's own limit decides, and its answer names the topic.
+            "message.max.bytes": min(self.settings.queue_bytes, 64 << 20),
+            # A record waits as long as its transaction may: the deadline is ours.
+            "message.timeout.ms": timeout_ms,
+        }
+        fixed = {
+            "transactional.id": name,
+            "transaction.timeout.ms": timeout_ms,
+            "partitioner": "murmur2_random",
+            "allow.auto.create.topics": False,
+        }
+        return {**defaults, **self.client, **fixed}
+
+    @property
+    def transaction_timeout_s(self) -> float:
+        """After how long the broker aborts an open transaction."""
+        return float(self.producer_options("")["transaction.timeout.ms"]) / 1000
