@@ -1,4 +1,4 @@
-"""How much memory a job's processes hold, by what they are: the driver, Spark's JVM, the Python workers.
+"""How much memory a job's processes hold, by what they are: the driver, its housekeeping, Spark's JVM, its workers.
 
 Read from /proc, as resident bytes (RSS). Pages that several processes share, such as those of resident tables and of
 what a worker has from the daemon it was forked from, count in each of them.
@@ -19,7 +19,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def resident_bytes(driver: int | None = None) -> dict[str, int]:
     """RSS of the driver (`driver`, a process id; this process without one), its `jvm`, and the JVM's `workers`.
 
-    Other children of the driver, such as the one that deletes pieces, count as the driver; zeros where there is no such
+    `housekeeping` is the driver's other children: the one that deletes and merges pieces. Zeros where there is no such
     process, or no /proc.
     """
     return _by_process(driver, lambda resident, _: resident)
@@ -37,13 +37,13 @@ def _by_process(driver: int | None, measured: Callable[[int, int], int]) -> dict
     for child, parent, name in _processes():
         children[parent].append(child)
         names[child] = name
-    found = {"driver": measured(*_pages(pid)), "jvm": 0, "workers": 0}
+    found = {"driver": measured(*_pages(pid)), "housekeeping": 0, "jvm": 0, "workers": 0}
     for child in children[pid]:
         if names[child] == "java":
             found["jvm"] += measured(*_pages(child))
             found["workers"] += sum(measured(*_pages(worker)) for worker in _descendants(child, children))
         else:
-            found["driver"] += measured(*_pages(child))
+            found["housekeeping"] += measured(*_pages(child))
     return found
 
 

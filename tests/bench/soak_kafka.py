@@ -20,7 +20,8 @@ At the end the sender stops, the job drains what is left and stops by SIGTERM. C
 3. resident memory of driver, JVM and workers: the slope after warming is below 1 % an hour. A run of minutes cannot
    show so little with certainty: `holds` and `broken` are said when the 95 % interval lies on one side of it, and
    `not shown` otherwise, with the interval. Likewise their anonymous memory: resident memory has the resident tables
-   too, page by page as they are touched, once for every worker
+   too, page by page as they are touched, once for every worker. The process that keeps house grows until another takes
+   its place, after 200 requests: it is to stay below 128 MB
 4. the heap after full garbage collections, likewise
 5. the live part of the store does not grow; all of it, from the twelfth minute on
 
@@ -67,6 +68,7 @@ SAMPLE_S = 5.0
 PARTITIONS = 2
 MEMORY = ("rss_driver", "rss_jvm", "rss_workers", "anonymous_driver", "anonymous_workers")
 PERIOD_S = 60
+HOUSEKEEPING_MB = 128
 EXPIRING_MINUTES = 2.5
 GRACE_MINUTES = 12.0
 _ROOT = Path(__file__).parent.parent.parent
@@ -265,6 +267,7 @@ def sample(found: dict[str, list[tuple[Mapping[str, str], float]]]) -> dict[str,
         "windows": total("deduper_windows_total"),
         "lag": total("deduper_source_lag_records"),
         "rss_driver": total("deduper_resident_memory_bytes", process="driver"),
+        "rss_housekeeping": total("deduper_resident_memory_bytes", process="housekeeping"),
         "rss_jvm": total("deduper_resident_memory_bytes", process="jvm"),
         "rss_workers": total("deduper_resident_memory_bytes", process="workers"),
         "store_live": total("deduper_store_bytes", state="live"),
@@ -317,6 +320,9 @@ def checked(
     for name in MEMORY:
         values = [each[name] for each in late]
         checks.append(small(f"{name} grows less than 1 % an hour", [each["seconds"] for each in late], values))
+    most = max(each["rss_housekeeping"] for each in late) / 1e6
+    below = f"the process that keeps house stays below {HOUSEKEEPING_MB} MB"
+    checks.append(Check(below, "holds" if most < HOUSEKEEPING_MB else "broken", f"greatest {most:.0f} MB"))
     heap = [(at, left) for at, left in after_gc if at >= warm_s]
     checks.append(
         small(
@@ -406,7 +412,10 @@ def write(
         [
             ("records a second, judged", {"rate": rates}),
             ("lag, thousands of records", {"lag": line("lag", 1e3)}),
-            ("resident memory, MB", {name: line(f"rss_{name}", 1e6) for name in ("jvm", "workers", "driver")}),
+            (
+                "resident memory, MB",
+                {name: line(f"rss_{name}", 1e6) for name in ("jvm", "workers", "driver", "housekeeping")},
+            ),
             ("store, MB", {"all": line("store_all", 1e6), "live": line("store_live", 1e6)}),
             ("tables, MB", {"tables": line("tables", 1e6)}),
         ],

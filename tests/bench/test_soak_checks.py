@@ -57,18 +57,19 @@ def test_a_lost_and_a_repeated_record_are_found() -> None:
     assert once(lost, 5).verdict == once(repeated, 5).verdict == "broken"
 
 
-def test_growing_lag_and_a_growing_store_are_found() -> None:
+def test_growing_lag_housekeeping_and_store_are_found() -> None:
     """Also when the lag stays below its bound."""
     arguments = parsed(["--rate", "1000", "--warm", "0"])
     names = ("lag", *MEMORY, "store_live", "store_all", "tables")
 
-    def samples(lag: float, store: float) -> list[dict[str, float]]:
+    def samples(lag: float, store: float, house: float = 0) -> list[dict[str, float]]:
         return [
             {
                 "seconds": 150 + 5.0 * at,
                 **dict.fromkeys(names, 1e9),
                 "lag": 500 + lag * at,
                 "store_live": 1e6 + store * at,
+                "rss_housekeeping": 50e6 + house * at,
             }
             for at in range(60)
         ]
@@ -80,6 +81,7 @@ def test_growing_lag_and_a_growing_store_are_found() -> None:
     assert verdict("lag", 60, 0) == "broken"
     assert verdict("lag", 1000, 0) == "broken"
     assert verdict("live", 0, 1e5) == "broken"
+    assert (verdict("keeps house", 0, 0), verdict("keeps house", 0, 0, 2e6)) == ("holds", "broken")
     assert flat("x", samples(0, 0)[:6], "tables").verdict == "not shown"
 
 

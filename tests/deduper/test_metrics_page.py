@@ -399,18 +399,21 @@ def test_nobody_waits_for_brokers(
 
 
 def test_memory_is_told_by_what_holds_it() -> None:
-    """A process has some; a JVM and workers there are none where it has started none."""
+    """A process has some, and so has what it has started; a JVM and workers there are none here."""
     # A process of its own: this one may have started anything.
-    code = "print('up', flush=True); input()"
+    child = "print('up', flush=True); input()"
+    code = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {child!r}]))"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as alone:
         assert alone.stdout is not None
         assert alone.stdout.readline() == b"up\n"  # before, it is not yet a Python
         found = resident_bytes(alone.pid)
         alone.communicate(b"\n")
+    assert alone.returncode == 0
     assert found["driver"] > 1_000_000
+    assert found["housekeeping"] > 1_000_000
     assert (found["jvm"], found["workers"]) == (0, 0)
     assert 1_000_000 < anonymous_bytes()["driver"] < resident_bytes()["driver"]
-    assert resident_bytes(driver=2**30) == {"driver": 0, "jvm": 0, "workers": 0}
+    assert resident_bytes(driver=2**30) == {"driver": 0, "housekeeping": 0, "jvm": 0, "workers": 0}
     assert resident_bytes(os.getppid())["driver"] > 0
 
 

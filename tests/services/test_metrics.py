@@ -47,6 +47,7 @@ PANELS: dict[str, Callable[[float], bool]] = {
     "deduper_tables_resident_bytes": lambda size: size > 0,
     "deduper_table_hits_total / (deduper_table_hits_total + deduper_table_misses_total)": lambda share: 0 < share <= 1,
     "deduper_epoch": lambda epoch: epoch == 1,
+    'deduper_resident_memory_bytes{process="driver"}': lambda size: size > 10e6,
     'deduper_resident_memory_bytes{process="jvm"}': lambda size: size > 100e6,
     'deduper_resident_memory_bytes{process="workers"}': lambda size: size > 10e6,
     "process_resident_memory_bytes": lambda size: size > 10e6,
