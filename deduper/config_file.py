@@ -160,16 +160,16 @@ class _Merged:
     def source_of(self, path: SettingPath) -> str:
         """Label of the place a setting was written at; DEFAULT when it was not."""
         document = self._owners.get(path)
-        if document is None and _is_inherited(path):
+        if document is not None:
+            return (document.keys.get(path) or document.values[path]).label
+        if _is_inherited(path):
             return self.source_of(("source", *path[2:]))
-        if document is None:
-            # An item of a list that was written as one text, as `key: id` is.
-            return self.source_of(path[:-1]) if path and path[-1].isdigit() else DEFAULT
-        return (document.keys.get(path) or document.values[path]).label
+        # An item of a list that was written as one text, as `key: id` is.
+        return self.source_of(path[:-1]) if path and path[-1].isdigit() else DEFAULT
 
 
 def _is_inherited(path: SettingPath) -> bool:
-    """Whether a port has this from the source, when it is not written: its brokers, and options for reaching them."""
+    """Whether a port has this from the source, when it is not written: what `KafkaSink.beside` fills in."""
     return path[0] == "sinks" and (path[2:] == ("bootstrap_servers",) or (path[2:3] == ("options",) and len(path) > 3))
 
 

@@ -6,9 +6,8 @@ a login that is not taken, it tells a callback, and only while somebody serves i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -16,8 +15,6 @@ from deduper.bounded_call import bounded
 from deduper.kafka_errors import KafkaDeniedError
 from deduper.kafka_fates import BAD_LOGIN, Fate, client_errors, error_of, fate_of, lasting_error
 from deduper.patience import Patience
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,15 +73,3 @@ class Calls:
             else:
                 patience.forward()
                 return result
-
-
-class _Quiet:
-    """What librdkafka says of every lost connection, for those who look for it; what matters is in errors and waits."""
-
-    def log(self, _level: int, text: str, *values: object) -> None:
-        """Take one line."""
-        logger.debug(text, *values)
-
-
-QUIET: Any = _Quiet()
-"""The `logger` of every client."""

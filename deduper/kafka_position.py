@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
-from deduper.kafka_calls import QUIET, STEP_S, Calls
+from deduper.kafka_calls import STEP_S, Calls
+from deduper.kafka_clients import QUIET
 from deduper.kafka_fates import error_of, lasting_error
 from deduper.kafka_sink import TransactionalSink
 from deduper.patience import Patience

@@ -40,7 +40,6 @@ class TransactionalSink:
 
     def producer_options(self, name: str) -> dict[str, Any]:
         """What a producer is made with; the user's options go first, except where the protocol needs one."""
-        timeout_ms = int(self.client.get("transaction.timeout.ms", self.settings.transaction_timeout_s * 1000))
         defaults = {
             "linger.ms": 20,
             "queue.buffering.max.kbytes": max(1, self.settings.queue_bytes >> 10),
@@ -48,17 +47,17 @@ class TransactionalSink:
             # The topic's own limit decides, and its answer names the topic.
             "message.max.bytes": min(self.settings.queue_bytes, 64 << 20),
             # A record waits as long as its transaction may: the deadline is ours.
-            "message.timeout.ms": timeout_ms,
+            "message.timeout.ms": self.transaction_timeout_ms,
         }
         fixed = {
             "transactional.id": name,
-            "transaction.timeout.ms": timeout_ms,
+            "transaction.timeout.ms": self.transaction_timeout_ms,
             "partitioner": "murmur2_random",
             "allow.auto.create.topics": False,
         }
         return {**defaults, **self.client, **fixed}
 
     @property
-    def transaction_timeout_s(self) -> float:
+    def transaction_timeout_ms(self) -> int:
         """After how long the broker aborts an open transaction."""
-        return float(self.producer_options("")["transaction.timeout.ms"]) / 1000
+        return int(self.client.get("transaction.timeout.ms", self.settings.transaction_timeout_s * 1000))

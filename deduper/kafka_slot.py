@@ -27,7 +27,8 @@ from bucket_store import failpoints
 from deduper.bounded_call import HungError
 from deduper.collecting import put_off
 from deduper.errors import IntegrityError
-from deduper.kafka_calls import QUIET, STEP_S, Calls
+from deduper.kafka_calls import STEP_S, Calls
+from deduper.kafka_clients import QUIET
 from deduper.kafka_errors import (
     KafkaOptionsError,
     ProducerFencedError,
@@ -238,10 +239,11 @@ class Slot:
                 fate = opened.abort(patience)
                 is_aborted = fate is Fate.ABORT
         if fate is Fate.FENCED:
-            if open_s >= self.sink.transaction_timeout_s:
+            timeout_s = self.sink.transaction_timeout_ms / 1000
+            if open_s >= timeout_s:
                 raise TransactionTooLongError(
                     f"{subject}: the transaction was open for {open_s:.0f} s, longer than transaction.timeout.ms "
-                    f"({self.sink.transaction_timeout_s:.0f} s): {error.str()}; raise kafka.transaction.timeout.ms or "
+                    f"({timeout_s:.0f} s): {error.str()}; raise kafka.transaction.timeout.ms or "
                     "make windows smaller"
                 ) from exc
             raise ProducerFencedError(f"{subject}: {self.name}: {error.str()}") from exc
