@@ -285,13 +285,14 @@ def verify(
 ) -> None:
     """Read a whole store and its outputs, and check that all of it agrees; safe beside a running job."""
     from deduper import verify as verification
+    from deduper import verify_view
     from deduper.terminal import answer_console, print_json
 
     report = verification.verify_target(store, rows=rows)
     if as_json:
         print_json(report.to_json())
     else:
-        answer_console().print(*verification.render(report), sep="\n")
+        answer_console().print(*verify_view.render(report), sep="\n")
     if not report.is_sound:
         raise typer.Exit(report.exit_code)
 

@@ -17,14 +17,10 @@ log read anew, and only what is found twice counts.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-
-from rich.console import RenderableType
-from rich.text import Text
 
 from bucket_store.durable import LOCAL
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
@@ -43,8 +39,6 @@ from deduper.findings import Check, Finding, Findings, Level, Note, confirmed
 from deduper.leftovers import Leftover, LeftoverKind, leftovers
 from deduper.open_store import OpenStore, named_store, open_store
 from deduper.output_names import file_sinks, topic_sinks
-from deduper.terminal import pairs
-from deduper.units import approximate_size
 from deduper.verify_keys import check_keys, slice_edges
 from deduper.verify_log import LOG_CHECKS, LogHistory, check_log, check_sources, check_totals
 from deduper.verify_outputs import OUTPUTS_CHECKS, PublishedFiles, check_outputs
@@ -54,7 +48,7 @@ from deduper.verify_scope import ROWS_CHECKS, Expected
 
 _T = TypeVar("_T")
 
-_FOR_TESTS = frozenset({Check.ROWS_EXPECTED, Check.UNSETTLED})
+FOR_TESTS = frozenset({Check.ROWS_EXPECTED, Check.UNSETTLED})
 """Checks that only a test can ask for: without it they are not even missing."""
 _UNSETTLED_KINDS = (LeftoverKind.PIECE, LeftoverKind.SOURCES, LeftoverKind.STAGING)
 
@@ -96,7 +90,7 @@ class Verification:
     @property
     def checks(self) -> tuple[Check, ...]:
         """All that could have been made."""
-        return tuple(check for check in Check if check in self.ran or check not in _FOR_TESTS)
+        return tuple(check for check in Check if check in self.ran or check not in FOR_TESTS)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -352,62 +346,3 @@ def _unopened(root: Path, error: StoreError) -> Verification:
         skipped=skipped | findings.skipped,
         records=history.records,
     )
-
-
-def render(report: Verification) -> list[RenderableType]:
-    """The result as a person reads it."""
-    lines: list[RenderableType] = [Text(str(finding), style="red") for finding in report.findings]
-    lines += [
-        Text(f"{check.id}: and {count:,} more of this kind", style="red") for check, count in report.untold.items()
-    ]
-    lines += [Text(f"note: {note.text}", style="yellow") for note in report.notes]
-    lines.append(
-        pairs(
-            [
-                ("log", f"{report.records:,} records"),
-                ("pieces", f"{report.pieces:,} with {report.entries:,} keys, {approximate_size(report.size_bytes)}"),
-                ("sources", f"{report.sources:,} files"),
-                ("outputs", _outputs_line(report)),
-                ("lying about", _leftovers_line(report)),
-                ("checks", f"{len(report.ran)} made of {len(report.checks)}"),
-                *(("not made", line) for line in _skipped_lines(report)),
-                ("verdict", _verdict(report)),
-                ("next", None if report.is_sound else _ADVICE[report.exit_code]),
-            ]
-        )
-    )
-    return lines
-
-
-_ADVICE = {
-    ExitCode.INTEGRITY: "start nothing on this store, keep it as it is, and see what `deduper repair` can bring back",
-    ExitCode.UNHEALTHY: "nothing is lost; put right what is told above, then verify again",
-}
-
-
-def _verdict(report: Verification) -> Text:
-    if report.is_sound:
-        return Text("sound: everything that was looked at is as it should be", style="green")
-    count = len(report.findings) + sum(report.untold.values())
-    return Text(f"NOT sound: {count:,} finding{'' if count == 1 else 's'}", style="bold red")
-
-
-def _outputs_line(report: Verification) -> str | None:
-    if not report.outputs:
-        return None
-    rows = f", {report.rows:,} rows read" if report.rows else ""
-    return f"{report.outputs:,} files, {approximate_size(report.output_bytes)}{rows}"
-
-
-def _leftovers_line(report: Verification) -> str:
-    counts = Counter(leftover.kind.value for leftover in report.leftovers)
-    listed = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in sorted(counts.items()))
-    return f"{listed}: harmless; `deduper gc` says what can go" if listed else "nothing"
-
-
-def _skipped_lines(report: Verification) -> list[str]:
-    by_reason: dict[str, list[str]] = {}
-    for check, why in report.skipped.items():
-        if check not in _FOR_TESTS:
-            by_reason.setdefault(why, []).append(check.id)
-    return [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()]

@@ -16,7 +16,8 @@ from bucket_store.log_values import DeletionRecord, Snapshot
 from deduper.errors import ExitCode
 from deduper.findings import MOST_TOLD, Check
 from deduper.output_names import Attempt, final_name
-from deduper.verify import Verification, render, verify_store, verify_target
+from deduper.verify import Verification, verify_store, verify_target
+from deduper.verify_view import render
 from tests.deduper.damage_by_hand import (
     DIRECTORY_AT,
     PieceBytes,
