@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart check test services kafka crash fuzz format bench clean
+.PHONY: help setup quickstart check test services kafka crash fuzz differential mutants format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -28,6 +28,14 @@ crash: setup ## kill driver, JVM, machine at every failpoint; KILLS=n adds n at 
 fuzz: setup ## look for inputs that break a decoder; SECONDS=n for each (60), TARGET=name for one
 	@.venv/bin/python -c 'import atheris' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[fuzz]'
 	@.venv/bin/python -m tests.fuzz $(TARGET) -max_total_time=$(or $(SECONDS),60)
+
+differential: setup ## both readers of files against each other and the rules, every cell (an hour); SEED=n varies what is random
+	@DIFFERENTIAL_ALL=1 DIFFERENTIAL_SEED=$(or $(SEED),1) .venv/bin/python -m pytest -m "spark or not spark" -s \
+		tests/deduper/tasks/test_parquet_damage.py tests/spark/test_*_differential.py tests/spark/test_exchange_contents.py
+
+mutants: setup ## change critical modules a little, one line at a time: the tests must fail; MODULES="a.py b.py", SAMPLE=n of each
+	@.venv/bin/python -c 'import cosmic_ray' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[mutation]'
+	@.venv/bin/python -m tests.mutation $(MODULES) --sample $(or $(SAMPLE),0) --seed $(or $(SEED),1)
 
 format: setup ## put the code into its form
 	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .

@@ -1,4 +1,4 @@
-"""Everything bucket_store raises. Each class ends with what the operator does."""
+"""The errors of bucket_store. Each class ends with the operator's action."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class StoreError(Exception):
 
 
 class CorruptionError(StoreError):
-    """Bytes that are not what was written: a wrong magic, checksum, length or order.
+    """Bytes other than those written: a wrong magic, checksum, length or order.
 
     The operator: stop, keep the file, run `deduper verify`; the piece can be rebuilt from the source or the outputs.
     """

@@ -4,8 +4,8 @@
 actions: `kill` ends the process by SIGKILL; `kill-driver`, `kill-jvm` and `kill-worker` that one of its session, and
 the process goes on; `kill-all` every process of its session at once, as a power cut does (never arm it in a shell of
 your own); `freeze` stops the process by SIGSTOP; `raise` raises `FailpointError`. `@n` waits for the n-th hit in the
-process, and for the first one after it at which there is somebody to kill. `:once=PATH` after that acts only for
-whoever creates the file, so that of many processes one dies. What every name means stands in `docs/failpoints.md`.
+process, and for the first one after it at which there is a process to kill. `:once=PATH` after that acts only in the
+process that creates the file, so that of many processes one dies. `docs/failpoints.md` says what each name means.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ACTIONS = ("kill", "kill-all", "kill-driver", "kill-jvm", "kill-worker", "freez
 
 
 class FailpointError(StoreError):
-    """A failpoint that was armed with `raise`. The operator: never sees it."""
+    """A failpoint that was armed with `raise`. The operator: nothing; tests alone raise it."""
 
 
 def hit(name: str) -> None:
-    """Do what the failpoint is armed for, if it is."""
+    """Do the armed action of the failpoint, if any."""
     if _ARMED and name in _ARMED:
         _ARMED[name].hit()
 
@@ -66,12 +66,12 @@ class _Armed:
         elif self._action == "raise":
             raise FailpointError(f"failpoint {self.name}")
         else:
-            # To this very thread: sent to the process, another thread may be the one to notice, and this one runs on.
+            # To this very thread: sent to the process, another thread may receive it, and this one runs on.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def _victims(action: str) -> list[int] | None:
-    """The processes that an action kills, this one last; None for those that kill nobody."""
+    """The processes that an action kills, this one last; None for actions that kill no process."""
     own, session = os.getpid(), os.getsid(0)
     match action:
         case "kill":

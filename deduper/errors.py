@@ -1,20 +1,23 @@
 """Everything deduper raises, and the exit code each error ends the process with.
 
-Each class ends with what the operator does. Errors of bucket_store keep their classes; `exit_code_of` knows them too.
+Each class ends with the operator's next step. Errors of bucket_store keep their classes; `exit_code_of` knows them too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from typing import ClassVar
 
 from bucket_store import errors as store_errors
-from deduper.problems import Problem, render
 
 
 class ExitCode(IntEnum):
-    """What the process tells its supervisor."""
+    """The exit status of the process, for its supervisor."""
 
     OK = 0
     FAILED = 1
@@ -50,19 +53,9 @@ class DeduperError(Exception):
 
 
 class UsageError(DeduperError):
-    """A command that cannot mean what was asked. The operator: correct the command line."""
+    """A command line that has no meaning. The operator: correct the command line."""
 
     exit_code = ExitCode.USAGE
-
-
-class ConfigError(DeduperError):
-    """All the mistakes of a configuration at once. The operator: correct them; nothing was started."""
-
-    exit_code = ExitCode.USAGE
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__(render(self.problems))
 
 
 class CheckFailedError(DeduperError):
@@ -90,6 +83,10 @@ class OwnerAliveError(DeduperError):
     exit_code = ExitCode.FENCED
 
 
+class StopRequested(Exception):
+    """Ends a batch after a stop was asked for: nothing of it is committed, and Spark must not count it as done."""
+
+
 _STORE_CODES: tuple[tuple[type[store_errors.StoreError], ExitCode], ...] = (
     (store_errors.CorruptionError, ExitCode.INTEGRITY),
     (store_errors.UnknownFormatError, ExitCode.INTEGRITY),
@@ -101,7 +98,7 @@ _STORE_CODES: tuple[tuple[type[store_errors.StoreError], ExitCode], ...] = (
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code an error ends the process with; BUG for every error nobody has planned for.
+    """The exit code an error ends the process with; BUG for every unplanned error.
 
     Errors of the operating system and of Spark are failures of the surroundings, not bugs. Spark's are known by their
     module's name, because importing pyspark only to name its classes would cost every command a second.
@@ -116,3 +113,21 @@ def exit_code_of(error: BaseException) -> ExitCode:
     if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("pyspark", "py4j"):
         return ExitCode.FAILED
     return ExitCode.BUG
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+
+
+@contextmanager
+def telling_where(place: str | Path) -> Iterator[None]:
+    """Errors of writing inside, for lack of room or on a read-only file system, name their place.
+
+    Raises:
+        CannotWriteError: instead of the system's error; any other passes.
+    """
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in _NO_ROOM:
+            raise
+        raise CannotWriteError(f"{place}: {os.strerror(exc.errno)}") from exc

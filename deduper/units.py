@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 MAX_I64 = 2**63 - 1
+UNIT_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
+"""µs of the units in which a column of numbers may hold times."""
 
 _DURATION_UNITS = {
     "w": 7 * 86_400_000_000,
@@ -21,7 +23,7 @@ _DURATION_UNITS = {
     "us": 1,
     "µs": 1,
 }
-# `w` is left out of what is printed: 14d is easier to compare with 24h than 2w is.
+# `w` is not printed: 14d is easier to compare with 24h than 2w is.
 _PRINTED_UNITS = ("d", "h", "m", "s", "ms", "us")
 _SIZE_UNITS = {
     "B": 1,

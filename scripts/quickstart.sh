@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a fresh clone to four outputs to look at: sets up what is missing, then runs the quickstart in ./demo.
+# From a fresh clone to four outputs to look at: installs missing tools, then runs the quickstart in ./demo.
 # Arguments go to `deduper quickstart`; `--help` names them. Running it again adds nothing twice.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh

@@ -1,6 +1,6 @@
 """Writes the generated parts of docs/configuration.md and docs/cli.md: `python scripts/reference.py [--check]`.
 
-What stands between the two marker lines of a file is replaced; the rest is written by hand. With `--check` nothing is
+Replaces the text between the two marker lines of a file; the rest is written by hand. With `--check` nothing is
 written, and the exit code is 1 if something would change.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 
 import typer
 
-from deduper.cli import app
-from deduper.config_errors import section_models
-from deduper.config_schema import json_schema
+from deduper.cli.main import app
+from deduper.config.messages import section_models
+from deduper.config.schema import json_schema
 from deduper.errors import ExitCode
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -143,7 +143,7 @@ def _usage(parameter: Any) -> str:
 
 
 def _value(parameter: Any) -> str:
-    """What stands for an option's value: the words it may be, where these are few."""
+    """The placeholder of an option's value: the possible words, where these are few."""
     if isinstance(parameter.default, Enum):
         return "|".join(str(choice.value) for choice in type(parameter.default))
     return str(parameter.metavar)
@@ -154,7 +154,7 @@ def _first_line(command: Any) -> str:
 
 
 def with_reference(text: str, reference: str) -> str:
-    """The text with what stands between the markers replaced."""
+    """The text with the part between the markers replaced."""
     return re.sub(f"(?s){re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n\n{reference}\n{END}", text)
 
 

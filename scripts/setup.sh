@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv in this clone with the project in it, and finds a Java for Spark. Safe to repeat: what is done is not done again.
+# Makes .venv in this clone with the project in it, and finds a Java for Spark. Safe to repeat: steps already done are skipped.
 #
 #   scripts/setup.sh         what running the service needs
 #   scripts/setup.sh test    the tools of the tests as well
@@ -97,15 +97,15 @@ setup_java() {
   export JAVA_HOME="$home"
 }
 
-# Maven, which fetches the jars of the Kafka that tests and `make kafka` start. Not needed once they lie in the cache, nor
+# Maven, which fetches the jars of the Kafka that tests and `make kafka` start. Not needed once they are in the cache, nor
 # when DEDUPER_MAVEN_URL names a repository to fetch them from.
 setup_maven() {
   [[ -n "${DEDUPER_MAVEN_URL:-}" ]] || compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/deduper/kafka-*/" >/dev/null ||
     command -v mvn >/dev/null || try_install maven || missing "Maven, which fetches Kafka's jars" maven
 }
 
-# Prometheus with its promtool, which the tests of the metrics start. Where services start by themselves the package's own is
-# told not to: the tests want their own, for seconds.
+# Prometheus with promtool, which the tests of the metrics start. Where packages start services, the service of this one is
+# disabled: the tests start their own, for seconds.
 setup_prometheus() {
   command -v prometheus >/dev/null && command -v promtool >/dev/null && return
   if try_install prometheus; then

@@ -45,7 +45,7 @@ class Oracle:
         self.settings = settings
         self.window = 0
         self.latest: Any = None  # committed
-        self.moved_us = 0  # wall clock of the window in which it last moved
+        self.moved_us = 0  # wall clock of the window in which it last moved, or in which the clock came back
         self.seen: dict[Any, tuple[int, int, int, Any]] = {}  # (bucket, key) -> first copy
         self.live: list[str] = []  # categories, the one longest here first
         self.dropped: list[str] = []
@@ -54,16 +54,19 @@ class Oracle:
         """Judges and commits one window."""
         s = self.settings
         answers: list[list[Answer]] = []
+        point = now_us  # of processing time: goes on from where it stands when the wall clock comes back from far ahead
+        if s.by == "processing_time" and self.latest is not None:
+            point = self.latest + max(0, now_us - self.moved_us)
         clocks = [self.latest]
         for partition, rows in enumerate(partitions):
             answers.append([])
             clock, moved = self.latest, False
             for position, row in enumerate(rows):
-                expiry = now_us if s.by == "processing_time" else row.expiry
+                expiry = point if s.by == "processing_time" else row.expiry
                 before = self.latest if s.clock == "batch" else clock
                 if s.by == "processing_time":
-                    before = now_us
-                quiet = now_us - self.moved_us if s.by == "event_time" and not moved else 0
+                    before = point
+                quiet = max(0, now_us - self.moved_us) if s.by == "event_time" and not moved else 0
                 refused = self._refused(row, expiry, before, now_us, quiet)
                 if refused is not None:
                     answers[-1].append((*refused, None))
@@ -82,8 +85,10 @@ class Oracle:
                     reason = "same_window" if first[0] == self.window else "earlier_window"
                     answers[-1].append(("duplicate", reason, first))
             clocks.append(clock)
+        if s.by == "processing_time":
+            clocks = [point]
         greatest = max((clock for clock in clocks if clock is not None), default=None)
-        if greatest != self.latest:
+        if greatest != self.latest or now_us < self.moved_us:
             self.latest, self.moved_us = greatest, now_us
         self.window += 1
         return answers

@@ -15,7 +15,7 @@ import pyspark
 import pytest
 from ruamel.yaml import YAML
 
-from deduper.config_file import load_config
+from deduper.config.load import load_config
 from tests.services.jars import KAFKA_VERSION, read_list
 
 ROOT = Path(__file__).parent.parent
@@ -204,7 +204,7 @@ def test_prometheus_scrapes_what_runs() -> None:
 def test_alerts_ask_for_metrics_that_there_are() -> None:
     """Each says where to look; the file is mounted beside the one that names it, where the checker looks too."""
     (group,) = loaded(DEPLOY / "alerts.yml")["groups"]
-    shown = (ROOT / "deduper/metrics.py").read_text(encoding="utf-8")
+    shown = (ROOT / "deduper/service/metrics.py").read_text(encoding="utf-8")
     asked = {name for rule in group["rules"] for name in re.findall(r"deduper_\w+", rule["expr"])}
     assert len(asked) > 4
     assert [name for name in asked if name not in shown] == []
@@ -245,7 +245,7 @@ def test_panels_lie_side_by_side() -> None:
 
 def test_panels_ask_for_metrics_that_there_are() -> None:
     """Each name is one that the job shows; of a histogram its parts."""
-    shown = (ROOT / "deduper/metrics.py").read_text(encoding="utf-8")
+    shown = (ROOT / "deduper/service/metrics.py").read_text(encoding="utf-8")
     asked = {
         name
         for panel in DASHBOARD["panels"]

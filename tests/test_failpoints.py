@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 def test_the_list_and_the_code_agree() -> None:
     """Every failpoint of the code has its line in docs/failpoints.md, and no other has."""
     sources = [
-        path.read_text(encoding="utf-8") for top in ("bucket_store", "deduper") for path in (ROOT / top).glob("*.py")
+        path.read_text(encoding="utf-8") for top in ("bucket_store", "deduper") for path in (ROOT / top).rglob("*.py")
     ]
     hit = {name for text in sources for name in re.findall(r"failpoints\.hit\(\"([^\"]+)\"\)", text)}
     listed = re.findall(

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from deduper.cli import app
-from deduper.config_file import load_config
-from deduper.quickstart_report import PORTS
-from deduper.weblog import write_weblog
+from deduper.cli.main import app
+from deduper.cli.quickstart.report import PORTS
+from deduper.cli.quickstart.weblog import write_weblog
+from deduper.config.load import load_config
 
 COMMANDS: Any = get_command(app)
 ROOT = Path(__file__).parent.parent

@@ -1,10 +1,12 @@
-"""PURE. Who takes part, by name: settings of the service, or a pipeline of Spark's."""
+"""PURE. Contenders by name (settings of the service, or a pipeline of Spark's), and their lanes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from deduper.bench.workload import Workload
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -19,7 +21,7 @@ _ROCKSDB_CHANGELOG = {**_ROCKSDB, CHANGELOG: "true"}
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One who takes part.
+    """One contender.
 
     `pipeline` is None for the service, whose config sections `settings` then hold, over its defaults; otherwise a name
     of `lanes.PIPELINES`, and `settings` are Spark's.
@@ -34,6 +36,22 @@ class Contender:
     def is_service(self) -> bool:
         """Whether it is this service."""
         return self.pipeline is None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpec:
+    """A lane to run.
+
+    `x` is a sweep's value. `is_seeded` puts the workload's state straight into the store, or leaves it out where the
+    contender keeps none; otherwise it is streamed.
+    """
+
+    name: str
+    contender: Contender
+    workload: Workload
+    shards: int
+    x: float | None = None
+    is_seeded: bool = False
 
 
 _NONE = {"format": "none"}

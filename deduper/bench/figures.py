@@ -1,4 +1,4 @@
-"""PURE. Numbers of a benchmark: what was measured of a contender in its turns, and what becomes of it."""
+"""PURE. Numbers of a benchmark: the batches of a contender's turns, and their spreads and ratios."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A contender's part of a round: the batch that started its query anew, and those that count.
+    """A contender's part of a round: the batch that restarted its query, and the batches that count.
 
     `load` is the machine's load average (1 min) when the turn began.
     """
@@ -94,14 +94,14 @@ class LaneResult:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Median seconds by phase of the batches that count; none for who tells none."""
+        """Median seconds by phase of the batches that count; none without phases."""
         names: dict[str, None] = {}
         for trigger in self.measured:
             names.update(dict.fromkeys(trigger.phases))
         return {name: statistics.median(trigger.phases.get(name, 0.0) for trigger in self.measured) for name in names}
 
     def to_json(self) -> dict[str, Any]:
-        """Everything raw, and the spreads for who does not want to compute."""
+        """All raw numbers, and the spreads."""
         return {
             **asdict(self),
             "rows_per_second": _spread_json(self.rows_per_second),

@@ -1,8 +1,8 @@
-"""A contender on its workload: its directory, its turns, and what its state takes in the end.
+"""A contender on its workload: its directory, its turns, and the size of its state at the end.
 
 All lanes of a workload read the same files, by hard links in a source directory each. A turn links the batches that
-are next and runs the query until the source is drained, so every turn starts a query anew on the state it left.
-What comes out is counted by others' tests; here it is deleted after each turn.
+are next and runs the query until the source is drained, so every turn restarts the query on the state that it left.
+Other tests count the outputs; here they are deleted after each turn.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from deduper.bench.contenders import CONTENDERS, Contender
+from deduper.bench.contenders import CONTENDERS, Contender, LaneSpec
 from deduper.bench.figures import LaneResult, Trigger, Turn
-from deduper.bench.lane_spec import LaneSpec
 from deduper.bench.workload import PERIOD_HOURS, SCHEMA, Workload
-from deduper.config import PORTS, Config
-from deduper.job import run
-from deduper.progress import BatchProgress
-from deduper.spark_session import end_session, start_session
-from deduper.table_places import table_settings
+from deduper.config.model import Config
+from deduper.config.sections import PORTS
+from deduper.service.job import run
+from deduper.sources.open import session_settings
+from deduper.spark.session import end_session, start_session
+from deduper.window.progress import BatchProgress
+from deduper.window.table_folder import table_folders
 
 _TELL_SECONDS = 20.0
 _SHUFFLE = "spark.sql.shuffle.partitions"
@@ -57,12 +59,12 @@ class Listener(StreamingQueryListener):
         """Nothing to note."""
 
     def take(self, count: int) -> list[dict[str, int]]:
-        """The next `count` batches; Spark tells them from a queue of its own, so they may come a moment later."""
+        """The next `count` batches; Spark reports them from a queue of its own, so they may come a moment later."""
         deadline = time.monotonic() + _TELL_SECONDS
         while len(self.durations) < count and time.monotonic() < deadline:
             time.sleep(0.02)
         if len(self.durations) != count:
-            raise RuntimeError(f"Spark told of {len(self.durations)} batches, {count} were run")
+            raise RuntimeError(f"Spark reported {len(self.durations)} batches, {count} were run")
         taken, self.durations = self.durations, []
         return taken
 
@@ -70,7 +72,7 @@ class Listener(StreamingQueryListener):
 def service_sections(
     contender: Contender, work: Path, workload: Workload, shards: int, *, spark: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The service's config as a file has it: defaults but for what the contender and the benchmark say."""
+    """The service's config as a file has it: defaults, but for the settings of the contender and the benchmark."""
     sections: dict[str, Any] = {
         "name": "bench",
         "source": {
@@ -88,7 +90,7 @@ def service_sections(
             "span": "1h",
             "max_ahead_of_now": "off",
         },
-        # All of the state resident: what does not fit is another measurement.
+        # The whole state is resident: a state that does not fit is another measurement.
         "store": {"url": "rocksdb:state", "shards": shards, "memory": "16GiB", "tables": str(work / "tables")},
         "sinks": {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS},
         "spark": dict(spark),
@@ -111,7 +113,7 @@ def service_config(
 
 
 def _settle(session: SparkSession) -> None:
-    """Nobody pays for what another has left: bytes that are still to be written, a heap that is full."""
+    """Write pending bytes and collect the heap, so that no contender pays for the one before it."""
     os.sync()
     jvm: Any = session._jvm
     jvm.System.gc()
@@ -125,6 +127,7 @@ class Lane:
         self.work = work
         self._inputs = inputs
         self._progress: list[BatchProgress] = []
+        self._ended: list[float] = []
         self._spark = dict(spark)
         self.loaded: tuple[Trigger, ...] = ()
         self.turns: list[Turn] = []
@@ -149,7 +152,7 @@ class Lane:
             self.loaded = tuple(self._run(session, listener, range(workload.load_batches)))
 
     def take_turn(self, session: SparkSession, listener: Listener, round_number: int) -> Turn:
-        """The batches of a round; the first starts the query anew and does not count."""
+        """The batches of a round; the first restarts the query and does not count."""
         _settle(session)
         load = os.getloadavg()[0]
         triggers = self._run(session, listener, self.spec.workload.turn(round_number))
@@ -158,7 +161,7 @@ class Lane:
         return turn
 
     def result(self, group: str) -> LaneResult:
-        """All that was measured."""
+        """All measured batches."""
         spec = self.spec
         return LaneResult(
             name=spec.name,
@@ -187,23 +190,37 @@ class Lane:
                 os.link(path, self.work / "in" / path.name)
         listener.durations.clear()
         self._progress.clear()
+        self._ended.clear()
         if self.spec.contender.is_service:
             run(
                 self.config,
                 once=True,
                 max_batches=None,
                 take_over=False,
-                on_progress=self._progress.append,
+                on_progress=self._note,
                 session=session,
             )
         else:
             self._run_pipeline(session)
-        durations = listener.take(len(numbers))
+        durations = self._durations() if self.spec.contender.is_service else listener.take(len(numbers))
         phases = [progress.phases for progress in self._progress] or [{} for _ in numbers]
         self._forget_outputs()
         return [
             Trigger(workload.batch(number).rows, spent, {name: round(value, 6) for name, value in of_window.items()})
             for number, spent, of_window in zip(numbers, durations, phases, strict=True)
+        ]
+
+    def _note(self, progress: BatchProgress) -> None:
+        self._progress.append(progress)
+        self._ended.append(time.perf_counter())
+
+    def _durations(self) -> list[dict[str, int]]:
+        """From one window's end to the next one's, as Spark's trigger counts: with all work between them."""
+        begun = self._ended[0] - self._progress[0].seconds if self._ended else 0.0
+        whole = [end - start for start, end in pairwise([begun, *self._ended])]
+        return [
+            {"triggerExecution": round(seconds * 1000), "addBatch": round(progress.seconds * 1000)}
+            for seconds, progress in zip(whole, self._progress, strict=True)
         ]
 
     def _run_pipeline(self, session: SparkSession) -> None:
@@ -235,7 +252,7 @@ class Lane:
 
     def _kept(self) -> dict[str, float]:
         """Bytes of pieces on disk and of resident tables, and both by key."""
-        from bucket_store.commit_log import CommitLog
+        from bucket_store.log.commit_log import CommitLog
 
         state = CommitLog.open(self.config.store.path).state
         keys = sum(piece.entries for pieces in state.pieces.values() for piece in pieces)
@@ -252,15 +269,14 @@ class Lane:
         }
 
     def _table_directories(self) -> list[Path]:
-        from bucket_store.commit_log import CommitLog
         from bucket_store.errors import StoreError
+        from bucket_store.log.commit_log import CommitLog
 
         try:
             store_id = CommitLog.open(self.config.store.path).manifest.store_id
         except StoreError:
             return []
-        settings = table_settings(self.config)
-        return [Path(home) / store_id for home in (settings.memory_dir, settings.disk_dir)]
+        return table_folders(self.config, store_id)
 
 
 def _exchanged(rows: DataFrame) -> DataFrame:
@@ -268,7 +284,7 @@ def _exchanged(rows: DataFrame) -> DataFrame:
 
 
 def _widened(rows: DataFrame) -> DataFrame:
-    """With constants of the shape of `_dedup`: what its columns cost, without any judging."""
+    """With constants of the shape of `_dedup`: the cost of its columns, without any judging."""
     text = F.lit("unique").alias("verdict")
     dedup = F.struct(
         text,
@@ -323,9 +339,9 @@ class Engine:
                 end_session(self._session)
 
     def session(self) -> tuple[SparkSession, Listener]:
-        """The session, and who hears of its batches."""
+        """The session, and the listener for its batches."""
         if self._session is None:
-            self._session = self._given or start_session(self._config)
+            self._session = self._given or start_session(self._config.name, session_settings(self._config))
             self._session.streams.addListener(self._listener)
         return self._session, self._listener
 

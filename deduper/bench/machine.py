@@ -1,4 +1,4 @@
-"""What the numbers were measured on: the machine, its load, and the versions of what matters."""
+"""The machine of a run: its facts, its load, and the versions of packages that matter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("deduper", "pyspark", "pyarrow", "numpy", "numba", "rocksdict", "matplotlib")
+_PACKAGES = ("deduper", "pyspark", "pyarrow", "numpy", "numba", "rocksdict")
 
 
 def machine_facts(work: Path) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def _java() -> str:
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else "java"
     with contextlib.suppress(OSError):
-        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
-        return told.strip().split("\n", 1)[0]
+        reported = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
+        return reported.strip().split("\n", 1)[0]
     return "none"
 
 

@@ -1,7 +1,7 @@
 """Turns in rounds: every lane meets the machine in the same states, and a slow minute hits all alike.
 
-A round begins with another lane each time. A lane that fails keeps the turns it had and takes no more part; the others
-go on.
+A round begins with another lane each time. A lane that fails keeps its turns so far and has no more; the others
+continue.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from deduper.bench.contenders import LaneSpec
 from deduper.bench.figures import LaneResult
-from deduper.bench.lane_spec import LaneSpec
 from deduper.bench.lanes import Engine, Lane
-from deduper.spark_errors import innermost_cause
+from deduper.spark.failures import innermost_cause
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def run_rounds(
     spark: Mapping[str, str],
     tell: Callable[[str], None],
 ) -> list[LaneResult]:
-    """Fill the state of every lane, then let them take turns. What they leave behind is removed."""
+    """Fill the state of every lane, then run their turns; remove their folders."""
     lanes = []
     for number, spec in enumerate(specs):
         inputs = work / f"rows-{specs_of(specs).index(spec.workload)}"
@@ -54,7 +54,7 @@ def run_rounds(
 
 
 def turn_order(lanes: Sequence[T], round_number: int) -> list[T]:
-    """Who is when: each round the next one begins, and every second round goes backwards from it."""
+    """The order of a round: each round another lane begins, and every second round runs backwards from it."""
     first = round_number % len(lanes)
     step = 1 if round_number % 2 == 0 else -1
     return [lanes[(first + step * place) % len(lanes)] for place in range(len(lanes))]
@@ -68,7 +68,7 @@ def specs_of(specs: Sequence[LaneSpec]) -> list[object]:
 def _attempt(lane: Lane, action: Callable[[], object], tell: Callable[[str], None]) -> None:
     try:
         action()
-    except Exception as error:  # whatever befalls one contender, the others' numbers stand
+    except Exception as error:  # the failure of one contender leaves the others' numbers valid
         lane.failure = innermost_cause(error) or type(error).__name__
         logger.debug("%s failed", lane.spec.name, exc_info=error)
         tell(f"{lane.spec.name} failed: {lane.failure}")

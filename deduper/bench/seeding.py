@@ -1,8 +1,8 @@
-"""A large state written straight into a store, as the pieces and commit records that the job itself would have made.
+"""A large state written straight into a store, as the pieces and commit records that the job itself would write.
 
 A hundred million keys by streaming take an hour; so this writes a workload's loaded keys through the store's own
-public API: their real digests, computed by Spark with the store's salt, one commit a bucket's slice of keys. What is
-missing against streaming is many small windows: the state lies in few large pieces.
+public API: their real digests, computed by Spark with the store's salt, one commit a bucket's slice of keys. Unlike
+streaming, this leaves few large pieces and not many small windows.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from bucket_store.backend import PieceStore, append_piece, open_backend
-from bucket_store.commit_log import CommitLog
-from bucket_store.log_values import CommitRecord
-from bucket_store.piece import Entries, PieceRef
-from deduper import judging
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import CommitRecord
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import Entries, PieceRef
+from bucket_store.pieces.store import PieceStore, append_piece
 from deduper.bench.workload import Workload
-from deduper.config import Config
-from deduper.digest_columns import fast_digest
-from deduper.digests import shards_of
-from deduper.owner import open_or_create
-from deduper.verdict import bucket_key
+from deduper.config.model import Config
+from deduper.core.digests import shards_of
+from deduper.core.verdict import bucket_key
+from deduper.sources.digest_columns import fast_digest
+from deduper.window import policy
+from deduper.window.recovery import open_or_create
 
 _KEYS_A_COMMIT = 4_000_000
 
@@ -62,7 +63,7 @@ def digests_of(session: SparkSession, config: Config, salt: bytes, first: int, l
 def entries_of(config: Config, bucket: int, digests: NDArray[np.uint64], times_us: NDArray[np.int64]) -> Entries:
     """New keys of one bucket, in the order of a piece, with the columns that the store keeps."""
     order = np.lexsort((digests[:, 1], digests[:, 0]))
-    layout = judging.table_layout(config)
+    layout = policy.table_layout(config)
     return Entries(
         bucket_keys=np.array([bucket], np.int64),
         bucket_starts=np.array([0, len(order)], np.int64),
@@ -85,7 +86,7 @@ def commit_window(
         query_id="bench",
         batch_id=window,
         wall_us=max(time.time_ns() // 1000, log.state.last_wall_us),
-        settings_hash=judging.settings_hash(config),
+        settings_hash=policy.settings_hash(config),
         latest_point=latest_us,
         latest_moved_us=time.time_ns() // 1000,
         counts={"unique": keys, "duplicate": 0, "expired": 0, "error": 0},

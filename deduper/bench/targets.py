@@ -1,14 +1,14 @@
-"""PURE. What the service is to reach, measure by measure, and whether it did."""
+"""PURE. The target of each measure, and whether it was met."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a measure must reach: at least or at most `value`. `family` is the name that `--measure` takes."""
+    """A measure must reach at least or at most `value`. Measures of one `family` come from the same lanes."""
 
     name: str
     family: str
@@ -19,18 +19,18 @@ class Target:
 
     @property
     def shown(self) -> str:
-        """As a person writes it."""
+        """The bound with its unit."""
         return f"{'≥' if self.at_least else '≤'} {shown(self.value, self.unit)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What was reached of a target; `value` None says that it could not be measured, and `remark` then why.
+    """The value of a measure. Without a value it was not measured, and `remark` says why.
 
-    `bar` is what it is held against where that depends on the run itself; otherwise the target's own value.
+    `bar` replaces the target's own value where the bound depends on the run.
     """
 
-    name: str
+    target: Target
     value: float | None
     remark: str = ""
     bar: float | None = None
@@ -40,14 +40,21 @@ class Reached:
         """None when it was not measured."""
         if self.value is None:
             return None
-        target = TARGETS[self.name]
-        bar = target.value if self.bar is None else self.bar
-        return self.value >= bar if target.at_least else self.value <= bar
+        bar = self.target.value if self.bar is None else self.bar
+        return self.value >= bar if self.target.at_least else self.value <= bar
 
     def to_json(self) -> dict[str, Any]:
         """With its target."""
-        target = TARGETS[self.name]
-        return {**asdict(self), "text": target.text, "target": target.shown, "unit": target.unit, "met": self.is_met}
+        return {
+            "name": self.target.name,
+            "value": self.value,
+            "remark": self.remark,
+            "bar": self.bar,
+            "text": self.target.text,
+            "target": self.target.shown,
+            "unit": self.target.unit,
+            "met": self.is_met,
+        }
 
 
 def shown(value: float, unit: str) -> str:
@@ -69,21 +76,7 @@ TARGETS = {
         Target("small-batch", "small-batch", "trigger time of 1,000 rows against pass-through", False, 1.5, "x"),
         Target("clock", "clock", "trigger time, clock: arrival against batch", False, 1.10, "x"),
         Target("lookup", "lookup", "trigger time, all_live against own_bucket", False, 1.25, "x"),
-        Target("drop-small-bucket", "drop-bucket", "letting go of an expired bucket of 1 M keys", False, 10.0, "ms"),
-        Target("drop-large-bucket", "drop-bucket", "letting go of a large expired bucket", False, 10.0, "ms"),
-        Target("restart-warm", "restart", "restart to the first commit, warm tables, against empty", False, 1.1, "x"),
-        Target("restart-cold", "restart", "restart to the first commit, cold, above empty", False, 10.0, "s"),
-        Target("compiled-at-run", "first-batch", "kernels compiled by a process after the first one", False, 0.0, ""),
-        Target(
-            "first-judging", "first-batch", "first kernel calls in a forked worker above later ones", False, 5.0, "ms"
-        ),
-        Target("cores", "cores", "speed-up from 1 to 2 cores", True, 1.7, "x"),
     )
 }
 
 FAMILIES = tuple(dict.fromkeys(target.family for target in TARGETS.values()))
-
-
-def verdict(reached: Reached) -> str:
-    """The last column of the table."""
-    return {True: "met", False: "NOT MET", None: "not measured"}[reached.is_met]

@@ -3,12 +3,12 @@
 A string key, an event time that is a function of the key (a repeated key has the time of its first copy), a payload of
 letters. Three kinds of batches, numbered through:
 
-    load       only new keys, until the state has as many as it should; not measured
-    restart    the first of a turn, with which a query starts anew: as the others, and not measured
+    load       only new keys, until the state has its number of keys; not measured
+    restart    the first of a turn, which restarts a query: as the others, and not measured
     measured   a part repeats keys from anywhere in the live state, the rest is new
 
 The loaded keys spread over `state_hours` of event time, so that a bucket span of an hour gives that many buckets; each
-measured batch goes on by `batch_minutes`.
+measured batch adds `batch_minutes`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOAD_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch of a workload: its number, what it is for, rows, the first of its new keys and how many are new."""
+    """A batch of a workload: its number, kind, rows, the first of its new keys and their number."""
 
     number: int
     kind: str
@@ -46,7 +46,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What the rows look like; `duplicates` is a share of the measured rows."""
+    """The shape of the rows; `duplicates` is a share of the measured rows."""
 
     batch_rows: int = 1_000_000
     state_keys: int = 5_000_000
@@ -114,7 +114,7 @@ class Workload:
         )
 
     def write(self, directory: Path, number: int) -> list[Path]:
-        """The files of a batch, in source order by their times; made once, and found there afterwards."""
+        """The files of a batch, in source order by their times; written once, and reused afterwards."""
         paths = [directory / f"{number:05d}-{part}.parquet" for part in range(self.files_a_batch)]
         if all(path.exists() for path in paths):
             return paths
@@ -133,7 +133,7 @@ class Workload:
         return rows - int(rows * self.duplicates) if self.loaded_keys else rows
 
     def _least_live(self, batch: Batch) -> int:
-        """The least key that is sure to be remembered when the batch comes: an hour is left to the bucket's end."""
+        """The least key that is still remembered when the batch comes, with an hour left to the bucket's end."""
         ends = self.times_us(np.array([batch.first_key + batch.new_keys]))[0]
         oldest = ends - (PERIOD_HOURS - 1) * _HOUR_US
         keys = np.linspace(0, batch.first_key - 1, 4097).astype(np.int64)
@@ -148,7 +148,7 @@ class Workload:
 
 
 def key_texts(keys: NDArray[np.int64]) -> Any:
-    """The dedup keys of key numbers; `seeding` says the same to Spark."""
+    """The dedup keys of key numbers; `seeding` has the same expression for Spark."""
     numbers = pc.utf8_lpad(pc.cast(pa.array(keys), pa.string()), 12, "0")
     tails = pc.cast(pa.array(keys * 7919 % 1_000_003), pa.string())
     return pc.binary_join_element_wise("user", numbers, tails, "-")

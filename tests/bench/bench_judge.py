@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from bucket_store.matches import Matches
-from deduper import batch, clock
-from deduper.batch import JudgeRules, ShardRows, judge_shard
-from deduper.clock import POSITION_BITS, ClockRules, PartitionClock
+from bucket_store.tables.matches import Matches
+from deduper.core import clock
+from deduper.core import judge as batch
+from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock
+from deduper.core.judge import JudgeRules, ShardRows, judge_shard
 
 ROWS = 250_000
 SEED = 7

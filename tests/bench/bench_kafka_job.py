@@ -46,12 +46,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from deduper import kafka_jars
-from deduper.config import PORTS, Config
-from deduper.job import run
-from deduper.progress import BatchProgress
-from deduper.spark_session import start_session
+from deduper.config.model import Config
+from deduper.config.sections import PORTS
+from deduper.service.job import run
+from deduper.sources.open import session_settings
+from deduper.spark import kafka_jars
+from deduper.spark.session import start_session
 from deduper.units import parse_duration
+from deduper.window.progress import BatchProgress
 from tests.bench.kafka_load import MALFORMED_EVERY, SCHEMA, records
 from tests.bench.spark_clock import (
     _CHANGELOG,
@@ -539,7 +541,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "load_before": os.getloadavg(),
     }
     with Broker(root / "broker", heap="768m", fast_start=False) as broker:
-        session = start_session(base)
+        session = start_session(base.name, session_settings(base))
         try:
             scene = Scene(broker, session, root, arguments.batch)
             if not arguments.skip_throughput:

@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bucket_store import kernels
-from bucket_store.backend import append_piece, open_backend
-from bucket_store.manager import ShardTables, TableLayout, TableSettings
-from bucket_store.piece import BucketEntries, Entries, PieceRef
-from bucket_store.table_file import capacity_for, create_table, file_bytes, open_table
-from bucket_store.view import ShardView
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import BucketEntries, Entries, PieceRef
+from bucket_store.pieces.store import append_piece
+from bucket_store.tables import kernels
+from bucket_store.tables.manager import ShardTables, TableLayout, TableSettings
+from bucket_store.tables.table_file import capacity_for, create_table, file_bytes, open_table
+from bucket_store.tables.view import ShardView
 
 SEED = 7
 RUNS = 5
@@ -125,7 +126,7 @@ def manager_figures(directory: Path, rng: np.random.Generator, memory: str | Non
             pieces.read(refs[-1])
             print(f"{scheme}: read back {1e3 * (time.perf_counter() - began):.1f} ms")
 
-        view = ShardView(STORE_ID, "bench", 0, RUNS, tuple(refs), None, None)
+        view = ShardView(STORE_ID, "bench", ((-1, b"bench"),), 0, RUNS, tuple(refs), None, None)
         with ShardTables.open(settings, pieces, view) as tables:
             tables.load(range(4))
             counters = tables.counters

@@ -53,10 +53,10 @@ from typing import Any
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from deduper import kafka_jars
-from deduper.config import PORTS
-from deduper.config_file import load_config
-from deduper.process_memory import anonymous_bytes
+from deduper.config.load import load_config
+from deduper.config.sections import PORTS
+from deduper.service.process_memory import anonymous_bytes
+from deduper.spark import kafka_jars
 from tests.bench.kafka_load import SCHEMA
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope

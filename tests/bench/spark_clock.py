@@ -13,9 +13,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from bucket_store.commit_log import CommitLog
-from deduper.config import Config
-from deduper.table_places import table_settings
+from bucket_store.log.commit_log import CommitLog
+from deduper.config.model import Config
+from deduper.window.table_folder import table_folders
 
 _PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 _SPARK_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -43,10 +43,8 @@ class Durations(StreamingQueryListener):
 
 
 def tables_of(config: Config) -> list[Path]:
-    """Where the resident tables of a job's store lie, and no other's: all jobs of a machine share the folders above."""
-    tables = table_settings(config)
-    store_id = CommitLog.open(config.store.path).manifest.store_id
-    return [Path(directory) / store_id for directory in sorted({tables.memory_dir, tables.disk_dir})]
+    """Where the resident tables of a job's store lie."""
+    return table_folders(config, CommitLog.open(config.store.path).manifest.store_id)
 
 
 def remove_tables(config: Config) -> None:

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
-from bucket_store.durable import LOCAL
+from bucket_store.filesystem import LOCAL
 
 
 class FaultyFiles:

@@ -7,28 +7,34 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import test_format_files
-import test_log_record
-import test_marks
-import test_sources_file
-from damage import Format, Read
-from table_samples import STORE_ID
-
-from bucket_store.commit_log import CommitLog
-from bucket_store.durable import LOCAL
-from bucket_store.generation import GenerationHeader, _read_header, _write_header
-from bucket_store.heartbeat import HeartBeat, read_beat
-from bucket_store.log_record import decode_record, encode_record, record_name
-from bucket_store.manifest import read_manifest
-from bucket_store.marks import decode_intent, encode_intent, read_intents, read_published, write_intent
-from bucket_store.matches import TableLayout
-from bucket_store.piece import dump_piece
-from bucket_store.profile_file import Profiles, WindowProfile, read_profiles
-from bucket_store.sealed import seal, unseal
-from bucket_store.sources_file import decode_sources, encode_sources, read_sources, write_sources
-from bucket_store.table_file import create_table, open_table
+from bucket_store.filesystem import LOCAL
+from bucket_store.framing import frame, unframe
+from bucket_store.log.codec import decode_record, encode_record, record_name
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.heartbeat import HeartBeat, read_beat
+from bucket_store.log.judged_files import JudgedFiles, encode_judged, judged_ref, read_judged
+from bucket_store.log.manifest import read_manifest
+from bucket_store.log.marks import decode_intent, encode_intent, read_intents, read_published, write_intent
+from bucket_store.log.profile import Profiles, WindowProfile, read_profiles
+from bucket_store.log.sources_archive import archive_ref, encode_archive, read_archive
+from bucket_store.log.sources_file import (
+    FOLDED_DIRECTORY,
+    decode_sources,
+    encode_sources,
+    read_sources,
+    write_sources,
+)
+from bucket_store.pieces.piece import dump_piece
+from bucket_store.tables.generation import GenerationHeader, _read_header, _write_header
+from bucket_store.tables.matches import TableLayout
+from bucket_store.tables.table_file import create_table, open_table
+from tests.bucket_store import test_format_files
+from tests.bucket_store.damage import Format, Read
+from tests.bucket_store.log import test_log_record, test_marks, test_sources_file
+from tests.bucket_store.table_samples import STORE_ID
 
 PIECES = Path(__file__).parent / "data"
+LINEAGE = tuple((first, bytes(range(first, first + 16))) for first in range(10))
 LOG_FILES = test_format_files.FILES
 COMMITTED_PIECES = ("piece-v1-all-columns", "piece-v1-digests", "piece-v1-float")
 
@@ -48,10 +54,14 @@ class Instead:
 
 
 def committed_formats() -> list[Format]:
-    """Version 1 as it lies in the repository: what was written once must be guarded for ever."""
+    """Versions 1 and 2 as they lie in the repository: what was written once must be guarded for ever."""
     found = [
         Format(name, (LOG_FILES / f"{name}.bin").read_bytes(), decode, is_absent=name == "intent")
         for name, decode in test_format_files.DECODE.items()
+    ]
+    found += [
+        Format(f"{name} of version 2", (test_format_files.FILES_OF_2 / f"{name}.bin").read_bytes(), decode)
+        for name, decode in test_format_files.DECODE_OF_2.items()
     ]
     found += [
         Format(name, (PIECES / f"{name}.bin").read_bytes(), _dump, file="segment", offset=1000, version_at=8)
@@ -66,8 +76,8 @@ def committed_formats() -> list[Format]:
 
 def generated_formats(directory: Path) -> list[Format]:
     """What the product writes today, below a new directory, read by the functions that a job reads it with."""
-    sealed = seal(b"TESTTEST", 1, b"body")
-    found = [Format("seal", sealed, lambda bad: unseal(bad, magic=b"TESTTEST", version=1, file="f"))]
+    framed = frame(b"TESTTEST", 1, b"body")
+    found = [Format("seal", framed, lambda bad: unframe(bad, magic=b"TESTTEST", version=1, file="f"))]
     for kind, record in test_log_record.SAMPLES.items():
         number = record.number
         found.append(Format(f"{kind} record", encode_record(record), _record_reader(number), file="log/x"))
@@ -98,6 +108,12 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
     newest_snapshot, newest = 3, log.state.next_number - 1
     write_intent(root, test_marks.INTENT)
     ref = write_sources(root, window=3, epoch=1, attempt=0, partitions=partitions)
+    archive = archive_ref("a.archive", {3: partitions}, encode_archive({3: partitions}))
+    judged = JudgedFiles.empty("/in").joined({(1, 2): (3, 4), (1, 5): (6, 7)}, "/in")
+    table = judged_ref("a.judged", 3, judged, encode_judged(3, judged))
+    (root / FOLDED_DIRECTORY).mkdir()
+    (root / FOLDED_DIRECTORY / archive.name).write_bytes(encode_archive({3: partitions}))
+    (root / FOLDED_DIRECTORY / table.name).write_bytes(encode_judged(3, judged))
     HeartBeat(root, "host:1").beat()
     Profiles(root).add(WindowProfile(2, 1, 5, 1000, 1.5, {"judge": 1.25, "publish": 0.25}))
 
@@ -115,6 +131,8 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
         of(f"log/{record_name(newest)}", opened),
         of(f"intents/{test_marks.INTENT.epoch:06d}", lambda fs: read_intents(root, fs=fs) or None, is_absent=True),
         of(f"sources/{ref.name}", lambda fs: read_sources(root, 3, ref, fs=fs)),
+        of(f"{FOLDED_DIRECTORY}/{archive.name}", lambda fs: read_archive(root, archive, fs=fs)),
+        of(f"{FOLDED_DIRECTORY}/{table.name}", lambda fs: read_judged(root, table, fs=fs).size_bytes.tolist()),
         of("heartbeat", lambda fs: read_beat(root, fs=fs), is_absent=True),
         of("profile", lambda fs: read_profiles(root, fs=fs) or None, is_absent=True),
     ]
@@ -122,7 +140,7 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
 
 def _files_of_tables(directory: Path) -> list[Format]:
     directory.mkdir()
-    _write_header(directory, GenerationHeader(STORE_ID, "inc", "boot", bytes(range(16)), 5, 1000, False))
+    _write_header(directory, GenerationHeader(STORE_ID, "boot", bytes(range(16)), 5, LINEAGE, 1000, False))
     header = directory / "header"
     whole = header.read_bytes()
     used = len(whole.rstrip(b"\0"))

@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bucket_store.log_record import ClaimRecord, CollationRecord, CommitRecord, DeletionRecord, OutputFile, SourcesRef
-from bucket_store.log_state import LogState, fold
-from bucket_store.log_values import Body, LogRecord, Snapshot
-from bucket_store.piece import PieceRef
+from bucket_store.log.codec import ClaimRecord, CommitRecord, CompactionRecord, DeletionRecord, OutputFile, SourcesRef
+from bucket_store.log.records import ArchiveRef, Body, JudgedRef, LogRecord, Snapshot, SourcesFoldRecord
+from bucket_store.log.state import LogState, fold
+from bucket_store.pieces.piece import PieceRef
 
 NONCE = bytes(range(16))
 
@@ -123,6 +123,17 @@ def commits(draw: st.DrawFn, window: int, epoch: int) -> CommitRecord:
 
 
 @st.composite
+def folds(draw: st.DrawFn, state: LogState, number: int) -> SourcesFoldRecord:
+    """A random fold of sources after this state."""
+    first = 0 if state.judged is None else state.judged.through_window
+    through = draw(st.integers(first, state.next_window - 1))
+    named = [window for window in state.sources if window <= through]
+    archive = ArchiveRef(f"{number}.archive", named[0], named[-1], draw(u64), draw(u64)) if named else None
+    judged = JudgedRef(f"{number}.judged", through, draw(u64), draw(u64), draw(u64))
+    return SourcesFoldRecord(through, archive, draw(st.none() | st.just(judged)), draw(st.integers(0, 2**60)))
+
+
+@st.composite
 def logs(draw: st.DrawFn, max_records: int = 24) -> list[LogRecord]:
     """A random log from record 0 on, with a snapshot at every fourth number."""
     state = LogState()
@@ -130,22 +141,27 @@ def logs(draw: st.DrawFn, max_records: int = 24) -> list[LogRecord]:
     for number in range(draw(st.integers(1, max_records))):
         live = [ref for refs in state.pieces.values() for ref in refs]
         kinds = ["claim", "commit", "commit", "commit"] + (["deletion", "collation"] if live else [])
+        kinds += ["fold"] if state.next_window else []
         kind = draw(st.sampled_from(kinds))
         body: Body
         if number % 4 == 0:
             body = Snapshot(state)
         elif state.epoch == 0 or kind == "claim":
-            body = ClaimRecord(state.epoch + draw(st.integers(1, 3)), draw(texts), draw(st.integers(0, 2**60)))
+            epoch = state.epoch + draw(st.integers(1, 3))
+            body = ClaimRecord(epoch, draw(texts), draw(st.integers(0, 2**60)), draw(texts))
         elif kind == "commit":
             body = draw(commits(state.next_window, state.epoch))
         elif kind == "deletion":
             leaving = draw(st.lists(st.sampled_from(live), unique=True, min_size=1))
-            body = DeletionRecord(tuple(leaving), draw(st.integers(0, 2**60)), max(p.last_window for p in leaving))
+            through = max(piece.last_window for piece in leaving)
+            body = DeletionRecord(tuple(leaving), draw(st.integers(0, 2**60)), through, draw(st.booleans()))
+        elif kind == "fold":
+            body = draw(folds(state, number))
         else:
             shard = draw(st.sampled_from(sorted(state.pieces)))
             merged = state.pieces[shard][: draw(st.integers(1, 4))]
             added = piece(merged[0].first_window, shard, last=merged[-1].last_window, tag=f"-{number}")
-            body = CollationRecord(merged, (added,), draw(st.integers(0, 2**60)))
+            body = CompactionRecord(merged, (added,), draw(st.integers(0, 2**60)))
         record = LogRecord(
             number,
             state.epoch,

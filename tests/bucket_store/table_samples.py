@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bucket_store.backend import PieceStore, append_piece
-from bucket_store.manager import TableLayout
-from bucket_store.piece import Entries, PieceRef
-from bucket_store.view import ShardView
+from bucket_store.lineage import Lineage
+from bucket_store.pieces.piece import Entries, PieceRef
+from bucket_store.pieces.store import PieceStore, append_piece
+from bucket_store.tables.manager import TableLayout
+from bucket_store.tables.view import ShardView
 
 STORE_ID = "5a" * 16
+FOLDER = f"{STORE_ID}-0000beef"
+BORN: Lineage = ((-1, b"born"), (0, b"the first owner"))
 
 Key = tuple[int, int]
 Remembered = tuple[int | float, int, int]  # expiry, origin, window
@@ -46,7 +49,7 @@ class Shard:
     pieces: PieceStore
     layout: TableLayout
     shard: int = 0
-    incarnation: str = "first"
+    lineage: Lineage = BORN
     refs: list[PieceRef] = field(default_factory=list)
     next_window: int = 0
     model: dict[tuple[int, Key], Remembered] = field(default_factory=dict)
@@ -67,8 +70,16 @@ class Shard:
     def view(self, *, live_from: int | None = None, expiry_point: int | float | None = None) -> ShardView:
         """What a task of the next window is given."""
         return ShardView(
-            STORE_ID, self.incarnation, self.shard, self.next_window, tuple(self.refs), live_from, expiry_point
+            STORE_ID, FOLDER, self.lineage, self.shard, self.next_window, tuple(self.refs), live_from, expiry_point
         )
+
+    def claim(self, nonce: bytes) -> None:
+        """Another owner from here on."""
+        self.lineage = (*self.lineage, (self.next_window, nonce))
+
+    def copy(self) -> Shard:
+        """The same committed life, to go on by itself; the pieces lie in the same backend."""
+        return replace(self, refs=list(self.refs), model=dict(self.model))
 
     def _append(
         self, rows: dict[tuple[int, Key], Remembered], first: int, last: int, *, windows: bool = False

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from damage import (
+
+import bucket_store
+from tests.bucket_store.damage import (
     Format,
     all_bits,
     assert_flips_are_found,
@@ -17,9 +19,7 @@ from damage import (
     little_room,
     some_bits,
 )
-from format_samples import committed_formats, generated_formats
-
-import bucket_store
+from tests.bucket_store.format_samples import committed_formats, generated_formats
 
 LEAST_FLIPS = 32_768
 SOURCES = Path(bucket_store.__file__).parent
@@ -69,7 +69,7 @@ def test_all_damage_to_every_format_is_found(formats: list[Format]) -> None:
 
 def test_every_format_of_a_store_is_among_them(formats: list[Format]) -> None:
     """A magic that the product writes and that nothing here reads would go unguarded."""
-    sources = "".join(path.read_text() for path in SOURCES.glob("*.py"))
+    sources = "".join(path.read_text() for path in SOURCES.rglob("*.py"))
     magics = {ast.literal_eval(found) for found in re.findall(r"^\w*MAGIC = (b\"[^\"]+\")$", sources, re.MULTILINE)}
     magics -= {b"BSFRAME1"}  # see test_flips_in_segments
     assert len(magics) >= 8

@@ -10,20 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import flip, little_room
-from table_samples import Shard, digests_of
-from test_manager import FULL, make_settings, make_shard
-from test_piece import encode, small
 
-from bucket_store import piece_reader, rocksdb_backend
-from bucket_store.backend import PieceLocation, open_backend
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
-from bucket_store.file_backend import FilePieces
-from bucket_store.manager import Matches, ShardTables
-from bucket_store.merge_lookup import find_in_parts
-from bucket_store.piece import dump_piece
-from bucket_store.piece_reader import PieceReader
-from bucket_store.rocksdb_backend import RocksPieces
+from bucket_store.pieces import reader as piece_reader
+from bucket_store.pieces import rocksdb_backend
+from bucket_store.pieces.file_backend import FilePieces
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import dump_piece
+from bucket_store.pieces.reader import PieceReader
+from bucket_store.pieces.rocksdb_backend import RocksPieces
+from bucket_store.pieces.store import PieceLocation
+from bucket_store.tables.manager import Matches, ShardTables
+from bucket_store.tables.merge_lookup import find_in_parts
+from tests.bucket_store.damage import flip, little_room
+from tests.bucket_store.pieces.test_piece import encode, small
+from tests.bucket_store.table_samples import Shard, digests_of
+from tests.bucket_store.tables.test_manager import FULL, make_settings, make_shard
 
 _STATE = range(8, 16)
 """Where a frame's state stands; no checksum covers it."""

@@ -1,24 +1,27 @@
-"""Files of format version 1 that were written once and must be read, and written, the same for ever.
+"""Files of format versions 1 and 2 that were written once and must be read, and written, the same for ever.
 
-Beside every `.bin` lies the `.txt` that it must give. A new version gets a directory of its own; this one never
-changes.
+Beside every `.bin` lies the `.txt` that it must give. A new version gets a directory of its own; these never change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from pprint import pformat
 from typing import Any
 
 import pytest
 
-from bucket_store.log_record import decode_record, encode_record
-from bucket_store.manifest import decode_manifest, encode_manifest
-from bucket_store.marks import Published, decode_intent, encode_intent, prepare_published, read_published
-from bucket_store.sources_file import decode_sources, encode_sources
+from bucket_store.log.codec import decode_record, encode_record
+from bucket_store.log.judged_files import decode_judged, encode_judged
+from bucket_store.log.manifest import decode_manifest, encode_manifest
+from bucket_store.log.marks import Published, decode_intent, encode_intent, prepare_published, read_published
+from bucket_store.log.sources_archive import decode_archive, encode_archive
+from bucket_store.log.sources_file import decode_sources, encode_sources
 
 FILES = Path(__file__).parent.parent / "data" / "log_v1"
+FILES_OF_2 = FILES.with_name("log_v2")
 
 DECODE: dict[str, Callable[[bytes], Any]] = {
     "claim": lambda data: decode_record(data, number=1, file="f"),
@@ -29,6 +32,11 @@ DECODE: dict[str, Callable[[bytes], Any]] = {
     "manifest": lambda data: decode_manifest(data, file="f"),
     "intent": lambda data: decode_intent(data, file="f"),
     "sources": lambda data: decode_sources(data, window=3, file="f"),
+}
+DECODE_OF_2 = {name: DECODE[name] for name in ("claim", "deletion", "snapshot")} | {
+    "fold": lambda data: decode_record(data, number=3, file="f"),
+    "archive": lambda data: decode_archive(data, file="f"),
+    "judged": lambda data: decode_judged(data, file="f"),
 }
 ENCODE: dict[str, Callable[[Any], bytes]] = {
     "manifest": encode_manifest,
@@ -44,6 +52,25 @@ def test_a_file_of_version_1_says_what_it_said(name: str) -> None:
     value = DECODE[name](data)
     assert pformat(value, width=118) + "\n" == (FILES / f"{name}.txt").read_text()
     assert ENCODE.get(name, encode_record)(value) == data
+
+
+@pytest.mark.parametrize("name", ["claim", "deletion", "snapshot", "fold"])
+def test_a_record_of_version_2_says_what_it_said(name: str) -> None:
+    """As above, with the fields that version 1 has not."""
+    data = (FILES_OF_2 / f"{name}.bin").read_bytes()
+    assert data[8:10] == b"\x02\x00"
+    record = DECODE_OF_2[name](data)
+    assert pformat(asdict(record), width=118) + "\n" == (FILES_OF_2 / f"{name}.txt").read_text()
+    assert encode_record(record) == data
+
+
+@pytest.mark.parametrize("name", ["archive", "judged"])
+def test_a_folded_file_says_what_it_said(name: str) -> None:
+    """Version 1 of both."""
+    data = (FILES_OF_2 / f"{name}.bin").read_bytes()
+    value = DECODE_OF_2[name](data)
+    assert pformat(value, width=118) + "\n" == (FILES_OF_2 / f"{name}.txt").read_text()
+    assert (encode_archive(value) if name == "archive" else encode_judged(*value)) == data
 
 
 def test_a_published_mark_of_version_1_says_what_it_said(tmp_path: Path) -> None:

@@ -16,13 +16,18 @@ from pathlib import Path
 def main() -> None:
     """The command line, in a hurry. Imports here: an interrupt among them ends as one of the command itself does."""
     try:
-        from bucket_store.commit_log import CommitLog
-        from deduper import cli, job, window_run, write_task
+        from bucket_store.log.commit_log import CommitLog
+        from deduper.cli import main as cli
+        from deduper.service import job
+        from deduper.sources.files import folding
+        from deduper.tasks import write
+        from deduper.window import runner
     except KeyboardInterrupt:
         sys.exit(130)
-    write_task._WRITER_BYTES = 1
-    window_run._DELETION_BATCH = 1
-    window_run._DELETION_GRACE_US = 0
+    write._WRITER_BYTES = 1
+    runner._DELETION_BATCH = 1
+    runner._DELETION_GRACE_US = 0
+    folding.FOLD_WINDOWS = 3
     CommitLog.delete_folded.__kwdefaults__["grace_us"] = 0
     if "CRASH_CLOCK" in os.environ:
         job.run.__kwdefaults__["clock"] = lambda: int(Path(os.environ["CRASH_CLOCK"]).read_text())

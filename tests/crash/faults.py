@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from bucket_store.commit_log import CommitLog
-from bucket_store.log_values import CommitRecord
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import CommitRecord
 from tests.crash import ledger
-from tests.crash.calm import VARIANTS, Calm
 from tests.crash.kills import Kill, points
 from tests.crash.scene import ROOT, Scene, wait_until
+from tests.crash.undisturbed import VARIANTS, Undisturbed
 from tests.processes import is_frozen
 
 _ROOM = "48m"
@@ -73,14 +73,14 @@ def read_only(directory: Path) -> Iterator[None]:
         subprocess.run([part.format("rw") for part in remount], check=True)
 
 
-def no_room(variant: str, calm: Calm, directory: Path) -> None:
-    """Store, outputs or checkpoint without room or read-only: exit code 1 and a message that names the place.
+def no_room(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
+    """Store or outputs without room or read-only: exit code 1 and a message that names the place.
 
     Without room for tables the job goes on. Once there is room again, a start goes on as if nothing had been.
     """
     rng = random.Random(ledger.SEED)
     state, out, tables = directory / "state", directory / "out", directory / "tables"
-    with mounted(state, state / "checkpoint", out, tables):
+    with mounted(state, out, tables):
         scene = Scene(directory, **VARIANTS[variant]).make()
         try:
             judging = ["window.1.intent", "stage.written", "window.2.judged"]
@@ -88,17 +88,16 @@ def no_room(variant: str, calm: Calm, directory: Path) -> None:
                 (full, state, None),
                 (full, state, rng.choice(judging)),
                 (full, out, "window.1.intent"),
-                (full, state / "checkpoint", "window.7.checkpoint"),
                 (read_only, state, None),
                 (read_only, state, rng.choice(["window.0.batch", *judging, "window.3.synced"])),
                 (read_only, out, rng.choice(["window.1.intent", "window.4.committed"])),
             ):
                 _is_told_of(scene, what, place, point)
-                scene.check_nothing_is_public_twice(calm.outcome(variant))
+                scene.check_nothing_is_public_twice(undisturbed.outcome(variant))
             with full(tables):
                 assert scene.run("--set", "store.memory=1KiB") == 0, scene.output()
             assert scene.run() == 0, scene.output()
-            scene.check_is_as_if_undisturbed(calm.outcome(variant))
+            scene.check_is_as_if_undisturbed(undisturbed.outcome(variant))
         finally:
             scene.clean_up()
 
@@ -190,7 +189,7 @@ def _written(moment: datetime, by: str) -> str | int:
     return moment.isoformat() if by == "event_time" else int(moment.timestamp())
 
 
-def gc_dies(variant: str, calm: Calm, directory: Path) -> None:
+def gc_dies(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
     """`deduper gc --delete` killed at each of its points after a crash, and run to its end; then the job goes on."""
     rng = random.Random(ledger.SEED)
     scene = Scene(directory, **VARIANTS[variant]).make()
@@ -208,7 +207,7 @@ def gc_dies(variant: str, calm: Calm, directory: Path) -> None:
         assert _gc(scene) == 0, scene.output()
         scene.check_store()
         assert scene.run() == 0, scene.output()
-        scene.check_is_as_if_undisturbed(calm.outcome(variant))
+        scene.check_is_as_if_undisturbed(undisturbed.outcome(variant))
     finally:
         scene.clean_up()
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deduper import kafka_jars
+from deduper.spark import kafka_jars
 from tests.crash.scene import Scene
 from tests.services.jars import connector_jars
 from tests.services.kafka_broker import Broker

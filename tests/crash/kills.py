@@ -15,10 +15,10 @@ import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bucket_store.commit_log import CommitLog
+from bucket_store.log.commit_log import CommitLog
 from tests.crash import ledger
-from tests.crash.calm import VARIANTS, Calm
 from tests.crash.scene import DELETE, FORGET, MANY_WINDOWS, ROOT, TEAR, Scene
+from tests.crash.undisturbed import VARIANTS, Undisturbed
 
 KILLED = -signal.SIGKILL
 DRIVER, MACHINE, JVM, WORKER = "driver", "machine", "jvm", "worker"
@@ -53,6 +53,8 @@ AGED = {
     "piece.deleted": 3,
     "piece.file.gone": 4,
     "log.folded": 2,
+    "sources.archived": 4,
+    "sources.folded": 4,
 }
 # What leaves behind what a start at this point can find.
 HELPERS = {"stage.discarded": "window.2.judged", "sources.removed": "window.3.durable"}
@@ -117,7 +119,8 @@ def planned(rng: random.Random, *, everyone: bool) -> dict[str, tuple[str, list[
 def met_by_workers(variant: str) -> set[str]:
     """The points that are met while windows run: all but those of starts."""
     # A file dies wholly when an epoch has passed, and a run has one epoch only.
-    never = {*STARTS, *OTHERS, "piece.file.gone"}
+    # Sources are folded beside the windows, at no moment that a worker's death could be told by.
+    never = {*STARTS, *OTHERS, "piece.file.gone", "sources.archived", "sources.folded"}
     return {point for point in points() if point not in never and ONLY_ON.get(point, variant) == variant}
 
 
@@ -143,10 +146,10 @@ def at_random(rng: random.Random, wanted: int) -> dict[str, tuple[str, list[Kill
 class Chain:
     """The kills of one story, over as many jobs as it takes."""
 
-    def __init__(self, variant: str, kills: list[Kill], calm: Calm, directory: Path) -> None:
+    def __init__(self, variant: str, kills: list[Kill], undisturbed: Undisturbed, directory: Path) -> None:
         self._variant = variant
         self._waiting = list(kills)
-        self._calm = calm
+        self._calm = undisturbed
         self._directory = directory
         self._missed: dict[Kill, int] = {}
         self._may_miss = directory.name.startswith("random")
@@ -183,9 +186,9 @@ class Chain:
     def _break(self, scene: Scene, what: str) -> None:
         {
             "": lambda: None,
-            FORGET: scene.forget_last_commit,
-            DELETE: scene.delete_checkpoint,
-            TEAR: scene.tear_checkpoint,
+            FORGET: scene.delete_mark,
+            DELETE: scene.delete_intents,
+            TEAR: scene.tear_intent,
         }[what]()
         if what:
             scene.log.append(what)
@@ -227,12 +230,12 @@ def _has_unnamed_sources(scene: Scene) -> bool:
     return directory.is_dir() and any(path.name not in named for path in directory.iterdir() if path.name[0] != ".")
 
 
-def chain_of_kills(variant: str, kills: list[Kill], calm: Calm, directory: Path) -> None:
+def chain_of_kills(variant: str, kills: list[Kill], undisturbed: Undisturbed, directory: Path) -> None:
     """Kill, start again, kill; then to the end."""
-    Chain(variant, kills, calm, directory).tell()
+    Chain(variant, kills, undisturbed, directory).tell()
 
 
-def workers_die(variant: str, calm: Calm, directory: Path) -> None:
+def workers_die(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
     """At every point a worker is killed, or its task fails, once; Spark tries again, and the run does not notice."""
     rng = random.Random(ledger.SEED + zlib.crc32(variant.encode()))
     scene = Scene(directory, master=f"local[2,{_TASK_FAILURES}]", **VARIANTS[variant]).make(MANY_WINDOWS)
@@ -252,9 +255,9 @@ def workers_die(variant: str, calm: Calm, directory: Path) -> None:
         for point in met:
             ledger.note_kill(point, WORKER if "=kill" in armed[point] else "task", variant)
         assert met == armed.keys(), f"never met: {armed.keys() - met}"
-        scene.check_nothing_is_public_twice(calm.outcome(variant, MANY_WINDOWS))
+        scene.check_nothing_is_public_twice(undisturbed.outcome(variant, MANY_WINDOWS))
         # What the dead have left goes with the next start.
         assert scene.run() == 0, scene.output()
-        scene.check_is_as_if_undisturbed(calm.outcome(variant, MANY_WINDOWS))
+        scene.check_is_as_if_undisturbed(undisturbed.outcome(variant, MANY_WINDOWS))
     finally:
         scene.clean_up()

@@ -18,15 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from bucket_store import failpoints
-from bucket_store.commit_log import CommitLog
 from bucket_store.errors import StoreError
-from deduper import checkpoint
-from deduper.config import Config
-from deduper.config_file import load_config
-from deduper.judging import fixed_settings
-from deduper.open_store import open_store
-from deduper.staging import STAGING
-from deduper.verify import verify_store
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.marks import INTENTS_DIRECTORY, PUBLISHED_NAME, read_published
+from bucket_store.log.sources_archive import files_of
+from bucket_store.tables.generation import table_folder
+from deduper.admin.open_store import open_store
+from deduper.admin.verify.run import verify_store
+from deduper.config.files import FilesSource
+from deduper.config.load import load_config
+from deduper.config.model import Config
+from deduper.sinks.staging import STAGING
+from deduper.sources.files.judged import KnownFiles
+from deduper.sources.files.listing import list_files
+from deduper.window.policy import fixed_settings
 from tests.crash import ledger
 from tests.processes import freeze, is_alive, is_frozen, name_of
 from tests.spark.harness import PORTS, read_rows
@@ -37,7 +42,7 @@ WINDOWS, MANY_WINDOWS = 7, 12
 SNAPSHOT_EVERY = 4
 _FIRST_FILE_TIME = 1_700_000_000
 DEADLINE_S = 600.0
-FORGET, DELETE, TEAR = "forget the last commit", "delete the checkpoint", "tear the checkpoint"
+FORGET, DELETE, TEAR = "delete the published mark", "delete the intents", "tear the newest intent"
 SHARED_CLASSES: dict[str, Path] = {}
 """`archive`: Java's classes as a run of this session has left them, which saves a start a quarter of its work."""
 
@@ -209,28 +214,27 @@ spark:
         return CommitLog.open(self.config.store.path).state.next_window
 
     def is_idle(self) -> bool:
-        """Whether a first run has nothing left to do: Spark notes a batch as done when its window is published."""
-        commits = (checkpoint.newest(self.config.checkpoint_path) or Path("none")) / "commits"
-        return (commits / str(self.windows() - 1)).exists()
+        """Whether a first run has nothing left to do: every file is in a window, and the last one is published."""
+        mark = read_published(self.config.store.path / PUBLISHED_NAME)
+        log = CommitLog.open(self.config.store.path)
+        state = log.state
+        assert isinstance(self.config.source, FilesSource)
+        is_judged = not KnownFiles(self.config.source, log).new(list_files(self.config.source))
+        return is_judged and mark is not None and mark.window == state.next_window - 1
 
-    def forget_last_commit(self) -> None:
-        """As if Spark had died before it noted its last batch as done."""
-        commits = (checkpoint.newest(self.config.checkpoint_path) or Path("none")) / "commits"
-        numbers = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()] if commits.is_dir() else []
-        if numbers:
-            (commits / str(max(numbers))).unlink()
-            (commits / f".{max(numbers)}.crc").unlink(missing_ok=True)
+    def delete_mark(self) -> None:
+        """It is not synced: a power cut may take it."""
+        (self.config.store.path / PUBLISHED_NAME).unlink(missing_ok=True)
 
-    def delete_checkpoint(self) -> None:
-        """As if somebody had tidied up."""
-        shutil.rmtree(self.config.checkpoint_path, ignore_errors=True)
+    def delete_intents(self) -> None:
+        """As the mark."""
+        shutil.rmtree(self.config.store.path / INTENTS_DIRECTORY, ignore_errors=True)
 
-    def tear_checkpoint(self) -> None:
-        """The newest offsets are empty: a power cut, since Spark syncs nothing."""
-        offsets = (checkpoint.newest(self.config.checkpoint_path) or Path("none")) / "offsets"
-        numbers = [int(path.name) for path in offsets.iterdir() if path.name.isdecimal()] if offsets.is_dir() else []
-        if numbers:
-            (offsets / str(max(numbers))).write_bytes(b"")
+    def tear_intent(self) -> None:
+        """The newest one is empty."""
+        intents = self.config.store.path / INTENTS_DIRECTORY
+        for path in sorted(intents.iterdir())[-1:] if intents.is_dir() else ():
+            path.write_bytes(b"")
 
     def rows(self) -> dict[str, Counter[str]]:
         """The published rows of every port as texts that know no directory, with how often each is there."""
@@ -293,11 +297,9 @@ spark:
         staged = self.staged()
         assert staged == [], self.log
         state = CommitLog.open(self.config.store.path).state
-        named = {ref.name for ref in state.sources.values()}
+        named = {path.name for path in files_of(state) if path.parent.name == "sources"}
         assert {path.name for path in (self.directory / "state" / "sources").iterdir()} == named, self.log
         assert not (self.directory / "state" / "heartbeat").exists(), self.log
-        if not any(TEAR in line for line in self.log):
-            assert not list(self.directory.glob("state/checkpoint/*.set-aside-*")), self.log
 
     def check_store(self, *, settled: bool = False) -> None:
         """All invariants, rows and all; `settled`: nothing is half done or lies about either."""
@@ -309,7 +311,8 @@ spark:
         for driver in self.drivers:
             end(driver)
         store_id = CommitLog.open(self.config.store.path).manifest.store_id
-        shutil.rmtree(Path("/dev/shm/deduper-tables", store_id), ignore_errors=True)
+        folder = table_folder(store_id, self.config.store.path)
+        shutil.rmtree(Path("/dev/shm/deduper-tables", folder), ignore_errors=True)
 
 
 def session_of(driver: subprocess.Popen[bytes]) -> Iterator[int]:

@@ -18,10 +18,9 @@ import time
 import zlib
 from pathlib import Path
 
-from bucket_store.durable import is_temporary
-from deduper.staging import STAGING
+from bucket_store.filesystem import is_temporary
+from deduper.sinks.staging import STAGING
 from tests.crash import ledger
-from tests.crash.calm import VARIANTS, Calm
 from tests.crash.kills import ONLY_ON
 from tests.crash.scene import (
     DEADLINE_S,
@@ -32,6 +31,7 @@ from tests.crash.scene import (
     signal_all,
     wait_until,
 )
+from tests.crash.undisturbed import VARIANTS, Undisturbed
 from tests.processes import is_alive, is_frozen
 
 _SLEEPERS = 3
@@ -69,7 +69,7 @@ _ZOMBIES = (
 )
 
 
-def are_overtaken(variant: str, points: list[str], calm: Calm, directory: Path) -> None:
+def are_overtaken(variant: str, points: list[str], undisturbed: Undisturbed, directory: Path) -> None:
     """Drivers frozen, each overtaken by the next; the last one goes to the end; then all wake, in any order.
 
     Outputs, marks and log stay as they are, byte for byte.
@@ -108,7 +108,7 @@ def are_overtaken(variant: str, points: list[str], calm: Calm, directory: Path) 
         # Folders without a file are no change, but left to be discarded all the same.
         if changed or scene.staged():
             assert scene.run() == 0, scene.output()
-        scene.check_is_as_if_undisturbed(calm.outcome(variant))
+        scene.check_is_as_if_undisturbed(undisturbed.outcome(variant))
     finally:
         scene.clean_up()
 
@@ -121,7 +121,7 @@ def sleeping_points(rng: random.Random) -> dict[str, list[str]]:
     }
 
 
-def tasks_come_back(variant: str, calm: Calm, directory: Path) -> None:
+def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
     """Workers frozen in the middle of a task, cut off from Spark, which gives the task to another; woken later.
 
     At once, so that two do the same part of the same window at the same time; after two more windows; or when the job
@@ -182,7 +182,7 @@ def tasks_come_back(variant: str, calm: Calm, directory: Path) -> None:
                 os.kill(process, signal.SIGCONT)
                 woken.append(point)
         wait_until("every sleeper gone", lambda: not any(is_alive(process) for process in asleep), 30)
-        expected = calm.outcome(variant, MANY_WINDOWS)
+        expected = undisturbed.outcome(variant, MANY_WINDOWS)
         scene.check_nothing_is_public_twice(expected)
         scene.check_store()
         assert scene.run() == 0, scene.output()
@@ -209,12 +209,12 @@ def cut_off(process: int) -> None:
         os.close(pidfd)
 
 
-def notices_in_idleness(calm: Calm, directory: Path) -> None:
+def notices_in_idleness(undisturbed: Undisturbed, directory: Path) -> None:
     """A whole machine asleep with nothing to do, overtaken, and woken: it exits with 5 though no file has come."""
     scene = Scene(directory).make()
     try:
         old = scene.start()
-        wait_until("everything judged", lambda: scene.windows() == calm.outcome("rocksdb")["windows"])
+        wait_until("everything judged", lambda: scene.windows() == undisturbed.outcome("rocksdb")["windows"])
         # Frozen while it still publishes the last window, it would be another story: `are_overtaken` tells that one.
         wait_until("nothing left to do", scene.is_idle)
         freeze_all(old)
@@ -227,12 +227,12 @@ def notices_in_idleness(calm: Calm, directory: Path) -> None:
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         assert {name for name in changed if not name.startswith("state/pieces/")} == set()
         scene.check_store()
-        scene.check_is_as_if_undisturbed(calm.outcome("rocksdb"))
+        scene.check_is_as_if_undisturbed(undisturbed.outcome("rocksdb"))
     finally:
         scene.clean_up()
 
 
-def is_taken_over_at_work(calm: Calm, directory: Path) -> None:
+def is_taken_over_at_work(undisturbed: Undisturbed, directory: Path) -> None:
     """Two live drivers: the second is refused; with --take-over it wins and the first exits with 5.
 
     The first makes a window a second and does not end by itself, however quickly or slowly the second one starts.
@@ -247,6 +247,6 @@ def is_taken_over_at_work(calm: Calm, directory: Path) -> None:
         assert code == 0, scene.output()
         # What the first one's tasks wrote after it was overtaken goes with the next start.
         assert scene.run() == 0, scene.output()
-        scene.check_is_as_if_undisturbed(calm.outcome("rocksdb", MANY_WINDOWS))
+        scene.check_is_as_if_undisturbed(undisturbed.outcome("rocksdb", MANY_WINDOWS))
     finally:
         scene.clean_up()

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from tests.crash import ledger
-from tests.crash.calm import Calm
 from tests.crash.scene import MANY_WINDOWS, Scene, living, signal_all, wait_until
+from tests.crash.undisturbed import Undisturbed
 from tests.processes import is_frozen
 
 _AT_ONCE_S = 10.0  # on a machine that has other things to do; the figures are printed
@@ -19,7 +19,7 @@ _STARTS = 3
 _STOPPING = "finishing the window at hand, then stopping"
 
 
-def stop_when_asked(calm: Calm, directory: Path) -> None:
+def stop_when_asked(undisturbed: Undisturbed, directory: Path) -> None:
     """Ctrl-C and SIGTERM end with 0 after the window at hand, a second Ctrl-C with 130 at once; nothing is left.
 
     Ctrl-C goes to the whole process group, as a terminal sends it; SIGTERM to every process, as a supervisor does.
@@ -50,7 +50,7 @@ def stop_when_asked(calm: Calm, directory: Path) -> None:
         time.sleep(0.3)
         _stop(scene, driver, "a second Ctrl-C", lambda d: os.killpg(d.pid, signal.SIGINT), {130, 0})
 
-        undisturbed = calm.outcome("rocksdb", MANY_WINDOWS)
+        undisturbed = undisturbed.outcome("rocksdb", MANY_WINDOWS)
         assert not (directory / "state" / "heartbeat").exists() or scene.windows() < undisturbed["windows"]
         assert scene.run() == 0, scene.output()
         scene.check_is_as_if_undisturbed(undisturbed)

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from tests.crash import faults, ledger, sleepers, stops
-from tests.crash.calm import VARIANTS, Calm
 from tests.crash.kills import (
     DRIVER,
     JVM,
@@ -33,6 +32,7 @@ from tests.crash.kills import (
     points,
     workers_die,
 )
+from tests.crash.undisturbed import VARIANTS, Undisturbed
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600)]
 
@@ -46,13 +46,13 @@ _SOME = random.Random(ledger.SEED + 3).sample(sorted(VARIANTS), len(VARIANTS))
 _BY_CLOCK = ("event_time", "processing_time")
 
 
-def _without_calm(story: Callable[..., None], by: str, calm: Calm, directory: Path) -> None:
+def _without_calm(story: Callable[..., None], by: str, undisturbed: Undisturbed, directory: Path) -> None:
     """A story that knows its outcome."""
     story(by, directory)
 
 
 # The long ones first.
-STORIES: dict[str, Callable[[Calm, Path], None]] = {
+STORIES: dict[str, Callable[[Undisturbed, Path], None]] = {
     **{name: partial(chain_of_kills, *story) for name, story in {**PLANNED, **RANDOM}.items()},
     **{f"workers die, {variant}": partial(workers_die, variant) for variant in VARIANTS},
     **{f"tasks come back, {variant}": partial(sleepers.tasks_come_back, variant) for variant in VARIANTS},
@@ -78,9 +78,9 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         if "story" in getattr(getattr(item, "callspec", None), "params", {})
     ]
     with ThreadPoolExecutor(2) as calm_pool, ThreadPoolExecutor(2) as pool:
-        calm = Calm(calm_pool, base)
-        calm.wait()
-        stories = {name: pool.submit(STORIES[name], calm, base / re.sub(r"\W+", "-", name)) for name in asked}
+        undisturbed = Undisturbed(calm_pool, base)
+        undisturbed.wait()
+        stories = {name: pool.submit(STORIES[name], undisturbed, base / re.sub(r"\W+", "-", name)) for name in asked}
         yield stories
         for future in stories.values():
             future.cancel()

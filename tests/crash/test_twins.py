@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from bucket_store import mapped_tables
-from bucket_store.backend import open_backend
-from bucket_store.piece_reader import PieceReader
-from deduper import spool
-from deduper.shard_task import judge
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.reader import PieceReader
+from bucket_store.tables import mapped
+from deduper.tasks import exchange
+from deduper.tasks.judge import judge
 from tests.crash import ledger
 from tests.deduper.small_service import Process, TaskRun, Trial, World, machine_of, said
 from tests.oracle import Row, Settings
@@ -28,7 +28,7 @@ _forking = multiprocessing.get_context("fork")  # as Spark starts its workers
 
 def judge_beside_the_other(run: TaskRun, meet: Any, answers: Any) -> None:
     """What one of the two processes does, in the spool folder of both: everything from the keys to the receipt."""
-    mapped_tables._mapped.clear()
+    mapped._mapped.clear()
     meet.wait(120)
     try:
         answers.put((judge(run.task, run.shard), said(run.task, run.shard)))
@@ -69,7 +69,7 @@ def test_twins_agree_and_one_counts(world: World, lock_timeout_s: float) -> None
         folder = world.root / f"spool of {window}"
         folder.mkdir()
         for name, keys in run.keys.items():
-            Path(spool.keys_file(str(folder), name)).write_bytes(keys)
+            Path(exchange.keys_file(str(folder), name)).write_bytes(keys)
         run = replace(run, task=replace(run.task, directory=str(folder), tables=tables))
         meet, answers = _forking.Barrier(2), _forking.Queue()
         twins = [_forking.Process(target=judge_beside_the_other, args=(run, meet, answers)) for _ in range(2)]

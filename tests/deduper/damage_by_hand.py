@@ -10,10 +10,11 @@ from typing import Any
 
 import xxhash
 
-from bucket_store.backend import append_piece, open_backend
-from bucket_store.log_values import CommitRecord
-from bucket_store.piece import Entries, PieceRef, decode_piece
-from bucket_store.sources_file import SourcePartition, encode_sources, read_sources
+from bucket_store.log.records import CommitRecord
+from bucket_store.log.sources_file import SourcePartition, encode_sources, read_sources
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import Entries, PieceRef, decode_piece
+from bucket_store.pieces.store import append_piece
 from tests.deduper.whole_job import WholeJob
 
 DIRECTORY_AT, ROW_BYTES = 80, 64

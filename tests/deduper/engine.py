@@ -14,13 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bucket_store.matches import Matches
-from bucket_store.piece import Entries
-from deduper.batch import JudgeRules, ShardOutcome, ShardRows, judge_shard
-from deduper.categories import CategoryState, PlaceIntervals, arrange
-from deduper.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
-from deduper.digests import key_digest, shards_of
-from deduper.verdict import DUPLICATE_REASONS, Fate, Verdict, expiry_point, first_live_bucket
+from bucket_store.log.records import LogState
+from bucket_store.pieces.piece import Entries
+from bucket_store.tables.matches import Matches
+from deduper.core.categories import CategoryState, arrange
+from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
+from deduper.core.digests import key_digest, shards_of
+from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
+from deduper.core.verdict import DUPLICATE_REASONS, Admission, Verdict, expiry_point, first_live_bucket
+from deduper.window.policy import processing_point
 from tests.oracle import Answer, Row, Settings
 
 SALT = b"a salt of 16 byt"
@@ -149,7 +151,7 @@ class Engine:
             fate = batch_clock(self._clock_rules(now_us), expiry, fate)
             rules = replace(rules, latest=self.latest)
         elif s.by == "processing_time":
-            rules = replace(rules, latest=now_us)
+            rules = replace(rules, latest=self._processing_point(now_us))
         elif s.by == "category":
             category, fate = self._places(rows, order, fate)
         find = self.memory.find
@@ -187,13 +189,16 @@ class Engine:
             self._digests[name] = key_digest(row.key, self.types, SALT, secure=self.shape.secure)
         return self._digests[name]
 
-    def _parsed(self, row: Row) -> Fate:
+    def _processing_point(self, now_us: int) -> int:
+        return processing_point(LogState(latest_point=self.latest, latest_moved_us=self.moved_us), now_us)
+
+    def _parsed(self, row: Row) -> Admission:
         s = self.settings
         if s.null_keys == "error" and None in row.key:
-            return Fate.NULL_KEY
+            return Admission.NULL_KEY
         if s.by not in ("never", "processing_time") and row.expiry is None:
-            return Fate.NULL_EXPIRY
-        return Fate.ADMITTED
+            return Admission.NULL_EXPIRY
+        return Admission.ADMITTED
 
     def _clock_rules(self, now_us: int) -> ClockRules:
         s = self.settings
@@ -222,20 +227,19 @@ class Engine:
         return [np.concatenate(column) for column in zip(*columns, strict=True)]
 
     def _places(self, rows: list[Row], order: Any, fate: Any) -> tuple[Any, Any]:
-        arrivals: dict[str, list[int]] = {}
-        for row, at, known in zip(rows, order.tolist(), fate.tolist(), strict=True):
-            if known == Fate.ADMITTED:
-                arrivals.setdefault(row.expiry, []).append(at)
-        self.categories, intervals = arrange(
+        admitted = np.flatnonzero(fate == Admission.ADMITTED)
+        values = list(dict.fromkeys(rows[at].expiry for at in admitted.tolist()))
+        ids = np.array([values.index(row.expiry) if row.expiry in values else 0 for row in rows], np.int32)
+        first = [order[next(at for at in admitted.tolist() if ids[at] == number)] for number in range(len(values))]
+        self.categories, places = arrange(
             self.categories,
-            {value: orders[0] for value, orders in arrivals.items()},
-            lambda value, order: next((at for at in arrivals[value] if at >= order), None),
+            values,
+            np.array(first, np.int64),
+            lambda: (ids[admitted], order[admitted]),
             self.settings.live_categories,
             self.settings.remember_dropped,
         )
-        values = list(arrivals)
-        ids = np.array([values.index(row.expiry) if row.expiry in arrivals else 0 for row in rows], np.int32)
-        return PlaceIntervals.of(values, intervals).places(ids, order, fate)
+        return places.places(ids, order, fate)
 
     def _answers(self, outcome: ShardOutcome) -> list[Answer]:
         answers: list[Answer] = []
@@ -249,7 +253,7 @@ class Engine:
                     position = origin & (1 << POSITION_BITS) - 1
                     first = int(outcome.first_window[index]), origin >> POSITION_BITS, position, expiry
             else:
-                reason = Fate(int(outcome.fate[index])).reason
+                reason = Admission(int(outcome.fate[index])).reason
             answers.append((Verdict(verdict).port, reason, first))
         return answers
 
@@ -258,7 +262,9 @@ class Engine:
         admitted = [outcome.max_admitted for outcome in self.outcomes if outcome.max_admitted is not None]
         if s.by in ("event_time", "ordered") and admitted and (self.latest is None or max(admitted) > self.latest):
             self.latest, self.moved_us = max(admitted), now_us
-        latest = now_us if s.by == "processing_time" else self.latest
+        if s.by == "processing_time":
+            self.latest, self.moved_us = self._processing_point(now_us), now_us
+        latest = self.latest
         live_from = self.categories.first_live_place if s.by == "category" else None
         if s.by not in ("never", "category"):
             live_from = first_live_bucket(latest, s.period, s.span)

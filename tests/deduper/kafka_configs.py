@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from deduper.config import Config, KafkaSource
-from deduper.config_file import load_config
-from deduper.errors import ConfigError
+from deduper.config.kafka import KafkaSource
+from deduper.config.load import load_config
+from deduper.config.model import Config
+from deduper.config.problems import ConfigError
 
 BASE = """\
 name: clicks

@@ -17,21 +17,23 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from bucket_store.backend import append_piece, open_backend
-from bucket_store.commit_log import CommitLog
-from bucket_store.log_values import CommitRecord
-from bucket_store.piece import PieceRef
-from bucket_store.sources_file import SourcePartition, write_sources
-from deduper.batch import ShardRows, judge_shard
-from deduper.categories import CategoryState, PlaceIntervals, arrange
-from deduper.clock import POSITION_BITS, PartitionClock
-from deduper.config import CategoryExpiry, Config
-from deduper.digests import key_digest, shards_of
-from deduper.file_source import source_digest
-from deduper.judging import CATEGORIES, clock_rules, fixed_settings, judge_rules
-from deduper.open_store import OpenStore, open_store
-from deduper.output_names import Attempt, final_name
-from deduper.verdict import Verdict
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import CommitRecord
+from bucket_store.log.sources_file import SourcePartition, write_sources
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import PieceRef
+from bucket_store.pieces.store import append_piece
+from deduper.admin.open_store import OpenStore, open_store
+from deduper.config.expiry import CategoryExpiry
+from deduper.config.model import Config
+from deduper.core.categories import CategoryState, arrange
+from deduper.core.clock import POSITION_BITS, PartitionClock
+from deduper.core.digests import key_digest, shards_of
+from deduper.core.judge import ShardRows, judge_shard
+from deduper.core.verdict import Verdict
+from deduper.sinks.names import Attempt, final_name
+from deduper.sources.files.source_file import source_digest
+from deduper.window.policy import CATEGORIES, clock_rules, fixed_settings, judge_rules
 from tests.deduper.engine import DictMemory
 
 WALL_US = 1_700_000_000_000_000
@@ -100,7 +102,7 @@ class PublishedStore:
     @property
     def config(self) -> Config:
         """The configuration, read anew."""
-        from deduper.config_file import load_config
+        from deduper.config.load import load_config
 
         return load_config(self.config_file, environment={})
 
@@ -209,26 +211,25 @@ class PublishedStore:
         if isinstance(config.expiry, CategoryExpiry):
             wire = log.state.extra.get(CATEGORIES)
             before = CategoryState() if wire is None else CategoryState.from_wire(wire)
-            first: dict[str, int] = {}
-            for row, place in zip(rows, order.tolist(), strict=True):
-                first[row["t"]] = min(place, first.get(row["t"], place))
-
-            def next_arrival(value: str, at: int) -> int | None:
-                later = [
-                    place for row, place in zip(rows, order.tolist(), strict=True) if row["t"] == value and place >= at
-                ]
-                return min(later, default=None)
-
-            after, intervals = arrange(before, first, next_arrival, config.expiry.live_categories, 100)
-            values = sorted(first)
-            numbers = np.array([values.index(row["t"]) for row in rows], np.int64)
-            category, fates = PlaceIntervals.of(values, intervals).places(numbers, order, fates)
+            values = sorted({row["t"] for row in rows})
+            numbers = np.array([values.index(row["t"]) for row in rows], np.int32)
+            in_order = np.argsort(order)
+            first = [order[numbers == number].min() for number in range(len(values))]
+            after, places = arrange(
+                before,
+                values,
+                np.array(first, np.int64),
+                lambda: (numbers[in_order], order[in_order]),
+                config.expiry.live_categories,
+                100,
+            )
+            category, fates = places.places(numbers, order, fates)
             return None, category, fates, {CATEGORIES: after.to_wire()}
         if config.expiry.by in ("never", "processing_time"):
             return None, None, fates, {}
         unit = 1_000_000 if config.expiry.by == "event_time" else 1
         scaled = [row["t"] * unit for row in rows]
-        return np.array(scaled, np.float64 if config.point_scale.is_float else np.int64), None, fates, {}
+        return np.array(scaled, np.float64 if config.expiry_key_scale.is_float else np.int64), None, fates, {}
 
     def _append(self, config: Config, log: CommitLog, entries: Any, shard: int, window: int) -> PieceRef:
         pieces = open_backend(config.store.url)

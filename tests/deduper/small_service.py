@@ -30,48 +30,50 @@ from pyarrow import parquet
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from bucket_store import (
-    collation,
-    failpoints,
-    generation,
-    manager,
-    mapped_tables,
-    piece_reader,
-    rocksdb_backend,
-    table_file,
-    table_shelf,
-)
-from bucket_store.backend import PieceStore, open_backend
-from bucket_store.commit_log import CommitLog
-from bucket_store.log_values import LogState, SourcesRef
-from bucket_store.manager import TableSettings
-from bucket_store.merging import Merging
-from bucket_store.piece import PieceRef
-from bucket_store.rocksdb_backend import RocksPieces
-from bucket_store.sources_file import known_digests
-from bucket_store.table_file import TableFile
-from deduper import judging, owner, spool, staging, window_run, write_task
-from deduper.checkpoint import ListedFile
-from deduper.clock import POSITION_BITS
-from deduper.config import PORTS, Config
-from deduper.digests import key_digest
-from deduper.file_batch import FileBatch
-from deduper.file_source import source_digest, stat_files
-from deduper.first_copies import WindowSources
-from deduper.housekeeping import InProcess
-from deduper.read_task import ReadReceipt, ReadTask, read_function
-from deduper.receipts import Receipt
-from deduper.shard_task import REASONS, BatchTask, judge
-from deduper.source_batch import SourceBatch
-from deduper.spool_places import SpoolPlaces
-from deduper.verdict import Fate, Verdict
-from deduper.window_judge import Judgement, WindowJudge
-from deduper.window_run import Batch, WindowRunner
-from deduper.write_task import WriteReceipt, WriteTask, port_folder, write
+from bucket_store import failpoints
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import ArchiveRef, LogState, SourcesRef
+from bucket_store.maintenance.worker_process import InProcess
+from bucket_store.pieces import compaction, rocksdb_backend
+from bucket_store.pieces import reader as piece_reader
+from bucket_store.pieces.compaction import CompactionTask
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import PieceRef
+from bucket_store.pieces.rocksdb_backend import RocksPieces
+from bucket_store.pieces.store import PieceStore
+from bucket_store.tables import generation, manager, resident, table_file
+from bucket_store.tables import mapped as mapped_tables
+from bucket_store.tables.manager import TableSettings
+from bucket_store.tables.table_file import TableFile
+from deduper.config.model import Config
+from deduper.config.sections import PORTS
+from deduper.core.clock import POSITION_BITS
+from deduper.core.digests import key_digest
+from deduper.core.verdict import REASONS, Admission, Verdict
+from deduper.sinks import staging
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.judged import KnownFiles
+from deduper.sources.files.source_file import ListedFile, source_digest, stat_files
+from deduper.sources.protocol import SourceBatch
+from deduper.tasks import exchange
+from deduper.tasks import write as write_task
+from deduper.tasks.judge import BatchTask, judge
+from deduper.tasks.origins import WindowSources
+from deduper.tasks.read import ReadReceipt, ReadTask, read_function
+from deduper.tasks.receipts import Receipt
+from deduper.tasks.write import WriteReceipt, WriteTask, port_folder, write
+from deduper.window import policy, recovery
+from deduper.window import runner as window_run
+from deduper.window.attempt import Judgement, WindowJudge
+from deduper.window.exchange_folder import ExchangeFolders
+from deduper.window.jobs import BatchRead
+from deduper.window.present_clock import present_wall_us
+from deduper.window.runner import Batch, WindowRunner
 from tests.oracle import Answer, Row, Settings
 
 BEGIN_US = 2_000_000_000_000_000  # beyond the times that the machine gives to files: a grace is over when we say so
 SECOND = 1_000_000
+DAY = 86_400 * SECOND
 
 
 class Killed(BaseException):
@@ -207,7 +209,7 @@ class World:
         (root / "in").mkdir()
         CommitLog.create(
             self.config.store.path,
-            judging.fixed_settings(self.config),
+            policy.fixed_settings(self.config),
             wall_us=self.now_us,
             snapshot_every=trial.snapshot_every,
         )
@@ -223,6 +225,7 @@ class World:
         for rows in partitions:
             path = str(self.root / "in" / f"{len(self.rows):05d}")
             Path(path).touch()
+            os.utime(path, (0, 0))  # as it is listed
             self.rows[path] = rows
             paths.append(path)
         return paths
@@ -234,7 +237,7 @@ class World:
             str(self.root / "disk"),
             self.memory_bytes,
             self.disk_bytes,
-            judging.table_layout(self.config),
+            policy.table_layout(self.config),
             lock_timeout_s=0.0,
         )
 
@@ -291,17 +294,17 @@ def _torn_apply(table: TableFile, entries: Any, only_window: int, start: int = 0
 def machine_of(world: World) -> Iterator[None]:
     """This process acts as Spark's workers on the world's machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SpoolPlaces, "remove", _removed_by_the_living)
+        patch.setattr(ExchangeFolders, "remove", _removed_by_the_living)
         patch.setattr(generation, "boot_id", world.boot_id)
         patch.setattr(TableFile, "apply", _torn_apply)
         # Tables of a thousand keys would never grow here.
         patch.setattr(table_file, "_LEAST_CAPACITY", 4)
-        patch.setattr(table_shelf, "LEAST_SLACK", 2)
+        patch.setattr(resident, "LEAST_SLACK", 2)
         # Of 8 pieces a shard and more, or nothing would ever be deleted here.
         patch.setattr(window_run, "_DELETION_BATCH", 1)
-        patch.setattr(collation, "FEWEST_LIVE", 0)
-        patch.setattr(collation, "FEWEST", 3)
-        patch.setattr(collation, "FEWEST_LEFT", 2)
+        patch.setattr(compaction, "FEWEST_LIVE", 0)
+        patch.setattr(compaction, "FEWEST", 3)
+        patch.setattr(compaction, "FEWEST_LEFT", 2)
         # Some windows have one writer, others several.
         patch.setattr(write_task, "_WRITER_BYTES", 3000)
         patch.setattr(rocksdb_backend, "_MOST_TABLES", 2)
@@ -315,7 +318,7 @@ def machine_of(world: World) -> Iterator[None]:
 def run_again(run: TaskRun, directory: Path) -> tuple[Receipt, list[Said]]:
     """A shard's task once more, on a copy of its keys in a folder that is there already: receipt and verdicts."""
     for name, keys in run.keys.items():
-        Path(spool.keys_file(str(directory), name)).write_bytes(keys)
+        Path(exchange.keys_file(str(directory), name)).write_bytes(keys)
     task = replace(run.task, directory=str(directory))
     receipt = judge(task, run.shard)
     return receipt, said(task, run.shard)
@@ -330,14 +333,19 @@ def said(task: BatchTask, shard: int) -> list[Said]:
     if not task.readers:
         return []
     found = []
-    verdicts = spool.mapped(spool.verdicts_file(task.directory, shard))
-    firsts = spool.mapped(spool.firsts_file(task.directory, shard)) if task.rules.keep_first_seen else None
+    verdicts = exchange.mapped(exchange.verdicts_file(task.directory, shard))
+    firsts = exchange.mapped(exchange.firsts_file(task.directory, shard)) if task.rules.keep_first_seen else None
     for reader, name in enumerate(task.readers):
         first_copies = {}
         if firsts is not None:
             columns = [column.to_pylist() for column in firsts.get_batch(reader).columns]
             first_copies = {row: named for row, *named in zip(*columns, strict=True)}
-        order = spool.mapped(spool.keys_file(task.directory, name)).get_batch(shard).column(spool.ORDER).to_pylist()
+        order = (
+            exchange.mapped(exchange.keys_file(task.directory, name))
+            .get_batch(shard)
+            .column(exchange.ORDER)
+            .to_pylist()
+        )
         judged = [column.to_pylist() for column in verdicts.get_batch(reader).columns]
         for at, row, verdict, reason in zip(order, *judged, strict=True):
             first = tuple(first_copies[row]) if row in first_copies else None
@@ -356,20 +364,20 @@ class SmallJobs:
 
     def __init__(self, world: World, salt: bytes) -> None:
         self.wall_us = 0
-        self.have_settled = False
+        self.all_tasks_finished = False
         self._world = world
         self._salt = salt
         self._trouble = Trouble()
         self._partitions: list[list[Row]] = []
-        self.sources: dict[int, SourcesRef] = {}
+        self.sources: dict[int, SourcesRef | ArchiveRef] = {}
         self._paths: tuple[str, ...] = ()
         self._starts: tuple[int, ...] = ()
 
-    def read(self, batch: SourceBatch, task: ReadTask) -> tuple[list[ReadReceipt], int]:
+    def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
         """Each task has some of the source partitions, one after another."""
         world = self._world
         self._trouble, world.trouble = world.trouble, Trouble()
-        self.have_settled = True  # twins run here one after the other
+        self.all_tasks_finished = True  # twins run here one after the other
         world.shuffles += 1
         draw = random.Random(world.shuffles)
         self._paths, self._starts = batch.names, batch.starts
@@ -391,12 +399,13 @@ class SmallJobs:
             if receipt is not None:
                 receipts.append(receipt)
         self._lose("read", receipts)
-        return sorted(receipts, key=lambda receipt: receipt.first_order), sum(map(len, self._partitions))
+        receipts.sort(key=lambda receipt: receipt.first_order)
+        return BatchRead(batch, receipts, sum(map(len, self._partitions)))
 
     def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
         """Judges every shard, and remembers what was said of every row."""
         world = self._world
-        keys = {name: Path(spool.keys_file(task.directory, name)).read_bytes() for name in task.readers}
+        keys = {name: Path(exchange.keys_file(task.directory, name)).read_bytes() for name in task.readers}
         answers: dict[int, Answer] = {}
         receipts = []
         for shard in range(shards):
@@ -418,8 +427,11 @@ class SmallJobs:
         self._lose("judge", receipts)
         return receipts
 
-    def end(self) -> None:
-        """Nobody waits for more of them."""
+    @contextmanager
+    def open(self) -> Iterator[SmallJobs]:
+        """The jobs of one attempt."""
+        self.all_tasks_finished = False
+        yield self
 
     def _named(self, window: int, first: tuple[int, int, Any] | None) -> Any:
         """A first copy with the name of its source partition, and its position there."""
@@ -445,7 +457,7 @@ class SmallJobs:
             try:
                 return self._with_twin(run, tell)
             except TaskKilled:
-                self.have_settled = False
+                self.all_tasks_finished = False
             except AssertionError:
                 raise
             except Exception as exc:
@@ -487,7 +499,7 @@ class SmallJobs:
         digests = np.array([self._world.digest(row.key, self._salt) for row in rows], np.uint64).reshape(-1, 2)
         words = digests.view(np.int64)
         expiry: list[Any] = [row.expiry for row in rows]
-        kind = pa.float64() if config.point_scale.is_float else pa.int64()
+        kind = pa.float64() if config.expiry_key_scale.is_float else pa.int64()
         columns = {
             "_hi": pa.array(words[:, 0]),
             "_lo": pa.array(words[:, 1]),
@@ -500,22 +512,22 @@ class SmallJobs:
             columns["_expiry"] = pa.array([0] * len(rows), pa.int64())
         else:
             columns["_expiry"] = pa.array(expiry, kind)
-        raw = [None if at == Fate.ADMITTED else repr(row) for row, at in zip(rows, fate, strict=True)]
+        raw = [None if at == Admission.ADMITTED else repr(row) for row, at in zip(rows, fate, strict=True)]
         columns["_raw"] = pa.array(raw, pa.string())
         if self._world.trial.ports:
-            columns["k"] = pa.array([row.key[0] for row in rows], pa.string())
+            columns["_0"] = pa.array([row.key[0] for row in rows], pa.string())
             if config.expiry_column is not None:
                 field = columns["_category" if config.expiry.by == "category" else "_expiry"]
-                columns["e"] = field.cast(pa.timestamp("us", "UTC")) if config.expiry.by == "event_time" else field
+                columns["_1"] = field.cast(pa.timestamp("us", "UTC")) if config.expiry.by == "event_time" else field
         return pa.RecordBatch.from_pydict(columns)
 
-    def _parsed(self, row: Row) -> Fate:
+    def _parsed(self, row: Row) -> Admission:
         config = self._world.config
         if config.null_keys == "error" and None in row.key:
-            return Fate.NULL_KEY
+            return Admission.NULL_KEY
         if config.expiry_column is not None and row.expiry is None:
-            return Fate.NULL_EXPIRY
-        return Fate.ADMITTED
+            return Admission.NULL_EXPIRY
+        return Admission.ADMITTED
 
 
 _R = TypeVar("_R")
@@ -525,8 +537,8 @@ _NO_ANSWER: Answer = ("nothing was said", "", None)
 def _read_said(task: ReadTask, receipt: ReadReceipt | None) -> object:
     if receipt is None:
         return None
-    keys = Path(spool.keys_file(task.directory, receipt.name)).read_bytes()
-    records = Path(spool.rows_file(task.directory, receipt.name)).read_bytes()
+    keys = Path(exchange.keys_file(task.directory, receipt.name)).read_bytes()
+    records = Path(exchange.rows_file(task.directory, receipt.name)).read_bytes()
     return replace(receipt, name="", seconds={}), keys, records
 
 
@@ -549,7 +561,8 @@ class _SmallJudge(WindowJudge):
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         self._small.wall_us = wall_us
-        self._small.sources = state.sources
+        named = {window: state.sources_of(window) for window in range(state.next_window)}
+        self._small.sources = {window: ref for window, ref in named.items() if ref is not None}
         # There may be more or less room than there was.
         self._tables = self._world.tables()
         return super().judge(batch, state, wall_us)
@@ -567,10 +580,10 @@ class _SmallJudge(WindowJudge):
         self._spool._left = None
 
 
-_remove = SpoolPlaces.remove
+_remove = ExchangeFolders.remove
 
 
-def _removed_by_the_living(places: SpoolPlaces, folder: Path) -> None:
+def _removed_by_the_living(places: ExchangeFolders, folder: Path) -> None:
     if not isinstance(sys.exception(), Killed):
         _remove(places, folder)
 
@@ -582,7 +595,7 @@ class _Housekeeper(InProcess):
         super().__init__(store)
         self._world = world
 
-    def merge(self, task: Merging) -> PieceRef | None:
+    def merge(self, task: CompactionTask) -> PieceRef | None:
         """Counted."""
         self._world.figures["pieces merged"] += len(task.pieces)
         try:
@@ -615,31 +628,34 @@ class Process:
         mapped_tables._mapped.clear()
         piece_reader._headers.clear()
         config = world.config
-        self.log = owner.open_or_create(config, world.now_us)
-        self.log.claim_epoch("small:1", max(world.now_us, self.log.state.last_wall_us))
+        self.log = recovery.open_or_create(config, world.now_us)
+        self.log.claim_epoch("small:1", present_wall_us(self.log, world.now_us))
         failpoints.hit("start.claimed")
         self.pieces = open_backend(config.store.url)
-        self._guarded(lambda: owner.recover(config, self.log, self.pieces))
+        self._guarded(lambda: recovery.recover(config, self.log, self.pieces))
         self.judge = _SmallJudge(world, self.log, self.pieces)
+        self._files = None if world.trial.counts else KnownFiles(config.source, self.log)
         self.runner = WindowRunner(
             config,
             self.log,
             self.pieces,
             self.judge,
             world.clock,
-            aside=lambda do: do(),
-            housekeeper=_Housekeeper(world, self.pieces),
+            in_background=lambda do: do(),
+            known_files=self._files,
+            maintenance=_Housekeeper(world, self.pieces),
+            fold_windows=3,  # a story has some ten windows
         )
         self._batches = 0
-        if world.trial.counts:
-            self._known = {bytes.fromhex(digest) for digest in self.log.state.extra.get("files", ())}
-        else:
-            self._known = known_digests(self.log.root, self.log.state.sources)
+        self._counted = {bytes.fromhex(digest) for digest in self.log.state.extra.get("files", ())}
 
     def offer(self, paths: list[str]) -> bool:
         """A batch of Spark's: False when the store knows all of its files."""
-        listed = [ListedFile(f"file://{path}", 0) for path in paths]
-        fresh = tuple(file for file in listed if source_digest(file.path, 0) not in self._known)
+        if self._files is None:
+            new = [path for path in paths if source_digest(path, 0) not in self._counted]
+        else:
+            new = self._files.new(paths)
+        fresh = tuple(ListedFile(path, 0) for path in new)
         if not fresh:
             return False
         self._batches += 1
@@ -649,7 +665,8 @@ class Process:
             batch = _CountedBatch(source, files, before=tuple(self.log.state.extra.get("files", ())))
         try:
             self._guarded(lambda: self.runner.run(Batch("query", self._batches, batch)))
-            self._known |= {source_digest(file.path, 0) for file in fresh}
+            if self._files is None:
+                self._counted |= {source_digest(path, 0) for path in new}
             failpoints.hit("window.7.checkpoint")
         except Killed:
             self.judge.die()
@@ -660,4 +677,4 @@ class Process:
         try:
             action()
         except Exception as exc:
-            raise owner.reason_to_stop(self.log, exc) from exc
+            raise recovery.reason_to_stop(self.log, exc) from exc

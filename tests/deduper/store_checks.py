@@ -8,13 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bucket_store.backend import open_backend
-from bucket_store.commit_log import CommitLog
-from bucket_store.generation import _read_header
-from bucket_store.kernels import ordered_expiry
-from bucket_store.piece import PieceRef, decode_piece
-from bucket_store.table_file import bucket_of, open_table
-from deduper import judging
+from bucket_store.lineage import history_at
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import PieceRef, decode_piece
+from bucket_store.tables.generation import _read_header, table_folder
+from bucket_store.tables.kernels import ordered_expiry
+from bucket_store.tables.table_file import bucket_of, open_table
+from deduper.window import policy
 from tests.deduper.small_service import World
 
 Entry = tuple[int | None, int | None, int | None]
@@ -72,15 +73,18 @@ def check_tables(world: World, log: CommitLog) -> int:
     state, layout = log.state, tables.layout
     point = None
     if layout.one_table:
-        point = judging.shard_views(world.config, log.manifest, state)[0].expiry_point
+        point = policy.shard_views(world.config, log.manifest, state)[0].expiry_point
     compared = 0
-    for shard, generation in _generations(Path(tables.disk_dir), log.manifest.store_id):
+    for shard, generation in _generations(Path(tables.disk_dir), table_folder(log.manifest.store_id, log.root)):
         header = _read_header(generation)
         if header is None or header.is_dirty or header.boot_id != world.boot_id():
             continue
-        assert header.next_window <= state.next_window, "tables hold a window that is not committed"
-        live_from = judging.live_from_bucket(world.config, state)
-        dead = set(judging.dead_pieces(world.config, state))
+        at = header.next_window
+        if history_at(header.lineage, at) != history_at(state.lineage, at):
+            continue  # of windows that were lost when the store was put back
+        assert at <= state.next_window, "tables hold a window that is not committed"
+        live_from = policy.live_from_bucket(world.config, state)
+        dead = set(policy.dead_pieces(world.config, state))
         refs = [ref for ref in state.pieces.get(shard, ()) if ref not in dead and ref.last_window < header.next_window]
         expected = _expected(world, log, refs, one_table=layout.one_table)
         for place in (tables.memory_dir, tables.disk_dir):
@@ -106,8 +110,8 @@ def check_tables(world: World, log: CommitLog) -> int:
     return compared
 
 
-def _generations(disk: Path, store_id: str) -> Iterator[tuple[int, Path]]:
-    for shard in (disk / store_id).glob("*"):
+def _generations(disk: Path, folder: str) -> Iterator[tuple[int, Path]]:
+    for shard in (disk / folder).glob("*"):
         numbers = [int(path.name) for path in shard.iterdir() if path.name.isdecimal()]
         if numbers:
             yield int(shard.name), shard / str(max(numbers))
@@ -140,6 +144,6 @@ def _held(table: Any) -> Keys:
 def _ordered(world: World, point: int | float) -> int:
     import numpy as np
 
-    if world.config.point_scale.is_float:
+    if world.config.expiry_key_scale.is_float:
         return int(ordered_expiry(np.array([point], np.float64))[0])
     return int(point)

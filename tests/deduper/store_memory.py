@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bucket_store.backend import append_piece, open_backend
-from bucket_store.manager import ShardTables, TableLayout, TableSettings
-from bucket_store.matches import Matches
-from bucket_store.piece import Entries, PieceRef
-from bucket_store.view import ShardView
-from deduper.batch import JudgeRules
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import Entries, PieceRef
+from bucket_store.pieces.store import append_piece
+from bucket_store.tables.manager import ShardTables, TableLayout, TableSettings
+from bucket_store.tables.matches import Matches
+from bucket_store.tables.view import ShardView
+from deduper.core.judge import JudgeRules
 
 _STORE_ID = bytes(range(16))
 _ROOM = (0, 4096, 1 << 24)
@@ -50,7 +51,8 @@ class StoreMemory:
         )
         view = ShardView(
             store_id=_STORE_ID.hex(),
-            incarnation="00" * 8,
+            folder="tables",
+            lineage=((-1, b"only owner"),),
             shard=shard,
             next_window=self._next_window,
             pieces=self._live.get(shard, ()),

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from bucket_store.backend import append_piece, open_backend
-from bucket_store.commit_log import CommitLog
-from bucket_store.log_values import CommitRecord, OutputFile
-from bucket_store.piece import Entries
-from bucket_store.sources_file import SourcePartition, write_sources
-from deduper.clock import POSITION_BITS
-from deduper.config import Config
-from deduper.config_file import load_config
-from deduper.digests import KeyValue, key_digest
-from deduper.judging import fixed_settings
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import CommitRecord, OutputFile
+from bucket_store.log.sources_file import SourcePartition, write_sources
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import Entries
+from bucket_store.pieces.store import append_piece
+from deduper.config.load import load_config
+from deduper.config.model import Config
+from deduper.core.clock import POSITION_BITS
+from deduper.core.digests import KeyValue, key_digest
+from deduper.window.policy import fixed_settings
 
 HOUR_US = 3_600_000_000
 BEGIN_US = 1_735_603_200_000_000  # 2024-12-31T00:00:00Z

@@ -23,19 +23,21 @@ import pyarrow as pa
 import xxhash
 from pyarrow import parquet
 
-from bucket_store.backend import append_piece, open_backend
-from bucket_store.commit_log import CommitLog
-from bucket_store.log_record import encode_record, record_name
-from bucket_store.log_values import CommitRecord, OutputFile
-from bucket_store.marks import Published, prepare_published
-from bucket_store.sources_file import SourcePartition, write_sources
-from deduper.config import PORTS, Config
-from deduper.config_file import load_config
-from deduper.digests import key_digest
-from deduper.file_source import source_digest
-from deduper.judging import CATEGORIES, fixed_settings, settings_hash
-from deduper.open_store import OpenStore, open_store
-from deduper.output_names import Attempt, FinalName, file_sinks, final_name
+from bucket_store.log.codec import encode_record, record_name
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.marks import Published, prepare_published
+from bucket_store.log.records import CommitRecord, OutputFile
+from bucket_store.log.sources_file import SourcePartition, write_sources
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.store import append_piece
+from deduper.admin.open_store import OpenStore, open_store
+from deduper.config.load import load_config
+from deduper.config.model import Config
+from deduper.config.sections import PORTS
+from deduper.core.digests import key_digest
+from deduper.sinks.names import Attempt, FinalName, final_name
+from deduper.sources.files.source_file import source_digest
+from deduper.window.policy import CATEGORIES, fixed_settings, settings_hash
 from tests.deduper.engine import BUCKETS, Engine, Shape
 from tests.oracle import Answer, Row, Settings
 
@@ -140,7 +142,7 @@ class WholeJob:
         self.config_file.write_text(json.dumps(sections))
         self.config = load_config(self.config_file, environment={})
         (self.directory / "in").mkdir()
-        for sink in file_sinks(self.config).values():
+        for sink in self.config.file_ports.values():
             sink.path.mkdir(parents=True)
         self.log = CommitLog.create(
             self.config.store.path,
@@ -177,7 +179,7 @@ class WholeJob:
         self.log.place(record)
         self.publish(record.outputs)
         self.mark(record.window)
-        for sink in file_sinks(self.config).values():
+        for sink in self.config.file_ports.values():
             shutil.rmtree(sink.path / "_staging", ignore_errors=True)
 
     def judge(self) -> CommitRecord:
@@ -250,7 +252,7 @@ class WholeJob:
 
     def mark(self, window: int, store_id: str = "") -> None:
         """Step 6."""
-        places = [self.log.root / "published", *(s.path / "_published" for s in file_sinks(self.config).values())]
+        places = [self.log.root / "published", *(s.path / "_published" for s in self.config.file_ports.values())]
         for path in places:
             self.mark_at(path, window, store_id)
         if not store_id and window < self.log.state.next_window:
@@ -293,7 +295,7 @@ class WholeJob:
             for position, (row, answer) in enumerate(zip(rows, given, strict=True)):
                 by_port[answer[0]].append(self._shown(attempt.window, files, ordinal, position, row, answer))
         outputs = []
-        for port, sink in file_sinks(self.config).items():
+        for port, sink in self.config.file_ports.items():
             rows = by_port[port]
             self.draw.shuffle(rows)
             parts = [rows] if sink.format == "csv" else [rows[::2], rows[1::2]]

@@ -1,7 +1,7 @@
 """A disk in memory, and the machines that write to it: what a power cut may leave is modelled, not hoped for.
 
 The disk knows of every file and directory what the kernel shows (`data`, `names`) and what has certainly reached it
-(`durable`), with all that was done in between (`pending`). A power cut keeps any part of what is pending:
+(`filesystem`), with all that was done in between (`pending`). A power cut keeps any part of what is pending:
 
 - of a file's bytes since its last sync: each write is lost, whole, torn at any byte from either end, or there by its
   length only, as zeros;

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from bucket_store.commit_log import CommitLog
-from bucket_store.durable import FileSystem, listed
 from bucket_store.errors import StoreMissingError
-from bucket_store.log_values import LogState
-from bucket_store.marks import PUBLISHED_NAME, Published, read_intents, read_published
-from bucket_store.piece import decode_piece
-from bucket_store.sources_file import DIRECTORY as SOURCES_DIRECTORY
-from bucket_store.sources_file import known_digests, read_sources
-from deduper.file_source import source_digest
-from deduper.output_names import PUBLISHED, STAGING, FinalName, file_sinks, is_data_file, staging_homes
+from bucket_store.filesystem import FileSystem, listed
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.marks import PUBLISHED_NAME, Published, read_intents, read_published
+from bucket_store.log.records import LogState
+from bucket_store.log.sources_archive import SourcesReader
+from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
+from bucket_store.pieces.piece import decode_piece
+from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, staging_homes
+from deduper.sources.files.judged import KnownFiles
 from tests.faults.crash_disk import Disk, Machine, Nodes
 from tests.faults.service import Process, Rows, Scene
 from tests.oracle import Answer
@@ -60,7 +60,7 @@ def check_moment(scene: Scene, fs: FileSystem, acknowledged: int, seen: set[int]
         demand(f"rows of window {window} in port {port}", _of_port(scene, window, port), rows)
     for where, mark in _marks(scene, fs).items():
         for window in range(0 if mark is None else mark.window + 1):
-            for port in file_sinks(scene.config):
+            for port in scene.config.file_ports:
                 expected = len(_of_port(scene, window, port))
                 demand(f"mark of {where}: rows of window {window} in port {port}", expected, out[port, window])
 
@@ -87,11 +87,17 @@ def check_end(scene: Scene, process: Process) -> None:
     _check_outputs(scene, fs, state)
     _check_pieces(scene, process, state)
     _check_leftovers(scene, process, state)
-    files = {source_digest(file.path, file.modified_ms) for files in scene.batches for file in files}
-    demand("known source files", files, known_digests(root, state.sources, fs=fs))
-    for window, ref in state.sources.items():
-        names = [partition.name for partition in read_sources(root, window, ref, fs=fs)]
-        demand(f"sources of window {window}", [file.path for file in scene.batches[window]], names)
+    files = [file.path for files in scene.batches for file in files]
+    demand("source files that are not known", [], KnownFiles(scene.config.source, log).new(files))
+    reader = SourcesReader(root, state, fs)
+    origins = {piece.first_window for pieces in state.pieces.values() for piece in pieces}
+    for window in range(state.next_window):
+        partitions = reader.of(window)
+        if partitions is None:
+            demand(f"window {window}, whose sources are forgotten, has pieces", False, window in origins)
+        else:
+            names = [partition.name for partition in partitions]
+            demand(f"sources of window {window}", [file.path for file in scene.batches[window]], names)
 
 
 def _check_outputs(scene: Scene, fs: FileSystem, state: LogState) -> None:
@@ -102,7 +108,7 @@ def _check_outputs(scene: Scene, fs: FileSystem, state: LogState) -> None:
         found[port, window] = rows
     totals: Counter[str] = Counter()
     for window in range(len(scene.batches)):
-        for port in file_sinks(scene.config):
+        for port in scene.config.file_ports:
             expected = _of_port(scene, window, port)
             totals[port] += len(expected)
             demand(f"rows of window {window} in port {port}", expected, found.pop((port, window), {}))
@@ -114,7 +120,7 @@ def _check_outputs(scene: Scene, fs: FileSystem, state: LogState) -> None:
 
 
 def _marks(scene: Scene, fs: FileSystem) -> dict[str, Published | None]:
-    paths = {port: sink.path / PUBLISHED for port, sink in file_sinks(scene.config).items()}
+    paths = {port: sink.path / PUBLISHED for port, sink in scene.config.file_ports.items()}
     paths["the store"] = scene.config.store.path / PUBLISHED_NAME
     return {where: read_published(path, fs=fs) for where, path in paths.items()}
 
@@ -158,7 +164,7 @@ def _check_leftovers(scene: Scene, process: Process, state: LogState) -> None:
 
 def _public(scene: Scene, fs: FileSystem) -> Iterator[tuple[str, int, Rows]]:
     """Port, window and rows of every file that readers of the ports would read."""
-    for port, sink in file_sinks(scene.config).items():
+    for port, sink in scene.config.file_ports.items():
         for name in listed(fs, sink.path):
             if is_data_file(name):
                 final = FinalName.of(name)

@@ -17,28 +17,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bucket_store import file_backend, piece_reader
-from bucket_store.backend import PieceStore, append_piece, open_backend
-from bucket_store.commit_log import CommitLog
-from bucket_store.durable import FileSystem
 from bucket_store.errors import StoreMissingError
-from bucket_store.heartbeat import HeartBeat
-from bucket_store.log_values import LogState
-from bucket_store.manager import ShardTables, TableSettings
-from bucket_store.matches import Matches
-from bucket_store.piece import Entries, PieceRef
-from bucket_store.sources_file import known_digests
-from deduper import judging, owner, staging, window_run
-from deduper.checkpoint import ListedFile
-from deduper.config import PORTS, Config
-from deduper.file_batch import FileBatch
-from deduper.file_source import source_digest, stat_files
-from deduper.receipts import Receipt
-from deduper.source_batch import SourceBatch
-from deduper.staging import Attempt, StagedFile
-from deduper.window_judge import Judgement
-from deduper.window_run import Batch, WindowRunner
-from deduper.write_task import port_folder
+from bucket_store.filesystem import FileSystem
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.log.records import LogState
+from bucket_store.pieces import file_backend, reader
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import Entries, PieceRef
+from bucket_store.pieces.store import PieceStore, append_piece
+from bucket_store.tables.manager import ShardTables, TableSettings
+from bucket_store.tables.matches import Matches
+from deduper.config.model import Config
+from deduper.config.sections import PORTS
+from deduper.sinks import staging
+from deduper.sinks.staging import Attempt, StagedFile
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.judged import KnownFiles
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.sources.protocol import SourceBatch
+from deduper.tasks.receipts import Receipt
+from deduper.tasks.write import port_folder
+from deduper.window import policy, recovery
+from deduper.window import runner as window_run
+from deduper.window.attempt import Judgement
+from deduper.window.runner import Batch, WindowRunner
 from tests.deduper.engine import Engine, Shape, comparable
 from tests.faults.crash_disk import Disk, Machine
 from tests.oracle import Answer, Oracle, Row, Settings
@@ -107,7 +110,7 @@ class Scene:
             for part in range(2):
                 path = self.root / "in" / f"{window:03d}-{part}.json"
                 path.touch()
-                files.append(ListedFile(f"file://{path}", 1000 + window))
+                files.append(ListedFile(f"{path}", 1000 + window))
                 rows = [
                     Row((draw.choice(("a", "b", "c", "d", None)),), 7 * window + draw.choice((0, 1, 2, 5, -9)))
                     for _ in range(self.plan.rows)
@@ -206,29 +209,31 @@ class Process:
         """Open or create the store, claim it, recover."""
         scene = self.scene
         # Of another life: what a process has read is gone with it.
-        piece_reader._headers.clear()
+        reader._headers.clear()
         root = scene.config.store.path
         try:
             self.log = CommitLog.open(root, fs=self.fs)
         except StoreMissingError:
-            settings = judging.fixed_settings(scene.config)
+            settings = policy.fixed_settings(scene.config)
             self.log = CommitLog.create(
                 root, settings, wall_us=BEGIN_US, snapshot_every=scene.plan.snapshot_every, fs=self.fs
             )
         self.log.claim_epoch("test", max(BEGIN_US, self.log.state.last_wall_us))
         HeartBeat(root, "test", fs=self.fs).beat()
         self.pieces = open_backend(scene.config.store.url, self.fs)
-        owner.recover(scene.config, self.log, self.pieces)
+        recovery.recover(scene.config, self.log, self.pieces)
         self.judge = Judge(scene, self.log, self.pieces, self.fs)
+        self._files = KnownFiles(scene.config.source, self.log)
         self.runner = WindowRunner(
             scene.config,
             self.log,
             self.pieces,
             self.judge,
             lambda: scene.now_us(self._window),
-            aside=lambda do: do(),
+            known_files=self._files,
+            in_background=lambda do: do(),
+            fold_windows=3,  # a story has some ten windows
         )
-        self._known = known_digests(root, self.log.state.sources, fs=self.fs)
         place = self.log.place
 
         def placed(body: Any) -> LogState:
@@ -241,7 +246,8 @@ class Process:
     def run(self, windows: int | None = None) -> None:
         """Run batches that the store does not know, all or so many, as `job` does."""
         for number, files in enumerate(self.scene.batches):
-            fresh = tuple(f for f in files if source_digest(f.path, f.modified_ms) not in self._known)
+            new = set(self._files.new([file.path for file in files]))
+            fresh = tuple(file for file in files if file.path in new)
             if windows == 0:
                 return
             if not fresh:
@@ -251,7 +257,6 @@ class Process:
                 self.fs.disk.now_us = self.scene.now_us(number)
             batch = FileBatch(self.scene.config.source, tuple(stat_files(fresh)))
             self.runner.run(Batch("query", number, batch))
-            self._known.update(batch.digests)
             windows = None if windows is None else windows - 1
 
 
@@ -274,7 +279,7 @@ class Judge:
         self._state = state
         self._attempt = Attempt(state.next_window, state.epoch, self._attempts)
         self._attempts += 1
-        self._views = judging.shard_views(self._scene.config, self._log.manifest, state)
+        self._views = policy.shard_views(self._scene.config, self._log.manifest, state)
         engine = self._engine
         engine.window, engine.latest, engine.moved_us = state.next_window, state.latest_point, 0
         partitions = [self._scene.rows[path] for path in batch.names]
@@ -326,7 +331,7 @@ class Judge:
     def _tables(self) -> TableSettings:
         tables, room = self._scene.root / "tables", self._scene.plan.table_bytes or 0
         return TableSettings(
-            str(tables / "memory"), str(tables / "disk"), room, room, judging.table_layout(self._scene.config)
+            str(tables / "memory"), str(tables / "disk"), room, room, policy.table_layout(self._scene.config)
         )
 
     def _stage(self, rows: Rows) -> dict[str, list[StagedFile]]:

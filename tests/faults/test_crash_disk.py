@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bucket_store.durable import LOCAL, FileSystem, listed, place_new, remove_tree, replace_whole, write_at
+from bucket_store.filesystem import LOCAL, FileSystem, listed, place_new, remove_tree, replace_whole, write_at
 from tests.faults.crash_disk import Disk, Killed, Machine, cut, fingerprint, unsynced
 
 A, B = Path("/a"), Path("/b")

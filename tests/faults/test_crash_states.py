@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from bucket_store.commit_log import CommitLog
 from bucket_store.errors import FencedError
-from deduper import owner, staging
+from bucket_store.log.commit_log import CommitLog
+from deduper.sinks import staging
+from deduper.window import recovery
 from tests.faults.crash_disk import Disk, Killed, Machine, cut
 from tests.faults.invariants import check_end, demand, visible
 from tests.faults.service import Plan, Process, Scene, limits, seeded_names
@@ -211,7 +212,7 @@ def _overtake(scene: Scene, begun: dict[int, Any], at: int) -> list[Moment]:
         first.start()
         first.run(1)
     except Exception as error:
-        why = error if first.log.epoch is None else owner.reason_to_stop(first.log, error)
+        why = error if first.log.epoch is None else recovery.reason_to_stop(first.log, error)
         if not isinstance(why, FencedError):
             raise
     if (first.log.epoch or 0) > (second.log.epoch or 0):
@@ -347,7 +348,7 @@ def test_publishing_before_the_commit_record_is_found(tmp_path: Path, monkeypatc
 
 def test_a_recovery_that_leaves_publishing_out_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed and not published would be discarded."""
-    monkeypatch.setattr(owner, "publish_window", lambda config, log, window, *_: log.forget_outputs(window))
+    monkeypatch.setattr(recovery, "publish_window", lambda config, log, window, *_: log.forget_outputs(window))
     found = first_violation(Scene(Plan(windows=2), tmp_path), "unpublished", lambda name, path: False)
     assert "rows of window" in found
 
@@ -359,8 +360,8 @@ def test_a_sleeper_that_looks_at_no_claims_is_found(tmp_path: Path, monkeypatch:
         begun = _begin(scene)
         steps = _count_steps(scene, begun)
     monkeypatch.setattr(CommitLog, "check_owner", lambda log: None)
-    monkeypatch.setattr(owner, "remove_prepared", lambda path, below_epoch, fs: None)
-    monkeypatch.setattr(owner, "reason_to_stop", lambda log, error: FencedError("is taken for that"))
+    monkeypatch.setattr(recovery, "remove_prepared", lambda path, below_epoch, fs: None)
+    monkeypatch.setattr(recovery, "reason_to_stop", lambda log, error: FencedError("is taken for that"))
     found: list[str] = []
     for at in reversed(range(steps)):
         found += _overtaken(scene, begun, at).violations

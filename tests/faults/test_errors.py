@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from bucket_store.durable import FileSystem
 from bucket_store.errors import StoreError
-from bucket_store.log_values import OutputFile
-from deduper import staging
+from bucket_store.filesystem import FileSystem
+from bucket_store.log.records import OutputFile
 from deduper.errors import DeduperError
+from deduper.sinks import staging
 from tests.faults.crash_disk import Disk, Machine
 from tests.faults.failing import KINDS, FailingFiles, Hang
 from tests.faults.invariants import Violation, check_end, check_moment, public_windows
@@ -87,9 +87,9 @@ class Sweep:
         """Every kind of fault at every call that it is about."""
         return [
             (kind, at, lasting)
-            for kind, concerns in KINDS.items()
+            for kind, diagnostics in KINDS.items()
             for at, call in enumerate(self.calls)
-            if concerns(call)
+            if diagnostics(call)
             for lasting in (False, True)
         ]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bucket_store.backend import open_backend
-from bucket_store.commit_log import CommitLog
 from bucket_store.errors import StoreMissingError
-from deduper.open_store import OpenStore
-from deduper.verify import Verification, verify_store
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.pieces.open import open_backend
+from deduper.admin.open_store import OpenStore
+from deduper.admin.verify.run import Verification, verify_store
 from tests.faults.crash_disk import Disk, cut
 from tests.faults.invariants import demand
 from tests.faults.service import Plan, Scene, limits, seeded_names

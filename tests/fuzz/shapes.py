@@ -18,7 +18,7 @@ from typing import Any
 import msgpack
 import xxhash
 
-from bucket_store.sealed import seal
+from bucket_store.framing import frame
 
 RAW, BODY, CHANGES = 0, 1, 2
 
@@ -65,10 +65,10 @@ def unwrapped(data: bytes, magic: bytes, fields: Any, pack: Callable[[Any], byte
     """The file that an input stands for. `fields` are those of a sound one, `pack` makes a body of changed ones."""
     kind, rest = (data[0], data[1:]) if data else (RAW, b"")
     if kind == BODY:
-        return seal(magic, 1, rest)
+        return frame(magic, 1, rest)
     if kind == CHANGES:
         odd = ODD_VALUES if pack is not msgpack.packb and isinstance(fields, dict) else ODD_VALUES + ODD_BYTES
-        return seal(magic, 1, pack(changed(fields, rest, odd)))
+        return frame(magic, 1, pack(changed(fields, rest, odd)))
     return rest
 
 

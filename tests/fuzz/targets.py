@@ -9,9 +9,11 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
+import struct
 import tempfile
 import types
 import typing
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -21,24 +23,22 @@ from typing import Any, cast
 
 import msgpack
 
-from bucket_store import (
-    file_backend,
-    generation,
-    heartbeat,
-    log_record,
-    manifest,
-    marks,
-    piece,
-    piece_reader,
-    profile_file,
-    sealed,
-    sources_file,
-)
-from bucket_store.errors import CorruptionError, UnknownFormatError
-from bucket_store.log_state import fold
-from bucket_store.log_values import LogState
-from deduper import checkpoint, config_file, ddl, digests, kafka_offsets, key_values, units, yaml_tree
-from deduper.errors import ConfigError, IntegrityError, UsageError
+from bucket_store import framing
+from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
+from bucket_store.log import codec, heartbeat, judged_files, manifest, marks, profile, sources_archive, sources_file
+from bucket_store.log.records import LogState
+from bucket_store.log.state import fold
+from bucket_store.pieces import file_backend, piece
+from bucket_store.pieces import reader as piece_reader
+from bucket_store.tables import generation
+from deduper import columns as ddl
+from deduper import units
+from deduper.admin import key_values
+from deduper.config import load, yaml_document
+from deduper.config.problems import ConfigError
+from deduper.core import digests
+from deduper.errors import UsageError
+from deduper.kafka import offsets
 from tests.fuzz import shapes
 
 LOG_FILES = Path(__file__).parent.parent / "data" / "log_v1"
@@ -103,13 +103,13 @@ def _sample(name: str) -> bytes:
 
 
 def _body(name: str) -> bytes:
-    return _sample(name)[sealed.BODY_OFFSET : -8]
+    return _sample(name)[framing.BODY_OFFSET : -8]
 
 
 def _three_ways(data: bytes, tree: Any = None) -> Iterator[bytes]:
     """A sound file as it is and without its seal; and one change to it of every kind in turn."""
     yield bytes([shapes.RAW]) + data
-    yield bytes([shapes.BODY]) + data[sealed.BODY_OFFSET : -8]
+    yield bytes([shapes.BODY]) + data[framing.BODY_OFFSET : -8]
     if tree is not None:
         for at in range(shapes.count_of_nodes(tree)):
             yield shapes.replacing(at, at)
@@ -121,13 +121,13 @@ def _three_ways(data: bytes, tree: Any = None) -> Iterator[bytes]:
 def _run_sealed(data: bytes) -> None:
     whole = shapes.unwrapped(data, b"TESTTEST", [], msgpack.packb)
     with suppress(CorruptionError, UnknownFormatError):
-        body = sealed.unseal(whole, magic=b"TESTTEST", version=1, file="f")
-        assert sealed.seal(b"TESTTEST", 1, body) == whole
+        body = framing.unframe(whole, magic=b"TESTTEST", version=1, file="f")
+        assert framing.frame(b"TESTTEST", 1, body) == whole
 
 
 def _seeds_sealed() -> Iterator[bytes]:
-    yield from _three_ways(sealed.seal(b"TESTTEST", 1, b"body"))
-    yield b"\0" + sealed.seal(b"TESTTEST", 2, b"body")
+    yield from _three_ways(framing.frame(b"TESTTEST", 1, b"body"))
+    yield b"\0" + framing.frame(b"TESTTEST", 2, b"body")
 
 
 def _run_manifest(data: bytes) -> None:
@@ -167,8 +167,8 @@ def _run_record(data: bytes) -> None:
     number, tree = RECORDS.get(kind, (1, []))
 
     def enveloped(payload: bytes) -> bytes:
-        head = log_record._ENVELOPE.pack(kind, 0, len(payload), number, 1, bytes(16), -1, -1)
-        return sealed.seal(log_record.MAGIC, 1, head + payload)
+        head = codec._ENVELOPE.pack(kind, 0, len(payload), number, 1, bytes(16), -1, -1)
+        return framing.frame(codec.MAGIC, 1, head + payload)
 
     match data[:1]:
         case b"\x01":
@@ -176,14 +176,14 @@ def _run_record(data: bytes) -> None:
         case b"\x02":
             whole = enveloped(msgpack.packb(shapes.changed(tree, data[2:])))
         case b"\x03":
-            whole = sealed.seal(log_record.MAGIC, 1, data[2:])
+            whole = framing.frame(codec.MAGIC, 1, data[2:])
         case _:
             whole = data[2:]
     with suppress(CorruptionError, UnknownFormatError):
-        record = log_record.decode_record(whole, number=number, file="f")
+        record = codec.decode_record(whole, number=number, file="f")
         assert_typed(record)
-        encoded = log_record.encode_record(record)
-        again = log_record.decode_record(encoded, number=number, file="f")
+        encoded = codec.encode_record(record)
+        again = codec.decode_record(encoded, number=number, file="f")
         assert again == record or "nan" in repr(record)
         # What is sound by itself is folded, where it may still not follow.
         fold(LogState(next_number=number, epoch=record.epoch), record)
@@ -223,7 +223,7 @@ def _run_sources(data: bytes) -> None:
     tree = msgpack.unpackb(_body("sources")[12 + 16 * _COUNT :])
     if data[:1] == bytes([shapes.CHANGES]):
         packed = msgpack.packb(shapes.changed(tree, data[1:]))
-        whole = sealed.seal(sources_file.MAGIC, 1, _body("sources")[: 12 + 16 * _COUNT] + packed)
+        whole = framing.frame(sources_file.MAGIC, 1, _body("sources")[: 12 + 16 * _COUNT] + packed)
     else:
         whole = shapes.unwrapped(data, sources_file.MAGIC, tree, msgpack.packb)
     with suppress(CorruptionError, UnknownFormatError):
@@ -233,6 +233,44 @@ def _run_sources(data: bytes) -> None:
 
 
 _COUNT = int.from_bytes(_body("sources")[8:12], "little")
+
+
+def _run_archive(data: bytes) -> None:
+    packed = data if data[:1] == b"\1" else msgpack.packb(_ARCHIVED)
+    head = struct.pack("<QQI", 3, 4, len(packed))
+    whole = data if data[:1] == b"\0" else framing.frame(sources_archive.MAGIC, 1, head + zlib.compress(packed))
+    try:
+        found = sources_archive.decode_archive(whole, file="f")
+    except StoreError:
+        return
+    assert sources_archive.decode_archive(sources_archive.encode_archive(found), file="f") == found
+
+
+_ARCHIVED = [[3, [[bytes(16), "in/a.json", 5, 0, 7, 1]]], [4, []]]
+
+
+def _run_judged(data: bytes) -> None:
+    whole = data if data[:1] == b"\0" else framing.frame(judged_files.MAGIC, 1, data)
+    try:
+        through, files = judged_files.decode_judged(whole, file="f")
+    except StoreError:
+        return
+    assert judged_files.decode_judged(judged_files.encode_judged(through, files), file="f")[0] == through
+
+
+def _seeds_judged() -> Iterator[bytes]:
+    files = judged_files.JudgedFiles.empty("/in").joined({(1, 2): (3, 4), (1, 5): (6, 7)}, "/in")
+    whole = judged_files.encode_judged(3, files)
+    yield whole[framing.BODY_OFFSET : -8]
+    yield b"\0" + whole
+    yield struct.pack("<QQI", 3, 2**60, 0)
+    yield struct.pack("<QQI", 3, 0, 2**31)
+
+
+def _seeds_archive() -> Iterator[bytes]:
+    yield b"\1" + msgpack.packb(_ARCHIVED)
+    yield b"\2"
+    yield b"\0" + bytes(40)
 
 
 def assert_typed_all(values: tuple[Any, ...]) -> None:
@@ -248,17 +286,19 @@ _PROFILE: list[Any] = [
 
 
 def _run_profile(data: bytes) -> None:
-    whole = shapes.unwrapped(data, profile_file.MAGIC, _PROFILE, msgpack.packb)
+    whole = shapes.unwrapped(data, profile.MAGIC, _PROFILE, msgpack.packb)
     with suppress(CorruptionError, UnknownFormatError, TypeError, ValueError):
-        found = profile_file.decode_profiles(whole, file="f")
+        found = profile.decode_profiles(whole, file="f")
         assert_typed_all(found)
         if all(0 <= moment < 1e12 for each in found for moment in (each.seconds, *each.phases.values())):
-            again = profile_file.decode_profiles(profile_file.encode_profiles(found), file="f")
+            names: dict[str, int] = {}
+            packed = [profile._packed(each, names) for each in found]
+            again = profile.decode_profiles(profile._encode(names, packed), file="f")
             assert [replace(each, seconds=0.0, phases={}) for each in again] == [
                 replace(each, seconds=0.0, phases={}) for each in found
             ]
     # For everybody who asks it is there or not.
-    assert profile_file.read_profiles(Path("store"), fs=cast(Any, OneFile(whole))) is not None
+    assert profile.read_profiles(Path("store"), fs=cast(Any, OneFile(whole))) is not None
 
 
 _BEAT = ["host:1", bytes(8), 3]
@@ -412,48 +452,6 @@ def _seeds_segment() -> Iterator[bytes]:
 # --- the upper package
 
 
-def _run_checkpoint(data: bytes) -> None:
-    """Files of Spark's checkpoint, split at zero bytes. What is called sound is read without an error."""
-    root = _scratch() / "checkpoint"
-    shutil.rmtree(root, ignore_errors=True)
-    names = ("metadata", "offsets/0", "commits/0", "sources/0/0", "offsets/1", "sources/0/1", "sources/0/.1.crc")
-    for name, text in zip(names, data.split(b"\0", len(names) - 1), strict=False):
-        if text != b"absent":
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(text)
-    sound = checkpoint.is_sound(root)
-    assert type(sound) is bool
-    for batch in (0, 1):
-        try:
-            listed = checkpoint.files_of_batch(root, batch)
-        except (IntegrityError, OSError):
-            assert not sound or not (root / "offsets" / str(batch)).exists() or batch == 0
-        else:
-            assert_typed_all(tuple(listed))
-            assert all(type(file.path) is str for file in listed)
-    try:
-        assert_typed_all(tuple(checkpoint.finished_files(root)))
-    except (IntegrityError, OSError):
-        assert not sound
-
-
-def _seeds_checkpoint() -> Iterator[bytes]:
-    def entry(number: int) -> bytes:
-        return b'v1\n{"path":"file:///in/%d.json","timestamp":%d,"batchId":%d}' % (number, 1000 + number, number)
-
-    def offset(number: int) -> bytes:
-        return b'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}' % number
-
-    parts = [b'{"id":"x"}', offset(0), b"v1\n{}", entry(0), offset(1), entry(1)]
-    yield b"\0".join(parts)
-    yield b"\0".join([*parts, b"crc\0" + bytes(4)])
-    for odd in (b"Infinity", b"NaN", b"1e400", b'"1"', b"-1", b"[]", b"1" * 5000, b"1.5", b"null", b"true"):
-        yield b"\0".join([*parts[:4], b'v1\n{"logOffset":%b}' % odd, entry(1)])
-        yield b"\0".join([*parts[:5], b'v1\n{"path":%b,"timestamp":%b,"batchId":1}' % (odd, odd)])
-        yield b"\0".join([*parts[:5], b'v1\n{"path":"p","timestamp":1,"batchId":%b}' % odd])
-    yield b"\0".join([*parts[:5], b"v1\n" + b"[" * 3000])
-
-
 _CONFIG = """\
 source: {format: files, path: in, schema: "id long, at timestamp, user string", file_format: json}
 key: id
@@ -470,7 +468,7 @@ sinks:
 
 def _run_yaml(data: bytes) -> None:
     """No text is an error that is raised: mistakes are listed, with their places."""
-    document = yaml_tree.read_document(data.decode("utf-8", "replace"), "f", {"HOME": "h"})
+    document = yaml_document.read_document(data.decode("utf-8", "replace"), "f", {"HOME": "h"})
     for problem in document.problems:
         assert problem.place.source == "f"
         str(problem)
@@ -481,7 +479,7 @@ def _run_config(data: bytes) -> None:
     path = _scratch() / "job.yaml"
     path.write_bytes(data)
     with suppress(ConfigError):
-        config_file.load_config(path, environment={})
+        load.load_config(path, environment={})
 
 
 def _seeds_config() -> Iterator[bytes]:
@@ -527,11 +525,11 @@ def _seeds_ddl() -> Iterator[bytes]:
 def _run_offsets(data: bytes) -> None:
     """Offsets of topic partitions, as Spark writes them: what is read is written so that it is read again."""
     with suppress(ValueError):
-        found = kafka_offsets.parse_offsets(data.decode("utf-8", "replace"))
+        found = offsets.parse_offsets(data.decode("utf-8", "replace"))
         for place, offset in found.items():
             assert_typed(place)
             assert type(offset) is int
-        assert kafka_offsets.parse_offsets(kafka_offsets.write_offsets(found)) == found
+        assert offsets.parse_offsets(offsets.write_offsets(found)) == found
 
 
 def _seeds_offsets() -> Iterator[bytes]:
@@ -608,23 +606,25 @@ def _of(name: str, tree: Any) -> Callable[[], Iterator[bytes]]:
 
 
 TARGETS: dict[str, Target] = {
-    "sealed": Target((sealed,), _run_sealed, _seeds_sealed),
+    "sealed": Target((framing,), _run_sealed, _seeds_sealed),
     "manifest": Target((manifest,), _run_manifest, _of("manifest", json.loads(_body("manifest")))),
-    "record": Target((log_record,), _run_record, _seeds_record),
+    "record": Target((codec,), _run_record, _seeds_record),
     "intent": Target((marks,), _run_intent, _of("intent", msgpack.unpackb(_body("intent")))),
     "mark": Target((marks,), _run_mark, _of("published", msgpack.unpackb(_body("published")))),
     "sources": Target((sources_file,), _run_sources, _of("sources", [[0] * 5] * _COUNT)),
+    "archive": Target((sources_archive,), _run_archive, _seeds_archive),
+    "judged": Target((judged_files,), _run_judged, _seeds_judged),
     "heartbeat": Target(
         (heartbeat,),
         _run_heartbeat,
-        lambda: _three_ways(sealed.seal(heartbeat.MAGIC, 1, msgpack.packb(_BEAT)), _BEAT),
+        lambda: _three_ways(framing.frame(heartbeat.MAGIC, 1, msgpack.packb(_BEAT)), _BEAT),
     ),
     "profile": Target(
-        (profile_file,),
+        (profile,),
         _run_profile,
-        lambda: _three_ways(sealed.seal(profile_file.MAGIC, 1, msgpack.packb(_PROFILE)), _PROFILE),
+        lambda: _three_ways(framing.frame(profile.MAGIC, 1, msgpack.packb(_PROFILE)), _PROFILE),
     ),
-    "offsets": Target((kafka_offsets,), _run_offsets, _seeds_offsets),
+    "offsets": Target((offsets,), _run_offsets, _seeds_offsets),
     "generation": Target(
         (generation,),
         _run_generation,
@@ -634,9 +634,8 @@ TARGETS: dict[str, Target] = {
     "piece_header": Target((piece,), _run_piece_header, _seeds_piece),
     "piece_bucket": Target((piece, piece_reader), _run_piece_bucket, _seeds_piece),
     "segment": Target((file_backend,), _run_segment, _seeds_segment),
-    "checkpoint": Target((checkpoint,), _run_checkpoint, _seeds_checkpoint),
-    "yaml": Target((yaml_tree,), _run_yaml, _seeds_config),
-    "config": Target((config_file, yaml_tree), _run_config, _seeds_config),
+    "yaml": Target((yaml_document,), _run_yaml, _seeds_config),
+    "config": Target((load, yaml_document), _run_config, _seeds_config),
     "ddl": Target((ddl,), _run_ddl, _seeds_ddl),
     "duration": Target((units,), _run_duration, _seeds_duration),
     "key": Target((key_values, digests), _run_key, _seeds_key),

@@ -11,8 +11,9 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from deduper import kafka_jars
-from deduper.spark_session import start_session
+from deduper.sources.open import session_settings
+from deduper.spark import kafka_jars
+from deduper.spark.session import start_session
 from tests.services.jars import connector_jars
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, settings
@@ -80,7 +81,8 @@ def session(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     _end_jvm()
     topics = dict.fromkeys(PORTS, "nothing")
     more = settings(broker, "none", topics, spark={"spark.master": "local[2,4]", "spark.driver.memory": "1g"})
-    started = start_session(KafkaJob(tmp_path_factory.mktemp("session"), None, more).config)
+    config = KafkaJob(tmp_path_factory.mktemp("session"), None, more).config
+    started = start_session(config.name, session_settings(config))
     yield started
     started.stop()
 

@@ -1,8 +1,8 @@
 """The jars of a Kafka broker and of Spark's Kafka connector: a fixed list, fetched once, checked each time.
 
-`kafka_jars.txt` and `spark_kafka_jars.txt` name every artifact with its SHA-256. They lie in
+`spark.kafka_jars.txt` and `spark_kafka_jars.txt` name every artifact with its SHA-256. They lie in
 `${XDG_CACHE_HOME:-~/.cache}/deduper/<name>-<version>`. A folder there is either whole or absent: it is filled under
-another name and renamed, by one process at a time. One whose sums are wrong is made anew.
+another name and renamed, by one process at a time. One whose sums are wrong is recreated.
 
 Maven fetches them, with whatever settings it has on this machine. DEDUPER_MAVEN_URL names a repository of Maven's
 standard layout to fetch them from without Maven.

@@ -107,7 +107,7 @@ class Broker:
     ) -> None:
         """`settings` go over FAST. `fast_start` compiles with C1 only: ready with 40 % less CPU; measure without.
 
-        `node` and `cluster_id` are for one of several, see `kafka_cluster`.
+        `node` and `cluster_id` are for one of several, see `kafka.cluster`.
         """
         self.directory = directory.absolute()
         self.log = self.directory / "broker.log"

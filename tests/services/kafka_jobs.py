@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from deduper.config import Config
+from deduper.config.model import Config
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Record
 from tests.spark.harness import Job

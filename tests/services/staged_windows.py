@@ -24,9 +24,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bucket_store import failpoints
-from deduper.kafka_errors import KafkaSinkError
-from deduper.kafka_publisher import KafkaPublisher
-from deduper.kafka_sink import PublisherSettings
+from deduper.kafka.errors import KafkaSinkError
+from deduper.sinks.publisher import KafkaPublisher
+from deduper.sinks.topic_sink import PublisherSettings
 from tests.processes import is_frozen
 from tests.services.kafka_traffic import Record
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bucket_store.backend import open_backend
-from bucket_store.commit_log import CommitLog
-from deduper.open_store import OpenStore
-from deduper.verify import verify_store
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.sources_archive import files_of
+from bucket_store.pieces.open import open_backend
+from deduper.admin.open_store import OpenStore
+from deduper.admin.verify.run import verify_store
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, header, records, settings
 from tests.services.kafka_traffic import committed_offsets, read, send
@@ -79,10 +80,12 @@ def test_sources_files_go_with_their_keys(
     windows = job.run(clock=clock).windows
     assert windows >= 15
     state = CommitLog.open(job.config.store.path).state
-    assert 0 < len(state.sources) <= windows // 2
-    assert min(ref.first_window for refs in state.pieces.values() for ref in refs) >= min(state.sources)
-    lying = {path.name for path in (job.config.store.path / "sources").iterdir()}
-    assert lying == {ref.name for ref in state.sources.values()}
+    named = [window for window in range(state.next_window) if state.sources_of(window) is not None]
+    assert 0 < len(named) <= windows // 2
+    assert min(ref.first_window for refs in state.pieces.values() for ref in refs) >= min(named)
+    folders = (job.config.store.path / name for name in ("sources", "folded"))
+    lying = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
+    assert lying == {job.config.store.path / path for path in files_of(state)}
     log = CommitLog.open(job.config.store.path)
     report = verify_store(OpenStore(job.config.store.url, job.config, log, open_backend(job.config.store.url)))
     assert report.findings == ()

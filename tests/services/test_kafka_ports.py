@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bucket_store.commit_log import CommitLog
-from deduper import kafka_ports, window_run
+from bucket_store.log.commit_log import CommitLog
 from deduper.errors import DeduperError, UsageError
-from deduper.job import run
-from deduper.kafka_errors import PublicationUnknownError, RecordRefusedError
-from deduper.output_names import STAGING
-from deduper.publication import Unknown
+from deduper.kafka.errors import PublicationUnknownError, RecordRefusedError
+from deduper.service.job import run
+from deduper.sinks import topics as kafka_ports
+from deduper.sinks.names import STAGING
+from deduper.sinks.publish_state import OnUnknown
+from deduper.window import runner
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, header, records, settings
 from tests.services.kafka_traffic import Follower, Record, end_offsets, read, send
@@ -210,7 +211,7 @@ def test_what_is_unpublished_goes_where_its_record_says(
     own = settings(broker, source, topics)
     (tmp_path / "old").mkdir()
     job = KafkaJob(tmp_path / "old", session, own)
-    die(window_run, "mark_published")
+    die(runner, "mark_published")
     with pytest.raises(Interrupted):
         job.run()
     totals = CommitLog.open(job.config.store.path).state.totals
@@ -267,7 +268,7 @@ def test_a_store_that_moved_before_it_published(
         take_over=False,
         on_progress=moved.progress.append,
         session=session,
-        unpublished=Unknown.PUBLISH,
+        unpublished=OnUnknown.PUBLISH,
     )
     assert summary.rows == 0
     totals = CommitLog.open(moved.config.store.path).state.totals

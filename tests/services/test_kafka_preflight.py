@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
-from bucket_store.commit_log import CommitLog
-from deduper import kafka_jars
-from deduper.concerns import Concern, Severity
-from deduper.config import Config
+from bucket_store.log.commit_log import CommitLog
+from deduper.config.model import Config
+from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, UsageError
-from deduper.job import run
-from deduper.judging import fixed_settings
-from deduper.kafka_errors import BrokerUnavailableError
-from deduper.kafka_preflight import examine, require
+from deduper.kafka.errors import BrokerUnavailableError
+from deduper.kafka.preflight import examine, require
+from deduper.service.job import run
+from deduper.spark import kafka_jars
+from deduper.window.policy import fixed_settings
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_connection import Connection
 from tests.services.kafka_jobs import KafkaJob, settings
@@ -56,13 +56,17 @@ def config(directory: Path, connection: Connection, source: str, sink: str, **mo
     return KafkaJob(directory, None, sections).config
 
 
-def wrong(found: list[Concern]) -> list[str]:
+def wrong(found: list[Diagnostic]) -> list[str]:
     """What is worse than a note."""
-    return [f"{concern.severity} {concern.check}: {concern}" for concern in found if concern.severity != "note"]
+    return [
+        f"{diagnostic.severity} {diagnostic.check}: {diagnostic}"
+        for diagnostic in found
+        if diagnostic.severity != "note"
+    ]
 
 
 def test_a_broker_as_it_should_be(job: Callable[..., Config], broker: Broker) -> None:
-    """Nothing is wrong; cluster, age and partitions are told, in seconds; no group comes of it."""
+    """Nothing is wrong; cluster and partitions are told, in seconds; no group comes of it."""
     admin = broker.admin()
     before = {group.group_id for group in admin.list_consumer_groups().result(10).valid}
     began = time.monotonic()
@@ -71,7 +75,6 @@ def test_a_broker_as_it_should_be(job: Callable[..., Config], broker: Broker) ->
     assert wrong(found) == []
     told = found[-1].what
     assert broker.cluster_id in told
-    assert "Kafka 3.8 or later" in told
     assert "(3)" in told
     assert {group.group_id for group in admin.list_consumer_groups().result(10).valid} == before
 
@@ -128,7 +131,7 @@ def test_a_broker_that_is_down_is_told_at_once_and_waited_for(
     began = time.monotonic()
     assert [text.split(":")[0] for text in wrong(examine(job()))] == ["error brokers"]
     assert time.monotonic() - began < 5
-    with pytest.raises(BrokerUnavailableError, match="nobody listens there"):
+    with pytest.raises(BrokerUnavailableError, match="Connection refused"):
         require(job(deadline="1s"))
     waiting = threading.Thread(target=require, args=(job(deadline="90s"),))
     waiting.start()
@@ -157,12 +160,12 @@ def test_a_broker_that_stands_still_is_no_hang(job: Callable[..., Config], broke
         (lambda broker: broker.sasl("alice", "wrong"), "login", "Invalid username or password"),
         (lambda broker: Connection(broker.sasl("alice").bootstrap), "brokers", "wants a login"),
         (lambda broker: Connection(broker.tls().bootstrap), "brokers", "it speaks TLS there"),
-        (lambda broker: broker.tls("stranger"), "brokers", "refuses our certificate"),
-        (lambda broker: broker.tls(None), "brokers", "refuses our certificate"),
+        (lambda broker: broker.tls("stranger"), "brokers", "TLS failed"),
+        (lambda broker: broker.tls(None), "brokers", "TLS failed"),
         (
             lambda broker: Connection(broker.bootstrap, broker.tls().authority, broker.tls().identity),
             "brokers",
-            "does not speak TLS there",
+            "TLS failed",
         ),
     ],
     ids=["password", "no login", "no TLS", "stranger", "no certificate", "TLS to plain"],
@@ -173,9 +176,9 @@ def test_who_is_not_let_in_learns_why(
     """Within seconds, with the reason, without a password in it, and in a start too, which does not wait for it."""
     job = config(tmp_path, connect(secure_broker), "in", "out")
     began = time.monotonic()
-    found = [concern for concern in examine(job) if concern.severity is Severity.ERROR]
+    found = [diagnostic for diagnostic in examine(job) if diagnostic.severity is Severity.ERROR]
     assert time.monotonic() - began < 5
-    assert [concern.check for concern in found] == [check]
+    assert [diagnostic.check for diagnostic in found] == [check]
     assert says in found[0].what
     assert "wrong" not in str(found[0])
     with pytest.raises(CheckFailedError, match=says):

@@ -30,19 +30,21 @@ from confluent_kafka.admin import (
 from pyarrow import parquet
 
 from bucket_store import failpoints
-from deduper import kafka_calls, kafka_position, kafka_slot
+from deduper.config.kafka_options import KafkaOptionsError
 from deduper.errors import IntegrityError
-from deduper.kafka_errors import (
+from deduper.kafka import calls
+from deduper.kafka.errors import (
     BrokerUnavailableError,
     KafkaDeniedError,
-    KafkaOptionsError,
     ProducerFencedError,
     PublicationUnknownError,
     RecordRefusedError,
     TopicMissingError,
     TransactionTooLongError,
 )
-from deduper.publication import Unknown
+from deduper.sinks import position
+from deduper.sinks import slot as kafka_slot
+from deduper.sinks.publish_state import OnUnknown
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Follower, committed_offsets, end_offsets, read
 from tests.services.staged_windows import FIRST_TIME_MS, Job, problems, stage, write_staged
@@ -322,7 +324,7 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
     with pytest.raises(PublicationUnknownError, match=r"8\.0 days ago"):
         job.publisher().begin(*window_0, age_s=8 * DAY_S).wait()
-    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=Unknown.SKIP).wait().already == (0,)
+    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.SKIP).wait().already == (0,)
     assert end_offsets(broker, job.topic) == before
     # The next one is young: there is nothing to forget.
     job.publish(job.publisher(), [1])
@@ -334,11 +336,11 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
 
 def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The brokers' own setting counts; an answer to publish again is obeyed, once."""
-    assert kafka_position.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
+    assert position.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
     job = new_job(windows=1, slots=1)
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
-    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=Unknown.PUBLISH).wait().already == ()
-    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=Unknown.PUBLISH).wait().already == (0,)
+    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH).wait().already == ()
+    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH).wait().already == (0,)
     check(broker, job)
 
 
@@ -530,7 +532,7 @@ def grant(broker: Broker, user: str, kind: ResourceType, name: str, *operations:
 
 def test_rights(secure_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each missing right is named; with those of docs/kafka.md and no more it works, by SASL as by TLS."""
-    monkeypatch.setattr(kafka_calls, "_LOGIN_GRACE_S", 1.0)
+    monkeypatch.setattr(calls, "_LOGIN_GRACE_S", 1.0)
     topic = secure_broker.create_topic("guarded")
     job = Job(stage(tmp_path / "staged", 2, 1, 50), secure_broker.bootstrap, topic, deadline_s=20.0)
     alice, wrong = secure_broker.sasl("alice"), secure_broker.sasl("alice", "a guess")

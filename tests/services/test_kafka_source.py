@@ -19,10 +19,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import to_avro
 
-from deduper import checkpoint, kafka_batch
 from deduper.errors import DeduperError, IntegrityError, exit_code_of
-from deduper.kafka_batch import KafkaBatch
-from deduper.progress import BatchProgress, RunSummary
+from deduper.sources import checkpoint
+from deduper.sources.kafka import batch as kafka_batch
+from deduper.sources.kafka.batch import KafkaBatch
+from deduper.window.progress import BatchProgress, RunSummary
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_connection import Connection
 from tests.services.kafka_jobs import KafkaJob
@@ -400,7 +401,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(
     assert it.run().rows == 23
     recreate_topic(broker, topic, partitions=1)
     it.send(topic, again)
-    why = "the topic was deleted and made anew; what followed in the old one is unknown"
+    why = "the topic was deleted and recreated; what followed in the old one is unknown"
     with pytest.raises(
         IntegrityError, match=f"{topic}-0, from offset 20 on: {why}; {topic}-1, from offset 3 on: {why}"
     ):

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from bucket_store.commit_log import CommitLog
-from deduper.cli import app
+from bucket_store.log.commit_log import CommitLog
+from deduper.cli.main import app
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, records, settings
 from tests.services.kafka_traffic import recreate_topic, send
@@ -50,7 +50,7 @@ def test_the_tools_after_a_job_to_topics_and_files(
     for words in (("verify", "--rows"), ("verify", "--json")):
         report = answer(file, *words[:1], words[1])
         assert report["findings"] == []
-        assert {left["kind"] for left in report["leftovers"]} <= {"intent", "checkpoint"}  # of the first run
+        assert {left["kind"] for left in report["orphans"]} <= {"intent", "checkpoint"}  # of the first run
     rows = answer(file, "verify", "--rows")
     ran = {check["check"] for check in rows["checks"] if check["ran"]}
     assert {"outputs.missing", "outputs.bytes", "log.counts", "rows.source", "rows.twice", "rows.port"} <= ran

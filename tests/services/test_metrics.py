@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from deduper.job import run
-from deduper.progress import BatchProgress
-from tests.deduper.test_metrics_page import free_port
+from deduper.service.job import run
+from deduper.window.progress import BatchProgress
+from tests.deduper.service.test_metrics_page import free_port
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, records, settings
 from tests.services.kafka_traffic import send

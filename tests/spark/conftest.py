@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from deduper.spark_session import start_session
+from deduper.sources.open import session_settings
+from deduper.spark.session import start_session
 from tests.spark.harness import Job
 
 
@@ -17,9 +19,10 @@ from tests.spark.harness import Job
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session as the job starts one, with retries: Spark in local mode has none otherwise."""
     job = Job(tmp_path_factory.mktemp("session"), None, {"spark": {"spark.master": "local[2,4]"}})
-    started = start_session(job.config)
+    started = start_session(job.config.name, session_settings(job.config))
     yield started
-    started.stop()
+    if SparkContext._active_spark_context is started.sparkContext:  # tests of services end a JVM they have not started
+        started.stop()
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
-from deduper.config import Config
-from deduper.job import run, wall_clock_us
-from deduper.progress import BatchProgress, RunSummary
+from deduper.config.model import Config
+from deduper.service.job import run, wall_clock_us
+from deduper.window.progress import BatchProgress, RunSummary
 
 PORTS = ("unique", "duplicate", "expired", "error")
 _FIRST_FILE_TIME = 1_700_000_000

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bucket_store.backend import open_backend
-from bucket_store.commit_log import CommitLog
-from bucket_store.manager import ShardTables
-from deduper import judging
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.pieces.open import open_backend
+from bucket_store.tables.manager import ShardTables
 from deduper.bench.command import Benchmark
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import service_config
-from deduper.bench.plan import Wishes, plan
+from deduper.bench.plan import BenchOptions, plan
 from deduper.bench.seeding import digests_of, seed_store
 from deduper.bench.workload import START_US, Workload
-from deduper.digests import plain_digest, shards_of
-from deduper.table_places import table_settings
+from deduper.core.digests import plain_digest, shards_of
+from deduper.window import policy
+from deduper.window.table_folder import table_settings
 
 pytestmark = pytest.mark.spark
 
@@ -29,12 +29,12 @@ SIZES = {"rows": 2000, "state": 3000, "rounds": 1, "batches": 1}
 
 def test_a_benchmark_measures_both_and_cleans_up(tmp_path: Path, session: SparkSession) -> None:
     """Rates by Spark's clock, our phases, one verdict; the document is on disk, and the data gone."""
-    wishes = Wishes(contenders=("deduper", "passthrough"), **SIZES)  # type: ignore[arg-type]
+    options = BenchOptions(contenders=("deduper", "passthrough"), **SIZES)  # type: ignore[arg-type]
     told: list[str] = []
     work = tmp_path / "work"
     work.mkdir()
     settings = {"spark.master": "local[2]"}
-    document = Benchmark(plan(wishes), tmp_path / "out", settings, told.append, work=work, session=session).run()
+    document = Benchmark(plan(options), tmp_path / "out", settings, told.append, work=work, session=session).run()
     assert json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8")) == json.loads(json.dumps(document))
     ours, plain = document["lanes"]
     assert (ours["failure"], plain["failure"]) == (None, None)
@@ -64,7 +64,7 @@ def test_a_state_written_straight_into_a_store_holds_the_keys_of_the_rows(
     first = plain_digest([b"user-000000000000-0"], [kind], log.manifest.salt)
     assert tuple(digests[0].tolist()) == first
     pieces, found = open_backend(config.store.url), 0
-    for view in judging.shard_views(config, log.manifest, log.state):
+    for view in policy.shard_views(config, log.manifest, log.state):
         mine = digests[shards_of(digests, 2) == view.shard]
         order = mine[:, 0].argsort()
         with ShardTables.open(table_settings(config), pieces, view) as tables:

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from bucket_store.commit_log import CommitLog
-from deduper import spool_places, staging, table_places, window_jobs
+from bucket_store.log.commit_log import CommitLog
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of
-from deduper.staging import STAGING
+from deduper.sinks import staging
+from deduper.sinks.staging import STAGING
+from deduper.window import exchange_folder, jobs, table_folder
 from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -63,24 +64,24 @@ def test_an_attempt_that_dies_after_its_work_counts_for_nothing(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every task of the three jobs runs twice, and leaves its files twice: the outputs are those of a calm run."""
-    calm, job = new_job("calm"), new_job("job")
-    for each in (calm, job):
+    undisturbed, job = new_job("calm"), new_job("job")
+    for each in (undisturbed, job):
         each.add_records(_FIRST)
-    calm.run()
+    undisturbed.run()
     with monkeypatch.context() as patch:
-        patch.setattr(window_jobs, "read_function", reading_and_dying_once(window_jobs.read_function))
-        patch.setattr(window_jobs, "judge", dying_once(window_jobs.judge))
-        patch.setattr(window_jobs, "write", dying_once(window_jobs.write))
+        patch.setattr(jobs, "read_function", reading_and_dying_once(jobs.read_function))
+        patch.setattr(jobs, "judge", dying_once(jobs.judge))
+        patch.setattr(jobs, "write", dying_once(jobs.write))
         job.run()
-    for each in (calm, job):
+    for each in (undisturbed, job):
         each.add_records(_SECOND)
         each.run()
-    assert rows(job) == rows(calm)
-    assert len(rows(calm)["unique"]) == 50
+    assert rows(job) == rows(undisturbed)
+    assert len(rows(undisturbed)["unique"]) == 50
     for port in PORTS:
         published = sorted(path.name for path in (job.directory / "out" / port).glob("*.parquet"))
         named = CommitLog.open(job.config.store.path).manifest.store_id[:8]
-        assert len(published) == len(list((calm.directory / "out" / port).glob("*.parquet")))
+        assert len(published) == len(list((undisturbed.directory / "out" / port).glob("*.parquet")))
         assert all(name.startswith(named) for name in published)
         assert not list((job.directory / "out" / port / STAGING).glob("*"))
 
@@ -137,8 +138,8 @@ def test_a_window_that_memory_cannot_hold_is_judged_on_the_disk(
     new_job: Callable[..., Job], small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Shared memory full is no fault; told once, not tried again. With the disk full too, the place is named."""
-    monkeypatch.setattr(table_places, "_SHARED_MEMORY", small_disk)
-    monkeypatch.setattr(spool_places, "_LEAST_ROOM", 0)
+    monkeypatch.setattr(table_folder, "_SHARED_MEMORY", small_disk)
+    monkeypatch.setattr(exchange_folder, "_LEAST_ROOM", 0)
     job = new_job(store={"tables": "tables"}, source={"schema": "k string, text string", "max_files_per_batch": 1})
     records = [{"k": f"{number}", "text": "x" * 1000} for number in range(1500)]
     job.add_records(records)
@@ -149,7 +150,7 @@ def test_a_window_that_memory_cannot_hold_is_judged_on_the_disk(
     assert len(told) == 1
     job.add_records(records)
     with monkeypatch.context() as patch:
-        patch.setattr(spool_places.SpoolPlaces, "was_full", lambda places, folder: False)
+        patch.setattr(exchange_folder.ExchangeFolders, "was_full", lambda places, folder: False)
         with pytest.raises(CannotWriteError, match="No space left on device") as stopped:
             job.run()
     assert str(stopped.value).startswith(str(small_disk))

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from deduper import file_batch
-from deduper.checkpoint import ListedFile
-from deduper.file_source import SourceFile, stat_files
+from deduper.sources.files import batch
+from deduper.sources.files.source_file import ListedFile, SourceFile, stat_files
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
@@ -326,7 +325,7 @@ def after_listing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> N
             pending.pop()()
         return files
 
-    monkeypatch.setattr(file_batch, "stat_files", stat_then_act)
+    monkeypatch.setattr(batch, "stat_files", stat_then_act)
 
 
 def test_files_that_break_leave_as_errors_and_harm_no_other(
@@ -379,14 +378,14 @@ def test_files_that_are_all_gone_are_a_window_of_errors(
     """Also when nothing is left to read; what comes later is judged."""
     job = new_job()
     files = [job.add_records([{"k": "a"}]) for _ in range(3)]
-    real = file_batch.stat_files
+    real = batch.stat_files
 
     def gone_before_stat(listed: Sequence[ListedFile]) -> list[SourceFile]:
         for file in files:
             file.unlink(missing_ok=True)
         return real(listed)
 
-    monkeypatch.setattr(file_batch, "stat_files", gone_before_stat)
+    monkeypatch.setattr(batch, "stat_files", gone_before_stat)
     job.run()
     assert {place: outcome(row) for place, row in rows_by_place(job).items()} == {
         (file.name, 0): "file_missing" for file in files

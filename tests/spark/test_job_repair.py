@@ -10,13 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bucket_store import rocksdb_backend
-from bucket_store.commit_log import CommitLog
-from deduper import repair, repair_plan
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.pieces import rocksdb_backend
+from deduper.admin.open_store import OpenStore, open_store
+from deduper.admin.repair import apply as repair
+from deduper.admin.repair import plan as repair_plan
+from deduper.admin.repair.plan import QUARANTINE
+from deduper.admin.repair.report import Way
 from deduper.errors import ExitCode, exit_code_of
-from deduper.open_store import OpenStore, open_store
-from deduper.repair_plan import QUARANTINE
-from deduper.repair_report import Way
+from deduper.window.table_folder import table_folders
 from tests.deduper.digest_cases import SCALARS
 from tests.spark.harness import PORTS, Job
 
@@ -38,9 +40,8 @@ def _log_and_pieces(job: Job) -> tuple[Any, Any]:
 
 def forget_tables(job: Job) -> None:
     """As after a reboot: what the tables knew must be read from the pieces."""
-    store_id = CommitLog.open(job.config.store.path).manifest.store_id
-    for top in (Path("/dev/shm/deduper-tables"), job.directory / "tables"):
-        shutil.rmtree(top / store_id, ignore_errors=True)
+    for folder in table_folders(job.config, CommitLog.open(job.config.store.path).manifest.store_id):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def fill(job: Job, first: int, files: int) -> None:

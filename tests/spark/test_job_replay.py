@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -13,11 +12,9 @@ from typing import Any
 import pytest
 
 from bucket_store import failpoints
-from bucket_store.commit_log import CommitLog
 from bucket_store.errors import SettingsChangedError
-from deduper import checkpoint
+from bucket_store.log.commit_log import CommitLog
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
-from deduper.file_batch import FileBatches
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
@@ -47,14 +44,6 @@ def outcome(job: Job) -> dict[str, Any]:
     return {"outputs": outputs, "totals": state.totals, "pieces": state.pieces, "window": state.next_window}
 
 
-def forget_last_batches(job: Job, count: int) -> None:
-    """As if Spark had died before it noted its last batches as done."""
-    commits = (checkpoint.newest(job.config.checkpoint_path) or Path("none")) / "commits"
-    for batch in sorted((int(path.name) for path in commits.iterdir() if path.name.isdecimal()), reverse=True)[:count]:
-        (commits / str(batch)).unlink()
-        (commits / f".{batch}.crc").unlink(missing_ok=True)
-
-
 def _of_four_windows(new_job: Callable[..., Job], url: str) -> Job:
     return filled(new_job(expiry=EXPIRY, store={"url": url, "shards": 3}, source={"max_files_per_batch": 1}))
 
@@ -71,41 +60,6 @@ def job_on_each(request: pytest.FixtureRequest, new_job: Callable[..., Job]) -> 
     return _of_four_windows(new_job, request.param)
 
 
-@pytest.mark.parametrize("batches", [1, 2])
-def test_batches_that_spark_forgot_are_not_judged_again(job: Job, batches: int) -> None:
-    """The checkpoint's last commits deleted: outputs, counts and store are unchanged, and the stream goes on."""
-    job.run()
-    before = outcome(job)
-    forget_last_batches(job, batches)
-    assert job.run().windows == 0
-    assert outcome(job) == before
-    late = job.add_records([{"k": "new", "t": 120}, {"k": "new", "t": 121}])
-    assert job.run().windows == 1
-    assert [row["k"] for row in job.rows("unique") if row["_dedup"]["source"] == str(late)] == ["new"]
-
-
-@pytest.mark.parametrize("committed", [3, 0])
-def test_a_list_of_files_that_no_batch_took_makes_no_larger_window(job: Job, committed: int) -> None:
-    """A driver that ended between Spark's list of a batch's files and the batch: each file is still a window."""
-    if committed:
-        job.run(max_batches=committed)
-
-    def dies(*_: object) -> None:
-        raise IntegrityError("dead")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileBatches, "batch", dies)
-        with pytest.raises(IntegrityError, match="dead"):
-            job.run()
-    spark = checkpoint.newest(job.config.checkpoint_path)
-    assert spark is not None
-    assert (spark / "sources" / "0" / str(committed)).exists(), "nothing was listed: the test proves nothing"
-    for name in (str(committed), f".{committed}.crc"):
-        (spark / "offsets" / name).unlink(missing_ok=True)
-    assert job.run().windows == 4 - committed
-    assert [progress.rows for progress in job.progress] == [ROWS_A_FILE] * 4
-
-
 def test_a_drained_job_has_nothing_to_do(job: Job) -> None:
     """Running it again changes nothing."""
     job.run()
@@ -114,40 +68,47 @@ def test_a_drained_job_has_nothing_to_do(job: Job) -> None:
     assert outcome(job) == before
 
 
-@pytest.mark.parametrize("damage", ["gone", "torn offsets", "torn source log", "no metadata"])
-def test_a_new_checkpoint_skips_what_was_judged(job: Job, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A checkpoint that is gone or torn: every file is skipped with a message, never all duplicates."""
+def test_a_drained_job_goes_on_with_what_is_new(job: Job) -> None:
+    """Nothing is judged again, also where a release before this one left a checkpoint of Spark's."""
     job.run()
     before = outcome(job)
-    spark = checkpoint.newest(job.config.checkpoint_path)
-    assert spark is not None
-    if damage == "gone":
-        shutil.rmtree(spark)
-    else:
-        torn = {"torn offsets": "offsets/3", "torn source log": "sources/0/3", "no metadata": "metadata"}[damage]
-        (spark / torn).write_text("")
-    with caplog.at_level(logging.WARNING):
-        assert job.run().windows == 0
-    assert "were judged before and are skipped" in caplog.text
-    if damage != "gone":
-        assert "set aside" in caplog.text
+    (job.config.checkpoint_path / "000001" / "offsets").mkdir(parents=True)
+    (job.config.checkpoint_path / "000001" / "offsets" / "0").write_text('v1\n{}\n{"logOffset":3}')
+    assert job.run().windows == 0
     assert outcome(job) == before
+    late = job.add_records([{"k": "new", "t": 120}, {"k": "new", "t": 121}])
+    assert job.run().windows == 1
+    assert [row["k"] for row in job.rows("unique") if row["_dedup"]["source"] == str(late)] == ["new"]
 
 
-def test_a_checkpoint_ahead_of_the_store_loses_nothing(
-    new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture
-) -> None:
-    """The store and its outputs gone, the checkpoint still there: files that Spark holds for done are judged again."""
-    store = {"url": "rocksdb:state", "shards": 3}
-    job = filled(new_job(expiry=EXPIRY, store=store, source={"max_files_per_batch": 1}, checkpoint="checkpoint"))
+def test_a_store_that_is_lost_with_its_outputs_loses_nothing(new_job: Callable[..., Job]) -> None:
+    """All files are judged again."""
+    job = filled(new_job(expiry=EXPIRY, store={"url": "rocksdb:state", "shards": 3}, source={"max_files_per_batch": 1}))
     job.run()
     totals = outcome(job)["totals"]
     shutil.rmtree(job.config.store.path)
     shutil.rmtree(job.directory / "out")
-    with caplog.at_level(logging.WARNING):
-        assert job.run().windows == 4
-    assert "4 files for done that the store has never judged" in caplog.text
+    assert job.run().windows == 4
     assert outcome(job)["totals"] == totals
+
+
+@pytest.mark.parametrize("folder", ["the job's", "the source's"])
+def test_a_job_whose_folder_was_moved_goes_on(job: Job, folder: str) -> None:
+    """What was judged is known under its new path, and what is new is read."""
+    job.run()
+    totals = outcome(job)["totals"]
+    if folder == "the job's":
+        moved = job.directory.with_name("moved")
+        job.directory.rename(moved)
+        job.directory = moved
+    else:
+        (job.directory / "in").rename(job.directory / "in2")
+        job.settings = {**job.settings, "source": {**job.settings["source"], "path": "in2"}}
+    assert job.run().windows == 0
+    assert outcome(job)["totals"] == totals
+    if folder == "the job's":
+        job.add_records([{"k": "new", "t": 120}])
+        assert job.run().windows == 1
 
 
 def test_a_store_older_than_its_outputs_is_refused(job_on_each: Job) -> None:
@@ -175,10 +136,10 @@ def test_a_worker_that_dies_on_its_first_attempt_changes_nothing(
     job_on_each: Job, new_job: Callable[..., Job], tmp_path: Path, session: Any
 ) -> None:
     """Killed by itself after judging and before its piece: Spark's second attempt gives the same outputs."""
-    calm = filled(
+    undisturbed = filled(
         new_job("calm", expiry=EXPIRY, store={"url": "file:state", "shards": 3}, source={"max_files_per_batch": 1})
     )
-    calm.run()
+    undisturbed.run()
     job, killed = job_on_each, tmp_path / "killed"
     sc = session.sparkContext
     sc.environment[failpoints.ENVIRONMENT] = f"judge.piece.before=kill:once={killed}"
@@ -188,7 +149,7 @@ def test_a_worker_that_dies_on_its_first_attempt_changes_nothing(
         del sc.environment[failpoints.ENVIRONMENT]
     assert killed.exists(), "no worker was killed: the test proves nothing"
     for port in PORTS:
-        mine, theirs = ([_plain(row) for row in each.rows(port)] for each in (job, calm))
+        mine, theirs = ([_plain(row) for row in each.rows(port)] for each in (job, undisturbed))
         assert sorted(mine, key=repr) == sorted(theirs, key=repr)
 
 
@@ -238,7 +199,7 @@ def test_a_longer_or_shorter_period_is_allowed(job: Job) -> None:
 
 def test_an_owner_that_lives_is_left_alone(job: Job) -> None:
     """A second start is refused while the owner's heart beats, unless it is told to take over."""
-    from bucket_store.heartbeat import HeartBeat
+    from bucket_store.log.heartbeat import HeartBeat
 
     job.run(max_batches=1)
     with HeartBeat(job.config.store.path, "elsewhere:1", interval_s=0.2):

@@ -19,9 +19,9 @@ import pytest
 import xxhash
 from pyspark.sql import SparkSession
 
-from bucket_store.commit_log import CommitLog
-from bucket_store.log_values import CommitRecord
-from bucket_store.marks import PUBLISHED_NAME, Published, read_published
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.marks import PUBLISHED_NAME, Published, read_published
+from bucket_store.log.records import CommitRecord
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark

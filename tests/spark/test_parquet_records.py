@@ -23,18 +23,20 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from deduper import spool, window_jobs, write_task
-from deduper.checkpoint import ListedFile
-from deduper.clock import ClockRules
-from deduper.digests import key_type
-from deduper.file_batch import FileBatch
-from deduper.file_source import stat_files
-from deduper.parquet_plan import parquet_reading
-from deduper.parquet_records import NotPlain, ParquetReading, arrow_type
-from deduper.read_task import ReadReceipt, ReadTask
-from deduper.spool_places import SpoolPlaces
-from deduper.verdict import Fate
-from deduper.window_jobs import SparkJobs
+from deduper.core.clock import ClockRules
+from deduper.core.digests import key_type
+from deduper.core.verdict import Admission
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.parquet_footers import Footers, footers_of
+from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks import exchange
+from deduper.tasks import write as write_task
+from deduper.tasks.parquet import NotPlain, ParquetPart, ParquetReading, UnreadableFile, arrow_type
+from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.window import jobs as window_jobs
+from deduper.window.exchange_folder import ExchangeFolders
+from deduper.window.jobs import SparkJobs
 from tests.deduper.digest_cases import SALT, SCALARS
 from tests.spark.harness import PORTS, Job
 
@@ -49,7 +51,7 @@ _ORDERED = {"by": "ordered", "field": "t", "period": 50, "span": 10}
 def batch_of(job: Job) -> FileBatch:
     """All files of the job's source, as a window lists them."""
     files = sorted((job.directory / "in").glob("*.parquet"))
-    listed = [ListedFile(file.as_uri(), file.stat().st_mtime_ns // 1_000_000) for file in files]
+    listed = [ListedFile(str(file), file.stat().st_mtime_ns // 1_000_000) for file in files]
     return FileBatch(job.config.source, tuple(stat_files(listed)))  # type: ignore[arg-type]  # a source of files
 
 
@@ -60,13 +62,20 @@ def reading_of(job: Job) -> ParquetReading:
     return reading
 
 
+def parts_of(job: Job, batch: FileBatch | None = None) -> list[ParquetPart]:
+    """The files that have rows; none of them is left to Spark."""
+    reading, files = reading_of(job), (batch or batch_of(job)).files
+    parts = [reading.part(ordinal, file) for ordinal, file in enumerate(files)]
+    return [part for part in parts if part is not None]
+
+
 def task_of(job: Job, directory: Path) -> ReadTask:
     """A reading task as the job's judge would make it."""
     config = job.config
     directory.mkdir()
     clock = None
     if config.expiry.by in ("event_time", "ordered"):
-        rules = ClockRules(config.point_scale.is_float, 50, 60_000_000, None, _NOW_US, None, 0)
+        rules = ClockRules(config.expiry_key_scale.is_float, 50, 60_000_000, None, _NOW_US, None, 0)
         clock = rules if config.expiry.by == "event_time" else dataclasses.replace(rules, max_ahead_of_now_us=None)
     in_order = config.clock == "arrival"
     return ReadTask(str(directory), 3, clock, in_order, in_order, config.expiry.by == "category")
@@ -76,8 +85,8 @@ def set_aside(task: ReadTask, receipts: list[ReadReceipt]) -> list[tuple[Any, ..
     """All that a reading job leaves, without the names and times that differ from run to run."""
     left = []
     for receipt in receipts:
-        records = spool.mapped(spool.rows_file(task.directory, receipt.name)).read_all().combine_chunks()
-        keys = spool.mapped(spool.keys_file(task.directory, receipt.name))
+        records = exchange.mapped(exchange.rows_file(task.directory, receipt.name)).read_all().combine_chunks()
+        keys = exchange.mapped(exchange.keys_file(task.directory, receipt.name))
         assert records.validate(full=True) is None
         plain = dataclasses.replace(receipt, name="", seconds={})
         left.append((plain, records, [keys.get_batch(shard) for shard in range(task.shards)]))
@@ -88,12 +97,14 @@ def read_both_ways(session: SparkSession, job: Job, tmp_path: Path) -> list[tupl
     """What is set aside without Spark, after comparing it with what is set aside by Spark."""
     jobs, batch = SparkJobs(session, job.config, SALT), batch_of(job)
     ours, theirs = task_of(job, tmp_path / "ours"), task_of(job, tmp_path / "theirs")
-    receipts, rows = jobs._read_plain(reading_of(job), batch, ours)
-    jobs.end()
+    parts_of(job)
+    with jobs.open() as run:
+        plain = run.read(batch, ours)
     jobs._parquet = None
-    by_spark, counted = jobs.read(batch, theirs)
-    assert rows == counted
-    left, expected = set_aside(ours, receipts), set_aside(theirs, by_spark)
+    with jobs.open() as run:
+        by_spark = run.read(batch, theirs)
+    assert plain.rows == by_spark.rows
+    left, expected = set_aside(ours, plain.receipts), set_aside(theirs, by_spark.receipts)
     assert [one[0] for one in left] == [one[0] for one in expected]
     for (_, records, keys), (_, spark_records, spark_keys) in zip(left, expected, strict=True):
         check_same(records.columns, spark_records.columns)
@@ -116,7 +127,7 @@ def check_same(columns: list[Any], others: list[Any]) -> None:
 
 def fates(left: list[tuple[Any, ...]]) -> set[int]:
     """All fates that were given."""
-    return {fate for _, _, keys in left for batch in keys for fate in batch.column(spool.FATE).to_pylist()}
+    return {fate for _, _, keys in left for batch in keys for fate in batch.column(exchange.FATE).to_pylist()}
 
 
 @pytest.fixture(params=["driver", "tasks"])
@@ -157,25 +168,30 @@ _WHOLE = [10, 100, None, 70, 49, 2**63 - 1, -(2**63), 50]
 @pytest.mark.parametrize(
     ("declared", "expiry", "values", "errors"),
     [
-        ("timestamp", _EVENTS, _TIMES, {Fate.NULL_EXPIRY, Fate.AHEAD_OF_NOW}),
-        ("timestamp", {**_EVENTS, "clock": "batch"}, _TIMES, {Fate.NULL_EXPIRY, Fate.AHEAD_OF_NOW}),
-        ("bigint", {**_EVENTS, "unit": "us"}, _TIMES, {Fate.NULL_EXPIRY, Fate.AHEAD_OF_NOW}),
+        ("timestamp", _EVENTS, _TIMES, {Admission.NULL_EXPIRY, Admission.AHEAD_OF_NOW}),
+        ("timestamp", {**_EVENTS, "clock": "batch"}, _TIMES, {Admission.NULL_EXPIRY, Admission.AHEAD_OF_NOW}),
+        ("bigint", {**_EVENTS, "unit": "us"}, _TIMES, {Admission.NULL_EXPIRY, Admission.AHEAD_OF_NOW}),
         (
             "bigint",
             {**_EVENTS, "unit": "ms"},
             [None if at is None else at // 1000 for at in _TIMES]
             + [2**63 - 1, -(2**63), -(2**63) // 1000, 2**63 // 1000],
-            {Fate.NULL_EXPIRY, Fate.BAD_EXPIRY, Fate.AHEAD_OF_NOW},
+            {Admission.NULL_EXPIRY, Admission.BAD_EXPIRY, Admission.AHEAD_OF_NOW},
         ),
-        ("int", {**_EVENTS, "unit": "s"}, [1_700_000_000, None, -(2**31), 2**31 - 1], {Fate.NULL_EXPIRY}),
-        ("bigint", _ORDERED, _WHOLE, {Fate.NULL_EXPIRY}),
-        ("int", {**_ORDERED, "lookup": "all_live"}, [10, 100, None, 49], {Fate.NULL_EXPIRY}),
-        ("double", _ORDERED, [1.5, None, 70.0, float("nan"), float("inf"), -0.0], {Fate.NULL_EXPIRY, Fate.BAD_EXPIRY}),
+        ("int", {**_EVENTS, "unit": "s"}, [1_700_000_000, None, -(2**31), 2**31 - 1], {Admission.NULL_EXPIRY}),
+        ("bigint", _ORDERED, _WHOLE, {Admission.NULL_EXPIRY}),
+        ("int", {**_ORDERED, "lookup": "all_live"}, [10, 100, None, 49], {Admission.NULL_EXPIRY}),
+        (
+            "double",
+            _ORDERED,
+            [1.5, None, 70.0, float("nan"), float("inf"), -0.0],
+            {Admission.NULL_EXPIRY, Admission.BAD_EXPIRY},
+        ),
         (
             "string",
             {"by": "category", "field": "t", "live_categories": 2},
             ["a", "b", None, "a", "c"],
-            {Fate.NULL_EXPIRY},
+            {Admission.NULL_EXPIRY},
         ),
         ("bigint", {"by": "processing_time", "period": "1h", "span": "10m"}, [1, None], set()),
     ],
@@ -187,7 +203,7 @@ def test_every_expiry(
     declared: str,
     expiry: dict[str, Any],
     values: list[Any],
-    errors: set[Fate],
+    errors: set[Admission],
 ) -> None:
     """Expiry keys at the ends of their types, missing, and none at all; a missing key comes first."""
     job = new_job(source={"file_format": "parquet", "schema": f"k string, t {declared}"}, expiry=expiry)
@@ -196,7 +212,7 @@ def test_every_expiry(
     times = pa.array(values, pa.int64()).view(kind) if declared == "timestamp" else pa.array(values, kind)
     job.add_table(pa.table({"k": keys, "t": pa.concat_arrays([times, times])}))
     job.add_table(pa.table({"t": times[:1], "k": pa.array(["other"])}))
-    assert fates(read_both_ways(session, job, tmp_path)) >= {Fate.ADMITTED, Fate.NULL_KEY, *errors}
+    assert fates(read_both_ways(session, job, tmp_path)) >= {Admission.ADMITTED, Admission.NULL_KEY, *errors}
 
 
 def test_what_others_write(session: SparkSession, new_job: Callable[..., Job], tmp_path: Path) -> None:
@@ -335,7 +351,7 @@ def test_what_is_left_to_spark(
     job = new_job(source={"file_format": "parquet", "schema": schema}, expiry=_NEVER)
     job.add_table(pa.table(table).replace_schema_metadata(metadata))
     with not_plain():
-        reading_of(job).parts(batch_of(job).files)
+        parts_of(job)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +370,7 @@ def test_lists_that_are_left_to_spark(new_job: Callable[..., Job], column: pa.Ar
     path = job.add_table(pa.table({"k": ["a"]}))
     parquet.write_table(pa.table({"k": ["a"], "l": column}), path, use_compliant_nested_type=compliant)
     with not_plain():
-        reading_of(job).parts(batch_of(job).files)
+        parts_of(job)
 
 
 @pytest.mark.parametrize(
@@ -366,23 +382,27 @@ def test_structs_that_are_left_to_spark(new_job: Callable[..., Job], fields: lis
     struct = pa.array([dict.fromkeys(fields, 1)], pa.struct([(name, pa.int32()) for name in fields]))
     job.add_table(pa.table({"k": ["a"], "s": struct}))
     with not_plain():
-        reading_of(job).parts(batch_of(job).files)
+        parts_of(job)
 
 
 def test_a_file_that_is_no_parquet(new_job: Callable[..., Job]) -> None:
-    """Torn, empty, gone, or an error tuple already."""
+    """Torn, which its end tells; empty, gone, or with a footer of nothing, which is left to Spark."""
     job = new_job(source={"file_format": "parquet", "schema": "k string"}, expiry=_NEVER)
     path = job.add_table(pa.table({"k": ["a"]}))
     batch, whole = batch_of(job), path.read_bytes()
-    for torn in (whole[:-1], whole[:40], b""):
+    for torn in (whole[:-1], whole[:40], b"x"):
         path.write_bytes(torn)
+        with pytest.raises(UnreadableFile, match="no Parquet file, or not the whole of one"):
+            parts_of(job, batch)
+    for odd in (b"", bytes(20) + b"PAR1", whole[:4] + whole[-4:]):
+        path.write_bytes(odd)
         with not_plain():
-            reading_of(job).parts(batch.files)
+            parts_of(job, batch)
     path.unlink()
     with not_plain():
-        reading_of(job).parts(batch.files)
-    with not_plain():
-        reading_of(job).parts([batch.files[0].as_error(Fate.FILE_MISSING, "gone")])
+        parts_of(job, batch)
+    gone = dataclasses.replace(batch, files=(batch.files[0].as_error(Admission.FILE_MISSING, "gone"),))
+    assert footers_of(gone, reading_of(job)) == Footers((), {}, {})
 
 
 @pytest.mark.parametrize("change", ["time", "bytes", "pages", "gone"])
@@ -391,7 +411,7 @@ def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
     job = new_job(source={"file_format": "parquet", "schema": "k string"}, expiry=_NEVER)
     path = job.add_table(pa.table({"k": [f"{number}" for number in range(100_000)]}))
     reading = reading_of(job)
-    (part,) = reading.parts(batch_of(job).files)
+    (part,) = parts_of(job)
     times = path.stat()
     records = reading.records(part)
     first = next(records)
@@ -414,7 +434,7 @@ def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
 
 
 @contextmanager
-def heard(caplog: pytest.LogCaptureFixture, module: str = "parquet_plan") -> Iterator[None]:
+def heard(caplog: pytest.LogCaptureFixture, module: str = "sources.files.parquet_plan") -> Iterator[None]:
     """What a module logs is in `caplog`, also after a command of another test has set up logging."""
     logger = logging.getLogger(f"deduper.{module}")
     logger.addHandler(caplog.handler)
@@ -480,15 +500,17 @@ def test_a_window_writes_over_the_spool_of_the_one_before(
     """Where its own tasks did all of it; of Spark's jobs, nobody knows whether every task is over."""
     monkeypatch.setattr(write_task, "_WRITER_BYTES", 1)
     left: list[list[str]] = []
-    leave, remove = SpoolPlaces.leave, SpoolPlaces.remove
+    leave, remove = ExchangeFolders.leave, ExchangeFolders.remove
 
-    def leaving(places: SpoolPlaces, folder: Path) -> None:
+    def leaving(places: ExchangeFolders, folder: Path) -> None:
         left.append(sorted(f"{file.stat().st_ino}{file.suffix}" for file in folder.glob("*.[rk]*")))
         leave(places, folder)
 
-    monkeypatch.setattr(SpoolPlaces, "leave", leaving)
+    monkeypatch.setattr(ExchangeFolders, "leave", leaving)
     removed: list[Path] = []
-    monkeypatch.setattr(SpoolPlaces, "remove", lambda places, folder: removed.append(folder) or remove(places, folder))
+    monkeypatch.setattr(
+        ExchangeFolders, "remove", lambda places, folder: removed.append(folder) or remove(places, folder)
+    )
     kind = pa.int64() if is_plain else pa.int32()
     job = new_job(source={**_PARQUET, "max_files_per_batch": 1}, expiry=_NEVER)
     for number in range(3):
@@ -510,10 +532,10 @@ def test_a_window_is_judged_without_sockets_too(
     def without(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-    monkeypatch.setattr(window_jobs, "Crew", without)
+    monkeypatch.setattr(window_jobs, "TaskPool", without)
     job = new_job(source=_PARQUET, expiry=_NEVER)
     job.add_table(pa.table({"k": ["a", "b", "a"]}))
-    with heard(caplog, "window_jobs"):
+    with heard(caplog, "window.jobs"):
         job.run()
     assert "no socket in" in caplog.text
     assert sorted(row["k"] for row in job.rows("unique")) == ["a", "b"]

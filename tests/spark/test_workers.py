@@ -37,7 +37,7 @@ def test_one_daemon_serves_all_jobs_of_a_window(session: SparkSession) -> None:
             yield pa.RecordBatch.from_pydict({"daemon": pa.array([os.getppid()])})
 
     of_rdds = session.sparkContext.parallelize([0], 1).map(lambda _: os.getppid()).collect()
-    # As `window_jobs` does it, without pandas.
+    # As `window.jobs` does it, without pandas.
     function: Any = vectorized_udf(daemon, "daemon long", PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     mapped = session.range(1, numPartitions=1)._jdf.mapInArrow(function("id")._jc, False, None)
     assert of_rdds == [row.daemon for row in DataFrame(mapped, session).collect()]

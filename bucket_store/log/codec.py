@@ -1,0 +1,149 @@
+"""PURE. The bytes of a log record: encode, decode.
+
+Layout of `log/<number as 20 digits>` (sealed, version 1 or 2). Integers are little endian:
+
+    0  magic              8 bytes  "BSLOGREC"
+    8  version            u16      2 with fields that version 1 has not, else 1; any other: UnknownFormatError
+   10  kind               u8       1 claim, 2 commit, 3 deletion, 4 collation, 5 snapshot, 6 fold of sources
+   11  zero               u8
+   12  payload length     u32
+   16  number             u64      the same as in the file's name
+   24  epoch              u64      the writer's; of a snapshot the greatest one claimed below its number
+   32  nonce              16 bytes random, unlike any other record's
+   48  published through  i64      every window up to it is published; -1: none
+   56  purged through     i64      the bytes of every piece that left the store in a record up to it are gone; -1: none
+   64  payload            msgpack, one array: the fields of the kind in the order of its class in `log.records`
+   -8  checksum           u64      xxh3_64 of all bytes before it
+
+Inside a payload a dataclass is an array of its fields in order, a tuple is an array, a dict keyed by numbers is an
+array of [key, value] pairs ascending by key, a dict keyed by strings is a map, None is nil. The last fields of a kind
+may be of version 2: `root` of a claim, `is_forgetting` of a deletion, `lineage`, `root`, `archives` and `judged` of a
+snapshot; so is the fold of sources. Another number of fields, a field of another type or an unknown kind is a
+CorruptionError; nothing is skipped or guessed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from bucket_store.errors import CorruptionError
+from bucket_store.framing import BODY_OFFSET, frame, unframe
+from bucket_store.log.records import (
+    Body,
+    ClaimRecord,
+    CommitRecord,
+    CompactionRecord,
+    DeletionRecord,
+    LogRecord,
+    LogState,
+    OutputFile,
+    Snapshot,
+    SourcesFoldRecord,
+    SourcesRef,
+)
+from bucket_store.wire import decode, encode, has_later
+
+__all__ = [
+    "Body",
+    "ClaimRecord",
+    "CommitRecord",
+    "CompactionRecord",
+    "DeletionRecord",
+    "LogRecord",
+    "OutputFile",
+    "Snapshot",
+    "SourcesRef",
+    "decode_record",
+    "encode_record",
+    "record_name",
+    "record_number",
+]
+
+MAGIC = b"BSLOGREC"
+VERSION = 2
+_OLDEST_VERSION = 1
+_ENVELOPE = struct.Struct("<BBIQQ16sqq")
+_PAYLOAD_OFFSET = BODY_OFFSET + _ENVELOPE.size
+_NAME_DIGITS = 20
+
+_KINDS: dict[int, type[Any]] = {
+    1: ClaimRecord,
+    2: CommitRecord,
+    3: DeletionRecord,
+    4: CompactionRecord,
+    5: LogState,
+    6: SourcesFoldRecord,
+}
+_NUMBERS = {kind: number for number, kind in _KINDS.items()}
+
+
+def record_name(number: int) -> str:
+    """The file name of a record: names sort as numbers do."""
+    return f"{number:0{_NAME_DIGITS}d}"
+
+
+def record_number(name: str) -> int | None:
+    """The number of the record in a file of this name; None when no record has such a name."""
+    return int(name) if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+def encode_record(record: LogRecord) -> bytes:
+    """The bytes of the record's file."""
+    payload = _payload(record.body)
+    packed = encode(payload)
+    envelope = _ENVELOPE.pack(
+        _NUMBERS[type(payload)],
+        0,
+        len(packed),
+        record.number,
+        record.epoch,
+        record.nonce,
+        record.published_through,
+        record.purged_through,
+    )
+    return frame(MAGIC, VERSION if _is_of_2(record.body) else _OLDEST_VERSION, envelope + packed)
+
+
+def decode_record(data: bytes, *, number: int, file: str) -> LogRecord:
+    """The record in the bytes of the file that is named for `number`; `file` is the name for the errors.
+
+    Raises:
+        CorruptionError: not what was written, or another record's bytes under this name.
+        UnknownFormatError: of a later release.
+    """
+    body = unframe(data, magic=MAGIC, version=VERSION, oldest=_OLDEST_VERSION, file=file)
+    if len(body) < _ENVELOPE.size:
+        raise CorruptionError(
+            "envelope", file=file, offset=BODY_OFFSET, expected=f"{_ENVELOPE.size} bytes", found=f"{len(body)} bytes"
+        )
+    kind, zero, length, found_number, epoch, nonce, published, purged = _ENVELOPE.unpack_from(body)
+    payload = body[_ENVELOPE.size :]
+    if (zero, length, found_number) != (0, len(payload), number):
+        raise CorruptionError(
+            "envelope",
+            file=file,
+            offset=BODY_OFFSET,
+            expected=f"zero 0, payload of {len(payload)} bytes, number {number}",
+            found=f"zero {zero}, payload of {length} bytes, number {found_number}",
+        )
+    try:
+        found = decode(_KINDS[kind], payload)
+    except (ValueError, KeyError) as exc:
+        raise CorruptionError(
+            "payload",
+            file=file,
+            offset=_PAYLOAD_OFFSET,
+            expected=f"the fields of kind {kind}",
+            found=f"{type(exc).__name__}: {exc}",
+        ) from exc
+    return LogRecord(number, epoch, nonce, published, purged, Snapshot(found) if isinstance(found, LogState) else found)
+
+
+def _is_of_2(body: Body) -> bool:
+    """Whether there are fields that version 1 has not: a release that reads no other must not call them damage."""
+    return isinstance(body, SourcesFoldRecord) or has_later(_payload(body))
+
+
+def _payload(body: Body) -> Any:
+    return body.state if isinstance(body, Snapshot) else body

@@ -1,0 +1,439 @@
+"""The commit log on disk, the only truth of a store: one numbered sequence of records, each name taken exactly once.
+
+A record is placed in these steps:
+
+    a  a writer creates only the record after the last it has read (where that number is a multiple of
+       `snapshot_every`, it first places the snapshot that has to stand there)
+    b  the whole record goes to a temporary name beside it, synced
+    c  link(2) to its number: of all racers one gets the name; after any error the record in the slot is read back, and
+       its nonce names the writer
+    d  the directory is synced
+    e  the log is listed: a snapshot above the number, and no record right before it any more, mean that the number may
+       have been folded and deleted, and was free only for that reason; otherwise the records above it are read, and a
+       higher claim among them means that another owner took over
+
+Readers start at the greatest number that is a multiple of `snapshot_every`, so records below a snapshot never
+count. Folded records are deleted in ascending order and after a grace, for readers that listed before the snapshot.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bucket_store import failpoints
+from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
+from bucket_store.filesystem import LOCAL, FileSystem, discard, is_temporary, make_directories, place_new, stage
+from bucket_store.log.codec import decode_record, encode_record, record_name, record_number
+from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
+from bucket_store.log.manifest import Manifest, new_manifest, place_manifest, read_manifest
+from bucket_store.log.records import (
+    Body,
+    ClaimRecord,
+    CommitRecord,
+    CompactionRecord,
+    DeletionRecord,
+    LogRecord,
+    LogState,
+    Snapshot,
+    SourcesFoldRecord,
+)
+from bucket_store.log.state import fold, fold_all
+
+DIRECTORY = "log"
+DEFAULT_SNAPSHOT_EVERY = 1000
+DEFAULT_GRACE_US = 3_600_000_000
+
+_LISTINGS = 5
+"""Listings that deletions may overtake before a missing record counts as lost."""
+
+
+class CommitLog:
+    """One process's access to the log of a store: reads it, and after `claim_epoch` places records.
+
+    Not thread-safe; the `state` it hands out is a value and may go anywhere. `fs` is the file system of the whole
+    store.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest, fs: FileSystem) -> None:
+        """Used by `create` and `open`: a log not yet read."""
+        self.root = root
+        self.manifest = manifest
+        self.fs = fs
+        self._directory = root / DIRECTORY
+        self._every = manifest.snapshot_every
+        self._state = LogState()
+        self._epoch: int | None = None
+        self._published_through = -1
+        self._purged_through = -1
+
+    @classmethod
+    def create(
+        cls,
+        root: Path,
+        settings: dict[str, Any],
+        *,
+        wall_us: int,
+        snapshot_every: int = DEFAULT_SNAPSHOT_EVERY,
+        fs: FileSystem = LOCAL,
+    ) -> CommitLog:
+        """Make a store: the directories, record 0 (the snapshot of the empty state), the manifest last.
+
+        A creation cut short leaves a whole store, or none; then it can be repeated.
+
+        Raises:
+            StoreError: there is a store, or another process made one at the same moment.
+            ValueError: as `new_manifest`.
+        """
+        log = cls(root, new_manifest(settings, snapshot_every=snapshot_every, created_us=wall_us), fs)
+        if fs.exists(root / MANIFEST_NAME):
+            raise StoreError(f"{root} is a store already")
+        make_directories(fs, log._directory)
+        if log._numbers() not in ([], [0]):
+            raise StoreError(f"{root}: a log lies here already; a store that lost its manifest is not begun anew")
+        birth = LogRecord(0, 0, secrets.token_bytes(16), -1, -1, Snapshot(LogState(last_wall_us=wall_us)))
+        try:
+            place_new(fs, log._path(0), encode_record(birth))
+        except FileExistsError:
+            # From a creation cut short or from a racer: a birth as good as ours, whose name may not be durable yet.
+            fs.fsync_dir(log._directory)
+        place_manifest(fs, root, log.manifest)
+        log._catch_up()
+        return log
+
+    @classmethod
+    def open(cls, root: Path, *, fs: FileSystem = LOCAL) -> CommitLog:
+        """The log of the store at `root`, read to its end.
+
+        Raises:
+            StoreMissingError: no store there.
+            CorruptionError, UnknownFormatError: a manifest or record that cannot be read, or one that is missing.
+        """
+        log = cls(root, read_manifest(fs, root), fs)
+        log._catch_up()
+        return log
+
+    @property
+    def state(self) -> LogState:
+        """The state when the log was last read or written here."""
+        return self._state
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch claimed through this object; None before."""
+        return self._epoch
+
+    def refresh(self) -> LogState:
+        """Read the records placed since. Without any, two look-ups of names, no listing and no reading.
+
+        Raises:
+            CorruptionError, UnknownFormatError: as `open`.
+        """
+        number = self._state.next_number
+        # In this order: deletion ascends, so when the record before is still there, an absent one was never placed.
+        if self._exists(number) or not self._exists(number - 1):
+            self._catch_up()
+        return self._state
+
+    def claim_epoch(self, owner: str, wall_us: int) -> int:
+        """Take the store over: the new epoch, above every earlier one. Safe to call while an old owner runs.
+
+        Raises:
+            FencedError: another process claimed at the same moment and was first.
+            NotCommittedError, MaybeCommittedError: as `place`; the claim may be made again.
+        """
+        self._epoch = None
+        try:
+            # The creator of the store may have died before the manifest's name was durable.
+            self.fs.fsync_dir(self.root)
+        except OSError as exc:
+            raise NotCommittedError(f"{self.root} could not be synced: {exc}") from exc
+        self._catch_up()
+        epoch = self._state.epoch + 1
+        while True:
+            self._place_due_snapshot()
+            if self._state.epoch >= epoch:
+                raise FencedError(f"{self.root}: another process claimed epoch {self._state.epoch} at the same moment")
+            record = self._envelope(epoch, ClaimRecord(epoch, owner, wall_us, str(self.root.resolve())))
+            after = fold(self._state, record)
+            if self._write(record).nonce == record.nonce:
+                break
+            # The old owner was faster into this slot. A claim takes the very slot it commits in, so this cannot last.
+            self._catch_up()
+        self._settle(record.number, after)
+        if self._state.epoch != epoch:
+            raise FencedError(f"{self.root}: epoch {self._state.epoch} has taken over from epoch {epoch}")
+        self._epoch = epoch
+        return epoch
+
+    def place(self, body: CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord) -> LogState:
+        """Add a record to the log, after the snapshot if one is due: the state after it. Durable on return.
+
+        Raises:
+            FencedError: a higher epoch has claimed the store. If the record is in the log all the same, the new owner
+                sees it; this process publishes nothing.
+            NotCommittedError: the record is certainly not in the log: it does not follow the state, could not be
+                written, or its slot holds another record.
+            MaybeCommittedError: only a fresh reading shows it.
+            ValueError: no epoch was claimed through this object, or the commit is of another one.
+        """
+        epoch = self._own_epoch()
+        if isinstance(body, CommitRecord) and body.epoch != epoch:
+            raise ValueError(f"a commit of epoch {body.epoch} through a log that claimed epoch {epoch}")
+        self._demand_ownership()
+        try:
+            self._place_due_snapshot()
+        except MaybeCommittedError as exc:
+            raise NotCommittedError(f"{self.root}: the snapshot before the record: {exc}") from exc
+        path = self._path(self._state.next_number)
+        # Decoded again, so that the writer's state is the readers': msgpack turns tuples in `extra` into lists.
+        record = self._decode(self._state.next_number, encode_record(self._envelope(epoch, body)))
+        try:
+            after = fold(self._state, record)
+        except CorruptionError as exc:
+            raise NotCommittedError(f"the record does not follow the log: {exc}") from exc
+        if self._write(record).nonce != record.nonce:
+            try:
+                self._catch_up()
+            except OSError as exc:
+                raise NotCommittedError(f"{path} holds another record: {exc}") from exc
+            self._demand_ownership()
+            raise NotCommittedError(f"{path} holds another record of epoch {epoch}")
+        self._settle(record.number, after)
+        return self._state
+
+    def check_owner(self) -> None:
+        """Read the claims again: before every step that others can see.
+
+        Raises:
+            FencedError: a higher epoch has claimed the store.
+            ValueError: no epoch was claimed through this object.
+        """
+        self._own_epoch()
+        self._catch_up()
+        self._demand_ownership()
+
+    def forget_outputs(self, through_window: int) -> None:
+        """Every window up to this one is published: the next record says so, and the state drops their outputs.
+
+        Raises:
+            ValueError: a window that is not committed.
+        """
+        if through_window >= self._state.next_window:
+            raise ValueError(f"window {through_window} is not committed, the next one is {self._state.next_window}")
+        self._published_through = max(self._published_through, through_window)
+
+    def forget_retired(self, through_number: int) -> None:
+        """The bytes of every piece that left the store in a record up to this one are gone: the next record says so.
+
+        Raises:
+            ValueError: a number that no record has.
+        """
+        if through_number >= self._state.next_number:
+            raise ValueError(f"there is no record {through_number}, the next one is {self._state.next_number}")
+        self._purged_through = max(self._purged_through, through_number)
+
+    def records(self, from_number: int = 0) -> Iterator[LogRecord]:
+        """The records still in the log from this number on, ascending; those below a snapshot may be gone."""
+        for number in self._numbers():
+            if number < from_number:
+                continue
+            try:
+                record = self._read(number)
+            except FileNotFoundError:
+                continue  # Folded, and deleted since the listing.
+            yield record
+
+    def folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> list[Path]:
+        """The files of the records and snapshots that `delete_folded` may delete, ascending."""
+        numbers = self._numbers()
+        aged = [
+            number
+            for number in numbers
+            if number % self._every == 0 and self._is_as_old(self._path(number), now_us - grace_us)
+        ]
+        return [self._path(number) for number in numbers if aged and number < aged[-1]]
+
+    def last_commits(self, count: int) -> list[CommitRecord]:
+        """The newest commit records, ascending by window.
+
+        Reads backwards from the end of the log in growing steps, because a store of years has millions of records.
+        """
+        end = self.state.next_number
+        reach = count + 1
+        while True:
+            start = max(0, end - reach)
+            bodies = [record.body for record in self.records(start)]
+            commits = [body for body in bodies if isinstance(body, CommitRecord)]
+            if count == 0 or len(commits) >= count or start == 0:
+                return commits[len(commits) - count :] if 0 < count < len(commits) else commits if count else []
+            reach *= 4
+
+    def delete_folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> int:
+        """Delete the records and snapshots below the newest snapshot that is at least `grace_us` old: how many.
+
+        Never the newest snapshot nor anything above it. Temporary files as old as that go too. For the owner; safe to
+        repeat.
+        """
+        folded = self.folded(now_us=now_us, grace_us=grace_us)
+        for path in folded:
+            self.fs.remove(path)
+            failpoints.hit("log.folded")
+        for name in self.fs.listdir(self._directory):
+            path = self._directory / name
+            if is_temporary(name) and self._is_as_old(path, now_us - grace_us):
+                self.fs.remove(path)
+        return len(folded)
+
+    def _is_as_old(self, path: Path, moment_us: int) -> bool:
+        """Whether a file was last written at `moment_us` or before; one that is gone since it was listed was not."""
+        try:
+            return self.fs.modified_us(path) <= moment_us
+        except FileNotFoundError:
+            return False
+
+    def _path(self, number: int) -> Path:
+        return self._directory / record_name(number)
+
+    def _exists(self, number: int) -> bool:
+        return self.fs.exists(self._path(number))
+
+    def _numbers(self) -> list[int]:
+        """The numbers in the log's directory, ascending."""
+        numbers = (record_number(name) for name in self.fs.listdir(self._directory))
+        return sorted(number for number in numbers if number is not None)
+
+    def _read(self, number: int) -> LogRecord:
+        return self._decode(number, self.fs.read(self._path(number)))
+
+    def _decode(self, number: int, data: bytes) -> LogRecord:
+        file = str(self._path(number))
+        record = decode_record(data, number=number, file=file)
+        due = number % self._every == 0
+        if isinstance(record.body, Snapshot) != due:
+            raise CorruptionError(
+                "kind",
+                file=file,
+                offset=0,
+                expected="a snapshot" if due else "no snapshot",
+                found=type(record.body).__name__,
+            )
+        return record
+
+    def _catch_up(self) -> None:
+        """List the log and fold what is beyond the state: from the newest snapshot on, where there is a newer one."""
+        missing: FileNotFoundError | None = None
+        for _ in range(_LISTINGS):
+            newest = max(self._numbers(), default=0)
+            first = max(self._state.next_number, newest - newest % self._every)
+            if first > newest:
+                return
+            try:
+                self._state = fold_all(self._state, map(self._read, range(first, newest + 1)))
+                return
+            except FileNotFoundError as exc:
+                missing = exc  # Deleted since the listing, after a newer snapshot: the next listing shows that one.
+        raise CorruptionError(
+            "missing record", file=str(self._directory), offset=0, expected="every number", found=str(missing)
+        ) from missing
+
+    def _own_epoch(self) -> int:
+        if self._epoch is None:
+            raise ValueError(f"{self.root}: no epoch was claimed here")
+        return self._epoch
+
+    def _demand_ownership(self) -> None:
+        if self._state.epoch != self._own_epoch():
+            raise FencedError(f"{self.root}: epoch {self._state.epoch} has taken over from epoch {self._epoch}")
+
+    def _envelope(self, epoch: int, body: Body) -> LogRecord:
+        return LogRecord(
+            number=self._state.next_number,
+            epoch=epoch,
+            nonce=secrets.token_bytes(16),
+            published_through=max(self._published_through, self._state.published_through),
+            purged_through=max(self._purged_through, self._state.purged_through),
+            body=body,
+        )
+
+    def _place_due_snapshot(self) -> None:
+        # In a loop, since others may have reached the next such number meanwhile.
+        while self._state.next_number % self._every == 0:
+            record = self._envelope(self._state.epoch, Snapshot(self._state))
+            # Another writer's snapshot is as good: it folds the same records. The next record shows the owner.
+            self._settle(record.number, fold(self._state, self._write(record)))
+            failpoints.hit("log.snapshot")
+
+    def _write(self, record: LogRecord) -> LogRecord:
+        """The record in the slot afterwards: this one, durable, or another writer's.
+
+        Raises:
+            NotCommittedError: the slot is empty, this record will never be in it.
+            MaybeCommittedError: it cannot be determined.
+        """
+        path = self._path(record.number)
+        try:
+            temporary = stage(self.fs, self._directory, path.name, encode_record(record))
+        except OSError as exc:
+            raise NotCommittedError(f"{path} could not be written: {exc}") from exc
+        failpoints.hit("log.written")
+        try:
+            try:
+                self.fs.link(temporary, path)
+                failpoints.hit("log.linked")
+                occupant = record
+            except OSError as exc:
+                occupant = self._read_back(record, exc)
+            if occupant.nonce == record.nonce:
+                self.fs.fsync_dir(self._directory)
+            return occupant
+        except OSError as exc:
+            raise MaybeCommittedError(f"{path} was placed, but may not be durable: {exc}") from exc
+        finally:
+            discard(self.fs, temporary)
+
+    def _read_back(self, record: LogRecord, cause: OSError) -> LogRecord:
+        path = self._path(record.number)
+        try:
+            return self._read(record.number)
+        except FileNotFoundError as exc:
+            # A claim that slept beyond the grace finds its slot folded away, and its temporary file too.
+            if isinstance(cause, FileExistsError) or self._is_beyond(record.number):
+                raise FencedError(f"{path} was there and is gone: the log is beyond it") from exc
+            raise NotCommittedError(f"{path} could not be placed: {cause}") from cause
+        except (OSError, StoreError) as exc:
+            raise MaybeCommittedError(f"{path}: placing it gave {cause}, reading it back {exc}") from exc
+
+    def _is_beyond(self, number: int) -> bool:
+        try:
+            return max(self._numbers(), default=0) > number
+        except OSError:
+            return False  # The first error is the one to report.
+
+    def _settle(self, number: int, after: LogState) -> None:
+        """With record `number` in its slot, take the state `after` it, if the record is in the log and the store still
+        ours.
+
+        Raises:
+            FencedError: the log has gone on without it, or a higher claim stands above it.
+            MaybeCommittedError: the log could not be listed or read.
+        """
+        try:
+            numbers = self._numbers()
+            newest = numbers[-1]
+            # Deletion ascends: while the record before is there, this number was never deleted, and the writer of a
+            # snapshot above has read its record.
+            if newest - newest % self._every > number and number - 1 not in numbers:
+                self._catch_up()
+                raise FencedError(
+                    f"{self._path(number)}: the log is beyond it (epoch {self._state.epoch}, number {newest})"
+                )
+            self._state = after
+            if newest > number:
+                self._catch_up()
+        except OSError as exc:
+            raise MaybeCommittedError(f"{self._path(number)} is placed, but the log cannot be read: {exc}") from exc
+        if self._epoch is not None:
+            self._demand_ownership()

@@ -1,0 +1,124 @@
+"""A store's birth certificate: who it is, its secret, and the settings that must never change. Written once.
+
+Layout of `manifest` (sealed, magic `BSMANIF\\n`, version 1): the body is one JSON object in UTF-8, readable for people.
+Its names are the fields of `Manifest`; `salt` is hex. It is placed by link(2) after record 0 of the log, so a directory
+with a manifest has a log; of two creators one wins. A damaged manifest is a CorruptionError: without the salt no key of
+the store can be recognised, so it is never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bucket_store.errors import CorruptionError, StoreError, StoreMissingError
+from bucket_store.filesystem import FileSystem, place_new
+from bucket_store.framing import BODY_OFFSET, frame, unframe
+from bucket_store.wire import Kinds, fields
+
+MAGIC = b"BSMANIF\n"
+VERSION = 1
+FILE_NAME = "manifest"
+
+_FIELDS: dict[str, Kinds] = {
+    "store_id": str,
+    "incarnation": str,
+    "salt": str,
+    "settings": dict,
+    "snapshot_every": int,
+    "created_us": int,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The facts fixed for the life of a store.
+
+    `store_id` is 16 random bytes in hex. `incarnation`, 8 random bytes in hex, is new at init and at restore: local
+    tables of another incarnation are worthless. `salt`, 16 secret bytes, goes into every digest and is kept out of the
+    repr. `settings` is a JSON object of the upper package's. A log record whose number is a multiple of
+    `snapshot_every` is a snapshot.
+    """
+
+    store_id: str
+    incarnation: str
+    salt: bytes = field(repr=False)
+    settings: dict[str, Any]
+    snapshot_every: int
+    created_us: int
+
+
+def new_manifest(settings: dict[str, Any], *, snapshot_every: int, created_us: int) -> Manifest:
+    """A manifest with a new identity and a new salt.
+
+    Raises:
+        ValueError: snapshot_every < 2 (other records need numbers too), or settings that JSON would change.
+    """
+    if snapshot_every < 2:
+        raise ValueError(f"snapshot_every must be 2 or more, not {snapshot_every}")
+    if json.loads(json.dumps(settings)) != settings:
+        raise ValueError(f"settings do not survive JSON: {settings!r}")
+    return Manifest(
+        store_id=secrets.token_hex(16),
+        incarnation=secrets.token_hex(8),
+        salt=secrets.token_bytes(16),
+        settings=settings,
+        snapshot_every=snapshot_every,
+        created_us=created_us,
+    )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of the manifest file."""
+    body = asdict(manifest) | {"salt": manifest.salt.hex()}
+    return frame(MAGIC, VERSION, json.dumps(body, sort_keys=True).encode())
+
+
+def decode_manifest(data: bytes, *, file: str) -> Manifest:
+    """The manifest in these bytes.
+
+    Raises:
+        CorruptionError: not what was written.
+        UnknownFormatError: of a later release.
+    """
+    body = unframe(data, magic=MAGIC, version=VERSION, file=file)
+    try:
+        named = json.loads(body)
+        wire = [named.pop(name) for name in _FIELDS]
+        store_id, incarnation, salt, settings, every, created_us = fields(wire, *_FIELDS.values())
+        sizes = [len(bytes.fromhex(text)) for text in (store_id, incarnation, salt)]
+        if sizes != [16, 8, 16] or every < 2 or named:
+            raise ValueError(f"ids and salt of {sizes} bytes, a snapshot every {every}, more fields {sorted(named)}")
+        return Manifest(store_id, incarnation, bytes.fromhex(salt), settings, every, created_us)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise CorruptionError("fields", file=file, offset=BODY_OFFSET, expected="a manifest", found=str(exc)) from exc
+
+
+def place_manifest(fs: FileSystem, root: Path, manifest: Manifest) -> None:
+    """Put the manifest in place, durable on return.
+
+    Raises:
+        StoreError: there is one already.
+    """
+    try:
+        place_new(fs, root / FILE_NAME, encode_manifest(manifest))
+    except FileExistsError as exc:
+        raise StoreError(f"{root} is a store already") from exc
+
+
+def read_manifest(fs: FileSystem, root: Path) -> Manifest:
+    """The manifest of the store at `root`.
+
+    Raises:
+        StoreMissingError: no store there.
+        CorruptionError, UnknownFormatError: as `decode_manifest`.
+    """
+    path = root / FILE_NAME
+    try:
+        data = fs.read(path)
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise StoreMissingError(f"{root}: no store here (no {FILE_NAME})") from exc
+    return decode_manifest(data, file=str(path))

@@ -1,0 +1,125 @@
+"""The phases of the last windows in seconds: the file `profile`, for people who ask why a job is slow.
+
+It is no record and no truth: no decision rests on it, it is not synced, and a torn or damaged file, or one of another
+version, counts as absent. It is replaced whole after every window and holds the newest `KEPT`.
+
+The file is sealed (magic `BSPROFIL`, version 1). The body is a msgpack array of two:
+
+    names     [string]: the phases that any of the windows has
+    windows   [[window, epoch, wall clock of the intent in µs, rows, µs in all, {index into names: µs}]], ascending
+
+Packed windows are kept as bytes, so that a window costs its own packing and one write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # ships no type information
+
+from bucket_store.errors import StoreError
+from bucket_store.filesystem import LOCAL, FileSystem, replace_whole
+from bucket_store.framing import frame, unframe
+from bucket_store.wire import each, fields
+
+MAGIC = b"BSPROFIL"
+VERSION = 1
+FILE_NAME = "profile"
+KEPT = 256
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowProfile:
+    """One committed window: how long it took from its batch to its published mark, and its phases in seconds.
+
+    The upper package defines the phases.
+    """
+
+    window: int
+    epoch: int
+    wall_us: int
+    rows: int
+    seconds: float
+    phases: dict[str, float]
+
+
+class Profiles:
+    """The profiles of a store's newest windows, in memory and in the file. For the owner's thread alone.
+
+    A profile that cannot be written is logged and forgotten: it never stops the owner.
+    """
+
+    def __init__(self, root: Path, *, fs: FileSystem = LOCAL) -> None:
+        self._path = root / FILE_NAME
+        self._fs = fs
+        self._names: dict[str, int] = {}
+        self._packed: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
+        for profile in read_profiles(root, fs=fs):
+            self._remember(profile)
+
+    def add(self, profile: WindowProfile) -> None:
+        """Add a window and replace the file; remembered windows at or beyond it are of a store that was set back."""
+        while self._packed and self._packed[-1][0] >= profile.window:
+            self._packed.pop()
+        self._remember(profile)
+        try:
+            replace_whole(self._fs, self._path, _encode(self._names, [packed for _, packed in self._packed]))
+        except OSError as exc:
+            log.warning("%s could not be written: %s", self._path, exc)
+
+    def _remember(self, profile: WindowProfile) -> None:
+        self._packed.append((profile.window, _packed(profile, self._names)))
+
+
+def decode_profiles(data: bytes, *, file: str) -> tuple[WindowProfile, ...]:
+    """The profiles of a file, ascending by window.
+
+    Raises:
+        CorruptionError, UnknownFormatError: as `unframe`.
+        TypeError, ValueError: whole, but no release writes such a file.
+    """
+    wire = msgpack.unpackb(unframe(data, magic=MAGIC, version=VERSION, file=file), raw=False, strict_map_key=False)
+    names, windows = fields(wire, list, list)
+    each(names, str)
+    return tuple(_profile(window, names) for window in windows)
+
+
+def read_profiles(root: Path, *, fs: FileSystem = LOCAL) -> tuple[WindowProfile, ...]:
+    """The profiles of a store's newest windows, ascending; none when there is no file that can be read."""
+    path = root / FILE_NAME
+    try:
+        return decode_profiles(fs.read(path), file=str(path))
+    except (OSError, StoreError, TypeError, ValueError):
+        return ()
+
+
+def _packed(profile: WindowProfile, names: dict[str, int]) -> bytes:
+    phases = {names.setdefault(name, len(names)): _us(seconds) for name, seconds in profile.phases.items()}
+    fixed = (profile.window, profile.epoch, profile.wall_us, profile.rows, _us(profile.seconds))
+    packed: bytes = msgpack.packb((*fixed, phases))
+    return packed
+
+
+def _encode(names: dict[str, int], packed: list[bytes]) -> bytes:
+    packer = msgpack.Packer()
+    head = packer.pack_array_header(2) + packer.pack(list(names)) + packer.pack_array_header(len(packed))
+    return frame(MAGIC, VERSION, b"".join((head, *packed)))
+
+
+def _profile(wire: Any, names: list[str]) -> WindowProfile:
+    window, epoch, wall_us, rows, total_us, phases = fields(wire, int, int, int, int, int, dict)
+    each(list(phases.values()), int)
+    if not all(type(index) is int and 0 <= index < len(names) for index in phases):
+        raise TypeError(f"indices of phases, not {phases!r:.200}")
+    seconds = {names[index]: phase_us / 1e6 for index, phase_us in phases.items()}
+    return WindowProfile(window, epoch, wall_us, rows, total_us / 1e6, seconds)
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)

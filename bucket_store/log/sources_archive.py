@@ -1,0 +1,183 @@
+"""The sources of many windows in one file: for windows that were judged long ago and may still be an origin.
+
+Layout of `folded/<last window, 12 digits>-<epoch, 6>-<8 hex>.archive` (sealed, magic `BSARCHIV`, version 1). Integers
+are little endian:
+
+    0  magic     8 bytes
+    8  version   u16
+   10  first     u64   first window
+   18  last      u64   last window
+   26  length    u32   of the packed sources
+   30  packed    zlib: msgpack, one array a window, ascending: [window, [[digest, name, version, start, end, rows] ...]]
+   -8  checksum  u64   xxh3_64 of all bytes before it
+
+It is placed durably before the record that names it (`SourcesFoldRecord`); one that no record names belongs to a fold
+cut short. A damaged file is a CorruptionError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # ships no type information
+
+from bucket_store import failpoints
+from bucket_store.errors import CorruptionError
+from bucket_store.filesystem import LOCAL, FileSystem
+from bucket_store.framing import BODY_OFFSET, frame, unframe
+from bucket_store.log.records import ArchiveRef, LogState, SourcesRef
+from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
+from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition, read_named, read_sources, stated_checksum
+from bucket_store.wire import each, fields
+
+MAGIC = b"BSARCHIV"
+VERSION = 1
+
+_HEAD = struct.Struct("<QQI")
+
+
+def files_of(state: LogState) -> Iterator[Path]:
+    """The files that hold sources, as the state names them, below the store's root."""
+    for ref in state.archives:
+        yield path_of(Path(), ref)
+    for source in state.sources.values():
+        yield path_of(Path(), source)
+    if state.judged is not None:
+        yield Path(FOLDED_DIRECTORY) / state.judged.name
+
+
+def left_files(before: LogState, after: LogState) -> list[Path]:
+    """The files that hold sources that an earlier state names and a later one does not, below the store's root.
+
+    Windows leave in their order, so only those that have left are visited.
+    """
+    left = list(takewhile(lambda ref: ref not in after.archives, before.archives))
+    paths = [path_of(Path(), ref) for ref in left]
+    paths += [
+        path_of(Path(), before.sources[window])
+        for window in takewhile(lambda window: window not in after.sources, before.sources)
+    ]
+    if before.judged is not None and before.judged != after.judged:
+        paths.append(Path(FOLDED_DIRECTORY) / before.judged.name)
+    return paths
+
+
+def remove_left(root: Path, paths: Iterable[Path], *, fs: FileSystem = LOCAL) -> None:
+    """Remove files that no record names any more. For the owner, once the record is durable; safe to repeat."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            fs.remove(root / path)
+        failpoints.hit("sources.forgotten")
+
+
+def folded_name(through_window: int, epoch: int, kind: str) -> str:
+    """A name for a file of a fold, drawn once."""
+    return f"{through_window:012d}-{epoch:06d}-{secrets.token_hex(4)}.{kind}"
+
+
+def encode_archive(windows: Mapping[int, Sequence[SourcePartition]]) -> bytes:
+    """The bytes of an archive of these windows, one at least."""
+    numbers = sorted(windows)
+    plain = [
+        [window, [[p.digest, p.name, p.version, p.start, p.end, p.rows] for p in windows[window]]] for window in numbers
+    ]
+    packed: bytes = msgpack.packb(plain, use_bin_type=True)
+    return frame(MAGIC, VERSION, _HEAD.pack(numbers[0], numbers[-1], len(packed)) + zlib.compress(packed, 6))
+
+
+def archive_ref(name: str, windows: Mapping[int, object], data: bytes) -> ArchiveRef:
+    """A record's reference to an archive of these windows, encoded as `data`."""
+    return ArchiveRef(name, min(windows), max(windows), stated_checksum(data), len(data))
+
+
+def decode_archive(data: bytes, *, file: str) -> dict[int, tuple[SourcePartition, ...]]:
+    """The source partitions of the archive's windows.
+
+    Raises:
+        CorruptionError: not what was written.
+        UnknownFormatError: of a later release.
+    """
+    body = unframe(data, magic=MAGIC, version=VERSION, file=file)
+    try:
+        first, last, length = _HEAD.unpack_from(body)
+        unpacking = zlib.decompressobj()
+        packed = unpacking.decompress(body[_HEAD.size :], length)
+        if not unpacking.eof or len(packed) != length or unpacking.unused_data:
+            raise ValueError(f"packed sources of {length} bytes")
+        windows = {}
+        for wire in each(msgpack.unpackb(packed, raw=False), list):
+            window, partitions = fields(wire, int, list)
+            windows[window] = tuple(_partition(partition) for partition in partitions)
+        if not windows or [*windows] != sorted(windows) or (min(windows), max(windows)) != (first, last):
+            raise ValueError(f"windows {first} to {last}, ascending")
+    except (ValueError, TypeError, struct.error, zlib.error, msgpack.UnpackException) as exc:
+        raise CorruptionError(
+            "archive of sources",
+            file=file,
+            offset=BODY_OFFSET,
+            expected="windows with their source partitions",
+            found=str(exc),
+        ) from exc
+    return windows
+
+
+def _partition(wire: Any) -> SourcePartition:
+    digest, name, version, start, end, rows = fields(wire, bytes, str, (str, int), int, int, int)
+    return SourcePartition(name, version, start, end, rows, digest)
+
+
+class SourcesReader:
+    """Reads windows' sources from the files that a state names, and keeps the archive read last.
+
+    For one state; with windows in their order each file is read once.
+    """
+
+    def __init__(self, root: Path, state: LogState, fs: FileSystem = LOCAL) -> None:
+        self._root = root
+        self._state = state
+        self._fs = fs
+        self._kept: tuple[ArchiveRef, dict[int, tuple[SourcePartition, ...]]] | None = None
+
+    def archived(self, ref: ArchiveRef) -> list[int]:
+        """The windows of an archive. Raises as `of`."""
+        return [*self._archive(ref)]
+
+    def of(self, window: int) -> tuple[SourcePartition, ...] | None:
+        """The source partitions of a window; None when they are forgotten.
+
+        Raises:
+            CorruptionError: the file is missing, damaged, or not the one that the record names.
+            UnknownFormatError: of a later release.
+        """
+        ref = self._state.sources_of(window)
+        if isinstance(ref, SourcesRef):
+            return read_sources(self._root, window, ref, fs=self._fs)
+        return None if ref is None else self._archive(ref).get(window)
+
+    def file(self, window: int) -> Path:
+        """The file that holds a window's sources, for messages."""
+        ref = self._state.sources_of(window)
+        return path_of(self._root, ref) if ref is not None else self._root / SOURCES_DIRECTORY
+
+    def _archive(self, ref: ArchiveRef) -> dict[int, tuple[SourcePartition, ...]]:
+        if self._kept is None or self._kept[0] != ref:
+            self._kept = ref, read_archive(self._root, ref, fs=self._fs)
+        return self._kept[1]
+
+
+def read_archive(root: Path, ref: ArchiveRef, *, fs: FileSystem = LOCAL) -> dict[int, tuple[SourcePartition, ...]]:
+    """The sources of the windows of an archive. Raises as `SourcesReader.of`."""
+    path = path_of(root, ref)
+    return decode_archive(read_named(fs, path, ref.length, ref.checksum), file=str(path))
+
+
+def path_of(root: Path, ref: SourcesRef | ArchiveRef) -> Path:
+    """The path of a file of sources."""
+    return root / (SOURCES_DIRECTORY if isinstance(ref, SourcesRef) else FOLDED_DIRECTORY) / ref.name

@@ -1,0 +1,210 @@
+"""A window's sources file: the source partitions it read. It identifies a repeated batch, and names origins.
+
+Layout of `sources/<window, 12 digits>-<epoch, 6>-<attempt, 3>` (sealed, magic `BSSOURCE`, version 1). Integers are
+little endian:
+
+    0  magic     8 bytes
+    8  version   u16
+   10  window    u64
+   18  count     u32   number of source partitions
+   22  digests   count x 16 bytes, in the order of the ordinals in an origin
+       fields    msgpack: one array a partition: [name, version, start, end, rows]
+   -8  checksum  u64   xxh3_64 of all bytes before it
+
+It is placed durably before the commit record that names it by name, count, checksum and length; one that no record
+names belongs to an abandoned try, or is forgotten: FORMAT.md says when. The digests are kept while the source can give
+the same partition again. A damaged file is a CorruptionError.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]  # ships no type information
+
+from bucket_store import failpoints
+from bucket_store.errors import CorruptionError
+from bucket_store.filesystem import LOCAL, FileSystem, make_directories, place_new
+from bucket_store.framing import BODY_OFFSET, frame, unframe
+from bucket_store.log.records import LogState, SourcesRef
+from bucket_store.wire import each, fields
+
+MAGIC = b"BSSOURCE"
+VERSION = 1
+DIRECTORY = "sources"
+FOLDED_DIRECTORY = "folded"
+DIGEST_BYTES = 16
+
+_HEAD = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<Q")
+
+# Of windows' files and of folded ones; also the temporary names, which begin with a dot.
+TRY = re.compile(r"\.?(?P<window>\d{12,})-(?P<epoch>\d{6,})-(\d{3,}|[0-9a-f]{8}\.(archive|judged))(\..*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePartition:
+    """One source partition of one window: a Kafka partition's [start, end) offsets, or a file's [start, end) bytes.
+
+    `version` distinguishes a recreated source from the old one of that name: a file's modification time in µs, a
+    topic's id. `rows` is the number of its records. `digest` is 16 bytes, equal when and only when the source partition
+    is the same.
+    """
+
+    name: str
+    version: str | int
+    start: int
+    end: int
+    rows: int
+    digest: bytes
+
+
+def encode_sources(window: int, partitions: Sequence[SourcePartition]) -> bytes:
+    """The bytes of the window's sources file, partitions in the order of their ordinals.
+
+    Raises:
+        ValueError: a digest that has not 16 bytes.
+    """
+    if any(len(partition.digest) != DIGEST_BYTES for partition in partitions):
+        raise ValueError(f"a source partition's digest has {DIGEST_BYTES} bytes")
+    digests = b"".join(partition.digest for partition in partitions)
+    plain = [[p.name, p.version, p.start, p.end, p.rows] for p in partitions]
+    return frame(
+        MAGIC, VERSION, _HEAD.pack(window, len(partitions)) + digests + msgpack.packb(plain, use_bin_type=True)
+    )
+
+
+def decode_sources(data: bytes, *, window: int, file: str) -> tuple[SourcePartition, ...]:
+    """The source partitions of `window`, in the order of their ordinals.
+
+    Raises:
+        CorruptionError: damaged, or another window's.
+        UnknownFormatError: of a later release.
+    """
+    digests, packed = _split(data, window=window, file=file)
+    offset = BODY_OFFSET + _HEAD.size + DIGEST_BYTES * len(digests)
+    try:
+        wire = msgpack.unpackb(packed, raw=False)
+        return tuple(_partition(plain, digest) for plain, digest in zip(each(wire, list), digests, strict=True))
+    except (ValueError, TypeError, msgpack.UnpackException) as exc:
+        raise CorruptionError(
+            "fields", file=file, offset=offset, expected=f"{len(digests)} source partitions", found=str(exc)
+        ) from exc
+
+
+def _partition(wire: list[Any], digest: bytes) -> SourcePartition:
+    name, version, start, end, rows = fields(wire, str, (str, int), int, int, int)
+    return SourcePartition(name, version, start, end, rows, digest)
+
+
+def write_sources(
+    root: Path,
+    *,
+    window: int,
+    epoch: int,
+    attempt: int,
+    partitions: Sequence[SourcePartition],
+    is_kept: bool = True,
+    fs: FileSystem = LOCAL,
+) -> SourcesRef:
+    """Place the file of this try, durable on return, and give its reference. `is_kept` as in `SourcesRef`.
+
+    Raises:
+        FileExistsError: this try has written its sources.
+        OSError: it may or may not be in place.
+    """
+    data = encode_sources(window, partitions)
+    path = root / DIRECTORY / f"{window:012d}-{epoch:06d}-{attempt:03d}"
+    # An existing directory was made durable by this owner's start, so a window need not sync it again.
+    if not fs.exists(path.parent):
+        make_directories(fs, path.parent)
+    place_new(fs, path, data)
+    return sources_ref(path.name, partitions, data, is_kept=is_kept)
+
+
+def sources_ref(name: str, partitions: Sequence[SourcePartition], data: bytes, *, is_kept: bool = True) -> SourcesRef:
+    """A commit record's reference to a sources file of this name with these partitions, encoded as `data`."""
+    return SourcesRef(name, len(partitions), stated_checksum(data), len(data), is_kept)
+
+
+def read_sources(root: Path, window: int, ref: SourcesRef, *, fs: FileSystem = LOCAL) -> tuple[SourcePartition, ...]:
+    """The source partitions of a committed window, checked against its record.
+
+    Raises:
+        CorruptionError: the file is missing, damaged, or not the one that the record names.
+        UnknownFormatError: of a later release.
+    """
+    path = root / DIRECTORY / ref.name
+    return decode_sources(read_named(fs, path, ref.length, ref.checksum), window=window, file=str(path))
+
+
+def remove_unnamed(root: Path, *, state: LogState, below_epoch: int, fs: FileSystem = LOCAL) -> list[str]:
+    """Remove the files of lower epochs that no record names: their names. For the owner; safe to repeat."""
+    keep = {ref.name for ref in state.sources.values()} | {ref.name for ref in state.archives}
+    if state.judged is not None:
+        keep.add(state.judged.name)
+    stale = []
+    for directory in (root / DIRECTORY, root / FOLDED_DIRECTORY):
+        try:
+            names = fs.listdir(directory)
+        except FileNotFoundError:
+            continue
+        for name in sorted(set(names) - keep):
+            tried = TRY.fullmatch(name)
+            if tried is not None and int(tried["epoch"]) < below_epoch:
+                stale.append(directory / name)
+    for path in stale:
+        fs.remove(path)
+        failpoints.hit("sources.removed")
+    return [path.name for path in stale]
+
+
+def read_named(fs: FileSystem, path: Path, length: int, checksum: int) -> bytes:
+    """The bytes of a sealed file with the length and checksum of its record. Raises CorruptionError for any other."""
+    try:
+        data = fs.read(path)
+    except FileNotFoundError as exc:
+        raise CorruptionError(
+            "file that a record names",
+            file=str(path),
+            offset=0,
+            expected=f"{length} bytes",
+            found="no file",
+        ) from exc
+    found = (len(data), stated_checksum(data) if len(data) >= _CHECKSUM.size else None)
+    if found != (length, checksum):
+        raise CorruptionError(
+            "length and checksum that the record states",
+            file=str(path),
+            offset=max(0, len(data) - _CHECKSUM.size),
+            expected=(length, checksum),
+            found=found,
+        )
+    return data
+
+
+def stated_checksum(data: bytes) -> int:
+    """The checksum at the end of a sealed file."""
+    checksum: int = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0]
+    return checksum
+
+
+def _split(data: bytes, *, window: int, file: str) -> tuple[list[bytes], bytes]:
+    """The digests, and the packed fields, of a whole file of `window`."""
+    body = unframe(data, magic=MAGIC, version=VERSION, file=file)
+    found_window, count = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (None, 0)
+    end = _HEAD.size + count * DIGEST_BYTES
+    if found_window != window or end > len(body):
+        raise CorruptionError(
+            "head",
+            file=file,
+            offset=BODY_OFFSET,
+            expected=f"window {window} and room for {count} digests",
+            found=f"window {found_window} in {len(body)} bytes",
+        )
+    return [body[at : at + DIGEST_BYTES] for at in range(_HEAD.size, end, DIGEST_BYTES)], body[end:]

@@ -1,0 +1,185 @@
+"""Compacts many small pieces of a shard into one: which pieces are worth it, and the piece that takes their place.
+
+A window of one second leaves one piece per shard, and every window's view lists all live pieces: after a day of such
+windows 86,400 per shard, which took a second of each window. So pieces that die together are merged, as in a
+log-structured merge tree: a piece is rewritten when about as many bytes have come beside it, so that an entry is
+rewritten as often as the pieces double, and not with every window.
+
+Only pieces of one *time bucket* are merged (see `choose`): the new piece dies when they would have died, and whole.
+`choose` and `merge` are pure; `compact_pieces` reads and appends pieces.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store import failpoints
+from bucket_store.pieces.piece import BucketEntries, Entries, ExpiryKeys, PieceRef, decode_piece
+from bucket_store.pieces.store import PieceStore, append_piece
+
+FEWEST_LIVE = 64
+"""Views of fewer pieces cost next to nothing, and merging would only write more."""
+FEWEST = 16
+"""The fewest pieces worth a record in the time bucket that still gets pieces."""
+FEWEST_LEFT = 4
+"""The same in an older time bucket, or where one more piece would make the result too large."""
+MOST_BYTES = 32 << 20
+MOST_PIECES = 256
+_OPEN_GROWTH, _LEFT_GROWTH = 2, 4
+"""A piece is rewritten when it is at most this many times as large as all smaller ones together."""
+
+
+def choose(pieces: Sequence[PieceRef], time_bucket: Callable[[PieceRef], int]) -> tuple[PieceRef, ...]:
+    """The pieces of a shard to compact next, ascending by window; none when too few are alike.
+
+    Pieces of equal `time_bucket` die together; the greatest bucket is the stream's current one.
+    """
+    if len(pieces) < FEWEST_LIVE:
+        return ()
+    groups: defaultdict[int, list[PieceRef]] = defaultdict(list)
+    for piece in pieces:
+        if 2 * piece.length <= MOST_BYTES:
+            groups[time_bucket(piece)].append(piece)
+    newest = max(groups, default=0)
+    runs = [_longest_run(group, is_open=bucket == newest) for bucket, group in sorted(groups.items())]
+    chosen = max(runs, key=len, default=())
+    return tuple(sorted(chosen, key=lambda piece: (piece.first_window, piece.last_window)))
+
+
+def _longest_run(group: list[PieceRef], *, is_open: bool) -> Sequence[PieceRef]:
+    """The longest run of neighbours by size that is worth merging."""
+    growth, fewest = (_OPEN_GROWTH, FEWEST) if is_open else (_LEFT_GROWTH, FEWEST_LEFT)
+    longest: Sequence[PieceRef] = ()
+    run: list[PieceRef] = []
+    size = 0
+    for piece in sorted(group, key=lambda piece: (piece.length, piece.first_window)):
+        is_full = size + piece.length > MOST_BYTES or len(run) == MOST_PIECES
+        if run and (is_full or piece.length > growth * size):
+            if len(run) >= (min(fewest, FEWEST_LEFT) if is_full else fewest) and len(run) > len(longest):
+                longest = run
+            run, size = [], 0
+        run = [*run, piece]
+        size += piece.length
+    return run if len(run) >= fewest and len(run) > len(longest) else longest
+
+
+def merge(
+    pieces: Sequence[tuple[PieceRef, Iterable[BucketEntries]]],
+    *,
+    live_from_bucket: int | None,
+    expiry_point: int | float | None,
+) -> Entries | None:
+    """The live entries of pieces with equal columns, as the entries of one piece; None when all are dead.
+
+    An entry is dead in a bucket below `live_from_bucket`, or with an expiry key at or below `expiry_point` (None: no
+    entry is). Of two entries for a key in a bucket the one with the greater expiry key is kept, then the one of the
+    later window, as tables do.
+    """
+    by_bucket: defaultdict[int, list[_Run]] = defaultdict(list)
+    for ref, blocks in pieces:
+        for block in blocks:
+            if live_from_bucket is None or block.bucket >= live_from_bucket:
+                by_bucket[block.bucket].append((ref.first_window, block))
+    keys: list[int] = []
+    merged: list[BucketEntries] = []
+    for bucket, runs in sorted(by_bucket.items()):
+        one = _merge_bucket(bucket, runs, expiry_point)
+        if len(one.digests):
+            keys.append(bucket)
+            merged.append(one)
+    if not keys:
+        return None
+    starts = np.concatenate(([0], np.cumsum([len(one.digests) for one in merged])))
+    return Entries(
+        bucket_keys=np.array(keys, np.int64),
+        bucket_starts=starts.astype(np.int64),
+        digests=np.concatenate([one.digests for one in merged]),
+        expiry=_joined([one.expiry for one in merged]),
+        origin=_joined([one.origin for one in merged]),
+        window=_joined([one.window for one in merged]),
+        fingerprint=_joined([one.fingerprint for one in merged]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionTask:
+    """Pieces of one shard to compact into one of this epoch, ascending by window, and their dead entries."""
+
+    pieces: tuple[PieceRef, ...]
+    store_id: str
+    epoch: int
+    live_from_bucket: int | None
+    expiry_point: int | float | None
+
+
+def compact_pieces(store: PieceStore, task: CompactionTask) -> PieceRef | None:
+    """Reads the pieces, appends their live entries as one piece, durable on return; None when no entry lives.
+
+    Safe to repeat: each call makes a piece of its own.
+
+    Raises:
+        CorruptionError: one of them is damaged.
+        SpaceError: no room; nothing that was there before is harmed.
+    """
+    read = [(ref, decode_piece(store.read(ref), file=ref.file, offset=ref.offset)[1]) for ref in task.pieces]
+    entries = merge(read, live_from_bucket=task.live_from_bucket, expiry_point=task.expiry_point)
+    if entries is None:
+        return None
+    added = append_piece(
+        store,
+        entries,
+        store_id=bytes.fromhex(task.store_id),
+        shard=task.pieces[0].shard,
+        first_window=task.pieces[0].first_window,
+        last_window=max(ref.last_window for ref in task.pieces),
+        epoch=task.epoch,
+        attempt=0,
+    )
+    failpoints.hit("collate.merged")
+    return added
+
+
+_Run = tuple[int, BucketEntries]
+
+
+def _merge_bucket(bucket: int, runs: list[_Run], expiry_point: int | float | None) -> BucketEntries:
+    digests = np.concatenate([block.digests for _, block in runs])
+    window = np.concatenate([_windows(first, block) for first, block in runs])
+    expiry = _joined([block.expiry for _, block in runs])
+    origin = _joined([block.origin for _, block in runs])
+    fingerprint = _joined([block.fingerprint for _, block in runs])
+    hi, lo = digests[:, 0], digests[:, 1]
+    order = np.lexsort((window, lo, hi) if expiry is None else (window, expiry, lo, hi))
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = (np.diff(hi[order]) != 0) | (np.diff(lo[order]) != 0)
+    kept = order[is_last]
+    if expiry is not None and expiry_point is not None:
+        kept = kept[expiry[kept] > expiry_point]
+    return BucketEntries(
+        bucket=bucket,
+        digests=np.ascontiguousarray(digests[kept]),
+        expiry=None if expiry is None else expiry[kept],
+        origin=None if origin is None else origin[kept],
+        window=window[kept],
+        fingerprint=None if fingerprint is None else fingerprint[kept],
+    )
+
+
+def _windows(first_window: int, block: BucketEntries) -> NDArray[np.uint32]:
+    """The window of every entry; a piece of one window has no column of them."""
+    if block.window is not None:
+        return block.window
+    return np.full(len(block.digests), first_window, np.uint32)
+
+
+def _joined(columns: Sequence[ExpiryKeys | NDArray[np.uint64] | NDArray[np.uint32] | None]) -> NDArray[Any] | None:
+    present = [column for column in columns if column is not None]
+    if present and len(present) != len(columns):
+        raise ValueError("pieces of one store have the same columns")
+    return np.concatenate(present) if present else None

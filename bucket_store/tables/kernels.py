@@ -1,0 +1,398 @@
+"""PURE. The loops over a resident table and over sorted digests, compiled by numba.
+
+A table is open addressing kept in order ("ordered linear probing"). `slots` is uint64[capacity + slack, 2], (0, 0) an
+empty slot. A digest's home is the slot hi * capacity / 2^64; it stands there or behind, with no empty slot between, and
+the digests of the whole table ascend. The slack behind the last home takes the digests pushed beyond it; nothing wraps
+round. So a look-up stops at the first greater digest, sorted digests are found and applied in one forward sweep, and a
+table moves to another capacity by one linear copy that leaves it in order. The loops are fast for digests that spread
+evenly over hi, as salted hashes do; for others they are slow and still right.
+
+Columns beside the slots are arrays of their length, or of length 0 when the table has none. Expiry keys are int64 in
+order (see `ordered_expiry` for floats). Signatures are explicit, and their inputs read-only, so that arrays over mapped
+files and over bytes take the same compiled code; all release the GIL. Digest arguments ascend by (hi, lo) unsigned.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from bucket_store.compiled import kernel
+from bucket_store.pieces.piece import ExpiryKeys
+
+MAX_CAPACITY = (1 << 32) - 1
+
+UInt64s = NDArray[np.uint64]
+Int64s = NDArray[np.int64]
+UInt32s = NDArray[np.uint32]
+
+_DIGESTS = types.Array(types.uint64, 2, "C", readonly=True)
+_SLOTS = types.Array(types.uint64, 2, "C")
+_I64 = types.Array(types.int64, 1, "C")
+_I64_IN = types.Array(types.int64, 1, "C", readonly=True)
+_U32 = types.Array(types.uint32, 1, "C")
+_U32_IN = types.Array(types.uint32, 1, "C", readonly=True)
+
+_AHEAD = 24
+"""A sweep prefetches the home of this many digests later, which hides most of the memory's latency."""
+
+
+def _prefetch_code(_typing_context: Any, rows: Any, _row: Any) -> Any:
+    """Prefetches a row of an array into the cache; never faults, whatever the address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        row_bytes = builder.extract_value(array.strides, 0)
+        base = builder.ptrtoint(array.data, ir.IntType(64))
+        address = builder.inttoptr(builder.add(base, builder.mul(args[1], row_bytes)), ir.IntType(8).as_pointer())
+        i32 = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch", [address.type], ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
+        )
+        builder.call(function, [address, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(rows, types.int64), generate
+
+
+_prefetch: Any = intrinsic(_prefetch_code)
+
+
+@kernel(types.int64(types.uint64, types.uint64), inline="always")
+def home_slot(hi: Any, capacity: int) -> Any:
+    """floor(hi * capacity / 2^64), for a capacity below 2^32."""
+    low = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    return np.int64(((hi >> half) * capacity + (((hi & low) * capacity) >> half)) >> half)
+
+
+@kernel(types.void(_DIGESTS, types.uint64, _DIGESTS, _I64))
+def _find(slots: UInt64s, capacity: int, digests: UInt64s, found: Int64s) -> None:
+    """See `find_sorted`. The cursor never moves back: the next digest is greater, so it stands no earlier."""
+    count = digests.shape[0]
+    cursor = 0
+    for i in range(count):
+        if i + _AHEAD < count:
+            _prefetch(slots, home_slot(digests[i + _AHEAD, 0], capacity))
+        hi, lo = digests[i, 0], digests[i, 1]
+        at = max(home_slot(hi, capacity), cursor)
+        while True:
+            slot_hi, slot_lo = slots[at, 0], slots[at, 1]
+            if slot_hi > hi or (slot_hi == hi and slot_lo >= lo):
+                found[i] = at if slot_hi == hi and slot_lo == lo else -1
+                break
+            if slot_hi == 0 and slot_lo == 0:
+                found[i] = -1
+                break
+            at += 1
+        cursor = at
+
+
+@kernel(
+    types.UniTuple(types.int64, 2)(  # type: ignore[no-untyped-call]
+        _SLOTS, _I64, _I64, _U32, types.uint64, _DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.uint32, types.int64
+    ),
+)
+def _apply(
+    slots: UInt64s,
+    expiry: Int64s,
+    origin: Int64s,
+    window: UInt32s,
+    capacity: int,
+    digests: UInt64s,
+    new_expiry: Int64s,
+    new_origin: Int64s,
+    new_window: UInt32s,
+    only_window: int,
+    start: int,
+) -> tuple[int, int]:
+    """See `apply_sorted`. One sweep: each digest is searched from its home or from the cursor, whichever is later.
+
+    A new digest takes the slot of the first greater one; that one and its neighbours up to the first empty slot move up
+    by one. So enters 25, whose home is the slot of 20:
+
+        10  20  23  30  31   .    becomes    10  20  23  25  30  31
+             ^       ^       ^                            ^
+           home     at      end                        cursor
+
+    The other columns move with the slots. The last slot stays empty, so every scan ends; an `end` there means that the
+    slack has run out, and the sweep stops before that digest changes anything.
+    """
+    count = digests.shape[0]
+    last = slots.shape[0] - 1  # stays empty: the scans need an end
+    has_expiry, has_origin, has_window = expiry.shape[0] > 0, origin.shape[0] > 0, window.shape[0] > 0
+    own_windows = new_window.shape[0] > 0
+    cursor = 0
+    added = 0
+    for i in range(start, count):
+        if i + _AHEAD < count:
+            home = home_slot(digests[i + _AHEAD, 0], capacity)
+            _prefetch(slots, home)
+            if has_expiry:
+                _prefetch(expiry, home)
+            if has_origin:
+                _prefetch(origin, home)
+            if has_window:
+                _prefetch(window, home)
+        hi, lo = digests[i, 0], digests[i, 1]
+        of_window = new_window[i] if own_windows else only_window
+        at = max(home_slot(hi, capacity), cursor)
+        is_there = False
+        while True:
+            slot_hi, slot_lo = slots[at, 0], slots[at, 1]
+            if slot_hi > hi or (slot_hi == hi and slot_lo >= lo):
+                is_there = slot_hi == hi and slot_lo == lo
+                break
+            if slot_hi == 0 and slot_lo == 0:
+                break
+            at += 1
+        cursor = at
+        if is_there:
+            if has_expiry:
+                if new_expiry[i] <= expiry[at]:
+                    continue
+            elif not has_window or of_window <= window[at]:
+                continue
+        else:
+            end = at
+            while slots[end, 0] != 0 or slots[end, 1] != 0:
+                end += 1
+            if end >= last:
+                return i, added
+            for to in range(end, at, -1):
+                slots[to, 0] = slots[to - 1, 0]
+                slots[to, 1] = slots[to - 1, 1]
+            if has_expiry:
+                for to in range(end, at, -1):
+                    expiry[to] = expiry[to - 1]
+            if has_origin:
+                for to in range(end, at, -1):
+                    origin[to] = origin[to - 1]
+            if has_window:
+                for to in range(end, at, -1):
+                    window[to] = window[to - 1]
+            slots[at, 0] = hi
+            slots[at, 1] = lo
+            added += 1
+        if has_expiry:
+            expiry[at] = new_expiry[i]
+        if has_origin:
+            origin[at] = new_origin[i]
+        if has_window:
+            window[at] = of_window
+    return count, added
+
+
+@kernel(
+    types.int64(
+        _DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.boolean, types.int64, _SLOTS, _I64, _I64, _U32, types.uint64
+    ),
+)
+def _copy_live(
+    slots: UInt64s,
+    expiry: Int64s,
+    origin: Int64s,
+    window: UInt32s,
+    some_dead: bool,
+    expiry_point: int,
+    new_slots: UInt64s,
+    new_expiry: Int64s,
+    new_origin: Int64s,
+    new_window: UInt32s,
+    capacity: int,
+) -> int:
+    """See `copy_live`. Each key goes to its new home, or to the first slot behind the key before it."""
+    last = new_slots.shape[0] - 1
+    has_expiry, has_origin, has_window = expiry.shape[0] > 0, origin.shape[0] > 0, window.shape[0] > 0
+    free = 0
+    copied = 0
+    for at in range(slots.shape[0]):
+        hi, lo = slots[at, 0], slots[at, 1]
+        if hi == 0 and lo == 0:
+            continue
+        if has_expiry and some_dead and expiry[at] <= expiry_point:
+            continue
+        to = max(home_slot(hi, capacity), free)
+        if to >= last:
+            return -1
+        new_slots[to, 0] = hi
+        new_slots[to, 1] = lo
+        if has_expiry:
+            new_expiry[to] = expiry[at]
+        if has_origin:
+            new_origin[to] = origin[at]
+        if has_window:
+            new_window[to] = window[at]
+        free = to + 1
+        copied += 1
+    return copied
+
+
+@kernel(types.int64(_DIGESTS, _I64_IN, types.int64))
+def _count_live(slots: UInt64s, expiry: Int64s, expiry_point: int) -> int:
+    """See `count_live`."""
+    live = 0
+    for at in range(slots.shape[0]):
+        if (slots[at, 0] != 0 or slots[at, 1] != 0) and expiry[at] > expiry_point:
+            live += 1
+    return live
+
+
+@kernel(types.void(_DIGESTS, _DIGESTS, _I64))
+def _match(entries: UInt64s, digests: UInt64s, found: Int64s) -> None:
+    """See `match_sorted`."""
+    count = entries.shape[0]
+    low = 0
+    for i in range(digests.shape[0]):
+        hi, lo = digests[i, 0], digests[i, 1]
+        # Every entry below `low` is less than the digest. Gallop, then halve.
+        step = 1
+        high = low
+        while high < count and (entries[high, 0] < hi or (entries[high, 0] == hi and entries[high, 1] < lo)):
+            low = high + 1
+            high += step
+            step *= 2
+        high = min(high, count)
+        while low < high:
+            middle = (low + high) >> 1
+            if entries[middle, 0] < hi or (entries[middle, 0] == hi and entries[middle, 1] < lo):
+                low = middle + 1
+            else:
+                high = middle
+        is_there = low < count and entries[low, 0] == hi and entries[low, 1] == lo
+        found[i] = low if is_there else -1
+
+
+def find_sorted(slots: UInt64s, capacity: int, digests: UInt64s) -> Int64s:
+    """Slot of every digest, -1 where the table has none."""
+    found = np.empty(len(digests), np.int64)
+    _find(slots, capacity, digests, found)
+    return found
+
+
+def match_sorted(entries: UInt64s, digests: UInt64s) -> Int64s:
+    """Row of every digest among sorted entries without a table, -1 where there is none."""
+    found = np.empty(len(digests), np.int64)
+    _match(entries, digests, found)
+    return found
+
+
+def apply_sorted(
+    slots: UInt64s,
+    expiry: Int64s,
+    origin: Int64s,
+    window: UInt32s,
+    *,
+    capacity: int,
+    digests: UInt64s,
+    new_expiry: Int64s,
+    new_origin: Int64s,
+    new_window: UInt32s,
+    only_window: int,
+    start: int = 0,
+) -> tuple[int, int]:
+    """Enters digests [start, m) into a table in place; gives (first digest not entered, number of new keys).
+
+    The first is m unless the slack ran out: then the table is whole and in order, and the rest goes into a larger one.
+    A key in the table is replaced when the new expiry key is greater; in a table without expiry when the new window is
+    later; in a table without either, never. `new_window` of length 0: all digests are of `only_window`. The other new
+    columns have length m where the table has the column.
+    """
+    entered, added = _apply(
+        slots, expiry, origin, window, capacity, digests, new_expiry, new_origin, new_window, only_window, start
+    )
+    return int(entered), int(added)
+
+
+def copy_live(
+    slots: UInt64s,
+    expiry: Int64s,
+    origin: Int64s,
+    window: UInt32s,
+    *,
+    expiry_point: int | None,
+    new_slots: UInt64s,
+    new_expiry: Int64s,
+    new_origin: Int64s,
+    new_window: UInt32s,
+    capacity: int,
+) -> int:
+    """Copies a table into an empty one of another capacity; gives the number of keys, -1 when its slack is too short.
+
+    Entries whose expiry key is at or below `expiry_point` are left out (None: no entry is). After -1 the new table is
+    worthless.
+    """
+    some_dead = expiry_point is not None
+    return int(
+        _copy_live(
+            slots,
+            expiry,
+            origin,
+            window,
+            some_dead,
+            expiry_point if expiry_point is not None else 0,
+            new_slots,
+            new_expiry,
+            new_origin,
+            new_window,
+            capacity,
+        )
+    )
+
+
+def count_live(slots: UInt64s, expiry: Int64s, expiry_point: int) -> int:
+    """Number of keys whose expiry key is beyond `expiry_point`."""
+    return int(_count_live(slots, expiry, expiry_point))
+
+
+def ordered_expiry(expiry: ExpiryKeys) -> Int64s:
+    """Expiry keys as int64 of the same order: ints as they are, floats by their bits (-0.0 equals 0.0; no NaN)."""
+    if expiry.dtype == np.int64:
+        return cast("Int64s", expiry)
+    bits = (expiry + 0.0).view(np.int64)
+    return np.where(bits >= 0, bits, bits ^ np.int64(0x7FFFFFFFFFFFFFFF))
+
+
+def float_expiry(ordered: Int64s) -> NDArray[np.float64]:
+    """The floats that `ordered_expiry` was given."""
+    bits = np.where(ordered >= 0, ordered, ordered ^ np.int64(0x7FFFFFFFFFFFFFFF))
+    return bits.view(np.float64)
+
+
+def warm() -> None:
+    """Loads and runs every kernel once: for a worker daemon, before it forks."""
+    digests = np.array([[1, 1]], np.uint64)
+    slots, other = np.zeros((8, 2), np.uint64), np.zeros((8, 2), np.uint64)
+    none_i64, none_u32 = np.empty(0, np.int64), np.empty(0, np.uint32)
+    apply_sorted(
+        slots,
+        none_i64,
+        none_i64,
+        none_u32,
+        capacity=4,
+        digests=digests,
+        new_expiry=none_i64,
+        new_origin=none_i64,
+        new_window=none_u32,
+        only_window=0,
+    )
+    find_sorted(slots, 4, digests)
+    match_sorted(digests, digests)
+    count_live(slots, np.zeros(8, np.int64), 0)
+    copy_live(
+        slots,
+        none_i64,
+        none_i64,
+        none_u32,
+        expiry_point=None,
+        new_slots=other,
+        new_expiry=none_i64,
+        new_origin=none_i64,
+        new_window=none_u32,
+        capacity=4,
+    )

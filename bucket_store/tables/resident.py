@@ -1,0 +1,273 @@
+"""The table files of one generation: finding, building, growing and dropping them within the budget.
+
+A table is made under a temporary name and renamed when it is whole, so a table file under its final name matches the
+generation's header. A table goes to memory, where others move down to disk for it, else to disk, where others are
+deleted for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bucket_store import failpoints
+from bucket_store.errors import SpaceError
+from bucket_store.pieces.piece import BucketEntries
+from bucket_store.pieces.reader import Part, PieceReader
+from bucket_store.tables.eviction import Tier
+from bucket_store.tables.generation import Generation
+from bucket_store.tables.kernels import ordered_expiry
+from bucket_store.tables.mapped import empty_beside, keep_mapped, mapped_table
+from bucket_store.tables.matches import TableLayout
+from bucket_store.tables.table_file import (
+    LEAST_SLACK,
+    TableFile,
+    bucket_of,
+    building_name,
+    capacity_for,
+    create_table,
+    file_bytes,
+    likely_capacity,
+    table_name,
+)
+
+_MOST_AHEAD = 4
+"""A table for the expected keys of its bucket gets at most this many times the homes it needs now."""
+_WINDOWS_AHEAD = 8
+"""A bucket that has outgrown its predecessor is sized for this many windows like the current one."""
+
+
+class TableShelf:
+    """The tables of a locked generation. `build` may run in several threads; everything else in one.
+
+    `expiry_point`: entries whose expiry key (in order, see `kernels.ordered_expiry`) is at or below it are left out of
+    built or grown tables; None: no entry is. `filling` is the bucket that probably gets more keys. `evicted` counts the
+    tables deleted for room.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        tiers: Sequence[Tier],
+        layout: TableLayout,
+        expiry_point: int | None,
+        reader: PieceReader,
+    ) -> None:
+        self._generation = generation
+        self._tiers = tiers
+        self._own = f"{generation.disk.parent.name}/{generation.number}"
+        self._directories = [tier.root / self._own for tier in tiers]
+        self._layout = layout
+        self._point = expiry_point
+        self._reader = reader
+        self._space = threading.Lock()
+        self.filling: int | None = None
+        self.evicted = 0
+
+    def tidy(self) -> None:
+        """Removes the leftovers of a dead holder: half-made tables, and the copy of a table on its way down."""
+        seen: set[int] = set()
+        for directory in self._directories:
+            for path in _files(directory):
+                bucket = bucket_of(path.name)
+                if path.suffix == ".building" or bucket in seen:
+                    path.unlink(missing_ok=True)
+                elif bucket is not None:
+                    seen.add(bucket)
+
+    def resident(self) -> Iterator[tuple[int, int]]:
+        """(bucket, bytes) of every table."""
+        for directory in self._directories:
+            for path in _files(directory):
+                bucket = bucket_of(path.name)
+                if bucket is not None:
+                    yield bucket, path.stat().st_size
+
+    def has(self, bucket: int) -> bool:
+        """Whether the bucket's table is resident."""
+        return any((directory / table_name(bucket)).exists() for directory in self._directories)
+
+    def open(self, bucket: int) -> TableFile | None:
+        """The bucket's table, now the most recently used; None when it is not resident."""
+        table = self._mapped(bucket)
+        if table is not None:
+            now = time.time_ns()  # finer than the kernel's clock
+            os.utime(table.path, ns=(now, now))
+        return table
+
+    def _mapped(self, bucket: int) -> TableFile | None:
+        for directory in self._directories:
+            path = directory / table_name(bucket)
+            table = mapped_table(path, self._layout, self._generation.header.nonce, bucket)
+            if table is not None:
+                return table
+        return None
+
+    def drop(self, bucket: int) -> None:
+        """Deletes the bucket's table, if any."""
+        for directory in self._directories:
+            (directory / table_name(bucket)).unlink(missing_ok=True)
+
+    def drop_dead(self, bucket: int) -> None:
+        """Deletes the table of a dead bucket; a thread frees its memory while the task goes on."""
+        for directory in self._directories:
+            empty_beside(directory / table_name(bucket))
+
+    def fitting(self, wanted: Sequence[tuple[int, list[Part]]]) -> list[tuple[int, list[Part]]]:
+        """The first of these tables to build, and as many more as fit into memory beside all that is there."""
+        if len(wanted) < 2:
+            return list(wanted)
+        free = self._tiers[0].limit_bytes - self._tiers[0].used_bytes()
+        for number, (_, parts) in enumerate(wanted):
+            free -= file_bytes(self._layout, capacity_for(sum(part.count for part in parts)) + LEAST_SLACK)
+            if number and free < 0:
+                return list(wanted[:number])
+        return list(wanted)
+
+    def build(self, bucket: int, parts: Sequence[Part]) -> bool:
+        """Makes the bucket's table from all its parts; False when there is no room.
+
+        Raises:
+            CorruptionError: a part is damaged.
+        """
+        table: TableFile | None = None
+        try:
+            count = sum(part.count for part in parts)
+            table = self._create(bucket, count, count, LEAST_SLACK)
+            for part, entries in self._reader.read_all(parts):
+                table = self.enter(table, entries, part.ref.first_window)
+            failpoints.hit("tables.building")
+            self._give_name(table)
+        except SpaceError:
+            if table is not None:
+                table.path.unlink(missing_ok=True)
+            return False
+        except BaseException:
+            if table is not None:
+                table.path.unlink(missing_ok=True)
+            raise
+        return True
+
+    def enter(self, table: TableFile, entries: BucketEntries, only_window: int) -> TableFile:
+        """Enters a part's entries; gives the table that holds them now: a larger one if it had to grow.
+
+        Raises:
+            SpaceError: no room to grow; the table holds some of the entries.
+        """
+        entries = self._live(entries)
+        count = len(entries.digests)
+        if not table.has_room(count):
+            table = self._grow(table, count, LEAST_SLACK)
+        start = table.apply(entries, only_window)
+        while start < count:
+            table = self._grow(table, count - start, 2 * table.slack)
+            start = table.apply(entries, only_window, start)
+        return table
+
+    def _live(self, entries: BucketEntries) -> BucketEntries:
+        if self._point is None or entries.expiry is None:
+            return entries
+        live = ordered_expiry(entries.expiry) > self._point
+        if live.all():
+            return entries
+        return replace(
+            entries,
+            digests=np.ascontiguousarray(entries.digests[live]),
+            expiry=entries.expiry[live],
+            origin=None if entries.origin is None else entries.origin[live],
+            window=None if entries.window is None else entries.window[live],
+            fingerprint=None,
+        )
+
+    def _grow(self, table: TableFile, more: int, slack: int) -> TableFile:
+        """A larger table with the live keys of `table`, in its place."""
+        keys = table.live_keys(self._point) + more
+        larger = self._create(table.bucket, keys, more, slack, keep=(table.path,))
+        while not table.copy_into(larger, self._point):
+            larger.path.unlink()
+            slack *= 2
+            larger = self._create(table.bucket, keys, more, slack, keep=(table.path,))
+        if bucket_of(table.path.name) is not None:
+            self._give_name(larger)
+        if table.path != larger.path:
+            table.path.unlink(missing_ok=True)
+        return larger
+
+    def _give_name(self, table: TableFile) -> None:
+        named = table.path.with_name(table_name(table.bucket))
+        table.path.rename(named)
+        table.path = named
+        keep_mapped(table)
+
+    def _create(self, bucket: int, keys: int, coming: int, slack: int, *, keep: Collection[Path] = ()) -> TableFile:
+        """An empty table with room for so many keys, `coming` of them new, in the first tier that takes it."""
+        capacity = capacity_for(keys)
+        # One thread at a time: two that count the same free bytes would both take them.
+        with self._space:
+            likely = self._likely_capacity(bucket, keys, coming)
+            if likely > capacity and self._tiers[0].has_room(file_bytes(self._layout, likely + slack)):
+                table = self._create_in(self._directories[0], bucket, likely, slack)
+                if table is not None:
+                    return table
+            size = file_bytes(self._layout, capacity + slack)
+            for tier, directory in zip(self._tiers, self._directories, strict=True):
+                room = tier.make_room(size, own=self._own, keep=keep)
+                self.evicted += room.evicted
+                table = self._create_in(directory, bucket, capacity, slack) if room.fits else None
+                if table is not None:
+                    return table
+        raise SpaceError(f"no tier has room for the table of bucket {bucket}, {size} bytes")
+
+    def _likely_capacity(self, bucket: int, keys: int, coming: int) -> int:
+        """Homes for the expected keys of the newest bucket, which has `keys` with the `coming` ones; 0 for other
+        buckets.
+
+        As many keys as the bucket before it; if it has as many already, those of `_WINDOWS_AHEAD` windows like this
+        one, at most twice its own. Otherwise most windows of a bucket that fills over many would copy it into a larger
+        table.
+        """
+        if bucket != self.filling:
+            return 0
+        others = [other for other, _ in self.resident() if other != bucket]
+        if not others or max(others) > bucket:
+            return 0
+        before = self._mapped(max(others))
+        if before is not None and before.keys > keys:
+            return min(likely_capacity(before.keys), _MOST_AHEAD * capacity_for(keys))
+        return likely_capacity(min(2 * keys, max(keys, _WINDOWS_AHEAD * coming)))
+
+    def _create_in(self, directory: Path, bucket: int, capacity: int, slack: int) -> TableFile | None:
+        """An empty table; None when the file system has no room for it."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            return create_table(
+                directory / building_name(bucket),
+                self._layout,
+                self._generation.header.nonce,
+                bucket,
+                capacity=capacity,
+                slack=slack,
+            )
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            return None
+
+
+def is_no_room(error: OSError) -> bool:
+    """Whether the error is a full disk, a quota or a file size limit."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(directory)]
+    except FileNotFoundError:
+        return []

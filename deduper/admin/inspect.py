@@ -1,0 +1,359 @@
+"""Inspect a store: one key, one window, one bucket. Reads pieces and log beside a running job, locks nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store.errors import StoreError
+from bucket_store.log.records import CommitRecord, LogState
+from bucket_store.log.sources_archive import SourcesReader
+from bucket_store.log.sources_file import SourcePartition
+from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket
+from bucket_store.pieces.reader import PieceReader
+from deduper.admin.open_store import OpenStore
+from deduper.as_json import AsJson
+from deduper.config.sections import PORTS
+from deduper.core.clock import POSITION_BITS
+from deduper.core.digests import KeyValue, key_digest
+from deduper.core.verdict import bucket_key, first_live_bucket
+from deduper.errors import CheckFailedError, UsageError
+from deduper.sinks.names import topic_of
+from deduper.units import format_time
+from deduper.window.policy import category_state
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry(AsJson):
+    """One remembered copy of a key.
+
+    `expiry_key`, `source` and `row` are None when the store does not keep them (`first_seen: false`); the source also
+    when its window's sources file is gone. `is_live` is None when the period is not known, because the store was
+    opened without a config. `until` names the event that ends the copy.
+    """
+
+    window: int
+    bucket: int
+    piece: str
+    expiry_key: str | int | float | None
+    source: str | None
+    row: int | None
+    is_live: bool | None
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyReport(AsJson):
+    """The stored copies of a key. `entries` may hold copies that are dead but not yet deleted."""
+
+    json_names = ("key", "digest", "shard", "is_remembered", "entries")
+
+    key: dict[str, str | None]
+    digest: str
+    shard: int
+    is_own_bucket: bool
+    entries: tuple[KeyEntry, ...]
+
+    @property
+    def is_remembered(self) -> bool | None:
+        """Whether a live copy is there; None when there are copies, and that cannot be said of any."""
+        if any(entry.is_live for entry in self.entries):
+            return True
+        return None if any(entry.is_live is None for entry in self.entries) else False
+
+
+def inspect_key(store: OpenStore, values: Sequence[KeyValue]) -> KeyReport:
+    """Finds the key in every live piece of its shard, by binary search in every bucket.
+
+    Raises:
+        CorruptionError: a piece is damaged.
+        ValueError: a value that is none of its column's type.
+    """
+    columns, settings = store.key_columns, store.settings
+    hi, lo = key_digest(
+        values,
+        [column.type.text for column in columns],
+        store.log.manifest.salt,
+        secure=settings["digest"] == "secure",
+    )
+    shard = lo % settings["shards"]
+    buckets = {hi % settings["expiry.buckets"]} if settings["expiry.by"] == "never" else None
+    entries = [
+        _entry(store, piece, found, row)
+        for piece in store.log.state.pieces.get(shard, ())
+        for found in _buckets_of(store, piece, buckets)
+        for row in [_row_of(found.digests, hi, lo)]
+        if row is not None
+    ]
+    key = {column.name: None if value is None else str(value) for column, value in zip(columns, values, strict=True)}
+    own_bucket = settings["expiry.lookup"] == "own_bucket" and settings["expiry.by"] != "never"
+    return KeyReport(
+        key, f"{hi:016x}{lo:016x}", shard, own_bucket, tuple(sorted(entries, key=lambda entry: entry.window))
+    )
+
+
+def _row_of(digests: NDArray[np.uint64], hi: int, lo: int) -> int | None:
+    """Row of a digest in ascending digests, by binary search; None when it is not there."""
+    first = int(np.searchsorted(digests[:, 0], np.uint64(hi), side="left"))
+    last = int(np.searchsorted(digests[:, 0], np.uint64(hi), side="right"))
+    row = first + int(np.searchsorted(digests[first:last, 1], np.uint64(lo)))
+    return row if row < last and int(digests[row, 1]) == lo else None
+
+
+def _entry(store: OpenStore, piece: PieceRef, found: BucketEntries, row: int) -> KeyEntry:
+    window = piece.first_window if found.window is None else int(found.window[row])
+    expiry = None if found.expiry is None else found.expiry[row].item()
+    source, source_row = (None, None) if found.origin is None else _origin(store, window, int(found.origin[row]))
+    is_live, until = _lifetime(store, found.bucket, expiry)
+    # never and category keep no expiry key of their own; the column only fills the record.
+    shown = store.scale.shown(expiry) if store.scale.is_time or store.settings["expiry.by"] == "ordered" else None
+    return KeyEntry(window, found.bucket, piece.name, shown, source, source_row, is_live, until)
+
+
+def _origin(store: OpenStore, window: int, origin: int) -> tuple[str | None, int | None]:
+    """Name of the source partition and number of the record in it: from 0 for files, the offset for topics."""
+    partitions = _sources(store, window)
+    ordinal, position = origin >> POSITION_BITS, origin & ((1 << POSITION_BITS) - 1)
+    if partitions is None or ordinal >= len(partitions):
+        return None, position
+    return partitions[ordinal].name, position + partitions[ordinal].start
+
+
+def _sources(store: OpenStore, window: int) -> tuple[SourcePartition, ...] | None:
+    state = store.log.state
+    try:
+        return SourcesReader(store.root, state).of(window)
+    except StoreError:
+        if store.log.refresh().sources_of(window) == state.sources_of(window):
+            raise
+        return SourcesReader(store.root, store.log.state).of(window)  # folded or forgotten meanwhile
+
+
+def _ahead_us(state: LogState) -> int:
+    """How far the latest point by processing time is ahead of the wall clock: for ever, once that was wrong."""
+    if state.latest_point is None or state.latest_moved_us is None:
+        return 0
+    return int(state.latest_point) - state.latest_moved_us
+
+
+def _lifetime(store: OpenStore, bucket: int, expiry: int | float | None) -> tuple[bool | None, str]:
+    """Whether an entry is live, and until when it is remembered."""
+    by, scale, state = store.settings["expiry.by"], store.scale, store.log.state
+    if by == "never":
+        return True, "for ever"
+    if by == "category":
+        categories = category_state(state)
+        value = next((value for value, place in categories.live if place == bucket), None)
+        if value is None:
+            return False, "its category was dropped"
+        return True, f"category {value} is dropped"
+    what, ahead = ("the wall clock", _ahead_us(state)) if by == "processing_time" else ("the latest point", 0)
+    if store.config is None or store.period is None:
+        return None, "unknown without a config: the period is not part of the store"
+    if store.settings["expiry.lookup"] == "all_live" and expiry is not None:
+        point = store.expiry_point
+        return point is None or expiry > point, f"{what} reaches {scale.shown(expiry + store.period - ahead)}"
+    span = store.settings["expiry.span"]
+    first_live = first_live_bucket(state.latest_point, store.period, span)
+    is_live = first_live is None or bucket >= first_live
+    return is_live, f"{what} reaches {scale.shown((bucket + 1) * span + store.period - ahead)}"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPart(AsJson):
+    """A bucket's share of one piece. Expiry keys are ready to print, and None without the column."""
+
+    shard: int
+    piece: str
+    file: str
+    first_window: int
+    last_window: int
+    entries: int
+    size_bytes: int
+    least_expiry_key: str | int | float | None
+    greatest_expiry_key: str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketReport(AsJson):
+    """A bucket over all shards. `holds` says what falls into it."""
+
+    json_names = ("bucket", "holds", "is_live", "entries", "pieces")
+
+    bucket: int
+    holds: str
+    is_live: bool | None
+    pieces: tuple[BucketPart, ...]
+
+    @property
+    def entries(self) -> int:
+        """Entries over all pieces."""
+        return sum(part.entries for part in self.pieces)
+
+
+def inspect_bucket(store: OpenStore, bucket: int) -> BucketReport:
+    """The pieces that hold entries of a bucket, by shard and window; headers alone are read.
+
+    Raises:
+        CorruptionError: a piece's header is damaged.
+    """
+    parts = []
+    for shard, pieces in sorted(store.log.state.pieces.items()):
+        for piece in pieces:
+            if not piece.min_bucket <= bucket <= piece.max_bucket:
+                continue
+            header = _header(store, piece)
+            index = header.index_of(bucket)
+            if index is not None:
+                parts.append(_bucket_part(store, shard, piece, header, index))
+    is_live, _ = _lifetime(store, bucket, None)
+    return BucketReport(bucket, _holds(store, bucket), is_live, tuple(parts))
+
+
+def bucket_of(store: OpenStore, text: str) -> int:
+    """The bucket key that a text names: itself, or the bucket of a time in ISO 8601 where buckets are of time.
+
+    Raises:
+        UsageError: neither.
+    """
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    if not store.scale.is_time:
+        raise UsageError(f"`{text}` is no bucket key; write a whole number")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"`{text}` is no bucket key; write a whole number, or a time as 2024-12-31T23:00Z") from None
+    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    time_us = (utc - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return bucket_key(time_us, store.settings["expiry.span"])
+
+
+def _bucket_part(store: OpenStore, shard: int, piece: PieceRef, header: PieceHeader, index: int) -> BucketPart:
+    least, greatest = None, None
+    if header.min_expiry is not None and header.max_expiry is not None:
+        shown = store.scale.shown
+        least, greatest = shown(header.min_expiry[index].item()), shown(header.max_expiry[index].item())
+    return BucketPart(
+        shard=shard,
+        piece=piece.name,
+        file=piece.file,
+        first_window=piece.first_window,
+        last_window=piece.last_window,
+        entries=int(header.counts[index]),
+        size_bytes=int(header.lengths[index]),
+        least_expiry_key=least,
+        greatest_expiry_key=greatest,
+    )
+
+
+def _holds(store: OpenStore, bucket: int) -> str:
+    by, scale = store.settings["expiry.by"], store.scale
+    if by == "never":
+        return f"keys whose hash mod {store.settings['expiry.buckets']} is {bucket}"
+    if by == "category":
+        categories = category_state(store.log.state)
+        value = next((value for value, place in categories.live if place == bucket), None)
+        return "a category that is not live" if value is None else f"category {value}"
+    span = store.settings["expiry.span"]
+    return f"{scale.shown(bucket * span)} up to, not including, {scale.shown((bucket + 1) * span)}"
+
+
+def _header(store: OpenStore, piece: PieceRef) -> PieceHeader:
+    """The header of a piece, which is the one that the log names; one ranged read, two when its directory is long."""
+    return PieceReader(store.pieces, store.log.manifest.store_id).header(piece)
+
+
+def _buckets_of(store: OpenStore, piece: PieceRef, wanted: set[int] | None) -> Iterator[BucketEntries]:
+    """The buckets of a piece, or those wanted, each read and checked as it is taken."""
+    header = _header(store, piece)
+    for index, bucket in enumerate(header.buckets.tolist()):
+        if wanted is None or bucket in wanted:
+            start, length = header.block_range(index)
+            block = store.pieces.read(piece, start, length)
+            yield decode_bucket(header, index, block, file=piece.file, offset=piece.offset)
+
+
+def inspect_window(store: OpenStore, window: int) -> dict[str, Any]:
+    """The commit record of a window in full, with stable keys; `sources` is None when its file is gone.
+
+    Raises:
+        CheckFailedError: no such window, or its record has been folded into a snapshot and deleted.
+    """
+    if not 0 <= window < store.log.state.next_window:
+        raise CheckFailedError(f"window {window} is not committed; the store has {store.log.state.next_window} windows")
+    # A window's record never stands before its own number, because every window takes one record.
+    for record in store.log.records(window):
+        body = record.body
+        if isinstance(body, CommitRecord) and body.window == window:
+            return _record_json(store, record.number, body)
+    raise CheckFailedError(f"the record of window {window} was folded into a snapshot and is gone")
+
+
+def _record_json(store: OpenStore, number: int, record: CommitRecord) -> dict[str, Any]:
+    shown = store.scale.shown
+    sources = _sources(store, record.window)
+    return {
+        "window": record.window,
+        "record": number,
+        "epoch": record.epoch,
+        "attempt": record.attempt,
+        "query_id": record.query_id,
+        "batch_id": record.batch_id,
+        "begun": format_time(record.wall_us),
+        "settings_hash": record.settings_hash,
+        "latest_point": shown(record.latest_point),
+        "latest_moved": None if record.latest_moved_us is None else format_time(record.latest_moved_us),
+        "counts": {port: record.counts.get(port, 0) for port in PORTS},
+        "reasons": record.reasons,
+        "buckets": list(record.buckets),
+        "greatest_expiry_key": shown(record.timestamp),
+        "pieces": [
+            {
+                "shard": piece.shard,
+                "file": piece.file,
+                "name": piece.name,
+                "offset": piece.offset,
+                "bytes": piece.length,
+                "checksum": f"{piece.checksum:016x}",
+                "entries": piece.entries,
+                "least_bucket": piece.min_bucket,
+                "greatest_bucket": piece.max_bucket,
+            }
+            for piece in record.pieces
+        ],
+        "outputs": [
+            {
+                "port": output.port,
+                "staged": output.staged,
+                "final": output.final,
+                "topic": None if place is None else place.topic,
+                "slots": None if place is None else list(place.slots),
+                "bytes": output.size_bytes,
+                "checksum": f"{output.checksum:016x}",
+                "rows": output.rows,
+            }
+            for output in record.outputs
+            for place in [topic_of(output)]
+        ],
+        "sources": None
+        if sources is None
+        else [
+            {
+                "name": source.name,
+                "version": source.version,
+                "start": source.start,
+                "end": source.end,
+                "rows": source.rows,
+                "digest": source.digest.hex(),
+            }
+            for source in sources
+        ],
+        "extra": record.extra,
+    }

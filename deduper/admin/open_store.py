@@ -1,0 +1,98 @@
+"""A store opened for reading, by the name a person has for it: a config file, a `store.url`, or the store's folder.
+
+Nothing here writes, claims or locks: it is safe beside a running job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.store import PieceStore
+from deduper.columns import Column, parse_columns
+from deduper.config.load import load_config
+from deduper.config.model import Config
+from deduper.errors import UsageError
+from deduper.expiry_key import ExpiryKeyScale
+from deduper.window import policy
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """A store's log and pieces. `config` is None when the store was named without one: then no period is known."""
+
+    url: str
+    config: Config | None
+    log: CommitLog
+    pieces: PieceStore
+
+    @property
+    def root(self) -> Path:
+        """The store's folder."""
+        return self.log.root
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that are fixed for the store's life; see `window.policy.fixed_settings`."""
+        return policy.stored_settings(self.log.manifest, self.log.state)
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        """The columns of the dedup key as the store was made for them."""
+        return tuple(column for text in self.settings["key"] for column in parse_columns(text))
+
+    @property
+    def scale(self) -> ExpiryKeyScale:
+        """How the store's expiry keys are to be read."""
+        field = self.settings.get("expiry.field")
+        return ExpiryKeyScale.of(self.settings["expiry.by"], None if field is None else parse_columns(field)[0].type)
+
+    @property
+    def period(self) -> int | float | None:
+        """The expiry period in steps of the stored key; None without one, or without a config."""
+        return None if self.config is None else self.config.period_steps
+
+    @property
+    def expiry_point(self) -> int | float | None:
+        """Entries at or before it are forgotten; None when it is unknown."""
+        latest = self.log.state.latest_point
+        return None if latest is None or self.period is None else latest - self.period
+
+
+def open_store(target: str) -> OpenStore:
+    """The store of a config file, of a `rocksdb:PATH` or `file:PATH`, or in a folder.
+
+    Raises:
+        ConfigError: the config file is not valid.
+        UsageError: the text is none of the three.
+        StoreMissingError: there is no store there (yet).
+    """
+    url, config = named_store(target)
+    return OpenStore(url, config, CommitLog.open(Path(url.partition(":")[2])), open_backend(url))
+
+
+def named_store(target: str) -> tuple[str, Config | None]:
+    """The URL of the store that is meant, and the config if that was named. Opens nothing.
+
+    Raises:
+        ConfigError, UsageError: as `open_store`.
+    """
+    scheme, colon, rest = target.partition(":")
+    if colon and scheme in ("rocksdb", "file"):
+        return f"{scheme}:{Path(rest).absolute()}", None
+    path = Path(target)
+    if path.is_dir():
+        if not (path / MANIFEST_NAME).exists():
+            raise UsageError(f"{target}: this folder holds no store; name a config file, or the folder of a store")
+        return f"{_backend_of(path)}:{path.absolute()}", None
+    config = load_config(path)
+    return config.store.url, config
+
+
+def _backend_of(root: Path) -> str:
+    """The kind of the pieces in a store; `file` for one that has none, where it makes no difference."""
+    return "rocksdb" if any(root.glob("pieces/*/*.rocksdb")) else "file"

@@ -1,0 +1,1 @@
+"""Damaged pieces and files of sources, rebuilt and proven. Doors: `plan` (what can be done) and `apply`."""

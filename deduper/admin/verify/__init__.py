@@ -1,0 +1,1 @@
+"""Everything a store and its outputs say, held against each other. Door: `run`. Changes nothing."""

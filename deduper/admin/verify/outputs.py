@@ -1,0 +1,289 @@
+"""Are the ports what the log says? Files and marks, without looking into rows.
+
+A committed file is staged or published, never both, with the size and checksum of its record. What a reader has taken
+out of a port after it was published is a note, not a finding: that is what ports are for. Of windows whose record is
+folded away only the names of their files are known to be the store's.
+
+Rows that go to a topic are staged until their window is marked, and must be there until then: they are sent from there.
+After the mark the staged rows are leftovers. The topic itself is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import xxhash
+from pyarrow import ArrowException, parquet
+
+from bucket_store.errors import StoreError
+from bucket_store.framing import unframe
+from bucket_store.log.marks import PUBLISHED_MAGIC, PUBLISHED_NAME, Published, read_published
+from bucket_store.log.marks import VERSION as MARK_VERSION
+from bucket_store.log.records import LogState, OutputFile
+from deduper.admin.verify.findings import Check, Finding, Findings
+from deduper.admin.verify.log import LogHistory
+from deduper.config.model import Config
+from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, staging_homes, topic_of
+
+OUTPUTS_CHECKS = (
+    Check.OUTPUTS_MISSING,
+    Check.OUTPUTS_BYTES,
+    Check.OUTPUTS_EARLY,
+    Check.OUTPUTS_STRANGE,
+    Check.OUTPUTS_TWICE,
+    Check.MARKS_STORE,
+    Check.MARKS_AHEAD,
+)
+_READ_BYTES = 1 << 20
+
+
+@dataclass
+class PublishedFiles:
+    """Where the files of the ports lie: `lying[window][port]`, in the order of their names.
+
+    `is_whole` are the (window, port) of which nothing is missing. `published` is the greatest window that any mark
+    calls published, -1 when none does. `taken` counts the files that readers took away.
+    """
+
+    lying: dict[int, dict[str, list[Path]]] = field(default_factory=dict)
+    is_whole: set[tuple[int, str]] = field(default_factory=set)
+    published: int = -1
+    taken: int = 0
+    files: int = 0
+    size_bytes: int = 0
+
+
+def check_outputs(
+    config: Config, store_id: str, state: LogState, history: LogHistory, findings: Findings
+) -> PublishedFiles:
+    """Files and marks of every file port, against the records that still describe their windows."""
+    findings.run(*OUTPUTS_CHECKS)
+    found = PublishedFiles(published=_published(config, store_id, state, findings))
+    described = {window: known.record.outputs for window, known in history.commits.items()} | state.outputs
+    for window, outputs in sorted(described.items()):
+        for output in outputs:
+            _check_output(config, window, output, found, findings)
+        _note_whole(config, window, history, found)
+    names = {(output.port, Path(output.final).name) for outputs in described.values() for output in outputs}
+    for port, sink in config.file_ports.items():
+        _check_directory(port, sink.path, store_id, state, set(described), names, found, findings)
+    if found.taken:
+        findings.note(f"{found.taken} published files are gone from their ports: readers have taken them")
+    waiting = [window for window in described if found.published < window < state.next_window]
+    if waiting:
+        findings.note(
+            f"windows {min(waiting)} to {max(waiting)} are committed and not yet marked as published",
+            is_unsettled=True,
+        )
+    return found
+
+
+def _published(config: Config, store_id: str, state: LogState, findings: Findings) -> int:
+    """The greatest window that is called published, by the store's mark, a port's, or the log."""
+    marks = {"the store": config.store.path / PUBLISHED_NAME} | {
+        f"port {port}": sink.path / PUBLISHED for port, sink in config.file_ports.items()
+    }
+    windows: dict[str, int | None] = {}
+    for whose, path in marks.items():
+        mark = _mark(path, findings)
+        windows[whose] = None if mark is None else mark.window
+        if mark is None:
+            continue
+        if mark.store_id != store_id:
+            findings.wrong(
+                Check.MARKS_STORE, f"mark of {whose}", file=path, expected=f"store {store_id}", found=mark.store_id
+            )
+            windows[whose] = None
+        elif mark.window >= state.next_window:
+            findings.wrong(
+                Check.MARKS_AHEAD,
+                f"mark of {whose}",
+                file=path,
+                expected=f"window {state.next_window - 1}, the newest committed one, or an earlier one",
+                found=f"window {mark.window}",
+            )
+    if len(set(windows.values())) > 1:
+        findings.note(f"the marks differ, as between two steps of a window: {windows}", is_unsettled=True)
+    return max([state.published_through, *(window for window in windows.values() if window is not None)])
+
+
+def _mark(path: Path, findings: Findings) -> Published | None:
+    """A mark; a damaged one counts as absent, with a note: it does no harm, but something damaged it."""
+    try:
+        mark = read_published(path)
+        if mark is None and path.exists():
+            unframe(path.read_bytes(), magic=PUBLISHED_MAGIC, version=MARK_VERSION, file=str(path))
+    except FileNotFoundError:
+        return None
+    except (StoreError, OSError) as error:
+        findings.note(f"a damaged mark counts as absent until the next window: {error}", is_unsettled=True)
+        return None
+    return mark
+
+
+def _check_output(config: Config, window: int, output: OutputFile, found: PublishedFiles, findings: Findings) -> None:
+    is_sent = topic_of(output) is not None
+    final, staged = _places(config, output, is_sent=is_sent)
+    is_published = window <= found.published
+    if is_sent and is_published:
+        return
+    if final is None and staged is None:
+        if is_published:
+            found.taken += 1
+        else:
+            findings.wrong(
+                Check.OUTPUTS_MISSING,
+                f"window {window}: {output.rows} rows of port {output.port}, not yet marked as published",
+                file=output.final,
+                expected=f"{output.size_bytes} bytes{'' if is_sent else ', here or'} at {output.staged}",
+                found="no file",
+            )
+        return
+    if staged is not None and is_published:
+        findings.wrong(
+            Check.MARKS_AHEAD,
+            f"window {window} is marked as published, a file of port {output.port} is not",
+            file=staged,
+            expected=output.final,
+            found="still staged",
+        )
+    if final is not None and staged is not None:
+        findings.wrong(
+            Check.OUTPUTS_TWICE,
+            f"window {window}: {output.rows} rows of port {output.port} are staged and published",
+            file=final,
+            expected="one of the two",
+            found=f"{staged} too",
+        )
+    for path in (final, staged):
+        if path is not None:
+            _check_bytes(path, window, output, found, findings)
+    if final is not None:
+        found.lying.setdefault(window, {}).setdefault(output.port, []).append(final)
+
+
+def _places(config: Config, output: OutputFile, *, is_sent: bool) -> tuple[Path | None, Path | None]:
+    """Where a committed file lies, published and staged: where the config has the port, else where the record says.
+
+    In this order, because a store that was copied elsewhere still has records that name the old places.
+    """
+    sink = None if is_sent else config.file_ports.get(output.port)
+    inside = output.staged.rpartition(f"/{STAGING}/")[2]
+    finals = [
+        *([] if sink is None else [sink.path / Path(output.final).name]),
+        *([] if is_sent else [Path(output.final)]),
+    ]
+    staged = [*(home / STAGING / inside for home in staging_homes(config)), Path(output.staged)]
+    return next(filter(Path.is_file, finals), None), next(filter(Path.is_file, staged), None)
+
+
+def _check_bytes(path: Path, window: int, output: OutputFile, found: PublishedFiles, findings: Findings) -> None:
+    def finding(what: str, expected: object, seen: object, *, offset: int = 0) -> Finding:
+        reported = f"window {window}, port {output.port}: {what}"
+        return Finding.of(Check.OUTPUTS_BYTES, reported, file=path, offset=offset, expected=expected, found=seen)
+
+    digest = xxhash.xxh3_64()
+    size = lines = 0
+    try:
+        with path.open("rb") as stream:
+            while block := stream.read(_READ_BYTES):
+                digest.update(block)
+                size += len(block)
+                lines += block.count(b"\n")
+    except FileNotFoundError:
+        return  # taken at this very moment
+    found.files += 1
+    found.size_bytes += size
+    if size != output.size_bytes:
+        findings.add(finding("size", output.size_bytes, size, offset=min(size, output.size_bytes)))
+    elif digest.intdigest() != output.checksum:
+        findings.add(finding("checksum", f"{output.checksum:016x}", f"{digest.hexdigest()}"))
+    else:
+        rows = _rows(path, lines)
+        if rows is not None and rows != output.rows:
+            findings.add(finding("rows", output.rows, rows))
+
+
+def _rows(path: Path, lines: int) -> int | str | None:
+    """Rows of a file whose bytes are sound, if they are cheap to count."""
+    if path.suffix == ".json":
+        return lines
+    if path.suffix == ".parquet":
+        try:
+            return int(parquet.read_metadata(path).num_rows)
+        except FileNotFoundError:
+            return None
+        except (ArrowException, OSError) as error:
+            return f"no Parquet file: {error}"
+    return None
+
+
+def _note_whole(config: Config, window: int, history: LogHistory, found: PublishedFiles) -> None:
+    known = history.commits.get(window)
+    if known is None:
+        return
+    for port in config.file_ports:
+        committed = sum(output.port == port for output in known.record.outputs)
+        lying = len(found.lying.get(window, {}).get(port, ()))
+        if committed == lying and (committed or not known.record.counts.get(port, 0)):
+            found.is_whole.add((window, port))
+
+
+def _check_directory(
+    port: str,
+    directory: Path,
+    store_id: str,
+    state: LogState,
+    described: set[int],
+    names: set[tuple[str, str]],
+    found: PublishedFiles,
+    findings: Findings,
+) -> None:
+    numbers: dict[tuple[int, int], Path] = {}
+    for path in _data_entries(directory):
+        said = FinalName.of(path.name)
+        if said is None or said.store != store_id[:8]:
+            findings.wrong(
+                Check.OUTPUTS_STRANGE,
+                f"readers of port {port} take this for its rows",
+                file=path,
+                expected=f"a name that begins with {store_id[:8]}-",
+                found=path.name,
+            )
+            continue
+        twin = numbers.setdefault((said.window, said.number), path)
+        if twin != path:
+            findings.wrong(
+                Check.OUTPUTS_TWICE,
+                f"window {said.window}: file {said.number} of port {port}",
+                file=path,
+                expected="one ending",
+                found=f"{twin.name} too",
+            )
+        if said.window >= state.next_window:
+            findings.wrong(
+                Check.OUTPUTS_EARLY,
+                f"port {port} shows a window that is not committed",
+                file=path,
+                expected=f"windows up to {state.next_window - 1}",
+                found=f"window {said.window}",
+            )
+        elif said.window in described and (port, path.name) not in names:
+            findings.wrong(
+                Check.OUTPUTS_STRANGE,
+                f"port {port}: the record of window {said.window} names no such file",
+                file=path,
+                expected="a file that the record names",
+                found=path.name,
+            )
+        elif said.window not in described:
+            found.lying.setdefault(said.window, {}).setdefault(port, []).append(path)
+
+
+def _data_entries(directory: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(path for path in directory.iterdir() if is_data_file(path.name))
+    except FileNotFoundError:
+        return

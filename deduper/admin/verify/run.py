@@ -1,0 +1,332 @@
+"""Does everything agree: log, pieces, keys, outputs? One function, run by `deduper verify` and by every crash test.
+
+It reads everything and changes nothing. `findings.Check` lists all checks, each with its name and promise:
+
+| module | |
+|---|---|
+| `admin.verify.log` | the log with itself, the counts, the source partitions |
+| `admin.verify.pieces` | pieces with their records, indexes with their entries, what should be gone |
+| `admin.verify.keys` | no key twice where it is looked up |
+| `admin.verify.outputs` | the files and marks of the ports with the log |
+| `admin.verify.rows` | the rows in those files with everything above; slower, so only when it is asked for |
+| `admin.orphans` | leftovers: counted, never a finding |
+
+Beside a running job things move while they are read. A pass with findings is made a second time, with the
+log read again, and only findings of both passes count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
+from bucket_store.filesystem import LOCAL
+from bucket_store.framing import unframe
+from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT_NAME
+from bucket_store.log.heartbeat import MAGIC as HEARTBEAT_MAGIC
+from bucket_store.log.heartbeat import read_beat
+from bucket_store.log.manifest import Manifest, read_manifest
+from bucket_store.log.marks import INTENT_MAGIC, INTENTS_DIRECTORY
+from bucket_store.log.profile import FILE_NAME as PROFILE_NAME
+from bucket_store.log.profile import decode_profiles
+from bucket_store.log.records import LogState
+from deduper.admin.open_store import OpenStore, named_store, open_store
+from deduper.admin.orphans import LeftoverKind, Orphan, orphans
+from deduper.admin.verify.findings import Check, Finding, Findings, Level, Note, confirmed
+from deduper.admin.verify.keys import check_keys, slice_edges
+from deduper.admin.verify.log import LOG_CHECKS, LogHistory, check_log, check_sources, check_totals
+from deduper.admin.verify.outputs import OUTPUTS_CHECKS, PublishedFiles, check_outputs
+from deduper.admin.verify.pieces import check_listed, check_overdue, check_pieces
+from deduper.admin.verify.rows import check_rows
+from deduper.admin.verify.scope import ROWS_CHECKS, Expected
+from deduper.as_json import AsJson
+from deduper.errors import ExitCode
+from deduper.window import policy
+
+_T = TypeVar("_T")
+
+FOR_TESTS = frozenset({Check.ROWS_EXPECTED, Check.UNSETTLED})
+"""Checks that only tests request; otherwise they do not count as missing."""
+_UNSETTLED_KINDS = (LeftoverKind.PIECE, LeftoverKind.SOURCES, LeftoverKind.STAGING)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult(AsJson):
+    """The result of one check: whether it ran, its number of findings, why it was skipped."""
+
+    check: Check
+    promise: str
+    ran: bool
+    findings: int
+    skipped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(AsJson):
+    """The result of a verification; without `findings` every check that ran has passed.
+
+    `untold` counts the findings of a check beyond those that are listed. `skipped` says why checks were not
+    made, or not for everything.
+    """
+
+    json_names = (
+        *("store", "is_sound", "records", "pieces", "entries", "size_bytes", "sources", "outputs", "output_bytes"),
+        *("rows", "unnamed_pieces", "findings", "untold", "notes", "checks", "orphans"),
+    )
+
+    store: str
+    findings: tuple[Finding, ...]
+    untold: Mapping[Check, int] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    ran: frozenset[Check] = frozenset()
+    skipped: Mapping[Check, str] = field(default_factory=dict)
+    orphans: tuple[Orphan, ...] = ()
+    records: int = 0
+    pieces: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+    sources: int = 0
+    outputs: int = 0
+    output_bytes: int = 0
+    rows: int = 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    @property
+    def unnamed_pieces(self) -> int:
+        """Pieces that no record names: of broken attempts, or of a running one."""
+        return sum(orphan.kind is LeftoverKind.PIECE for orphan in self.orphans)
+
+    @property
+    def checks(self) -> tuple[CheckResult, ...]:
+        """All that could have been made."""
+        checks = [check for check in Check if check in self.ran or check not in FOR_TESTS]
+        return tuple(
+            CheckResult(check, check.promise, check in self.ran, self._found(check), self.skipped.get(check))
+            for check in checks
+        )
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """OK, INTEGRITY when stored bytes, counts or keys are wrong, UNHEALTHY when only order is missing."""
+        levels = {finding.check.level for finding in self.findings}
+        return ExitCode.INTEGRITY if Level.DAMAGE in levels else ExitCode.UNHEALTHY if levels else ExitCode.OK
+
+    def to_json(self) -> dict[str, Any]:
+        """As `AsJson`, and of a note its text."""
+        return AsJson.to_json(self) | {"notes": [note.text for note in self.notes]}
+
+    def _found(self, check: Check) -> int:
+        return sum(finding.check is check for finding in self.findings) + self.untold.get(check, 0)
+
+
+def verify_target(target: str, *, rows: bool = False) -> Verification:
+    """The store that a person names, as `open_store` takes it; one whose log cannot be followed is reported too.
+
+    Raises:
+        ConfigError, UsageError, StoreMissingError: there is nothing to verify.
+    """
+    try:
+        store = open_store(target)
+    except (CorruptionError, UnknownFormatError) as error:
+        return _unopened(Path(named_store(target)[0].partition(":")[2]), error)
+    return verify_store(store, rows=rows)
+
+
+def verify_store(
+    store: OpenStore, *, rows: bool = False, settled: bool = False, expected: Expected | None = None
+) -> Verification:
+    """Every check over the whole store and, with the job's config (`store.config`), its outputs.
+
+    `rows` looks into the output files too. `settled`, for tests: the job has ended and everything must be tidy, so that
+    what is half done or lies about is a finding too. `expected`, for tests: see `admin.verify.rows`; needs `rows`.
+    """
+    findings = Findings()
+    findings.run(Check.MANIFEST)
+    manifest = store.log.manifest
+    history = _made_twice(lambda found: _log_pass(store, manifest, found), findings)
+    state = store.log.state
+    source_rows = _made_twice(lambda found: check_sources(_refreshed(store), store.root, history, found), findings)
+    sound = check_pieces(store, state, history, source_rows, slice_edges(state), findings)
+    check_keys(store, state, history, sound.blocks, findings)
+    check_overdue(store, state, history, findings)
+    lying = _lying(store, findings)
+    files, counted = _outputs(store, history, findings, rows=rows, expected=expected)
+    _check_heart(store, history, findings)
+    if settled:
+        _check_settled(store, lying, findings)
+    return Verification(
+        store=store.url,
+        findings=tuple(findings.found),
+        untold=findings.untold,
+        notes=tuple(findings.notes),
+        ran=frozenset(findings.ran),
+        skipped=findings.skipped,
+        orphans=lying,
+        records=history.records,
+        pieces=sound.read,
+        entries=sound.entries,
+        size_bytes=sound.size_bytes,
+        sources=len(state.sources),
+        outputs=files.files,
+        output_bytes=files.size_bytes,
+        rows=counted,
+    )
+
+
+def _made_twice(one_pass: Callable[[Findings], _T], findings: Findings) -> _T:
+    """A pass, and a second one when it brings something up."""
+    first = Findings()
+    result = one_pass(first)
+    if first.found:
+        second = Findings()
+        result = one_pass(second)
+        first = confirmed(first, second)
+    findings.join(first)
+    return result
+
+
+def _refreshed(store: OpenStore) -> LogState:
+    """The newest state that can be read; damage in between is a finding of `admin.verify.log`."""
+    try:
+        return store.log.refresh()
+    except (StoreError, OSError):
+        return store.log.state
+
+
+def _log_pass(store: OpenStore, manifest: Manifest, findings: Findings) -> LogHistory:
+    # The state first: what is committed while records are read is beyond it, and no sum of them would fit.
+    state = _refreshed(store)
+    history = check_log(store.root, manifest, findings)
+    check_totals(state, store.root, history, findings)
+    return history
+
+
+def _lying(store: OpenStore, findings: Findings) -> tuple[Orphan, ...]:
+    try:
+        listed = {(piece.file, piece.name) for piece in store.pieces.pieces()}
+        check_listed(store, _refreshed(store), listed, findings)
+        return orphans(store)
+    except (StoreError, OSError) as error:
+        findings.failed(Check.PIECES_LISTED, error, "listing the pieces", file=store.root / "pieces")
+        return ()
+
+
+def _outputs(
+    store: OpenStore,
+    history: LogHistory,
+    findings: Findings,
+    *,
+    rows: bool,
+    expected: Expected | None,
+) -> tuple[PublishedFiles, int]:
+    config = store.config
+    store_id = store.log.manifest.store_id
+    if config is None:
+        without = "without the job's config the ports are not known"
+        findings.skip(without, Check.SETTINGS, *OUTPUTS_CHECKS, *ROWS_CHECKS)
+        return PublishedFiles(), 0
+    findings.run(Check.SETTINGS)
+    for name, (stored, given) in policy.changed_settings(config, store.settings).items():
+        findings.wrong(
+            Check.SETTINGS,
+            f"setting {name}",
+            file=store.root / "manifest",
+            expected=f"{stored!r}, as the store was made",
+            found=f"{given!r} in the config",
+        )
+    topics = config.topic_ports
+    if not config.file_ports and not topics:
+        findings.skip("no port is written to files", *OUTPUTS_CHECKS, *ROWS_CHECKS)
+        return PublishedFiles(), 0
+    if topics:
+        listed = ", ".join(f"{port} ({sink.topic})" for port, sink in topics.items())
+        findings.note(f"topics are not read: nothing is said of the rows of {listed} once they are sent")
+    files = _made_twice(
+        lambda found: check_outputs(config, store_id, _refreshed(store), _known(store, history), found), findings
+    )
+    if not config.file_ports:
+        findings.skip("no port is written to files", *ROWS_CHECKS)
+        return files, 0
+    if not rows:
+        findings.skip("rows are read with --rows", *ROWS_CHECKS)
+        return files, 0
+    known = _known(store, history)
+    counted = _made_twice(
+        lambda found: check_rows(config, store.root, store.log.state, known, files, found, expected), findings
+    )
+    return files, counted
+
+
+def _known(store: OpenStore, history: LogHistory) -> LogHistory:
+    """The history with what was committed since: its files are in the ports already."""
+    state = store.log.state
+    if state.next_window - 1 in history.commits or not state.next_window:
+        return history
+    return check_log(store.root, store.log.manifest, Findings())
+
+
+def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> None:
+    beat = read_beat(store.root)
+    claim = history.last_claim
+    if beat is not None:
+        findings.note(f"the heartbeat of {beat.owner} is there: a job runs, or was killed", is_unsettled=True)
+        if claim is not None and claim.owner != beat.owner:
+            findings.note(f"the newest claim, of epoch {claim.epoch}, is {claim.owner}'s, the heartbeat {beat.owner}'s")
+    # What is replaced whole and never synced may be torn by a power cut: it counts as absent then.
+    for path in [store.root / HEARTBEAT_NAME, *sorted((store.root / INTENTS_DIRECTORY).glob("[0-9]*"))]:
+        magic = HEARTBEAT_MAGIC if path.name == HEARTBEAT_NAME else INTENT_MAGIC
+        try:
+            unframe(path.read_bytes(), magic=magic, version=1, file=str(path))
+        except FileNotFoundError:
+            continue
+        except StoreError as error:
+            findings.note(f"damaged, and counts as absent: {error}", is_unsettled=True)
+    # Times, for people: no promise rests on them, and the next window rewrites them.
+    try:
+        decode_profiles((store.root / PROFILE_NAME).read_bytes(), file=str(store.root / PROFILE_NAME))
+    except FileNotFoundError:
+        pass
+    except (StoreError, TypeError, ValueError) as error:
+        findings.note(f"damaged, and counts as absent: {error}")
+
+
+def _check_settled(store: OpenStore, lying: tuple[Orphan, ...], findings: Findings) -> None:
+    findings.run(Check.UNSETTLED)
+    for note in findings.notes:
+        if note.is_unsettled:
+            findings.wrong(Check.UNSETTLED, note.text, file=store.root, expected="all done", found="not all done")
+    for orphan in lying:
+        if orphan.kind in _UNSETTLED_KINDS:
+            findings.wrong(Check.UNSETTLED, orphan.why, file=orphan.path, expected="nothing", found=orphan.kind.value)
+
+
+def _unopened(root: Path, error: StoreError) -> Verification:
+    """The report on a store whose manifest or log does not let it be opened: all that is wrong with these two."""
+    findings = Findings()
+    findings.run(Check.MANIFEST)
+    history = LogHistory()
+    try:
+        manifest = read_manifest(LOCAL, root)
+    except (CorruptionError, UnknownFormatError) as damaged:
+        findings.failed(Check.MANIFEST, damaged, file=root / "manifest")
+        findings.skip("the manifest cannot be read", *LOG_CHECKS)
+    else:
+        history = check_log(root, manifest, findings)
+    if not findings.found:
+        findings.failed(Check.LOG_ORDER, error, file=root / "log")
+    skipped = {check: "the log cannot be followed" for check in Check if check not in findings.ran}
+    return Verification(
+        store=str(root),
+        findings=tuple(findings.found),
+        untold=findings.untold,
+        ran=frozenset(findings.ran),
+        skipped=skipped | findings.skipped,
+        records=history.records,
+    )

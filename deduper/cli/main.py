@@ -1,0 +1,525 @@
+"""The command line: arguments, answers and exit codes of every command; other rooms do the work.
+
+Answers go to standard output, everything else to standard error. Every command ends with an `ExitCode`. Heavy
+modules (pyspark, numba, pyarrow, rocksdict, pydantic) are imported by the command that needs them: help is instant.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from deduper.config.problems import ConfigError
+from deduper.errors import ExitCode, UsageError, exit_code_of
+from deduper.sinks.publish_state import OnUnknown
+
+if TYPE_CHECKING:
+    from deduper.config.load import LoadedConfig
+    from deduper.window.progress import BatchProgress
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    name="deduper",
+    help="Deduplicate a stream: every record leaves as unique, duplicate, expired or error, exactly once.",
+    epilog="Exit codes: " + ", ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in ExitCode),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings=_CONTEXT,
+)
+config_app = typer.Typer(
+    help="Check a config file, show the effective settings, describe every setting.",
+    no_args_is_help=True,
+    context_settings=_CONTEXT,
+)
+inspect_app = typer.Typer(
+    help="Inspect a store: one key, one window, one bucket.", no_args_is_help=True, context_settings=_CONTEXT
+)
+app.add_typer(config_app, name="config")
+app.add_typer(inspect_app, name="inspect")
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The job's config file.", show_default=False)]
+StoreArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG_OR_STORE",
+        help="A config file, a store such as rocksdb:state/clicks, or the store's folder.",
+        show_default=False,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, as store.shards=8. Repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON with stable keys.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log more, to standard error.")]
+
+_BASIC = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE)
+_READING = (*_BASIC, ExitCode.UNHEALTHY, ExitCode.INTEGRITY)
+
+
+def _command(group: typer.Typer, name: str, *codes: ExitCode, raw_values: bool = False) -> Callable[..., Any]:
+    """Registers a command, lists its exit codes in its help, and turns its errors into messages and exit codes.
+
+    `raw_values` lets an argument begin with a dash, as negative numbers do.
+    """
+    epilog = "Exit codes: " + "; ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in codes)
+    context = {**_CONTEXT, "ignore_unknown_options": raw_values}
+
+    def register(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        group.command(name, epilog=epilog, context_settings=context)(_with_exit_codes(function))
+        return function
+
+    return register
+
+
+def _with_exit_codes(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function; its errors are printed on standard error and raised as `typer.Exit` with their code."""
+
+    @functools.wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, BrokenPipeError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            code = exit_code_of(error)
+            _print_error(error, code)
+            raise typer.Exit(code) from error
+
+    return guarded
+
+
+def _print_error(error: Exception, code: ExitCode) -> None:
+    if code is ExitCode.BUG:
+        traceback.print_exception(error)
+        typer.secho("\nThis is a bug in deduper. Please report it with the lines above.", fg="red", err=True)
+    elif isinstance(error, ConfigError):
+        _print_problems(error)
+    else:
+        # Spark's messages carry whole Java stack traces; what is above them says what happened.
+        reported = str(error).strip().split("\n\nJVM stacktrace:", 1)[0].split("\n\tat ", 1)[0]
+        message = reported.strip() or type(error).__name__
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(message, err=True)
+
+
+def _print_problems(error: ConfigError) -> None:
+    for problem in error.problems:
+        typer.secho(problem.headline, bold=True, err=True)
+        for number, line in enumerate(problem.picture):
+            typer.secho(line, fg="red" if number else None, err=True)
+    count = len(error.problems)
+    typer.echo(f"\n{count} problem{'' if count == 1 else 's'}; nothing was started.", err=True)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from deduper import __version__
+
+        typer.echo(f"deduper {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """The options of `deduper` itself; `version` is acted on by its callback."""
+
+
+@_command(app, "init", *_BASIC)
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("deduper.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Write a commented config file to start from."""
+    from deduper.cli.starter import starter_config
+
+    name = re.sub(r"[^a-z0-9._-]+", "-", file.stem.lower()).strip("-._") or "deduper"
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as stream:
+            stream.write(starter_config(str(file), name))
+    except FileExistsError:
+        raise UsageError(f"{file} exists; name another file, or replace it with --force") from None
+    typer.echo(f"{file} is written. Set `source`, `key` and `expiry`, then: deduper config validate {file}")
+
+
+@_command(app, "quickstart", *_BASIC, ExitCode.UNHEALTHY)
+def quickstart(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for all files of the quickstart.")] = Path(
+        "demo"
+    ),
+    records: Annotated[int, typer.Option(min=100, metavar="N", help="Records in the generated log.")] = 1_050_000,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the generated log.")] = 7,
+    verbose: VerboseOption = False,
+) -> None:
+    """Generate a web log with known duplicates, run the real job on it, and compare the result."""
+    from deduper.cli.quickstart.guide import quickstart as run_quickstart
+    from deduper.cli.terminal import answer_console
+    from deduper.service.logs import configure_logging
+
+    configure_logging(as_json=False, verbose=verbose)
+    run_quickstart(directory, records=records, seed=seed, console=answer_console())
+
+
+@_command(app, "run", *_READING, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED)
+def run(
+    config: ConfigArgument,
+    once: Annotated[bool, typer.Option("--once", help="Stop when the source is drained.")] = False,
+    max_batches: Annotated[
+        int | None, typer.Option("--max-batches", min=1, metavar="N", help="Stop after N windows.")
+    ] = None,
+    overrides: SetOption = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Take the store from another owner, even from one that is running: it is fenced."
+        ),
+    ] = False,
+    unpublished: Annotated[
+        OnUnknown,
+        typer.Option(
+            "--unpublished",
+            help="Publish or skip a committed window, if Kafka has lost the record of its publication.",
+        ),
+    ] = OnUnknown.REFUSE,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for every window.")] = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run the job and print a line for every window. SIGTERM and Ctrl-C finish the current window first."""
+    from deduper.spark.allocator import keep_few_arenas
+
+    keep_few_arenas()
+
+    from deduper.config.load import load_config
+
+    loaded = load_config(config, overrides=overrides or ())
+
+    from deduper.service.job import run as run_job
+    from deduper.service.logs import configure_logging
+    from deduper.window.progress import json_line, summary_line
+
+    configure_logging(as_json=as_json, verbose=verbose)
+    if not as_json:
+        typer.echo(f"{loaded.name}: {loaded.source.place} into {loaded.store.url}; Spark is starting", err=True)
+    summary = run_job(
+        loaded,
+        once=once,
+        max_batches=max_batches,
+        take_over=take_over,
+        unpublished=unpublished,
+        on_progress=_progress_printer(as_json=as_json, verbose=verbose),
+    )
+    typer.echo(json_line(summary.to_json()) if as_json else summary_line(summary))
+
+
+def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgress], None]:
+    from deduper.cli.terminal import answer_console, progress_text
+    from deduper.window.progress import json_line, phases_line
+
+    console = answer_console()
+
+    def print_progress(progress: BatchProgress) -> None:
+        if as_json:
+            typer.echo(json_line(progress.to_json()))
+        else:
+            # One window, one line: a narrow terminal cuts the end off, a file gets it all.
+            console.print(progress_text(progress), no_wrap=True, overflow="ellipsis", crop=console.is_terminal)
+            if verbose and progress.phases:
+                console.print("    " + phases_line(progress), style="dim", soft_wrap=True)
+        # Through a pipe too, a window's line is readable as soon as the window is done.
+        sys.stdout.flush()
+
+    return print_progress
+
+
+@_command(app, "doctor", *_BASIC, ExitCode.UNHEALTHY)
+def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
+    """Check whether a job can start: Java, folders, disk, brokers, topics and rights; changes nothing."""
+    from deduper.admin.doctor import diagnose
+    from deduper.cli.views.doctor import render
+    from deduper.config.load import load_config
+
+    diagnosis = diagnose(load_config(config, overrides=overrides or ()))
+    _answer(diagnosis, render, as_json=as_json)
+    if not diagnosis.is_healthy:
+        raise typer.Exit(ExitCode.UNHEALTHY)
+
+
+@_command(app, "status", *_READING)
+def status(
+    store: StoreArgument,
+    last: Annotated[int, typer.Option("--last", min=0, metavar="N", help="Show the newest N windows.")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the contents and the progress of a store; safe beside a running job."""
+    from deduper.admin.open_store import open_store
+    from deduper.admin.status import store_status
+    from deduper.cli.views.status import render
+
+    report = store_status(open_store(store), last=last)
+    _answer(report, render, as_json=as_json)
+
+
+@_command(app, "verify", *_READING)
+def verify(
+    store: StoreArgument,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Check the rows of the output files too; needs the config, and takes longer.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a whole store and its outputs, and check that they agree; safe beside a running job."""
+    from deduper.admin.verify.run import verify_target
+    from deduper.cli.views.verify import render
+
+    report = verify_target(store, rows=rows)
+    _answer(report, render, as_json=as_json)
+    if not report.is_sound:
+        raise typer.Exit(report.exit_code)
+
+
+@_command(app, "gc", *_READING, ExitCode.FENCED)
+def gc(
+    store: StoreArgument,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the listed files; refused beside a running job.")
+    ] = False,
+    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Keep younger files.")] = "1h",
+    quarantine: Annotated[bool, typer.Option("--quarantine", help="Include the quarantine of `repair`.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the files that no record of a store names, or delete them; the list is safe beside a running job."""
+    from deduper.admin.gc import collect
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.gc import render
+    from deduper.units import UnitError, parse_duration
+
+    try:
+        grace_us = parse_duration(grace)
+    except UnitError as error:
+        raise UsageError(f"--grace {error}") from error
+    opened = open_store(store)
+    report = collect(opened, grace_us=grace_us, delete=delete, with_quarantine=quarantine)
+    _answer(report, render, as_json=as_json)
+    if report.is_refused:
+        raise typer.Exit(ExitCode.FENCED)
+
+
+@_command(app, "repair", *_READING, ExitCode.FENCED)
+def repair(
+    config: ConfigArgument,
+    apply: Annotated[bool, typer.Option("--apply", help="Repair; without it, only show the plan.")] = False,
+    outputs: Annotated[
+        list[Path] | None,
+        typer.Option("--from", metavar="DIR", help="Another folder with files of the unique port. Repeatable."),
+    ] = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forget",
+            metavar="WINDOW[/SHARD]",
+            help="Remove a damaged piece that cannot be rebuilt: its keys count as new. Repeatable; FIRST-LAST too.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find damaged pieces and rebuild them from the outputs, byte for byte."""
+    from deduper.admin.open_store import open_store
+    from deduper.admin.repair import apply as repairing
+    from deduper.admin.repair.plan import plan
+    from deduper.cli.views.repair import render
+    from deduper.service.logs import configure_logging
+
+    configure_logging(as_json=as_json, verbose=False)
+    act = repairing.apply if apply else plan
+    report = act(open_store(str(config)), more_outputs=outputs or (), forget=forget or ())
+    _answer(report, render, as_json=as_json)
+    if not report.is_sound:
+        raise typer.Exit(ExitCode.INTEGRITY)
+
+
+@_command(app, "bench", *_BASIC)
+def bench(
+    preset: Annotated[str, typer.Option(metavar="NAME", help="What runs: quick, standard or all.")] = "standard",
+    contender: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this contender. Repeatable; see --list.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows a batch.")] = None,
+    state: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keys before the first measured batch.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of each contender.")] = None,
+    batches: Annotated[int | None, typer.Option(min=1, metavar="N", help="Measured batches a turn.")] = None,
+    shards: Annotated[int, typer.Option(min=1, metavar="N", help="Shards, or shuffle partitions, for all.")] = 2,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the rows.")] = 1,
+    spark: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A Spark setting, for all contenders. Repeatable.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for bench.json.")] = Path("bench"),
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder for data while it runs; a temporary folder by default."),
+    ] = None,
+    names: Annotated[bool, typer.Option("--list", help="Run nothing: list contenders and measures.")] = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Measure the service, the same pipeline without it and Spark's own dedup side by side; writes JSON."""
+    from deduper.spark.allocator import keep_few_arenas
+
+    keep_few_arenas()  # as `run` does: what is measured is the service
+
+    from deduper.bench.plan import BenchOptions
+    from deduper.cli.bench_command import Call, answer
+    from deduper.service.logs import configure_logging
+
+    configure_logging(as_json=False, verbose=verbose)
+    options = BenchOptions(
+        preset=preset,
+        contenders=tuple(contender or ()),
+        rows=rows,
+        state=state,
+        rounds=rounds,
+        batches=batches,
+        shards=shards,
+        seed=seed,
+    )
+    answer(Call(options, tuple(spark or ()), out, work, only_names=names, as_json=as_json))
+
+
+@_command(config_app, "validate", *_BASIC)
+def config_validate(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
+    """Check a config file: every mistake at once, each with its place and what to write."""
+    from deduper.cli.terminal import print_json
+
+    if not as_json:
+        loaded = _loaded(config, overrides)
+        typer.echo(f"{config} is valid: job {loaded.config.name}, key {', '.join(loaded.config.key)}")
+        return
+    try:
+        _loaded(config, overrides)
+    except ConfigError as error:
+        print_json({"valid": False, "problems": [problem.to_json() for problem in error.problems]})
+        raise typer.Exit(error.exit_code) from error
+    print_json({"valid": True, "problems": []})
+
+
+@_command(config_app, "show", *_BASIC)
+def config_show(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
+    """Show the effective settings and their origins; secrets are masked."""
+    from deduper.cli.terminal import answer_console, print_json, table
+
+    settings = _loaded(config, overrides).settings
+    if as_json:
+        print_json({setting.setting: {"value": setting.value, "from": setting.source} for setting in settings})
+        return
+    rows = [(setting.setting, _setting_text(setting.value), setting.source) for setting in settings]
+    answer_console().print(table(("setting", "value", "from"), rows))
+
+
+@_command(config_app, "schema", *_BASIC)
+def config_schema() -> None:
+    """Print the JSON Schema of a config file, for editors and checkers."""
+    from deduper.cli.terminal import print_json
+    from deduper.config.schema import json_schema
+
+    print_json(json_schema())
+
+
+@_command(inspect_app, "key", *_READING, raw_values=True)
+def inspect_key(
+    store: StoreArgument,
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
+    ],
+    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
+    as_json: JsonOption = False,
+) -> None:
+    """Show whether a key is remembered, from which record, and until when."""
+    from deduper.admin import inspect
+    from deduper.admin.key_values import parse_key
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views import inspect as views
+
+    opened = open_store(store)
+    try:
+        report = inspect.inspect_key(opened, parse_key(values, opened.key_columns, null=null))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    _answer(report, views.render_key, as_json=as_json)
+
+
+@_command(inspect_app, "window", *_READING)
+def inspect_window(
+    store: StoreArgument,
+    window: Annotated[int, typer.Argument(min=0, metavar="N", help="The window's number.", show_default=False)],
+    as_json: JsonOption = False,
+) -> None:
+    """Show the commit record of a window in full."""
+    from deduper.admin import inspect
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views import inspect as views
+
+    record = inspect.inspect_window(open_store(store), window)
+    _answer(record, views.render_window, as_json=as_json)
+
+
+@_command(inspect_app, "bucket", *_READING, raw_values=True)
+def inspect_bucket(
+    store: StoreArgument,
+    bucket: Annotated[
+        str,
+        typer.Argument(
+            metavar="B", help="The bucket key, or a time as 2024-12-31T23:00Z that falls into it.", show_default=False
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Show which pieces hold a bucket, in every shard."""
+    from deduper.admin import inspect
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views import inspect as views
+
+    opened = open_store(store)
+    report = inspect.inspect_bucket(opened, inspect.bucket_of(opened, bucket))
+    _answer(report, views.render_bucket, as_json=as_json)
+
+
+def _answer(report: Any, render: Callable[[Any], Iterable[object]], *, as_json: bool) -> None:
+    """Print a report: as JSON, or as text."""
+    from deduper.cli.terminal import answer_console, print_json
+
+    if as_json:
+        print_json(report if isinstance(report, dict) else report.to_json())
+    else:
+        answer_console().print(*render(report), sep="\n")
+
+
+def _loaded(config: Path, overrides: list[str] | None) -> LoadedConfig:
+    from deduper.config.load import load_with_sources
+
+    return load_with_sources(config, overrides=overrides or ())
+
+
+def _setting_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def main() -> None:
+    """The `deduper` command."""
+    app()

@@ -1,0 +1,50 @@
+"""The answer of `gc` as text: leftovers, and those that were deleted."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from deduper.admin.gc import Garbage, GcReport
+from deduper.cli.terminal import pairs, table
+from deduper.units import approximate_size, format_duration
+
+_MOST_SHOWN = 200
+
+
+def render(report: GcReport) -> list[RenderableType]:
+    """The list and its sum, and what to do next."""
+    answers: list[RenderableType] = []
+    shown = report.garbage[:_MOST_SHOWN]
+    if shown:
+        rows = [(item.kind, approximate_size(item.size_bytes), item.path, item.why, _state(item)) for item in shown]
+        answers.append(table(("kind", "size", "where", "why", ""), rows))
+    going = [item for item in report.garbage if not item.kept]
+    answers.append(
+        pairs(
+            [
+                ("leftovers", f"{len(report.garbage):,}, {approximate_size(report.size_bytes)}"),
+                ("shown", f"the first {_MOST_SHOWN:,}" if len(report.garbage) > _MOST_SHOWN else None),
+                ("verdict", _verdict(report, going)),
+            ]
+        )
+    )
+    return answers
+
+
+def _state(item: Garbage) -> str:
+    if item.is_deleted:
+        return "deleted"
+    return f"kept: {item.kept}" if item.kept else "can be deleted"
+
+
+def _verdict(report: GcReport, going: list[Garbage]) -> Text:
+    size = approximate_size(sum(item.size_bytes for item in going))
+    if report.owner_lives:
+        refused = "; nothing was deleted" if report.is_deleting else ""
+        return Text(f"a job runs on this store: it discards its own leftovers at its next start{refused}", "yellow")
+    if report.is_deleting and going:
+        return Text(f"{len(going):,} deleted, {size}", "green")
+    if not going:
+        return Text(f"nothing to delete (grace {format_duration(report.grace_us)})", "green")
+    return Text(f"{len(going):,} can be deleted, {size}: repeat with --delete", "yellow")

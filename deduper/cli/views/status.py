@@ -1,0 +1,99 @@
+"""The answer of `status` as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from deduper.admin.lag import PartitionLag, SourceLag
+from deduper.admin.status import StoreStatus
+from deduper.cli.terminal import pairs, table
+from deduper.cli.views.profile import render as render_profile
+from deduper.config.sections import PORTS
+from deduper.units import approximate_size
+
+_MOST_PARTITIONS = 50
+
+
+def render(status: StoreStatus) -> list[RenderableType]:
+    """The status as text."""
+    parts: list[RenderableType] = [pairs(_summary(status)), Text()]
+    if status.rows:
+        parts.append(
+            table(
+                ("port", "rows", "share"),
+                [(port, count, f"{count / status.rows:.1%}") for port, count in status.counts.items()],
+            )
+        )
+    if status.reasons:
+        parts.append(table(("reason", "rows"), status.reasons.items()))
+    if status.lag is not None and status.lag.partitions:
+        shown = sorted(status.lag.partitions, key=lambda one: -(one.lag or 0))[:_MOST_PARTITIONS]
+        rows = [(one.topic, one.partition, one.judged, one.end, one.lag) for one in sorted(shown, key=_place)]
+        parts.append(table(("topic", "partition", "judged up to", "end", "lag"), rows))
+    if status.last_windows:
+        parts.append(
+            table(
+                ("window", "begun", "rows", *PORTS, "latest point"),
+                [
+                    (
+                        window["window"],
+                        _to_the_second(window["begun"]),
+                        *(window[name] for name in ("rows", *PORTS)),
+                        window["latest_point"],
+                    )
+                    for window in status.last_windows
+                ],
+            )
+        )
+    return [*parts, *render_profile(status.profile)]
+
+
+def _to_the_second(time: str) -> str:
+    return time.partition(".")[0].rstrip("Z") + "Z"
+
+
+def _summary(status: StoreStatus) -> list[tuple[str, object]]:
+    owner = f"{status.owner}, {'running' if status.is_running else 'not running'}"
+    size = approximate_size(status.bytes_on_disk["total"])
+    per_key = "" if status.bytes_per_key is None else f", {status.bytes_per_key:g} B of pieces a key"
+    unpublished = ", ".join(map(str, status.unpublished))
+    return [
+        ("store", status.url),
+        ("id", f"{status.store_id} (incarnation {status.incarnation})"),
+        ("created", status.created),
+        ("key", ", ".join(status.settings["key"])),
+        ("expiry", _expiry(status.settings)),
+        ("epoch", status.epoch or "none: no job has opened it yet"),
+        ("owner", "no job is running" if status.owner is None else owner),
+        ("windows", f"{status.windows:,}" + (f", the last begun {status.last_commit}" if status.last_commit else "")),
+        ("unpublished", Text(f"windows {unpublished}", style="yellow") if unpublished else "none"),
+        ("latest point", status.latest_point),
+        ("expiry point", status.expiry_point),
+        ("lag", None if status.lag is None else _lag_line(status.lag)),
+        ("keys", f"{status.entries:,} in {status.pieces:,} pieces"),
+        ("on disk", f"{size}{per_key}"),
+    ]
+
+
+def _place(one: PartitionLag) -> tuple[str, int]:
+    return one.topic, one.partition
+
+
+def _lag_line(lag: SourceLag) -> Text:
+    count = len(lag.partitions)
+    over = f"over {count:,} partition{'' if count == 1 else 's'}"
+    if lag.error:
+        return Text(f"not known: {lag.error}", style="yellow")
+    if lag.total is None:
+        return Text(f"not known {over}: a topic ends before the judged offset, or is gone", style="yellow")
+    most = ", the furthest behind below" if count > _MOST_PARTITIONS else ""
+    return Text(f"{lag.total:,} offsets {over}{most}")
+
+
+def _expiry(settings: dict[str, Any]) -> str:
+    field = settings.get("expiry.field")
+    on_field = f" on {field}" if field else ""
+    return f"{settings['expiry.by']}{on_field}, {settings['expiry.lookup']}"

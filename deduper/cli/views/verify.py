@@ -1,0 +1,72 @@
+"""The answer of `verify` as text: what it read, what it found."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from deduper.admin.verify.run import FOR_TESTS, Verification
+from deduper.cli.terminal import pairs
+from deduper.errors import ExitCode
+from deduper.units import approximate_size
+
+
+def render(report: Verification) -> list[RenderableType]:
+    """The result as text."""
+    lines: list[RenderableType] = [Text(str(finding), style="red") for finding in report.findings]
+    lines += [
+        Text(f"{check.id}: and {count:,} more of this kind", style="red") for check, count in report.untold.items()
+    ]
+    lines += [Text(f"note: {note.text}", style="yellow") for note in report.notes]
+    lines.append(
+        pairs(
+            [
+                ("log", f"{report.records:,} records"),
+                ("pieces", f"{report.pieces:,} with {report.entries:,} keys, {approximate_size(report.size_bytes)}"),
+                ("sources", f"{report.sources:,} files"),
+                ("outputs", _outputs_line(report)),
+                ("leftovers", _leftovers_line(report)),
+                ("checks", f"{len(report.ran)} made of {len(report.checks)}"),
+                *(("not made", line) for line in _skipped_lines(report)),
+                ("verdict", _verdict(report)),
+                ("next", None if report.is_sound else _ADVICE[report.exit_code]),
+            ]
+        )
+    )
+    return lines
+
+
+_ADVICE = {
+    ExitCode.INTEGRITY: "start nothing on this store, keep it unchanged; `deduper repair` shows what it can restore",
+    ExitCode.UNHEALTHY: "nothing is lost; correct the findings above, then verify again",
+}
+
+
+def _verdict(report: Verification) -> Text:
+    if report.is_sound:
+        return Text("sound: every check that was made has passed", style="green")
+    count = len(report.findings) + sum(report.untold.values())
+    return Text(f"NOT sound: {count:,} finding{'' if count == 1 else 's'}", style="bold red")
+
+
+def _outputs_line(report: Verification) -> str | None:
+    if not report.outputs:
+        return None
+    rows = f", {report.rows:,} rows read" if report.rows else ""
+    return f"{report.outputs:,} files, {approximate_size(report.output_bytes)}{rows}"
+
+
+def _leftovers_line(report: Verification) -> str:
+    counts = Counter(orphan.kind.value for orphan in report.orphans)
+    listed = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in sorted(counts.items()))
+    return f"{listed}: harmless; `deduper gc` lists what can be deleted" if listed else "nothing"
+
+
+def _skipped_lines(report: Verification) -> list[str]:
+    by_reason: dict[str, list[str]] = {}
+    for check, why in report.skipped.items():
+        if check not in FOR_TESTS:
+            by_reason.setdefault(why, []).append(check.id)
+    return [f"{', '.join(ids)}: {why}" for why, ids in by_reason.items()]

@@ -1,0 +1,93 @@
+"""Files as a source and as a port: the two sections, as frozen values; see `config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from deduper.columns import Column, parse_columns
+from deduper.config.values import (
+    Count,
+    Delimiter,
+    Duration,
+    LocalPath,
+    Schema,
+    Section,
+    local_path,
+    refusal,
+    resolve,
+    shown,
+)
+
+
+class FilesSource(Section):
+    """Files that appear in a directory."""
+
+    format: Literal["files"]
+    path: str = Field(description="Directory or glob to read; relative to the config file's folder", examples=["in/"])
+    file_format: Literal["json", "csv", "parquet"] = Field(
+        description="What the files hold: JSON lines, CSV or Parquet", examples=["json"]
+    )
+    columns: Schema = Field(
+        alias="schema",
+        description="Columns as Spark DDL",
+        examples=['"user string, id long, ts timestamp"'],
+    )
+    forget_after: Duration = Field(
+        default=7 * 86_400_000_000,
+        description="How long a file that is gone stays known: one that comes back by then is not read again",
+    )
+    max_files_per_batch: Count = Field(default=1000, ge=1, description="Most files one window takes")
+    header: bool = Field(default=False, description="The first line of every CSV file names the columns (csv only)")
+    delimiter: Delimiter = Field(default=",", description="One character between the fields of a CSV line (csv only)")
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _absolute_path(cls, value: object, info: ValidationInfo) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise refusal(f"`{shown(value)}` is not a path", "write a directory or glob such as `in/` or `in/*.json`")
+        return str(resolve(local_path(value), info))
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a record is a line of text, which is kept for the error port."""
+        return self.file_format in ("json", "csv")
+
+    @property
+    def folder(self) -> Path:
+        """The part of `path` before the first wildcard: every file of the source lies below it."""
+        path = Path(self.path)
+        parts = []
+        for part in path.parts:
+            if any(character in part for character in "*?[{"):
+                break
+            parts.append(part)
+        return Path(*parts)
+
+    @property
+    def parsed_columns(self) -> tuple[Column, ...]:
+        """The columns of the schema, in order."""
+        return parse_columns(self.columns)
+
+    def column(self, name: str) -> Column | None:
+        """The column of exactly this name."""
+        return next((column for column in self.parsed_columns if column.name == name), None)
+
+    @property
+    def place(self) -> str:
+        """Where the records come from, for people."""
+        return self.path
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What else, beside the bytes, decides what tuples come of them."""
+        return {"schema": self.columns, "format": [self.file_format, self.header, self.delimiter]}
+
+
+class FileSink(Section):
+    """A port whose rows are written as files into a directory."""
+
+    format: Literal["parquet", "json", "csv"]
+    path: LocalPath = Field(description="Directory the port's files appear in", examples=["out/unique"])

@@ -1,0 +1,162 @@
+"""The configuration of a job, as frozen values.
+
+The classes mirror the YAML, name for name: a setting is called the same in the file, in the environment, in a flag and
+here, so units stand in the types (`Duration` is int µs, `Size` is int bytes). Reading files, variables and flags is
+the business of `config.load`; rules between sections are in `config.rules` and hold for every `Config`, however made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from deduper.columns import Column
+from deduper.config.expiry import (
+    EventTimeExpiry,
+    ExpiryConfig,
+    OrderedExpiry,
+    ProcessingTimeExpiry,
+)
+from deduper.config.files import FileSink
+from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.rules import disagreements
+from deduper.config.sections import Key, MetricsConfig, SinksConfig, SourceConfig, SparkSettings, StoreConfig, Trigger
+from deduper.config.values import LocalPath, Section, refusal
+from deduper.expiry_key import ExpiryKeyScale
+
+
+class Config(Section):
+    """One deduplication job.
+
+    Valid by construction: a `Config` that exists has passed every check.
+    """
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        max_length=100,
+        description="Name of the job; default: the config file's name without its ending",
+        examples=["clicks"],
+    )
+    source: SourceConfig = Field(description="What is read", examples=["{format: files, path: in/, ...}"])
+    key: Key = Field(description="The dedup key: one or more scalar columns", examples=["[user, id]"])
+    null_keys: Literal["error", "allow"] = Field(
+        default="error", description="Whether a record with a null in its key is an error or an ordinary key"
+    )
+    digest: Literal["fast", "secure"] = Field(
+        default="fast", description="fast: two xxhash64; secure: SHA-256, for input from attackers"
+    )
+    expiry: ExpiryConfig = Field(description="When a key is forgotten", examples=["{by: never}"])
+    store: StoreConfig = Field(description="Where the keys are kept", examples=["{url: rocksdb:state/clicks}"])
+    sinks: SinksConfig = Field(description="Where each verdict goes", examples=["one line for each of the four ports"])
+    checkpoint: LocalPath | None = Field(
+        default=None,
+        description="Folder of Spark's checkpoint of topics; default: `checkpoint` inside the store's folder",
+    )
+    trigger: Trigger = Field(
+        default=10_000_000,
+        description="Time between the starts of two windows; available_now: stop when the source is drained",
+        examples=["10s"],
+    )
+    metrics: MetricsConfig | None = Field(
+        default=None,
+        description="The job's numbers for Prometheus; nothing is served without this section",
+        examples=["{port: 9108}"],
+    )
+    spark: SparkSettings = Field(
+        default_factory=dict,
+        description="Settings of Spark, such as `spark.master: local[4]`, but those that a promise rests on; "
+        "JVM options are put behind our own",
+        examples=['{spark.master: "local[4]"}'],
+    )
+
+    @property
+    def file_ports(self) -> dict[str, FileSink]:
+        """The ports that are written to files."""
+        return {port: sink for port, sink in self.sinks.items() if isinstance(sink, FileSink)}
+
+    @property
+    def topic_ports(self) -> dict[str, KafkaSink]:
+        """The ports that are written to Kafka topics."""
+        return {port: sink for port, sink in self.sinks.items() if isinstance(sink, KafkaSink)}
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Config:
+        sections = completed(dict(self))
+        found = disagreements(sections)
+        if found:
+            first = found[0]
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            raise refusal(f"{'.'.join(first.path)}: {first.what}{more}", first.write)
+        return self.model_copy(update=sections)
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Folder of Spark's checkpoint, absolute."""
+        return self.checkpoint if self.checkpoint is not None else self.store.path / "checkpoint"
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        """The columns of the dedup key, in the order of `key`."""
+        return tuple(column for name in self.key if (column := self.source.column(name)) is not None)
+
+    @property
+    def expiry_column(self) -> Column | None:
+        """The column of the expiry key; None for `never` and `processing_time`."""
+        field = getattr(self.expiry, "field", None)
+        return None if field is None else self.source.column(field)
+
+    @property
+    def expiry_key_scale(self) -> ExpiryKeyScale:
+        """What one step of the expiry key is; see `expiry_key`."""
+        column = self.expiry_column
+        return ExpiryKeyScale.of(self.expiry.by, None if column is None else column.type)
+
+    @property
+    def lookup(self) -> Literal["own_bucket", "all_live"]:
+        """Where keys are looked for, also for the expiries that leave no choice."""
+        if isinstance(self.expiry, EventTimeExpiry | OrderedExpiry):
+            return self.expiry.lookup
+        return "all_live" if isinstance(self.expiry, ProcessingTimeExpiry) else "own_bucket"
+
+    @property
+    def clock(self) -> Literal["arrival", "batch"] | None:
+        """When the latest point moves; None for `never` and `category`, which have none."""
+        if isinstance(self.expiry, EventTimeExpiry | OrderedExpiry):
+            return self.expiry.clock
+        return "batch" if isinstance(self.expiry, ProcessingTimeExpiry) else None
+
+    @property
+    def period_steps(self) -> int | float | None:
+        """The period in steps of the stored expiry key (µs, unscaled decimals, numbers); None if it has none."""
+        return self._steps("period")
+
+    @property
+    def span_steps(self) -> int | float | None:
+        """The span in steps of the stored expiry key; None without a latest point."""
+        return self._steps("span")
+
+    @property
+    def max_jump_steps(self) -> int | float | None:
+        """The guard `max_jump` in steps of the stored expiry key; None when it is off."""
+        return self._steps("max_jump")
+
+    def _steps(self, name: str) -> int | float | None:
+        value = getattr(self.expiry, name, None)
+        if value is None or not isinstance(self.expiry, OrderedExpiry):
+            return value
+        return self.expiry_key_scale.steps(value)
+
+
+def completed(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections by name, each with what it takes from the others that are there."""
+    filled = dict(sections)
+    source, sinks = filled.get("source"), filled.get("sinks")
+    if isinstance(source, KafkaSource):
+        if "name" in filled:
+            filled["source"] = source.of_job(filled["name"])
+        if sinks is not None:
+            filled["sinks"] = sinks.beside(source)
+    return filled

@@ -1,0 +1,381 @@
+"""Rules between settings: each looks at the sections it needs and says what does not fit. PURE.
+
+The rules take whatever sections are sound, so that a mistake in one section hides none between the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deduper.columns import Column
+from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig, OrderedExpiry, ProcessingTimeExpiry
+from deduper.config.files import FileSink, FilesSource
+from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.kafka_options import KafkaOptionsError, connection_options, librdkafka_options
+from deduper.config.problems import Finding, suggestion
+from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
+from deduper.expiry_key import ExpiryKeyScale
+from deduper.spark_promises import JAVA_OPTIONS, broken
+from deduper.units import MAX_I64
+
+_EPOCH_TYPES = ("int", "bigint")
+_ORDERED_TYPES = ("int", "bigint", "decimal", "double")
+_CATEGORY_TYPES = ("string", "date", "boolean", "tinyint", "smallint", "int", "bigint")
+_LONGEST_LONG_DECIMAL = 18
+_LOCAL_MASTER = re.compile(r"local(\[[^]]*\])?$")
+
+
+def disagreements(sections: Mapping[str, Any]) -> list[Finding]:
+    """Everything that does not fit between the sections given by name; a section that is absent is not judged."""
+    found: list[Finding] = []
+    for needs, rule in _RULES:
+        if all(sections.get(name) is not None for name in needs):
+            found.extend(rule(*(sections[name] for name in needs)))
+    return found
+
+
+def _csv_settings(source: SourceConfig) -> Iterator[Finding]:
+    if not isinstance(source, FilesSource):
+        return  # a value of Kafka's says so itself
+    if source.file_format != "csv":
+        for name in ("delimiter", "header"):
+            if getattr(source, name) == FilesSource.model_fields[name].default:
+                continue
+            yield Finding(
+                ("source", name),
+                f"means nothing for {source.file_format} files",
+                "remove it, or write `file_format: csv`",
+                at_key=True,
+            )
+        return
+    for column in source.parsed_columns:
+        if not column.type.is_scalar:
+            yield Finding(
+                ("source", "schema"),
+                f"a CSV field cannot hold column `{column.name}` of type {column.type.text}",
+                "declare it as string, or read JSON or Parquet",
+            )
+
+
+def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[Finding]:
+    for position, name in enumerate(key):
+        path = ("key", str(position))
+        column = source.column(name)
+        if name in key[:position]:
+            yield Finding(path, f"column `{name}` stands twice", "name every column once")
+        elif column is None:
+            yield _no_column(path, name, source)
+        elif not column.type.is_scalar:
+            yield Finding(
+                path,
+                f"column `{name}` is {column.type.text}, and only plain values can be compared as keys",
+                "name columns such as string, bigint, date or timestamp",
+            )
+
+
+def _expiry_column(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[Finding]:
+    if not isinstance(expiry, EventTimeExpiry | OrderedExpiry | CategoryExpiry):
+        return
+    path = ("expiry", "field")
+    column = source.column(expiry.field)
+    if column is None:
+        yield _no_column(path, expiry.field, source)
+    elif isinstance(expiry, EventTimeExpiry):
+        yield from _event_time_column(expiry, column)
+    elif isinstance(expiry, OrderedExpiry):
+        yield from _ordered_column(expiry, column)
+    elif column.type.name not in _CATEGORY_TYPES:
+        yield Finding(
+            path,
+            f"column `{column.name}` is {column.type.text}, which makes no categories",
+            f"name a column of type {_either(_CATEGORY_TYPES)}",
+        )
+
+
+def _event_time_column(expiry: EventTimeExpiry, column: Column) -> Iterator[Finding]:
+    if column.type.name == "timestamp":
+        if expiry.unit is not None:
+            yield Finding(
+                ("expiry", "unit"),
+                f"column `{column.name}` is a timestamp, which has its own unit",
+                "remove `unit`",
+                at_key=True,
+            )
+    elif column.type.name in _EPOCH_TYPES:
+        if expiry.unit is None:
+            yield Finding(
+                ("expiry", "unit"),
+                f"is missing: column `{column.name}` is {column.type.text}, and nothing tells what it counts",
+                "write `unit: s`, `unit: ms` or `unit: us`",
+            )
+    else:
+        yield Finding(
+            ("expiry", "field"),
+            f"column `{column.name}` is {column.type.text}, which is no point in time",
+            "declare the column as timestamp, or as bigint and write its `unit`",
+        )
+
+
+def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
+    kind = column.type
+    if kind.name not in _ORDERED_TYPES or (kind.precision or 0) > _LONGEST_LONG_DECIMAL:
+        advice = (
+            "write `by: event_time` for times"
+            if kind.name.startswith("timestamp")
+            else "declare it as int, bigint, double, or a decimal of at most 18 digits"
+        )
+        yield Finding(("expiry", "field"), f"column `{column.name}` is {kind.text}, which `ordered` cannot use", advice)
+        return
+    scale = ExpiryKeyScale.of("ordered", kind)
+    for name in ("period", "span", "max_jump"):
+        number = getattr(expiry, name)
+        if number is None:
+            continue
+        try:
+            steps = scale.steps(number)
+        except ValueError:
+            smallest = "whole numbers" if not kind.scale else f"{kind.scale} digits after the point"
+            yield Finding(
+                ("expiry", name),
+                f"{number} lies between two values of column `{column.name}`, which is {kind.text}",
+                f"write it with {smallest}" if not kind.scale else f"write it with at most {smallest}",
+            )
+            continue
+        if not scale.is_float and steps > MAX_I64:
+            yield Finding(("expiry", name), f"{number} is too large for {kind.text}", "write a smaller number")
+
+
+def _no_column(path: tuple[str, ...], name: str, source: SourceConfig) -> Finding:
+    names = [column.name for column in source.parsed_columns]
+    reported = "source.schema has" if isinstance(source, FilesSource) else "source.value.schema and source.record have"
+    return Finding(path, f"{reported} no column `{name}`", suggestion(name, names, "columns are"))
+
+
+def _span(expiry: ExpiryConfig) -> Iterator[Finding]:
+    if (
+        isinstance(expiry, EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry)
+        and expiry.span is not None
+        and expiry.span > expiry.period
+    ):
+        yield Finding(("expiry", "span"), "is longer than the period", "write at most the period")
+
+
+def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
+    earlier: list[tuple[str, Path]] = []
+    for port, sink in sinks.items():
+        if not isinstance(sink, FileSink):
+            continue
+        for other, path in earlier:
+            if sink.path == path:
+                yield Finding(
+                    ("sinks", port, "path"), f"is the path of port `{other}` too", "give every port its own directory"
+                )
+            elif _overlap(sink.path, path):
+                yield Finding(
+                    ("sinks", port, "path"),
+                    f"overlaps the path of port `{other}`: one lies inside the other",
+                    "give every port its own directory",
+                )
+        earlier.append((port, sink.path))
+
+
+def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+    if not isinstance(source, FilesSource):
+        return
+    folder = source.folder
+    for port, sink in sinks.items():
+        if isinstance(sink, FileSink) and _overlap(sink.path, folder):
+            yield Finding(
+                ("sinks", port, "path"),
+                f"overlaps source.path ({folder}): the job would read its own output",
+                "keep input and output in separate directories",
+            )
+
+
+def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterator[Finding]:
+    if isinstance(source, FilesSource) and _overlap(store.path, source.folder):
+        yield Finding(
+            ("store", "url"),
+            f"overlaps source.path ({source.folder}): one lies inside the other",
+            "keep the store outside the input",
+        )
+
+
+def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[Finding]:
+    for port, sink in sinks.items():
+        if isinstance(sink, FileSink) and _overlap(sink.path, store.path):
+            yield Finding(
+                ("sinks", port, "path"),
+                f"overlaps the store ({store.path}): one lies inside the other",
+                "keep the store and the outputs in separate directories",
+            )
+
+
+def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+    nested = [column for column in source.parsed_columns if not column.type.is_scalar or column.type.name == "binary"]
+    for port, sink in sinks.items():
+        if nested and isinstance(sink, FileSink) and sink.format == "csv":
+            yield Finding(
+                ("sinks", port, "format"),
+                f"CSV cannot hold column `{nested[0].name}` of type {nested[0].type.text}",
+                "write `format: parquet` or `format: json`",
+            )
+
+
+def _checkpoint_apart_from_source(source: SourceConfig, checkpoint: Path) -> Iterator[Finding]:
+    if isinstance(source, FilesSource) and _overlap(checkpoint, source.folder):
+        yield Finding(
+            ("checkpoint",),
+            f"overlaps source.path ({source.folder}): one lies inside the other",
+            "keep the checkpoint outside the input",
+        )
+
+
+def _one_machine(store: StoreConfig, spark: Mapping[str, object]) -> Iterator[Finding]:
+    master = str(spark.get("spark.master", "local[*]"))
+    if not _LOCAL_MASTER.match(master):
+        yield Finding(
+            ("spark", "spark.master"),
+            f"`{master}` runs on several machines, and this release on one: there {store.path} and its tables lie",
+            "write `spark.master: local[*]`",
+        )
+
+
+def _promised_settings(spark: Mapping[str, object]) -> Iterator[Finding]:
+    for name, needed in broken(spark):
+        if name == JAVA_OPTIONS:
+            what, write = "has another value for a property of the JVM", f"write `{needed.value}`, or remove it"
+        else:
+            what = f"cannot be `{spark[name]}`"
+            write = "remove it" + ("" if needed.value is None else f": it is `{needed.value}`")
+        yield Finding(("spark", name), f"{what}: a promise rests on it ({needed.promise})", write)
+
+
+def _client_options(source: SourceConfig) -> Iterator[Finding]:
+    """The clients beside Spark's own must be let in too."""
+    if isinstance(source, KafkaSource):
+        path = ("source", "options")
+        yield from _refused(path, source.bootstrap_servers, connection_options(source.options))
+        yield from _pem_to_java(path, source.options)
+
+
+def _port_options(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+    """Options that a port inherits from the source are checked there."""
+    reported = source.options if isinstance(source, KafkaSource) else {}
+    for port, sink in sinks.items():
+        if not isinstance(sink, KafkaSink):
+            continue
+        path = ("sinks", port, "options")
+        own = {name: value for name, value in sink.options.items() if reported.get(name) != value}
+        if sink.delivery == "exactly_once":
+            yield from _refused(path, sink.bootstrap_servers, own)
+        else:
+            yield from _pem_to_java(path, own)
+
+
+def _refused(path: tuple[str, ...], servers: str, options: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        librdkafka_options(servers, options)
+    except KafkaOptionsError as error:
+        yield Finding((*path, error.option) if error.option else path, error.what, error.write, at_key=True)
+
+
+def _pem_to_java(path: tuple[str, ...], options: Mapping[str, str]) -> Iterator[Finding]:
+    """librdkafka goes by the file's name, Java takes everything for JKS that is not called something else."""
+    for store in ("truststore", "keystore"):
+        name = f"kafka.ssl.{store}.location"
+        if options.get(name, "").lower().endswith((".pem", ".crt")) and f"kafka.ssl.{store}.type" not in options:
+            write = f"write `kafka.ssl.{store}.type: PEM` too"
+            yield Finding((*path, name), "is a PEM file, which Java would take for a JKS key store", write)
+
+
+def _ports_have_records(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+    """A topic gets the records as they were read: key, value, headers, timestamp. Files have none of them."""
+    if isinstance(source, KafkaSource):
+        return
+    for port, sink in sinks.items():
+        if isinstance(sink, KafkaSink):
+            yield Finding(
+                ("sinks", port, "format"),
+                "sends on the records of a Kafka source, and this source is files",
+                f"write `{port}: {{format: parquet, path: out/{port}}}`, or read from Kafka",
+            )
+
+
+def _ports_send_elsewhere(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
+    """A job that reads what it wrote never ends."""
+    if not isinstance(source, KafkaSource):
+        return
+    brokers = _brokers(source.bootstrap_servers)
+    for port, sink in sinks.items():
+        if not isinstance(sink, KafkaSink) or not source.reads(sink.topic):
+            continue
+        if not sink.bootstrap_servers or brokers & _brokers(sink.bootstrap_servers):
+            which = f"`{sink.topic}` is a topic of the source"
+            if source.topic_pattern is not None:
+                which = f"`{sink.topic}` matches source.topic_pattern"
+            what = f"{which}: the job would read its own output"
+            yield Finding(("sinks", port, "topic"), what, "send to another topic")
+
+
+def _brokers(servers: str) -> set[str]:
+    """host:port of each, this machine under one name."""
+    lowered = (server.lower() for server in servers.split(","))
+    return {server.replace("127.0.0.1:", "localhost:").replace("[::1]:", "localhost:") for server in lowered}
+
+
+def _tombstones_have_keys(
+    source: SourceConfig, key: tuple[str, ...], null_keys: str, expiry: ExpiryConfig
+) -> Iterator[Finding]:
+    """A tombstone has no value: whatever must not be null has to come from elsewhere in the record."""
+    if not isinstance(source, KafkaSource) or source.tombstones == "error":
+        return
+    path = ("source", "tombstones")
+    of_value = [column.name for column in source.value.parsed_columns]
+    in_value = [name for name in key if name in of_value]
+    if in_value and null_keys == "error":
+        yield Finding(
+            path,
+            f"key column `{in_value[0]}` is in the value, which a tombstone lacks: each would be an error for its null",
+            "take the key from the record (`record: {user: key}`), or write `null_keys: allow` or `tombstones: error`",
+        )
+    field = getattr(expiry, "field", None)
+    if field in of_value:
+        yield Finding(
+            path,
+            f"expiry.field `{field}` is in the value, which a tombstone lacks: each would be an error for its null",
+            "take it from the record (`record: {arrived: timestamp}`), or write `tombstones: error`",
+        )
+
+
+# Each rule with the sections it needs.
+_RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
+    (("source",), _csv_settings),
+    (("source", "key"), _key_columns),
+    (("source", "expiry"), _expiry_column),
+    (("expiry",), _span),
+    (("sinks",), _sink_paths),
+    (("source", "sinks"), _sinks_apart_from_source),
+    (("source", "store"), _store_apart_from_source),
+    (("store", "sinks"), _sinks_apart_from_store),
+    (("source", "sinks"), _csv_sinks_are_flat),
+    (("source", "checkpoint"), _checkpoint_apart_from_source),
+    (("store", "spark"), _one_machine),
+    (("spark",), _promised_settings),
+    (("source",), _client_options),
+    (("source", "sinks"), _port_options),
+    (("source", "sinks"), _ports_have_records),
+    (("source", "sinks"), _ports_send_elsewhere),
+    (("source", "key", "null_keys", "expiry"), _tombstones_have_keys),
+)
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one == other or one in other.parents or other in one.parents
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

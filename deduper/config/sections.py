@@ -1,0 +1,169 @@
+"""The sections of a configuration that are not about one source or one sink. PURE.
+
+The classes mirror the YAML, name for name: see `config.model`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from deduper.config.files import FileSink, FilesSource
+from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.values import (
+    Count,
+    PathOrAuto,
+    Section,
+    Size,
+    SparkValue,
+    read_period,
+    refusal,
+    resolve,
+    shown,
+)
+from deduper.units import format_duration
+
+PORTS = ("unique", "duplicate", "expired", "error")
+"""The names of the four output ports, in the order of the verdicts."""
+
+
+SourceConfig = Annotated[FilesSource | KafkaSource, Field(discriminator="format")]
+
+
+class StoreConfig(Section):
+    """Where the keys are kept, and how much of them in memory."""
+
+    url: str = Field(
+        description="`rocksdb:PATH` or `file:PATH`; default: `rocksdb:state/<name>`", examples=["rocksdb:state/clicks"]
+    )
+    shards: Count = Field(default=4, ge=1, le=4096, description="Slices of the key space; fixed for the store's life")
+    memory: Size = Field(default=2 * 2**30, description="Most bytes of tables in memory (/dev/shm), for all processes")
+    table_disk: Size = Field(default=16 * 2**30, description="Most bytes of tables on the local disk")
+    tables: PathOrAuto = Field(
+        default="auto", description="Folder for tables on disk; auto: the machine's temporary folder"
+    )
+    first_seen: bool = Field(
+        default=True, description="Keep beside each key where its first copy came from; fixed for the store's life"
+    )
+    shared: bool = Field(default=False, description="Of no effect in this release, which runs on one machine")
+
+    @field_validator("url")
+    @classmethod
+    def _absolute_url(cls, value: str, info: ValidationInfo) -> str:
+        scheme, colon, path = value.partition(":")
+        if scheme in ("hdfs", "s3", "s3a", "gs", "abfss"):
+            raise refusal(f"`{scheme}:` stores are not in this release", _URL_ADVICE)
+        if not colon or scheme not in ("rocksdb", "file"):
+            raise refusal(f"`{shown(value)}` names no kind of store", _URL_ADVICE)
+        path = path[2:] if path.startswith("//") else path
+        if not path.strip():
+            raise refusal(f"`{shown(value)}` names no path", _URL_ADVICE)
+        return f"{scheme}:{resolve(path, info)}"
+
+    @property
+    def backend(self) -> str:
+        """`rocksdb` or `file`."""
+        return self.url.partition(":")[0]
+
+    @property
+    def path(self) -> Path:
+        """The store's folder, absolute."""
+        return Path(self.url.partition(":")[2])
+
+
+_URL_ADVICE = "write `rocksdb:PATH` or `file:PATH`"
+
+
+class NoneSink(Section):
+    """A port whose rows are counted and dropped."""
+
+    format: Literal["none"]
+
+
+SinkConfig = Annotated[FileSink | KafkaSink | NoneSink, Field(discriminator="format")]
+
+
+class SinksConfig(Section):
+    """Where each verdict goes. All four ports are named, so that no row is lost by a forgotten line."""
+
+    unique: SinkConfig = Field(description="First copies", examples=["{format: parquet, path: out/unique}"])
+    duplicate: SinkConfig = Field(description="Later copies", examples=["{format: none}"])
+    expired: SinkConfig = Field(description="Tuples older than the period", examples=["{format: none}"])
+    error: SinkConfig = Field(
+        description="Records that cannot be judged, with the reason and the raw text",
+        examples=["{format: json, path: out/error}"],
+    )
+
+    def beside(self, source: KafkaSource) -> SinksConfig:
+        """The ports, each Kafka port without brokers with the source's, and its way to log in."""
+        filled = {port: sink.beside(source) for port, sink in self.items() if isinstance(sink, KafkaSink)}
+        return self.model_copy(update=filled) if filled else self
+
+    def items(self) -> tuple[tuple[str, FileSink | KafkaSink | NoneSink], ...]:
+        """(port, sink) in the order of `PORTS`."""
+        return tuple((port, getattr(self, port)) for port in PORTS)
+
+
+class MetricsConfig(Section):
+    """Where the job shows its numbers to Prometheus, at `/metrics`. Without the section it shows them nowhere."""
+
+    port: Count = Field(default=9108, ge=1, le=65535, description="Port of the page; each job of a machine has its own")
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on; `0.0.0.0` for all: the endpoint has no authentication",
+    )
+
+
+def _read_key(value: object) -> object:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list | tuple) and not value:
+        raise refusal("must name at least one column", "write `key: [user, id]`")
+    if not isinstance(value, list | tuple):
+        raise refusal("must be a list of columns", "write `key: [user, id]`")
+    return value
+
+
+Key = Annotated[tuple[str, ...], BeforeValidator(_read_key)]
+"""Names of columns, one or more."""
+
+
+def _read_spark_settings(value: object) -> object:
+    for name in value if isinstance(value, dict) else ():
+        if not str(name).startswith("spark."):
+            raise refusal(f"`{name}` is not a Spark setting", f"write it with its prefix: `spark.{name}`")
+    return value
+
+
+SparkSettings = Annotated[dict[str, SparkValue], BeforeValidator(_read_spark_settings)]
+"""Settings of Spark, each with its prefix."""
+
+
+def _read_trigger(value: object) -> object:
+    if value == "available_now":
+        return value
+    try:
+        return read_period(value)
+    except PydanticCustomError as error:
+        context = error.context or {}
+        raise refusal(context["what"], f"{context['write']}; or write `available_now`") from None
+
+
+Trigger = Annotated[
+    Literal["available_now"] | int,
+    BeforeValidator(_read_trigger),
+    PlainSerializer(lambda value: value if isinstance(value, str) else format_duration(value), when_used="json"),
+    WithJsonSchema({"type": "string", "x-kind": "duration or available_now"}),
+]
+"""`available_now`, or µs between the starts of two batches."""

@@ -1,0 +1,274 @@
+"""The kinds of values a setting can have: durations, sizes, paths, names, and how each is read and printed.
+
+Every type reads the text a person writes, refuses with what to write instead, and is written back by
+`model_dump(mode="json")` as a text that reads back to the same value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from deduper.columns import DdlError, parse_columns
+from deduper.config.problems import mask_text
+from deduper.units import MAX_I64, UnitError, format_duration, format_size, parse_duration, parse_size
+
+REFUSED = "refused"
+"""The pydantic error type of every refusal of ours; its context holds `what`, `write` and perhaps `offset`."""
+
+
+def refusal(
+    what: str, write: str, *, offset: int | None = None, at: tuple[str, ...] = (), at_key: bool = False
+) -> PydanticCustomError:
+    """An error for pydantic that says what is wrong and what to write.
+
+    `offset` is the character of the setting's text at which it goes wrong. A section that refuses one of its settings
+    names it with `at`; `at_key` means its name more than its value.
+    """
+    context: dict[str, Any] = {"what": what, "write": write, "offset": offset, "at": at, "at_key": at_key}
+    return PydanticCustomError(REFUSED, "{what}; {write}", context)
+
+
+def shown(value: object) -> str:
+    """A value as a message quotes it: without logins, at most 60 characters."""
+    text = value if isinstance(value, str) else repr(value)
+    if value is True or value is False:
+        text = str(value).lower()
+    elif value is None:
+        text = "null"
+    text = mask_text(text)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Section(BaseModel):
+    """What all sections share: frozen, and an unknown setting is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _read_duration(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise refusal(f"`{shown(value)}` is not a duration", "write a number and a unit, such as `90s` or `24h`")
+    try:
+        return parse_duration(str(value))
+    except UnitError as error:
+        raise refusal(error.what, error.write) from None
+
+
+def read_period(value: object) -> int:
+    """µs of a duration that is more than zero.
+
+    Raises:
+        PydanticCustomError: not a duration, or zero.
+    """
+    duration_us = _read_duration(value)
+    if duration_us == 0:
+        raise refusal("a duration of zero means nothing here", "write more than `0s`")
+    return duration_us
+
+
+def _read_duration_or_off(value: object) -> int | None:
+    if value is False or value == "off":
+        return None
+    if value is True:
+        raise refusal("`true` is not a duration", "write a duration such as `1h`, or `off`")
+    return _read_duration(value)
+
+
+def _read_size(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise refusal(f"`{shown(value)}` is not a size", "write a number and a unit, such as `2GiB`")
+    try:
+        size_bytes = parse_size(str(value))
+    except UnitError as error:
+        raise refusal(error.what, error.write) from None
+    if size_bytes == 0:
+        raise refusal("a size of zero leaves no room to work in", "write more than `0B`")
+    return size_bytes
+
+
+def _read_number(value: object) -> int | float:
+    if isinstance(value, str):
+        try:
+            value = int(value) if re.fullmatch(r"[+-]?\d+", value) else float(value)
+        except ValueError:
+            raise refusal(f"`{shown(value)}` is not a number", _NUMBER_ADVICE) from None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise refusal(f"`{shown(value)}` is not a number", _NUMBER_ADVICE)
+    if value <= 0:
+        raise refusal(f"must be more than 0, found {shown(value)}", _NUMBER_ADVICE)
+    if isinstance(value, int) and value > MAX_I64:
+        raise refusal(f"`{shown(value)}` is too large", "write at most 9223372036854775807")
+    return value
+
+
+_NUMBER_ADVICE = "an `ordered` expiry is measured in plain numbers, such as `1000`"
+
+
+def _read_number_or_off(value: object) -> int | float | None:
+    if value is False or value == "off":
+        return None
+    return _read_number(value)
+
+
+def _read_count(value: object) -> object:
+    # pydantic would take true for 1.
+    if isinstance(value, bool):
+        raise refusal(f"must be a whole number, found `{shown(value)}`", "write digits only")
+    return value
+
+
+def resolve(text: str, info: ValidationInfo) -> Path:
+    """An absolute path: relative ones start at the folder of the config file (`base_dir` of the validation context)."""
+    base_dir = (info.context or {}).get("base_dir") or Path.cwd()
+    return Path(base_dir, Path(text).expanduser()).resolve()
+
+
+def read_schema(value: object) -> object:
+    """Columns as DDL, each of which can be a column of a source.
+
+    Raises:
+        PydanticCustomError: one cannot.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        columns = parse_columns(value)
+    except DdlError as error:
+        raise refusal(error.what, error.write, offset=error.offset) from None
+    for column in columns:
+        refuse_taken_name(column.name)
+    return value
+
+
+def refuse_taken_name(name: str, *, at: tuple[str, ...] = ()) -> None:
+    """Refuse a column whose name is that of one which deduper adds.
+
+    Raises:
+        PydanticCustomError: it is.
+    """
+    if name.lower().startswith("_dedup"):
+        raise refusal(
+            f"column `{name}` would collide with the struct that deduper adds to every row",
+            "rename the column; names that begin with `_dedup` are taken",
+            at=at,
+            at_key=bool(at),
+        )
+    if name.lower() in _TAKEN:
+        what = f"column `{name}` would collide with one that deduper works with"
+        raise refusal(what, "rename the column", at=at, at_key=bool(at))
+
+
+_TAKEN = ("_port", "_record")
+
+
+def _read_delimiter(value: object) -> object:
+    if isinstance(value, str) and (len(value) != 1 or value in '\r\n"'):
+        raise refusal(f"must be one character, found `{shown(value)}`", 'write one such as `","` or `"\\t"`')
+    return value
+
+
+def _read_path(value: object, info: ValidationInfo) -> Path:
+    if isinstance(value, Path):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise refusal(f"`{shown(value)}` is not a path", "write a path such as `out/unique`")
+    return resolve(local_path(value), info)
+
+
+def _read_path_or_auto(value: object, info: ValidationInfo) -> Path | str:
+    return "auto" if value == "auto" else _read_path(value, info)
+
+
+def _read_spark_value(value: object) -> object:
+    if not isinstance(value, str | int | float):
+        raise refusal(f"must be text, a number, true or false, found `{shown(value)}`", "put the value in quotes")
+    return value
+
+
+def local_path(text: str) -> str:
+    """The path of a text without its `file:` scheme.
+
+    Raises:
+        PydanticCustomError: another scheme, which this release does not reach.
+    """
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?", text)
+    if scheme is None:
+        return text
+    if scheme[1].lower() == "file":
+        path = text[scheme.end(1) + 1 :]
+        return path[2:] if path.startswith("//") else path
+    raise refusal(f"`{scheme[1]}:` paths are not in this release", "write a local path such as `out/unique`")
+
+
+Duration = Annotated[
+    int,
+    BeforeValidator(read_period, json_schema_input_type=str),
+    PlainSerializer(format_duration, when_used="json"),
+    WithJsonSchema({"type": "string", "x-kind": "duration"}),
+]
+"""µs, more than zero."""
+
+DurationOrOff = Annotated[
+    int | None,
+    BeforeValidator(_read_duration_or_off),
+    PlainSerializer(lambda value: "off" if value is None else format_duration(value), when_used="json"),
+    WithJsonSchema({"type": ["string", "boolean"], "x-kind": "duration or off"}),
+]
+"""µs, or None for `off`."""
+
+Size = Annotated[
+    int,
+    BeforeValidator(_read_size),
+    PlainSerializer(format_size, when_used="json"),
+    WithJsonSchema({"type": "string", "x-kind": "size"}),
+]
+"""Bytes, more than zero."""
+
+Number = Annotated[
+    int | float,
+    BeforeValidator(_read_number),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "x-kind": "number"}),
+]
+"""A finite number, more than zero."""
+
+NumberOrOff = Annotated[
+    int | float | None,
+    BeforeValidator(_read_number_or_off),
+    PlainSerializer(lambda value: "off" if value is None else value, when_used="json"),
+    WithJsonSchema({"type": ["number", "string", "boolean"], "x-kind": "number or off"}),
+]
+"""A finite number more than zero, or None for `off`."""
+
+Count = Annotated[int, BeforeValidator(_read_count)]
+"""A whole number; the field adds its bounds."""
+
+LocalPath = Annotated[
+    Path,
+    BeforeValidator(_read_path),
+    PlainSerializer(str, when_used="json"),
+    WithJsonSchema({"type": "string", "x-kind": "path"}),
+]
+"""An absolute local path."""
+
+PathOrAuto = Annotated[
+    Path | str,
+    BeforeValidator(_read_path_or_auto),
+    PlainSerializer(str, when_used="json"),
+    WithJsonSchema({"type": "string", "x-kind": "path or auto"}),
+]
+"""An absolute local path, or the text `auto`."""
+
+Schema = Annotated[str, BeforeValidator(read_schema)]
+"""Columns as Spark DDL."""
+
+Delimiter = Annotated[str, BeforeValidator(_read_delimiter)]
+"""One character between the fields of CSV."""
+
+SparkValue = Annotated[str | int | float | bool, BeforeValidator(_read_spark_value)]
+"""The value of a Spark setting."""

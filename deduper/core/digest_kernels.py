@@ -1,0 +1,221 @@
+"""The fast digest of a dedup key for whole Arrow columns: bit for bit what `digests` defines and Catalyst computes.
+
+Both words of a digest are folded side by side, so that a text is gone through once while it is in the cache.
+
+The kernels stand in one file because numba's cache looks at the time of the file a kernel is in, and not at the files
+of the kernels it calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from bucket_store.compiled import kernel
+from deduper.columns import ColumnType
+from deduper.core.digests import SEED, check_salt
+
+UInt64s = NDArray[np.uint64]
+
+_P1: Final = np.uint64(0x9E3779B185EBCA87)
+_P2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3: Final = np.uint64(0x165667B19E3779F9)
+_P4: Final = np.uint64(0x85EBCA77C2B2AE63)
+_P5: Final = np.uint64(0x27D4EB2F165667C5)
+
+_INT32 = ("boolean", "tinyint", "smallint", "int", "date")
+_INT64 = ("bigint", "timestamp", "timestamp_ntz")
+_BYTES = ("string", "binary")
+_LONG_DIGITS = 18
+
+
+def has_array_digest(kind: ColumnType) -> bool:
+    """Whether a column of this type can be part of a key here; only wide decimals cannot."""
+    narrow = kind.name == "decimal" and (kind.precision or 0) <= _LONG_DIGITS
+    return narrow or kind.name in (*_INT32, *_INT64, *_BYTES, "float", "double")
+
+
+def array_digest(columns: Sequence[pa.Array], kinds: Sequence[ColumnType], salt: bytes) -> tuple[UInt64s, UInt64s]:
+    """(hi, lo) of every row, of columns of the Arrow types of the kinds; at least one, all of one length.
+
+    Raises:
+        ValueError: the salt's length is wrong.
+    """
+    check_salt(salt)
+    rows = len(columns[0])
+    hi, lo = (np.full(rows, xxhash.xxh64_intdigest(half, seed=SEED), np.uint64) for half in (salt[:8], salt[8:]))
+    for column, kind in zip(columns, kinds, strict=True):
+        valid = np.ones(rows, np.bool_) if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
+        if kind.name in _BYTES:
+            _fold_bytes(*_bytes_of(column), valid, hi, lo)
+        else:
+            words = _words_of(column, kind)
+            (_fold_words if words.itemsize == 8 else _fold_half_words)(words, valid, hi, lo)
+    lo[(hi | lo) == 0] = 1
+    return hi, lo
+
+
+def _bytes_of(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The bytes of all values, and where each begins."""
+    _, offsets, data = column.buffers()
+    if not len(column) or offsets is None:
+        return np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int32)
+    begins = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
+    return np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8), begins
+
+
+def _words_of(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
+    """The words to hash of each value: uint32 or uint64; any value where there is none."""
+    if kind.name == "decimal":
+        # An unscaled value of up to 18 digits is the lower half of the 16 bytes.
+        whole = np.frombuffer(column.buffers()[1], np.uint64, 2 * len(column), column.offset * 16)
+        return np.ascontiguousarray(whole[::2])
+    if kind.name in ("float", "double"):
+        with np.errstate(invalid="ignore"):  # said of NaNs of some kinds
+            numbers: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
+        numbers[np.isnan(numbers)] = np.nan
+        return numbers.view(np.uint32 if kind.name == "float" else np.uint64)
+    if kind.name in ("timestamp", "timestamp_ntz"):
+        column = column.view(pa.int64())
+    elif kind.name == "date":
+        column = column.view(pa.int32())
+    elif kind.name == "boolean":
+        column = column.cast(pa.int32())
+    values: NDArray[Any] = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return values.astype(np.int32).view(np.uint32) if kind.name in _INT32 else values.view(np.uint64)
+
+
+@kernel(inline="always")
+def _rotated(word: Any, by: Any) -> Any:
+    return (word << np.uint64(by)) | (word >> np.uint64(64 - by))
+
+
+@kernel(inline="always")
+def _round(running: Any, word: Any) -> Any:
+    return _rotated(running + word * _P2, 31) * _P1
+
+
+@kernel(inline="always")
+def _avalanche(word: Any) -> Any:
+    word ^= word >> np.uint64(33)
+    word *= _P2
+    word ^= word >> np.uint64(29)
+    word *= _P3
+    return word ^ (word >> np.uint64(32))
+
+
+@kernel(inline="always")
+def _with_word(seed: Any, word: Any) -> Any:
+    return _rotated(seed ^ _round(np.uint64(0), word), 27) * _P1 + _P4
+
+
+@kernel(inline="always")
+def _with_half_word(seed: Any, half: Any) -> Any:
+    return _rotated(seed ^ (half * _P1), 23) * _P2 + _P3
+
+
+@kernel(inline="always")
+def _hash_half_word(seed: Any, half: Any) -> Any:
+    return _avalanche(_with_half_word(seed + _P5 + np.uint64(4), half))
+
+
+@kernel(inline="always")
+def _half_word_at(data: Any, at: Any) -> Any:
+    # Unsigned, and without a loop: then it is one load, and no index is looked at for being negative.
+    at = np.uint64(at)
+    return (
+        np.uint64(data[at])
+        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+    )
+
+
+@kernel(inline="always")
+def _word_at(data: Any, at: Any) -> Any:
+    # One load too.
+    at = np.uint64(at)
+    return _half_word_at(data, at) | _half_word_at(data, at + np.uint64(4)) << np.uint64(32)
+
+
+@kernel()
+def _hash_bytes(data: Any, begin: Any, end: Any, seed: Any) -> Any:
+    """xxhash64 of data[begin:end]."""
+    at = begin
+    if end - begin >= 32:
+        first = seed + _P1 + _P2
+        second = seed + _P2
+        third = seed
+        fourth = seed - _P1
+        while end - at >= 32:
+            first = _round(first, _word_at(data, at))
+            second = _round(second, _word_at(data, at + 8))
+            third = _round(third, _word_at(data, at + 16))
+            fourth = _round(fourth, _word_at(data, at + 24))
+            at += 32
+        word = _rotated(first, 1) + _rotated(second, 7) + _rotated(third, 12) + _rotated(fourth, 18)
+        for lane in (first, second, third, fourth):
+            word = (word ^ _round(np.uint64(0), lane)) * _P1 + _P4
+    else:
+        word = seed + _P5
+    word += np.uint64(end - begin)
+    while end - at >= 8:
+        word = _with_word(word, _word_at(data, at))
+        at += 8
+    if end - at >= 4:
+        word = _with_half_word(word, _half_word_at(data, at))
+        at += 4
+    while at < end:
+        word = _rotated(word ^ (np.uint64(data[at]) * _P5), 11) * _P1
+        at += 1
+    return _avalanche(word)
+
+
+@kernel()
+def _fold_bytes(data: Any, begins: Any, valid: Any, hi: Any, lo: Any) -> None:
+    """Folds a column of texts into the words."""
+    for row in range(hi.size):
+        is_null = np.uint64(0 if valid[row] else 1)
+        hi[row] = _hash_half_word(hi[row], is_null)
+        lo[row] = _hash_half_word(lo[row], is_null)
+        if valid[row]:
+            begin, end = np.int64(begins[row]), np.int64(begins[row + 1])
+            hi[row] = _hash_bytes(data, begin, end, hi[row])
+            lo[row] = _hash_bytes(data, begin, end, lo[row])
+
+
+@kernel()
+def _fold_words(words: Any, valid: Any, hi: Any, lo: Any) -> None:
+    """Folds a column of 8 bytes a value into the words."""
+    for row in range(hi.size):
+        is_null = np.uint64(0 if valid[row] else 1)
+        hi[row] = _hash_half_word(hi[row], is_null)
+        lo[row] = _hash_half_word(lo[row], is_null)
+        if valid[row]:
+            hi[row] = _avalanche(_with_word(hi[row] + _P5 + np.uint64(8), words[row]))
+            lo[row] = _avalanche(_with_word(lo[row] + _P5 + np.uint64(8), words[row]))
+
+
+@kernel()
+def _fold_half_words(halves: Any, valid: Any, hi: Any, lo: Any) -> None:
+    """Folds a column of 4 bytes a value into the words."""
+    for row in range(hi.size):
+        is_null = np.uint64(0 if valid[row] else 1)
+        hi[row] = _hash_half_word(hi[row], is_null)
+        lo[row] = _hash_half_word(lo[row], is_null)
+        if valid[row]:
+            hi[row] = _hash_half_word(hi[row], np.uint64(halves[row]))
+            lo[row] = _hash_half_word(lo[row], np.uint64(halves[row]))
+
+
+def warm() -> None:
+    """Load the kernels, or compile them on a machine's first use."""
+    valid, hi, lo = np.ones(0, np.bool_), np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+    _fold_bytes(np.zeros(0, np.uint8), np.zeros(1, np.int32), valid, hi, lo)
+    _fold_words(np.zeros(0, np.uint64), valid, hi, lo)
+    _fold_half_words(np.zeros(0, np.uint32), valid, hi, lo)

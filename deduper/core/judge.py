@@ -1,0 +1,396 @@
+"""One shard's part of a window, judged as a whole: columns in, verdicts and the new keys out.
+
+Equal keys of a window may come from several source partitions and reach a shard in any order, and the first *in source
+order* is the unique one. So the admitted rows are sorted by (bucket, key, source order); each run of equal keys is a
+group, looked up once among the committed windows and then walked in source order.
+
+The look-up is a parameter, and judging changes nothing: judging the same rows again gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store.pieces.piece import Entries
+from bucket_store.tables.matches import Matches
+from deduper.core import kernels
+from deduper.core.categories import PlaceIntervals
+from deduper.core.clock import POSITION_BITS, domain_ends, writable
+from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
+from deduper.core.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, Admission, ExpiryBy, Verdict
+
+_NO_COPY = -1
+_NARROW = 1024
+_VERDICT_OF_FATE = np.full(256, Verdict.ERROR, np.uint8)
+for _fate in Admission:
+    _VERDICT_OF_FATE[_fate] = Verdict.UNIQUE if _fate.verdict is None else _fate.verdict
+
+
+Find = Callable[[int, UInt64s], Matches]
+"""(bucket key, digests uint64[m, 2] strictly ascending) -> Matches, among the windows committed before this one."""
+Load = Callable[[Sequence[int]], None]
+"""Prepares the look-ups of some buckets, given by their keys; changes no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeRules:
+    """The rules of a look-up, the same for every shard of a window.
+
+    lookup_all_live: a key is looked for in the whole live period (always so for processing_time), not in its bucket.
+    float_domain, period, span: of the expiry keys; unused by `never` and `category`.
+    buckets: how many buckets `never` spreads its keys over.
+    keep_first_seen: remember and give each duplicate's first copy.
+    latest: the clock for all rows where they carry none of their own (`clock: batch`: the committed latest point;
+        processing_time: the intent's wall clock); None while unset.
+    """
+
+    by: ExpiryBy
+    lookup_all_live: bool
+    float_domain: bool
+    period: int | float
+    span: int | float
+    buckets: int
+    keep_first_seen: bool
+    latest: int | float | None
+
+    @property
+    def has_expiry_key(self) -> bool:
+        """Tuples have an expiry key that is a number."""
+        return self.by not in ("never", "category")
+
+    @property
+    def keeps_expiry(self) -> bool:
+        """Entries carry their expiry key."""
+        return self.has_expiry_key and (self.lookup_all_live or self.keep_first_seen)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """n rows of one shard, in any order.
+
+    digests uint64[n, 2], never (0, 0); read for ADMITTED rows only, like `expiry` and `category`.
+    order int64[n]: the source order. fate uint8[n]: as the parser and the clock left it.
+    expiry: None for `never` and `category`, and allowed to be for processing_time (it is `rules.latest`).
+    latest_before, has_latest: the row's clock, from `PartitionClock.run`; None means `rules.latest` for all.
+    category int[n]: the place of the row's value, from `PlaceIntervals.places`; None unless by category.
+    """
+
+    digests: UInt64s
+    order: Int64s
+    fate: UInt8s
+    expiry: Expiries | None
+    latest_before: Expiries | None
+    has_latest: Bools | None
+    category: NDArray[np.integer[Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOutcome:
+    """The verdicts of the rows, in their order, and the window's additions to the shard.
+
+    verdict, fate uint8[n]; same_window bool[n]: a duplicate whose first copy is in this window.
+    first_window, first_origin int64[n], first_expiry [n]: the first copy of a duplicate, where first_window >= 0: for
+        every duplicate with `keep_first_seen`, for none without. first_expiry is 0 where tuples have no expiry key.
+    entries: the new keys; None when there are none.
+    counts int64[4], by verdict. fates: rows per fate other than ADMITTED.
+    max_admitted: greatest expiry key of the unique and duplicate rows: the clock moves there. max_remembered: of the
+        entries. Both None when there is none.
+    rows_by_partition: rows per ordinal of the source partition. buckets: keys of the buckets with entries, ascending.
+    """
+
+    verdict: UInt8s
+    fate: UInt8s
+    same_window: Bools
+    first_window: Int64s
+    first_origin: Int64s
+    first_expiry: Expiries
+    entries: Entries | None
+    counts: Int64s
+    fates: dict[int, int]
+    max_admitted: int | float | None
+    max_remembered: int | float | None
+    rows_by_partition: dict[int, int]
+    buckets: list[int]
+
+    def reasons(self) -> dict[str, int]:
+        """Rows per reason, for everything that is not unique."""
+        counts = {Admission(fate).reason: count for fate, count in self.fates.items()}
+        same = int(np.count_nonzero(self.same_window))
+        earlier = int(self.counts[Verdict.DUPLICATE]) - same
+        return counts | {
+            reason: count for reason, count in zip(DUPLICATE_REASONS, (earlier, same), strict=True) if count
+        }
+
+
+def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, load: Load | None = None) -> ShardOutcome:
+    """The verdicts of `rows` in `window`, with the answers of `find` from the windows before it.
+
+    Rows whose fate is not ADMITTED keep it, and it settles their verdict. `find` is called once for every bucket with
+    admitted rows, in ascending order of buckets; for all live buckets at once, as bucket 0, with `lookup_all_live`.
+    `load` is called once before, with those buckets, where there are several.
+    """
+    fate = rows.fate.astype(np.uint8)
+    admitted = np.flatnonzero(fate == Admission.ADMITTED)
+    digests = writable(rows.digests, np.uint64)
+    order = writable(rows.order, np.int64)
+    expiry = _expiry_keys(rows, rules)
+
+    buckets = _bucket_keys(rows, rules, expiry, digests)
+    sorted_rows, starts = _grouped(digests, order, admitted, None if rules.lookup_all_live else buckets)
+    sought_in, sought = kernels.take_heads(starts, sorted_rows, buckets, digests)
+    if rules.lookup_all_live:
+        sought_in[:] = 0
+    matches = _look_up(find, load, sought_in, sought, rules)
+
+    verdict = _VERDICT_OF_FATE[fate]
+    first_copy = np.full(fate.size, _NO_COPY, np.int64)
+    remembered = np.empty(sought_in.size, np.int64)
+    if rules.lookup_all_live:
+        latest_before, has_latest = _clock_before(rows, rules)
+        lowest, _ = domain_ends(float_domain=rules.float_domain)
+        count = kernels.judge_groups_by_age(
+            starts,
+            sorted_rows,
+            matches.found,
+            matches.expiry,
+            expiry,
+            latest_before,
+            has_latest,
+            _dtype(rules)(rules.period),
+            lowest,
+            verdict,
+            first_copy,
+            remembered,
+        )
+        remembered = _sorted_by_bucket(buckets, remembered[:count])
+        new_in, new = buckets[remembered], np.take(digests, remembered, axis=0)
+    else:
+        count = kernels.judge_groups(starts, sorted_rows, matches.found, verdict, first_copy, remembered)
+        remembered = remembered[:count]
+        # The groups that were not found, and they are sorted as entries are.
+        unknown = np.flatnonzero(~matches.found)
+        new_in, new = sought_in[unknown], np.take(sought, unknown, axis=0)
+
+    first_window, first_origin, first_expiry = _first_copies(rules, window, matches, first_copy, order, expiry)
+    entries = _entries(rules, remembered, new_in, new, order, expiry)
+    has_key = rules.has_expiry_key
+    return ShardOutcome(
+        verdict=verdict,
+        fate=fate,
+        same_window=first_copy > _NO_COPY,
+        first_window=first_window,
+        first_origin=first_origin,
+        first_expiry=first_expiry,
+        entries=entries,
+        counts=np.array([np.count_nonzero(verdict == each) for each in Verdict], np.int64),
+        fates=_counted(fate[fate != Admission.ADMITTED]),
+        max_admitted=_of(expiry, admitted).max().item() if has_key and admitted.size else None,
+        max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
+        rows_by_partition=_counted(order >> POSITION_BITS),
+        buckets=[] if entries is None else entries.bucket_keys.tolist(),
+    )
+
+
+def warm() -> None:
+    """Compiles, or loads from the cache, every kernel that a shard's task calls, for both domains."""
+    for float_domain in (False, True):
+        for all_live in (False, True):
+            _judge_two_rows(JudgeRules("ordered", all_live, float_domain, 1, 1, 1, True, None))
+    one = np.zeros(1, np.int64)
+    PlaceIntervals(np.zeros(2, np.int64), one, one, one).places(one, one, np.zeros(1, np.uint8))
+
+
+def _judge_two_rows(rules: JudgeRules) -> None:
+    rows = ShardRows(
+        digests=np.ones((2, 2), np.uint64),
+        order=np.arange(2, dtype=np.int64),
+        fate=np.zeros(2, np.uint8),
+        expiry=np.zeros(2, _dtype(rules)),
+        latest_before=None,
+        has_latest=None,
+        category=None,
+    )
+    judge_shard(rows, rules, 0, lambda _, digests: Matches(np.zeros(len(digests), np.bool_), None, None, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupMatches:
+    """`Matches` of all groups, every column present: zeros where the store keeps none."""
+
+    found: Bools
+    expiry: Expiries
+    origin: Int64s
+    window: NDArray[np.uint32]
+
+
+def _no_matches(count: int, rules: JudgeRules) -> _GroupMatches:
+    return _GroupMatches(
+        found=np.zeros(count, np.bool_),
+        expiry=np.zeros(count, _dtype(rules)),
+        origin=np.zeros(count, np.int64),
+        window=np.zeros(count, np.uint32),
+    )
+
+
+def _dtype(rules: JudgeRules) -> type[np.int64] | type[np.float64]:
+    return np.float64 if rules.float_domain else np.int64
+
+
+def _expiry_keys(rows: ShardRows, rules: JudgeRules) -> Expiries:
+    if rows.expiry is not None and rules.has_expiry_key:
+        return writable(rows.expiry, _dtype(rules))
+    return np.full(rows.order.size, 0 if rules.latest is None else rules.latest, _dtype(rules))
+
+
+def _bucket_keys(rows: ShardRows, rules: JudgeRules, expiry: Expiries, digests: UInt64s) -> Int64s:
+    """The bucket of every row; see `verdict.bucket_key`."""
+    if rules.by == "never":
+        in_bucket: Int64s = (digests[:, 0] % np.uint64(rules.buckets)).astype(np.int64)
+        return in_bucket
+    if rules.by == "category":
+        if rows.category is None:
+            raise ValueError("expiry by category needs the rows' places")
+        return rows.category.astype(np.int64)
+    if not rules.float_domain:
+        bucket: Int64s = expiry // np.int64(rules.span)
+        return bucket
+    # Rows that were not admitted may hold anything.
+    with np.errstate(all="ignore"):
+        quotient = np.floor(expiry / rules.span)
+        is_near = np.abs(quotient) < FAR_QUOTIENT
+        far = np.abs(quotient).view(np.int64) - FAR_BITS
+    return np.where(is_near, np.where(is_near, quotient, 0).astype(np.int64), np.where(quotient > 0, far, -far))
+
+
+def _grouped(digests: UInt64s, order: Int64s, admitted: Int64s, buckets: Int64s | None) -> tuple[Int64s, Int64s]:
+    """The admitted rows sorted by (bucket, hi, lo, order) and the starts of their groups; see `unpack_groups`.
+
+    Rows are put in source order first (cheap: they come as one ascending run a source partition). Then one vectorised
+    sort of words that hold bucket, leading bits of hi and that position leaves each group together and in source
+    order, however often a key is repeated; keys with equal words are sorted afterwards.
+    """
+    lowest, bucket_bits = 0, 0
+    if buckets is None:
+        buckets = order  # not read: it has no bits
+    elif admitted.size:
+        used = _of(buckets, admitted)
+        lowest, width = int(used.min()), int(used.max()) - int(used.min()) + 1
+        if width > 2 * admitted.size + _NARROW:
+            # Far apart: their ranks serve as well.
+            ranks = np.empty_like(buckets)
+            ranks[admitted] = np.unique(used, return_inverse=True)[1]
+            buckets, lowest, width = ranks, 0, admitted.size
+        bucket_bits = (width - 1).bit_length()
+    in_order = _of(order, admitted)
+    if np.any(in_order[1:] < in_order[:-1]):
+        admitted = admitted[np.argsort(in_order, kind="stable")]
+    index_bits = int(admitted.size).bit_length()
+    packed = kernels.pack_keys(digests, buckets, admitted, lowest, bucket_bits, index_bits)
+    packed.sort()
+    return kernels.unpack_groups(packed, digests, admitted, index_bits)
+
+
+def _of(column: Expiries, rows: Int64s) -> Expiries:
+    """A column's values of ascending rows: the column itself where they are all."""
+    return column if rows.size == column.size else column[rows]
+
+
+def _sorted_by_bucket(buckets: Int64s, rows: Int64s) -> Int64s:
+    """`rows` stably sorted by bucket: by counting where the buckets lie close together."""
+    if not rows.size:
+        return rows
+    used = buckets[rows]
+    lowest, highest = int(used.min()), int(used.max())
+    if highest - lowest < 2 * rows.size + _NARROW:
+        return kernels.group_by_bucket(buckets, lowest, highest - lowest + 1, rows)
+    return rows[np.argsort(used, kind="stable")]
+
+
+def _look_up(find: Find, load: Load | None, buckets: Int64s, digests: UInt64s, rules: JudgeRules) -> _GroupMatches:
+    """The answers of `find` to every group's digest, bucket by bucket."""
+    count = buckets.size
+    result = _no_matches(count, rules)
+    ends = [*(np.flatnonzero(buckets[1:] != buckets[:-1]) + 1).tolist(), count] if count else []
+    if load is not None and len(ends) > 1:
+        load([int(buckets[end - 1]) for end in ends])
+    begin = 0
+    for end in ends:
+        part = slice(begin, end)
+        matches = find(int(buckets[begin]), digests[part])
+        result.found[part] = matches.found
+        for column, values in (
+            (result.expiry, matches.expiry),
+            (result.origin, matches.origin),
+            (result.window, matches.window),
+        ):
+            if values is not None:
+                column[part] = values
+        begin = end
+    return result
+
+
+def _clock_before(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
+    count = rows.order.size
+    if rows.latest_before is not None and rows.has_latest is not None:
+        return writable(rows.latest_before, _dtype(rules)), writable(rows.has_latest, np.bool_)
+    latest = 0 if rules.latest is None else rules.latest
+    return np.full(count, latest, _dtype(rules)), np.full(count, rules.latest is not None, np.bool_)
+
+
+def _first_copies(
+    rules: JudgeRules, window: int, matches: _GroupMatches, first_copy: Int64s, order: Int64s, expiry: Expiries
+) -> tuple[Int64s, Int64s, Expiries]:
+    """Window, source order and expiry key of every duplicate's first copy."""
+    first_window = np.full(order.size, -1, np.int64)
+    first_origin = np.zeros(order.size, np.int64)
+    first_expiry: Expiries = np.zeros(order.size, _dtype(rules))
+    if rules.keep_first_seen:
+        kernels.name_first_copies(
+            first_copy,
+            window,
+            order,
+            expiry,
+            matches.window,
+            matches.origin,
+            matches.expiry,
+            first_window,
+            first_origin,
+            first_expiry,
+        )
+        if not rules.has_expiry_key:
+            first_expiry[:] = 0
+    return first_window, first_origin, first_expiry
+
+
+def _entries(
+    rules: JudgeRules, remembered: Int64s, buckets: Int64s, digests: UInt64s, order: Int64s, expiry: Expiries
+) -> Entries | None:
+    """The new keys: rows sorted by (bucket, key), their buckets and digests in that order."""
+    if not remembered.size:
+        return None
+    starts = np.concatenate(([0], np.flatnonzero(buckets[1:] != buckets[:-1]) + 1))
+    return Entries(
+        bucket_keys=buckets[starts],
+        bucket_starts=np.append(starts, buckets.size).astype(np.int64),
+        digests=digests,
+        expiry=expiry[remembered] if rules.keeps_expiry else None,
+        origin=order[remembered] if rules.keep_first_seen else None,
+    )
+
+
+def _counted(values: NDArray[np.integer[Any]]) -> dict[int, int]:
+    """How often each value occurs."""
+    if not values.size:
+        return {}
+    lowest = int(values.min())
+    if int(values.max()) - lowest > 2 * values.size + _NARROW:
+        found, counts = np.unique(values, return_counts=True)
+        return dict(zip(found.tolist(), counts.tolist(), strict=True))
+    counts = np.bincount(values.astype(np.int64) - lowest)
+    found = np.flatnonzero(counts)
+    return dict(zip((found + lowest).tolist(), counts[found].tolist(), strict=True))

@@ -1,0 +1,454 @@
+"""The compiled loops of judging: the clock, the sort by key, the walk over equal keys.
+
+They stand in one file because numba's cache looks at the time of the file a kernel is in, and not at the files of the
+kernels it calls: a rule in another module could change without its callers being compiled again.
+
+Every kernel serves both domains of expiry keys, which differ in their ends: `lowest`, `highest` are the ends
+of int64 or the infinities. All release the GIL and keep no state.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store.compiled import kernel
+from deduper.core.verdict import Admission, Verdict
+
+UInt64s = NDArray[np.uint64]
+Int64s = NDArray[np.int64]
+UInt8s = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
+Expiries = NDArray[Any]
+"""Expiry keys: int64 or float64, one domain throughout a store."""
+
+# Enum members are no constants to numba.
+_ADMITTED: Final = int(Admission.ADMITTED)
+_FIRST_ERROR: Final = int(Admission.MALFORMED)
+_OLDER_THAN_PERIOD: Final = int(Admission.OLDER_THAN_PERIOD)
+_CATEGORY_DROPPED: Final = int(Admission.CATEGORY_DROPPED)
+_BAD_EXPIRY: Final = int(Admission.BAD_EXPIRY)
+_AHEAD_OF_NOW: Final = int(Admission.AHEAD_OF_NOW)
+_JUMP_TOO_FAR: Final = int(Admission.JUMP_TOO_FAR)
+_NO_END: Final = 2**63 - 1
+_UNIQUE: Final = int(Verdict.UNIQUE)
+_DUPLICATE: Final = int(Verdict.DUPLICATE)
+
+
+@kernel()
+def is_expired(expiry: Any, latest: Any, period: Any, lowest: Any) -> bool:
+    """expiry <= latest - period: a tuple (or a remembered entry) exactly one period old is expired.
+
+    This is the only place that says so. The first half keeps the subtraction inside int64: where latest - period
+    would lie below the domain nothing is expired. For floats it is always true.
+    """
+    return bool(latest >= lowest + period and expiry <= latest - period)
+
+
+@kernel()
+def is_beyond(expiry: Any, latest: Any, jump: Any, highest: Any) -> bool:
+    """expiry > latest + jump, without leaving the domain."""
+    return bool(latest <= highest - jump and expiry > latest + jump)
+
+
+@kernel()
+def run_clock(
+    order: Int64s,
+    expiry: Expiries,
+    fate: UInt8s,
+    latest_before: Expiries,
+    has_latest: Bools,
+    latest: Any,
+    is_set: bool,
+    moved: bool,
+    last_order: int,
+    period: Any,
+    has_limit: bool,
+    limit: Any,
+    has_jump: bool,
+    jump: Any,
+    jump_limit: Any,
+    lowest: Any,
+    highest: Any,
+) -> tuple[Any, bool, bool, int, int]:
+    """One source partition's rows through its clock; `fate`, `latest_before`, `has_latest` are written.
+
+    Until the clock has moved in this batch a jump may reach `jump_limit`, then `jump` beyond the latest point.
+    Returns (latest, is_set, moved, last order, rows done): fewer rows done than given = the order went back there.
+    """
+    for row in range(order.size):
+        if order[row] <= last_order:
+            return latest, is_set, moved, last_order, row
+        last_order = order[row]
+        latest_before[row] = latest
+        has_latest[row] = is_set
+        if fate[row] != _ADMITTED:
+            continue
+        value = expiry[row]
+        if not math.isfinite(value):
+            fate[row] = _BAD_EXPIRY
+        elif has_limit and value > limit:
+            fate[row] = _AHEAD_OF_NOW
+        elif not is_set:
+            latest = value
+            is_set = True
+            moved = True
+        elif has_jump and (is_beyond(value, latest, jump, highest) if moved else value > jump_limit):
+            fate[row] = _JUMP_TOO_FAR
+        elif is_expired(value, latest, period, lowest):
+            fate[row] = _OLDER_THAN_PERIOD
+        elif value > latest:
+            latest = value
+            moved = True
+    return latest, is_set, moved, last_order, order.size
+
+
+@kernel()
+def hold_clock(
+    expiry: Expiries,
+    fate: UInt8s,
+    latest: Any,
+    is_set: bool,
+    period: Any,
+    has_limit: bool,
+    limit: Any,
+    has_jump: bool,
+    jump_limit: Any,
+    lowest: Any,
+) -> None:
+    """All rows against one latest point; `fate` is written."""
+    for row in range(expiry.size):
+        if fate[row] != _ADMITTED:
+            continue
+        value = expiry[row]
+        if not math.isfinite(value):
+            fate[row] = _BAD_EXPIRY
+        elif has_limit and value > limit:
+            fate[row] = _AHEAD_OF_NOW
+        elif is_set:
+            if has_jump and value > jump_limit:
+                fate[row] = _JUMP_TOO_FAR
+            elif is_expired(value, latest, period, lowest):
+                fate[row] = _OLDER_THAN_PERIOD
+
+
+@kernel()
+def arrange_places(
+    ids: NDArray[np.int32],
+    order: Int64s,
+    known: NDArray[np.int32],
+    live: int,
+    categories: int,
+    in_batch: int,
+    live_categories: int,
+    remember_dropped: int,
+) -> tuple[NDArray[np.int32], Int64s, Int64s, int, NDArray[np.int32], bool]:
+    """(holder, begin, end, oldest live, dropped, is sound): the places after tuples in source order, and their spans.
+
+    Place i, counted from the first live one, is held by category `holder[i]` for begin[i] <= order < end[i]. `known`
+    has the `live` categories, then the dropped ones, both oldest first. The first tuple of each category of the batch
+    is enough while none of them (the ids below `in_batch`) is forgotten: that is `is sound`.
+    """
+    most = ids.size + known.size
+    holder = np.empty(most, np.int32)
+    begin = np.zeros(most, np.int64)
+    end = np.full(most, _NO_END, np.int64)
+    dropped = np.empty(most, np.int32)
+    is_known = np.zeros(categories, np.bool_)
+    is_known[known] = True
+    holder[:live] = known[:live]
+    dropped[: known.size - live] = known[live:]
+    oldest, newest, forgotten, last = 0, live, 0, known.size - live
+    is_sound = True
+    # Before the first tuple: a configuration that shrank drops and forgets then.
+    for row in range(-1, ids.size):
+        at = np.int64(0) if row < 0 else order[row]
+        if row >= 0:
+            if is_known[ids[row]]:
+                continue
+            is_known[ids[row]] = True
+            holder[newest] = ids[row]
+            begin[newest] = at
+            newest += 1
+        while newest - oldest > live_categories:
+            end[oldest] = at
+            dropped[last] = holder[oldest]
+            oldest += 1
+            last += 1
+        while last - forgotten > remember_dropped:
+            is_known[dropped[forgotten]] = False
+            is_sound = is_sound and dropped[forgotten] >= in_batch
+            forgotten += 1
+    return holder[:newest], begin[:newest], end[:newest], oldest, dropped[forgotten:last], is_sound
+
+
+@kernel()
+def place_rows(
+    starts: Int64s, begin: Int64s, end: Int64s, place: Int64s, ids: NDArray[np.int32], order: Int64s, fate: UInt8s
+) -> Int64s:
+    """Place of every row's category when the row arrived; -1 and CATEGORY_DROPPED written to `fate` where it had none.
+
+    Category c holds place[i] for orders begin[i] <= order < end[i], i in starts[c]:starts[c + 1], ascending.
+    """
+    places = np.full(ids.size, -1, dtype=np.int64)
+    for row in range(ids.size):
+        if fate[row] != _ADMITTED:
+            continue
+        low = starts[ids[row]]
+        first = low
+        high = starts[ids[row] + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if begin[middle] <= order[row]:
+                low = middle + 1
+            else:
+                high = middle
+        if low > first and order[row] < end[low - 1]:
+            places[row] = place[low - 1]
+        else:
+            fate[row] = _CATEGORY_DROPPED
+    return places
+
+
+@kernel()
+def deal(words: UInt64s, order: Int64s, fate: UInt8s, shards: int) -> tuple[NDArray[np.int32], Int64s]:
+    """Rows by shard, within each in their order, and where each shard's begin: int32[n], int64[shards + 1].
+
+    A shard is a key's lo mod shards. Errors have no key: they are dealt out by their place, so that no shard drowns.
+    """
+    count = words.size
+    starts = np.zeros(shards + 1, dtype=np.int64)
+    shard_of = np.empty(count, dtype=np.uint16)
+    divisor = np.uint64(shards)
+    for row in range(count):
+        word = words[row] if fate[row] < _FIRST_ERROR else np.uint64(order[row])
+        shard = np.int64(word % divisor)
+        shard_of[row] = shard
+        starts[shard + 1] += 1
+    for before in range(shards):
+        starts[before + 1] += starts[before]
+    nexts = starts[:-1].copy()
+    dealt = np.empty(count, dtype=np.int32)
+    for row in range(count):
+        slot = nexts[shard_of[row]]
+        dealt[slot] = row
+        nexts[shard_of[row]] = slot + 1
+    return dealt, starts
+
+
+@kernel()
+def pack_keys(
+    digests: UInt64s, buckets: Int64s, rows: Int64s, lowest: int, bucket_bits: int, index_bits: int
+) -> UInt64s:
+    """One sortable word a row: its bucket - lowest, as much of hi as there is room for, its index in `rows`."""
+    packed = np.empty(rows.size, dtype=np.uint64)
+    shift = np.uint64(bucket_bits + index_bits)
+    index_shift = np.uint64(index_bits)
+    for index in range(rows.size):
+        row = rows[index]
+        word = (digests[row, 0] >> shift) << index_shift | np.uint64(index)
+        if bucket_bits:
+            word |= np.uint64(buckets[row] - lowest) << np.uint64(64 - bucket_bits)
+        packed[index] = word
+    return packed
+
+
+@kernel()
+def unpack_groups(packed: UInt64s, digests: UInt64s, rows: Int64s, index_bits: int) -> tuple[Int64s, Int64s]:
+    """Rows sorted by (bucket, hi, lo), equal ones as they stand in `rows`, and where each run of equal ones starts.
+
+    `packed` is sorted, so only rows whose words agree up to the index are left to compare: those of one key, and now
+    and then two keys with the same leading bits. Returns int64[n] rows and int64[groups + 1] starts, the last n.
+    """
+    count = packed.size
+    mask = np.uint64((1 << index_bits) - 1)
+    shift = np.uint64(index_bits)
+    result = np.empty(count, dtype=np.int64)
+    for index in range(count):
+        result[index] = rows[np.int64(packed[index] & mask)]
+    starts = np.empty(count + 1, dtype=np.int64)
+    groups = 0
+    begin = 0
+    while begin < count:
+        prefix = packed[begin] >> shift
+        end = begin + 1
+        is_one_key = True
+        while end < count and packed[end] >> shift == prefix:
+            is_one_key = is_one_key and _is_same(digests, result[end], result[begin])
+            end += 1
+        starts[groups] = begin
+        groups += 1
+        if not is_one_key:
+            _merge_sort(result[begin:end], digests)
+            for index in range(begin + 1, end):
+                if not _is_same(digests, result[index], result[index - 1]):
+                    starts[groups] = index
+                    groups += 1
+        begin = end
+    starts[groups] = count
+    return result, starts[: groups + 1].copy()
+
+
+@kernel()
+def _is_same(digests: UInt64s, left: int, right: int) -> bool:
+    return bool(digests[left, 0] == digests[right, 0] and digests[left, 1] == digests[right, 1])
+
+
+@kernel()
+def _merge_sort(rows: Int64s, digests: UInt64s) -> None:
+    """Sorts `rows` stably, in place, by (hi, lo): n log n whatever they hold."""
+    count = rows.size
+    source = rows.copy()
+    target = np.empty_like(source)
+    width = 1
+    while width < count:
+        for low in range(0, count, 2 * width):
+            middle = min(low + width, count)
+            high = min(low + 2 * width, count)
+            left = low
+            right = middle
+            for slot in range(low, high):
+                if left < middle and (right == high or not _comes_before(digests, source[right], source[left])):
+                    target[slot] = source[left]
+                    left += 1
+                else:
+                    target[slot] = source[right]
+                    right += 1
+        source, target = target, source
+        width *= 2
+    rows[:] = source
+
+
+@kernel()
+def _comes_before(digests: UInt64s, left: int, right: int) -> bool:
+    if digests[left, 0] != digests[right, 0]:
+        return bool(digests[left, 0] < digests[right, 0])
+    return bool(digests[left, 1] < digests[right, 1])
+
+
+@kernel()
+def group_by_bucket(buckets: Int64s, lowest: int, width: int, rows: Int64s) -> Int64s:
+    """`rows` stably sorted by the bucket of the rows they name, all in [lowest, lowest + width): a counting sort."""
+    starts = np.zeros(width + 1, dtype=np.int64)
+    for index in range(rows.size):
+        starts[buckets[rows[index]] - lowest + 1] += 1
+    for slot in range(width):
+        starts[slot + 1] += starts[slot]
+    result = np.empty(rows.size, dtype=np.int64)
+    for index in range(rows.size):
+        bucket = buckets[rows[index]] - lowest
+        result[starts[bucket]] = rows[index]
+        starts[bucket] += 1
+    return result
+
+
+@kernel()
+def take_heads(starts: Int64s, rows: Int64s, buckets: Int64s, digests: UInt64s) -> tuple[Int64s, UInt64s]:
+    """Bucket and digest of every group: those of its first row."""
+    groups = starts.size - 1
+    bucket = np.empty(groups, dtype=np.int64)
+    digest = np.empty((groups, 2), dtype=np.uint64)
+    for group in range(groups):
+        row = rows[starts[group]]
+        bucket[group] = buckets[row]
+        digest[group, 0] = digests[row, 0]
+        digest[group, 1] = digests[row, 1]
+    return bucket, digest
+
+
+@kernel()
+def judge_groups(
+    starts: Int64s, rows: Int64s, found: Bools, verdict: UInt8s, first_copy: Int64s, remembered: Int64s
+) -> int:
+    """The first row of a group is unique unless its key was found; all others are duplicates.
+
+    Written: `verdict` of the rows; `first_copy` of the duplicates, the row that holds it, or -2 - group where it was
+    found; `remembered`, the unique rows in the order of the groups. Returns how many those are.
+    """
+    count = 0
+    for group in range(starts.size - 1):
+        begin = starts[group]
+        first = -2 - group
+        if not found[group]:
+            first = rows[begin]
+            verdict[first] = _UNIQUE
+            remembered[count] = first
+            count += 1
+            begin += 1
+        for index in range(begin, starts[group + 1]):
+            verdict[rows[index]] = _DUPLICATE
+            first_copy[rows[index]] = first
+    return count
+
+
+@kernel()
+def judge_groups_by_age(
+    starts: Int64s,
+    rows: Int64s,
+    found: Bools,
+    found_expiry: Expiries,
+    expiry: Expiries,
+    latest_before: Expiries,
+    has_latest: Bools,
+    period: Any,
+    lowest: Any,
+    verdict: UInt8s,
+    first_copy: Int64s,
+    remembered: Int64s,
+) -> int:
+    """As `judge_groups`, but a key's entry counts only until a tuple's clock has passed it.
+
+    A tuple that finds only a dead entry is unique and takes its place, so `remembered` holds a key's last unique row.
+    Entries only ever grow: a replaced one is at or before the expiry point, the tuple that replaces it beyond.
+    """
+    count = 0
+    for group in range(starts.size - 1):
+        has_entry = found[group]
+        entry = found_expiry[group]
+        first = -2 - group
+        for index in range(starts[group], starts[group + 1]):
+            row = rows[index]
+            if has_entry and has_latest[row] and is_expired(entry, latest_before[row], period, lowest):
+                has_entry = False
+            if has_entry:
+                verdict[row] = _DUPLICATE
+                first_copy[row] = first
+            else:
+                verdict[row] = _UNIQUE
+                has_entry = True
+                entry = expiry[row]
+                first = row
+        if first >= 0:
+            remembered[count] = first
+            count += 1
+    return count
+
+
+@kernel()
+def name_first_copies(
+    first_copy: Int64s,
+    window: int,
+    order: Int64s,
+    expiry: Expiries,
+    match_window: NDArray[np.uint32],
+    match_origin: Int64s,
+    match_expiry: Expiries,
+    first_window: Int64s,
+    first_origin: Int64s,
+    first_expiry: Expiries,
+) -> None:
+    """Writes window, source order and expiry key of what `first_copy` points at; see `judge_groups`."""
+    for row in range(first_copy.size):
+        first = first_copy[row]
+        if first >= 0:
+            first_window[row] = window
+            first_origin[row] = order[first]
+            first_expiry[row] = expiry[first]
+        elif first < -1:
+            group = -2 - first
+            first_window[row] = match_window[group]
+            first_origin[row] = match_origin[group]
+            first_expiry[row] = match_expiry[group]

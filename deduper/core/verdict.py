@@ -1,0 +1,125 @@
+"""The verdicts, and the admissions: everything about a tuple that is settled before its key is looked up.
+
+The one rule that compares an expiry key with a clock is `kernels.is_expired`; what follows from it for whole buckets
+(`expiry_point`, `bucket_key`, `first_live_bucket`) stands here, for single values, in exact Python arithmetic.
+
+An expiry key lives in one of two domains. *int*: int64 (microseconds, integers, unscaled decimals), exact.
+*float*: float64, IEEE arithmetic as written.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from enum import IntEnum
+from typing import Final, Literal
+
+ExpiryBy = Literal["never", "event_time", "ordered", "processing_time", "category"]
+
+INT64_MIN: Final = -(2**63)
+INT64_MAX: Final = 2**63 - 1
+
+FAR_QUOTIENT: Final = 2.0**62
+FAR_BITS: Final[int] = struct.unpack("<q", struct.pack("<d", FAR_QUOTIENT))[0] - 2**62
+"""The difference between the bits of a double from FAR_QUOTIENT on and its bucket key, which continues from 2**62."""
+
+DUPLICATE_REASONS: Final = ("earlier_window", "same_window")
+"""Where a duplicate's first copy is; indexed by `ShardOutcome.same_window`."""
+
+
+class Verdict(IntEnum):
+    """The port a tuple leaves by. Values are written into outputs and receipts: never renumber."""
+
+    UNIQUE = 0
+    DUPLICATE = 1
+    EXPIRED = 2
+    ERROR = 3
+
+    @property
+    def port(self) -> str:
+        """Name of the port, as in the configuration's `sinks`."""
+        return self.name.lower()
+
+
+class Admission(IntEnum):
+    """The state of a tuple before its key is looked up: a uint8 column from the parser to the verdict.
+
+    Only the keys of ADMITTED tuples are looked up. Values are written into outputs and receipts: never renumber.
+    """
+
+    ADMITTED = 0
+    OLDER_THAN_PERIOD = 1
+    CATEGORY_DROPPED = 2
+    MALFORMED = 10
+    INVALID_UTF8 = 11
+    NULL_KEY = 12
+    NULL_EXPIRY = 13
+    BAD_EXPIRY = 14
+    AHEAD_OF_NOW = 15
+    JUMP_TOO_FAR = 16
+    FILE_CHANGED = 17
+    FILE_MISSING = 18
+    FILE_UNREADABLE = 19
+    TOMBSTONE = 20
+
+    @property
+    def reason(self) -> str:
+        """Name of the reason, as in `_dedup.reason` and the metrics; empty for ADMITTED."""
+        return "" if self is Admission.ADMITTED else self.name.lower()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict that follows; None for ADMITTED, which the look-up settles."""
+        if self is Admission.ADMITTED:
+            return None
+        return Verdict.EXPIRED if self < Admission.MALFORMED else Verdict.ERROR
+
+
+FIRST_DUPLICATE_CODE: Final = max(Admission) + 1
+"""The reasons of duplicates are numbered from here, in the order of `DUPLICATE_REASONS`."""
+REASONS: Final = (
+    *(Admission(code).reason if code in set(Admission) else "" for code in range(FIRST_DUPLICATE_CODE)),
+    *DUPLICATE_REASONS,
+)
+"""The texts of `_dedup.reason` by their codes: an `Admission`, then the reasons of duplicates."""
+PORT_OF_REASON: Final = dict.fromkeys(DUPLICATE_REASONS, Verdict.DUPLICATE.port) | {
+    admission.reason: admission.verdict.port for admission in Admission if admission.verdict is not None
+}
+"""The port by which tuples of each reason leave."""
+
+
+def expiry_point(latest: int | float | None, period: int | float) -> int | float | None:
+    """Latest point - period: entries at or before it are dead. None when none can be.
+
+    None while the clock is unset, and when the point would lie below int64, where no expiry key is.
+    """
+    if latest is None:
+        return None
+    point = latest - period
+    return None if isinstance(point, int) and point < INT64_MIN else point
+
+
+def bucket_key(expiry: int | float, span: int | float) -> int:
+    """floor(expiry / span), as an int64 that is the same for no two quotients and never decreases in `expiry`.
+
+    A quotient of doubles may lie beyond int64. From 2**62 on, either way, bucket keys count representable doubles
+    instead of integers; there are few enough for all of them, infinity (a quotient that overflowed) included.
+    """
+    if isinstance(expiry, int) and isinstance(span, int):
+        return max(INT64_MIN, expiry // span)
+    quotient = expiry / span
+    if abs(quotient) < FAR_QUOTIENT:
+        return math.floor(quotient)
+    (bits,) = struct.unpack("<q", struct.pack("<d", abs(quotient)))
+    far: int = bits - FAR_BITS
+    return far if quotient > 0 else -far
+
+
+def first_live_bucket(latest: int | float | None, period: int | float, span: int | float) -> int | None:
+    """Buckets with a key below it are wholly past the expiry point; None when no bucket is.
+
+    It is the bucket of the expiry point itself: for ints (b + 1) * span <= point says the same, and for floats it
+    keeps, by `bucket_key` never decreasing, every bucket an unexpired tuple can fall into.
+    """
+    point = expiry_point(latest, period)
+    return None if point is None else bucket_key(point, span)

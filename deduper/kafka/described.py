@@ -1,0 +1,80 @@
+"""PURE. A Kafka cluster as its brokers describe it: `kafka.preflight` asks, `kafka.preflight_rules` judges.
+
+An answer that is missing is None, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a look at one bootstrap server found. `lasts`: no waiting mends the error."""
+
+    address: str
+    error: str = ""
+    lasts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that was asked for. `rights` and `settings` are None when the cluster would not tell them."""
+
+    name: str
+    is_there: bool = True
+    is_denied: bool = False
+    replicas: tuple[int, ...] = ()
+    in_sync: tuple[int, ...] = ()
+    rights: frozenset[str] | None = None
+    settings: Mapping[str, str] | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many."""
+        return len(self.replicas)
+
+    def number(self, name: str) -> int | None:
+        """A setting that is a number; None when it is not known."""
+        value = None if self.settings is None else self.settings.get(name)
+        try:
+            return None if value is None else int(value)
+        except ValueError:
+            return None
+
+    def text(self, name: str) -> str | None:
+        """A setting; None when it is not known."""
+        return None if self.settings is None else self.settings.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What was found by one way of connecting.
+
+    `refusal`: why the login was refused. `silence`: why no question was answered, which may pass. `unseen`: why only
+    Spark can ask. `groups` has the rights on each group that was asked for, `transactions` what refused a transactional
+    id: None for none.
+    """
+
+    servers: tuple[Server, ...] = ()
+    refusal: str = ""
+    silence: str = ""
+    unseen: str = ""
+    cluster_id: str | None = None
+    brokers: int = 0
+    names: frozenset[str] = frozenset()
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    groups: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+    settings: Mapping[str, str] | None = None
+    transactions: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether one of the servers answers."""
+        return any(not server.error for server in self.servers)
+
+    def number(self, name: str) -> int | None:
+        """A broker's setting that is a number; None when it is not known."""
+        value = None if self.settings is None else self.settings.get(name)
+        return int(value) if value is not None and value.lstrip("-").isdecimal() else None

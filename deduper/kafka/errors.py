@@ -1,0 +1,85 @@
+"""What can go wrong between the job and a Kafka cluster, and what the operator does.
+
+What each of librdkafka's errors becomes stands in `kafka.error_actions`: this module knows no client, so that a
+configuration can be checked without one.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from deduper.errors import DeduperError, ExitCode
+
+CLIENT_MISSING = "Kafka's client is not installed"
+INSTALL_CLIENT = "in the clone, pip install -e '.[kafka]'"
+
+
+def is_client_installed() -> bool:
+    """Whether Kafka's client is there (extra `kafka`); it is not imported, as that loads librdkafka."""
+    return find_spec("confluent_kafka") is not None
+
+
+class KafkaSinkError(DeduperError):
+    """Root of these errors. The operator: read the message; what was not published is published at the next start."""
+
+
+class BrokerUnavailableError(KafkaSinkError):
+    """The cluster did not do within the deadline what it was asked for.
+
+    The operator: bring the brokers back (the message says what was waited for), then start the job again: it goes on
+    with the window it could not publish.
+    """
+
+
+class ProducerFencedError(KafkaSinkError):
+    """Another producer with the same transactional id has begun after this one: nothing of ours becomes visible.
+
+    The caller looks at the epochs: under a higher one this process must stop; otherwise it publishes again, and fences
+    the other. The operator: nothing; if it repeats, two jobs of the same name work on copies of one store: stop one.
+    """
+
+    exit_code = ExitCode.FENCED
+
+
+class KafkaDeniedError(KafkaSinkError):
+    """The cluster does not let this user in, or not do what publishing needs.
+
+    The operator: grant what the message names, or correct the credentials; then start the job again.
+    """
+
+
+class TopicMissingError(KafkaSinkError):
+    """The topic of a sink does not exist; it is never made silently, with whatever the broker's defaults are.
+
+    The operator: create it, or correct `sinks.<port>.topic`; then start the job again.
+    """
+
+
+class RecordRefusedError(KafkaSinkError):
+    """The topic does not take a record or the offset as it is: too large, a timestamp it forbids, a broken policy.
+
+    The operator: change the topic's setting that the message names, then start the job again; nothing is left out.
+    """
+
+
+class TransactionTooLongError(ProducerFencedError):
+    """A transaction was open for longer than `transaction.timeout.ms`: the broker aborted it and fenced its producer.
+
+    The cluster says no more than that the producer is fenced, so the caller looks at the epochs first. Under the
+    highest one it may call again, a few times: the process may only have slept.
+
+    The operator: raise `kafka.transaction.timeout.ms` (and the broker's `transaction.max.timeout.ms`), or make windows
+    smaller; then start the job again.
+    """
+
+    exit_code = ExitCode.FAILED
+
+
+class PublicationUnknownError(KafkaSinkError):
+    """Whether a window was published cannot be known any more: the cluster has forgotten.
+
+    The operator: look for the window's records in the topic (header `dedup-window`) with a read_committed consumer,
+    then start once with `--unpublished publish` (send it again) or `--unpublished skip` (take it as published).
+    """
+
+    exit_code = ExitCode.INTEGRITY

@@ -1,0 +1,246 @@
+"""Which offsets of which topic partitions a batch holds, and which of them are new to the store. PURE.
+
+Spark writes the end of every batch into its checkpoint, as `{"topic": {"0": 23, …}, …}`; its beginning is the end of
+the batch before. What the store has judged stands in its last commit record: for each topic partition the topic's id
+and the offset up to which it was judged (`Ends`). A batch is held against that and against what the cluster holds
+(`Held`), never against Spark's beginnings:
+
+    batch        [ start ........... end )
+    judged     .......... end )                      overlap: trimmed to what is new
+    judged   .. end )                                gap: read from where the judged ends, whatever Spark thinks
+    judged   ............................ end )      nothing is new: skipped
+    held            [ first .. last )                between judged and first: lost
+
+Offsets are positions in a topic partition, half open. They need not all have a record: transactions leave marks among
+them, compaction leaves holes. So a loss is reported in offsets, never in records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bucket_store.log.records import LogState
+
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+
+ENDS = "kafka.ends"
+"""Where a commit record keeps how far each topic partition was judged: in its `extra`."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic; ordered as the source is."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Offsets = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Up to where a topic partition was judged, and of which topic of that name: a recreated one has another id.
+
+    `is_gone`: the topic was not there any more when it was looked for last, and that was told.
+    """
+
+    topic_id: str
+    offset: int
+    is_gone: bool = False
+
+
+Ends = dict[TopicPartition, End]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the cluster holds at one moment: the id of each topic, and of each partition the offsets [earliest, latest).
+
+    What is not there is left out. `latest` is as far as can be read: before the first open transaction.
+    """
+
+    topic_ids: Mapping[str, str]
+    earliest: Mapping[TopicPartition, int]
+    latest: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """What a window takes from one topic partition: the offsets [start, end)."""
+
+    place: TopicPartition
+    topic_id: str
+    start: int
+    end: int
+
+    def digest(self, cluster_id: str) -> bytes:
+        """16 bytes that tell this range from all others, for as long as the store lives."""
+        parts = (cluster_id, self.topic_id, self.place.topic, self.place.partition, self.start, self.end)
+        return hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Offsets [start, end) of a topic partition that cannot be judged any more, and why.
+
+    Where `end` is `start`, nobody knows how many there were.
+    """
+
+    place: TopicPartition
+    start: int
+    end: int
+    why: str
+
+    def __str__(self) -> str:
+        if self.start == self.end:
+            return f"{self.place}, from offset {self.start} on: {self.why}"
+        number = self.end - self.start
+        return f"{self.place}: {number:,} offset{'s'[: number > 1]}, from {self.start} to {self.end - 1}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewOffsets:
+    """What of a batch the store has not judged: its ranges in the order of the source, and what is lost before them.
+
+    `ends` is how far each topic partition is judged, or lost, after them.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    losses: tuple[Loss, ...]
+    ends: Ends
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Spark's JSON of offsets.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        parsed = json.loads(text)
+    except RecursionError:
+        raise ValueError("brackets in brackets without end") from None
+    if not isinstance(parsed, dict):
+        raise ValueError(f"no object of topics: {text[:100]!r}")
+    offsets: Offsets = {}
+    for topic, partitions in parsed.items():
+        if not isinstance(partitions, dict):
+            raise ValueError(f"topic {topic}: no object of partitions")
+        for partition, offset in partitions.items():
+            if not isinstance(offset, int) or isinstance(offset, bool) or not _PARTITION.fullmatch(partition):
+                raise ValueError(f"topic {topic}, partition {partition}: {offset!r} is no offset")
+            offsets[TopicPartition(topic, int(partition))] = offset
+    return offsets
+
+
+def write_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """Spark's JSON of these offsets, topics and partitions in order."""
+    topics: dict[str, dict[str, int]] = {}
+    for place in sorted(offsets):
+        topics.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+    return json.dumps(topics)
+
+
+_GONE = "the topic is gone, and what may have followed with it"
+_MADE_ANEW = "the topic was deleted and recreated; what followed in the old one is unknown"
+_AGED_OUT = "older than what the broker still keeps"
+_CUT_OFF = "the broker has lost what it had acknowledged"
+
+
+def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
+    """From where each topic partition is to be judged on, when the cluster holds this; and what was lost on the way.
+
+    Applied again to its own result it finds nothing more. A topic that was recreated begins at its earliest offsets.
+    """
+    ends = dict(judged)
+    losses: list[Loss] = []
+    for place, known in sorted(judged.items()):
+        topic_id = held.topic_ids.get(place.topic)
+        if topic_id is None:
+            if not known.is_gone:
+                losses.append(Loss(place, known.offset, known.offset, _GONE))
+            ends[place] = replace(known, is_gone=True)
+        elif topic_id != known.topic_id:
+            if not known.is_gone:
+                losses.append(Loss(place, known.offset, known.offset, _MADE_ANEW))
+            # The new one may have fewer partitions, and one that is not new to us must not begin where Spark thinks.
+            del ends[place]
+            for other, first in held.earliest.items():
+                if other.topic == place.topic and (other not in ends or ends[other].topic_id != topic_id):
+                    ends[other] = End(topic_id, first)
+        elif place in held.earliest and place in held.latest:
+            first, last = held.earliest[place], held.latest[place]
+            if known.offset < first:
+                losses.append(Loss(place, known.offset, first, _AGED_OUT))
+            elif known.offset > last:
+                losses.append(Loss(place, last, known.offset, _CUT_OFF))
+            ends[place] = End(topic_id, max(first, min(known.offset, last)))
+    return ends, tuple(losses)
+
+
+def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOffsets:
+    """What of a batch the store has not judged; Spark says that it goes from `start` to `end`.
+
+    Its beginning counts only for partitions that the store knows nothing of, and one that is not in `start` either was
+    found after the batch before and begins at its earliest offset. A job that may lose nothing stops when there are
+    losses.
+    """
+    ends, reported = after_losses(judged, held)
+    losses = list(reported)
+    ranges: list[OffsetRange] = []
+    for place in sorted(end):
+        topic_id = held.topic_ids.get(place.topic)
+        if topic_id is None or place not in held.earliest or place not in held.latest:
+            if place not in ends and start.get(place, 0) < end[place]:
+                losses.append(Loss(place, start.get(place, 0), end[place], _GONE))
+            continue
+        first, last = held.earliest[place], held.latest[place]
+        if place in ends:
+            begin = ends[place].offset
+        else:
+            begin = start.get(place, first)
+            if begin > last:
+                losses.append(Loss(place, begin, begin, _MADE_ANEW))
+                begin = first
+            elif begin < first:
+                losses.append(Loss(place, begin, first, _AGED_OUT))
+                begin = first
+        # Spark may have looked when the topic was another one, with more in it.
+        past = min(end[place], last)
+        if begin < past:
+            ranges.append(OffsetRange(place, topic_id, begin, past))
+        # A batch without anything new moves no end back, and a loss is reported once.
+        ends[place] = End(topic_id, max(begin, past))
+    return NewOffsets(tuple(ranges), tuple(losses), ends)
+
+
+def ends_to_wire(ends: Ends) -> list[Any]:
+    """The form in a commit record: [[topic, topic id, is gone, [[partition, offset]]]], in order."""
+    wire: dict[tuple[str, str, bool], list[list[int]]] = {}
+    for place in sorted(ends):
+        end = ends[place]
+        wire.setdefault((place.topic, end.topic_id, end.is_gone), []).append([place.partition, end.offset])
+    return [[topic, topic_id, is_gone, partitions] for (topic, topic_id, is_gone), partitions in wire.items()]
+
+
+def ends_from_wire(wire: Iterable[Any]) -> Ends:
+    """The inverse of `ends_to_wire`."""
+    return {
+        TopicPartition(topic, partition): End(topic_id, offset, is_gone)
+        for topic, topic_id, is_gone, partitions in wire
+        for partition, offset in partitions
+    }
+
+
+def judged_ends(state: LogState) -> Ends:
+    """How far each topic partition was judged, says the log."""
+    return ends_from_wire(state.extra.get(ENDS, ()))

@@ -1,0 +1,71 @@
+"""Kafka's part in a failure of Spark: may it pass, or must a person act? PURE.
+
+Spark's connector uses Kafka's Java client, and this process gets only the text of a Java exception with its causes. The
+twin of `kafka.error_actions`, which has the errors of librdkafka.
+"""
+
+from __future__ import annotations
+
+import re
+
+from deduper.kafka.errors import KafkaDeniedError, KafkaSinkError, RecordRefusedError
+from deduper.spark.failures import innermost_cause, whole_text
+
+_OF_KAFKA = re.compile(r"\borg\.apache\.kafka\.(?:\w+\.)*(\w+Exception)\b")
+# Spark's own words for a consumer that was given nothing within `kafkaConsumer.pollTimeoutMs`.
+_POLLED_FOR_NOTHING = re.compile(r"TimeoutException: Cannot fetch record for offset")
+
+_PASSING = {
+    "BootstrapResolutionException",
+    "BrokerNotAvailableException",
+    "ConcurrentTransactionsException",
+    "ConfigException",  # Raised for a name that cannot be resolved at the moment, too: the brokers are asked next.
+    "CoordinatorLoadInProgressException",
+    "CoordinatorNotAvailableException",
+    "DisconnectException",
+    "FencedLeaderEpochException",
+    "InvalidReplicationFactorException",
+    "KafkaStorageException",
+    "LeaderNotAvailableException",
+    "NetworkException",
+    "NotCoordinatorException",
+    "NotControllerException",
+    "NotEnoughReplicasAfterAppendException",
+    "NotEnoughReplicasException",
+    "NotLeaderOrFollowerException",
+    "OffsetNotAvailableException",
+    "ReplicaNotAvailableException",
+    "TimeoutException",
+    "UnknownLeaderEpochException",
+    "UnknownTopicOrPartitionException",
+    "UnstableOffsetCommitException",
+}
+_DENIED = re.compile(r"\w*(?:Authorization|Authentication)Exception")
+_TOO_LARGE = {"RecordTooLargeException", "RecordBatchTooLargeException"}
+_REFUSED = {"InvalidTimestampException", "InvalidRecordException", "PolicyViolationException"}
+_LASTING = _TOO_LARGE | _REFUSED | {"InvalidTopicException", "UnsupportedVersionException", "OffsetOutOfRangeException"}
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether brokers that are down, slow or restarting explain it, so that the same may be tried again."""
+    text = whole_text(error)
+    names = set(_OF_KAFKA.findall(text))
+    if names & _LASTING or any(_DENIED.fullmatch(name) for name in names):
+        return False
+    return bool(names & _PASSING) or _POLLED_FOR_NOTHING.search(text) is not None
+
+
+def lasting_error(error: BaseException, subject: str) -> KafkaSinkError | None:
+    """The error for the operator when a write can never succeed; None when the cause is open."""
+    names = set(_OF_KAFKA.findall(whole_text(error)))
+    said = innermost_cause(error)
+    if names & _TOO_LARGE:
+        return RecordRefusedError(
+            f"{subject}: {said}; a record is larger than it may be: raise the topic's max.message.bytes, and the "
+            "sink's kafka.max.request.size (the headers that deduper adds make a record about 200 bytes larger)"
+        )
+    if names & _REFUSED:
+        return RecordRefusedError(f"{subject}: {said}; change the topic's setting that forbids it")
+    if any(_DENIED.fullmatch(name) for name in names):
+        return KafkaDeniedError(f"{subject}: not allowed: {said}; it needs a valid login, and Write on the topic")
+    return None

@@ -1,0 +1,75 @@
+"""A thread that requests the end offsets of the source from the brokers, for the lag in the metrics.
+
+No window waits for it. While brokers are down, the page keeps the last known lag and its time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+from bucket_store.log.commit_log import CommitLog
+from deduper.config.kafka import KafkaSource
+from deduper.kafka.cluster import LatestOffsets
+from deduper.kafka.offsets import judged_ends
+from deduper.service.metrics import JobMetrics
+
+logger = logging.getLogger(__name__)
+
+_ASK_EVERY_S = 10.0
+_ASK_AT_MOST_EVERY_S = 1.0
+_END_S = 2.0
+
+
+@contextlib.contextmanager
+def watched_source(source: KafkaSource, metrics: JobMetrics, log: CommitLog) -> Iterator[Callable[[], None]]:
+    """Gives a function to call after a window: the offsets are requested soon after it, and every ten seconds."""
+    watch = _SourceWatch(source, metrics, log)
+    watch.start()
+    try:
+        yield watch.soon
+    finally:
+        watch.end()
+
+
+class _SourceWatch(threading.Thread):
+    """Requests offsets, without a timeout, and reports them to the metrics. A daemon: it ends with the process."""
+
+    def __init__(self, source: KafkaSource, metrics: JobMetrics, log: CommitLog) -> None:
+        super().__init__(name="metrics: source", daemon=True)
+        self._source = source
+        self._metrics = metrics
+        self._log = log
+        self._wanted = threading.Event()
+        self._ending = threading.Event()
+
+    def soon(self) -> None:
+        """Request the offsets soon. Never waits."""
+        self._wanted.set()
+
+    def end(self) -> None:
+        """End the thread; a pending request is abandoned."""
+        self._ending.set()
+        self._wanted.set()
+        self.join(_END_S)
+
+    def run(self) -> None:
+        """The thread."""
+        try:
+            latest = LatestOffsets(self._source)
+        except Exception as exc:  # noqa: BLE001  the job says what is wrong with its options
+            self._metrics.broke(exc)
+            return
+        while not self._ending.is_set():
+            self._wanted.clear()
+            try:
+                places = judged_ends(self._log.state)
+                if places:
+                    self._metrics.source_ends(latest.ask(places))
+            except Exception as exc:  # noqa: BLE001  brokers that are down are the job's to report
+                logger.debug("the source's ends are not known: %s", exc)
+                self._metrics.failed("source_lag")
+            self._ending.wait(_ASK_AT_MOST_EVERY_S)
+            self._wanted.wait(_ASK_EVERY_S)

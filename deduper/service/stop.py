@@ -1,0 +1,82 @@
+"""Requests to stop a job before its source ends: a signal, a limit, another owner. One flag, set once, with its reason.
+
+SIGTERM and SIGINT request a stop: the current window is finished first. A second signal ends the process at once, which
+is as safe as a power cut. While Spark starts there is no window to finish, and the first signal ends the process: at
+once, because a call into the JVM may catch an exception on its way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stop:
+    """Whether the job is to stop, and why. Safe for all threads."""
+
+    def __init__(self) -> None:
+        self._flag = threading.Event()
+        self._signals = 0
+        self.reason = "drained"
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether a stop was requested."""
+        return self._flag.is_set()
+
+    @property
+    def is_by_signal(self) -> bool:
+        """Whether a signal has arrived, even after another reason."""
+        return self._signals > 0
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until a stop is requested; whether one is."""
+        return self._flag.wait(seconds)
+
+    def ask(self, reason: str) -> None:
+        """Request a stop; the first reason counts."""
+        if not self._flag.is_set():
+            self.reason = reason
+            self._flag.set()
+
+    def end_at_once(self, clean_up: Callable[[], None]) -> None:
+        """Until `listen`, a signal ends the process, after `clean_up`. In the main thread only, as `listen`."""
+
+        def end(number: int, _: FrameType | None) -> None:
+            clean_up()
+            os._exit(128 + number)
+
+        for number in _SIGNALS:
+            signal.signal(number, end)
+
+    def listen(self) -> None:
+        """From here on a signal requests a stop. In the main thread only; `restoring_handlers` undoes it."""
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(128 + number)
+        logger.warning("%s: finishing the window at hand, then stopping", signal.Signals(number).name)
+        self.ask("signal")
+
+
+@contextlib.contextmanager
+def restoring_handlers() -> Iterator[None]:
+    """Restore the signal handlers that this block or PySpark replaces. Main thread only."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,123 @@
+"""PURE. What the files and folders of the ports are called, staged and published, and what their names say.
+
+A staged file lies in `<home>/_staging/<window>-<epoch>-<attempt>/…`, a published one in its port's directory as
+`<store id, 8 digits>-<window>-<number>.<ending>`. Beside it lies the port's mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bucket_store.log.records import OutputFile
+from deduper.config.model import Config
+
+STAGING = "_staging"
+PUBLISHED = "_published"
+"""The name of the mark beside a file port's files; the store's own is called `published`."""
+_EXTENSIONS = {"parquet": ".parquet", "json": ".json", "csv": ".csv"}
+_FOLDER = re.compile(r"(\d{12,})-(\d{6,})-(\d{3,})")
+_FINAL = re.compile(r"([0-9a-f]{8})-(\d{12,})-(\d{4,})(\.[a-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which judging of which window, as it stands in the names of staged files and pieces."""
+
+    window: int
+    epoch: int
+    attempt: int
+
+    @property
+    def folder(self) -> str:
+        """The name of the attempt's folder in any `_staging`."""
+        return f"{self.window:012d}-{self.epoch:06d}-{self.attempt:03d}"
+
+    @classmethod
+    def of_folder(cls, name: str) -> Attempt | None:
+        """The attempt whose folder has this name; None when it is no attempt's."""
+        found = _FOLDER.fullmatch(name)
+        return None if found is None else cls(*map(int, found.groups()))
+
+
+@dataclass(frozen=True, slots=True)
+class FinalName:
+    """What the name of a published file says; `store` is the beginning of the store's id."""
+
+    store: str
+    window: int
+    number: int
+    extension: str
+
+    @classmethod
+    def of(cls, name: str) -> FinalName | None:
+        """What this name says; None when no published file is called so."""
+        found = _FINAL.fullmatch(name)
+        return None if found is None else cls(found[1], int(found[2]), int(found[3]), found[4])
+
+
+def final_name(store_id: str, attempt: Attempt, number: int, sink_format: str) -> str:
+    """The name a staged file is published under: unique to the store and the window, and in their order."""
+    return f"{store_id[:8]}-{attempt.window:012d}-{number:04d}{_EXTENSIONS[sink_format]}"
+
+
+_TOPIC = re.compile(
+    r"kafka:(?P<topic>[a-zA-Z0-9._-]+)\?(?:job=(?P<job>[a-z0-9][a-z0-9._-]*)&)?slots=(?P<slots>\d+(?:,\d+)*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlace:
+    """Where the rows of a staged file go that is never published as a file: a topic, by these writers.
+
+    `job` is the name in their transactional ids, and None when they are sent at least once, without transactions. It is
+    the name the job had when the window was committed: under another nobody would know whether it was published.
+    """
+
+    topic: str
+    slots: tuple[int, ...]
+    job: str | None = None
+
+    def __str__(self) -> str:
+        job = "" if self.job is None else f"job={self.job}&"
+        return f"kafka:{self.topic}?{job}slots={','.join(map(str, self.slots))}"
+
+    @classmethod
+    def of(cls, final: str) -> TopicPlace | None:
+        """What the final name in a commit record says; None when it is a file's."""
+        found = _TOPIC.fullmatch(final)
+        return None if found is None else cls(found["topic"], tuple(map(int, found["slots"].split(","))), found["job"])
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """A window's outputs by kind: files to publish, and staged rows to send, each with its topic and writers."""
+
+    files: tuple[OutputFile, ...]
+    topics: tuple[tuple[OutputFile, TopicPlace], ...]
+
+
+def topic_of(output: OutputFile) -> TopicPlace | None:
+    """The topic and writers of an output's rows; None for an output that is published as a file."""
+    return TopicPlace.of(output.final)
+
+
+def outputs_of(outputs: Iterable[OutputFile]) -> Outputs:
+    """The outputs of a commit record by kind, each kind in the record's order."""
+    placed = [(output, topic_of(output)) for output in outputs]
+    return Outputs(
+        tuple(output for output, place in placed if place is None),
+        tuple((output, place) for output, place in placed if place is not None),
+    )
+
+
+def staging_homes(config: Config) -> list[Path]:
+    """Every directory that may have a `_staging`: those of the file ports, and the store's."""
+    return sorted({sink.path for sink in config.file_ports.values()} | {config.store.path})
+
+
+def is_data_file(name: str) -> bool:
+    """Whether readers of a port's directory take a file of this name for rows: not with a dot or underscore first."""
+    return not name.startswith((".", "_"))

@@ -1,0 +1,32 @@
+"""The way out to topics: where a job has ports that are topics, they are opened here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bucket_store.log.commit_log import CommitLog
+from deduper.config.model import Config
+from deduper.sinks.publish_state import OnUnknown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from deduper.sinks.topics import KafkaPorts
+
+
+def open_topics(
+    config: Config,
+    log: CommitLog,
+    session: Callable[[], SparkSession],
+    unpublished: OnUnknown,
+    is_stopping: Callable[[], bool],
+) -> contextlib.AbstractContextManager[KafkaPorts | None]:
+    """The ports that are topics; None for a job without any. `unpublished`: see `deduper run --unpublished`."""
+    if not config.topic_ports:
+        return contextlib.nullcontext()
+    # Not everybody has Kafka's client.
+    from deduper.sinks.topics import KafkaPorts
+
+    return contextlib.closing(KafkaPorts(config, log, session, unpublished, is_stopping))

@@ -1,0 +1,122 @@
+"""How far a slot has published: the committed offset of the slot's consumer group.
+
+`publish_state` says what it means. Two things can stand between the question and its answer. A transaction that is
+still open, of a predecessor about to move the offset: the coordinator answers only when it is decided. And time: the
+cluster forgets the offset of a group that has been idle for `offsets.retention.minutes`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+
+from deduper.kafka.calls import STEP_S, Calls
+from deduper.kafka.client import QUIET
+from deduper.kafka.error_actions import error_of, lasting_error
+from deduper.kafka.retry import RetryDeadline
+from deduper.sinks.publish_state import Position
+from deduper.sinks.topic_sink import TransactionalSink
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_OFFSETS_RETENTION_S = 7 * 86400.0
+_RETENTION_MARGIN_S = 3600.0
+_UNDECIDED = (
+    "the coordinator answers, but an open transaction is yet to decide this slot's offset; the brokers end it within "
+    'transaction.timeout.ms, unless they have forgotten it: see "hanging transaction" in docs/kafka.md'
+)
+
+
+def look(
+    sink: TransactionalSink, name: str, calls: Calls, retry: RetryDeadline, subject: str
+) -> tuple[Position | None, Any]:
+    """The last window that the slot of this name has published, None when the cluster has no offset; and its group.
+
+    The group is an argument of `send_offsets_to_transaction`. The offset is never that of a transaction which
+    is still open.
+
+    Raises:
+        IntegrityError: somebody else has committed an offset to this group.
+        What `Calls.again` raises.
+    """
+    options = {
+        **sink.client,
+        "group.id": name,
+        # Makes the coordinator answer only when no transaction is about to move the offset.
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "error_cb": calls.remember,
+    }
+    consumer = Consumer(options, logger=QUIET)
+
+    def ask() -> TopicPartition:
+        # The coordinator's refusal comes as an event; the call itself would only run out of time.
+        event = consumer.poll(0)
+        refusal = None if event is None else event.error()
+        if refusal is not None and lasting_error(refusal, subject) is not None:
+            raise KafkaException(refusal)
+        try:
+            return _committed(consumer, sink.topic)
+        except KafkaException as exc:
+            if error_of(exc).code() == KafkaError._TIMED_OUT and _is_undecided(options, sink.topic):
+                raise KafkaException(KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, _UNDECIDED)) from exc
+            raise
+
+    try:
+        found = calls.again(ask, "the group's coordinator", retry)
+        group = consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+    if found.offset < 0:
+        return None, group
+    return Position.of(found.offset, found.metadata or "", f"{subject}: group {name}"), group
+
+
+def _committed(consumer: Consumer, topic: str) -> TopicPartition:
+    (found,) = consumer.committed([TopicPartition(topic, 0)], STEP_S)
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return found
+
+
+def _is_undecided(options: Mapping[str, Any], topic: str) -> bool:
+    """Whether the coordinator gives an offset to a client that does not wait for transactions.
+
+    A client that waits asks again by itself while one is open, and then reports no more than a timeout.
+    """
+    consumer = Consumer({**options, "isolation.level": "read_uncommitted"}, logger=QUIET)
+    try:
+        _committed(consumer, topic)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
+
+
+def may_be_forgotten(sink: TransactionalSink, age_s: float) -> bool:
+    """Whether an offset that was committed right after a window of this age may have expired by now."""
+    if age_s < _RETENTION_MARGIN_S:
+        return False
+    retention_s = sink.settings.offsets_retention_s
+    if retention_s is None:
+        retention_s = offsets_retention_s(sink.client) or DEFAULT_OFFSETS_RETENTION_S
+    return age_s > retention_s - _RETENTION_MARGIN_S
+
+
+def offsets_retention_s(client: Mapping[str, str]) -> float | None:
+    """How long the cluster keeps the offsets of an idle group; None when it does not say or may not be asked."""
+    admin = AdminClient(dict(client), logger=QUIET)
+    try:
+        broker = next(iter(admin.list_topics(timeout=STEP_S).brokers))
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+        (answer,) = admin.describe_configs([resource], request_timeout=STEP_S).values()
+        return float(answer.result(STEP_S)["offsets.retention.minutes"].value) * 60
+    except (KafkaException, StopIteration, KeyError, TimeoutError) as exc:
+        logger.info("offsets.retention.minutes cannot be read, 7 days are assumed: %s", exc)
+        return None

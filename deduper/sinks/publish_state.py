@@ -1,0 +1,120 @@
+"""Has a slot of a window been published? What the group's committed offset says, and what it can say no more. PURE.
+
+A slot is one writer of one port. Its consumer group holds one committed offset, for partition 0 of the port's topic:
+
+    offset     the greatest published window + 1
+    metadata   "1 <window>:<checksum> <window>:<checksum> ..."
+
+1. `1`: the version; any other is refused.
+2. The last `REMEMBERED` windows this slot has published, newest first, each with the checksum of its commit record in
+   16 hexadecimal digits. Windows in which the slot had no rows are left out.
+
+More than the newest is kept for two cases in which windows are asked for that lie further back. After a power cut
+several windows may be without their mark, because marks are not synced. And a store that was restored from a backup
+numbers its windows again from where it stands: they carry the numbers of published windows but hold other rows, and to
+take them as published would lose them without a word. 64 entries are at most 2 KB, half of what brokers take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+
+from deduper.errors import IntegrityError
+
+REMEMBERED = 64
+_FORM = re.compile(r"1( \d+:[0-9a-f]{16})+")
+
+
+class OnUnknown(Enum):
+    """What is done with a window of which nobody knows any more whether it was published."""
+
+    REFUSE = "refuse"
+    PUBLISH = "publish"
+    SKIP = "skip"
+
+
+class PublishDecision(Enum):
+    """What is to be done with a slot of a window."""
+
+    PUBLISH = "publish"
+    PUBLISHED = "published"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a slot has published. `checksums` maps windows to checksums of their records; the newest is `last`."""
+
+    last: int
+    checksums: Mapping[int, int]
+
+    @classmethod
+    def of(cls, offset: int, metadata: str, where: str) -> Position:
+        """What an offset and its metadata say.
+
+        Raises:
+            IntegrityError: they were not written by a publisher of this or an earlier version.
+        """
+        found = _FORM.fullmatch(metadata)
+        pairs = [entry.split(":") for entry in metadata.split()[1:]] if found else []
+        checksums = {int(window): int(checksum, 16) for window, checksum in pairs}
+        if not checksums or max(checksums) != offset - 1:
+            raise IntegrityError(
+                f"{where}: the committed offset {offset} with metadata {metadata[:80]!r} is not one that deduper of "
+                "this version has written; somebody else commits to this group, or a later version did"
+            )
+        return cls(offset - 1, MappingProxyType(checksums))
+
+    @property
+    def offset(self) -> int:
+        """What is committed to the group."""
+        return self.last + 1
+
+    @property
+    def metadata(self) -> str:
+        """What is committed with the offset."""
+        newest_first = sorted(self.checksums.items(), reverse=True)
+        return " ".join(["1", *(f"{window}:{checksum:016x}" for window, checksum in newest_first)])
+
+
+def after(position: Position | None, window: int, checksum: int) -> Position:
+    """The position once a window is published as well; it never goes back."""
+    known = {} if position is None else dict(position.checksums)
+    known[window] = checksum
+    kept = sorted(known, reverse=True)[:REMEMBERED]
+    return Position(max(known), MappingProxyType({number: known[number] for number in kept}))
+
+
+def decision(
+    position: Position | None, window: int, checksum: int, *, may_be_forgotten: bool, where: str
+) -> PublishDecision:
+    """Whether a slot of a window is to be published.
+
+    `may_be_forgotten`: the window was committed so long ago that the group's offset may have been published and have
+    expired since; it matters only when there is no offset.
+
+    Raises:
+        IntegrityError: under this number another record was published, or later windows were but this was not.
+    """
+    if position is None:
+        return PublishDecision.UNKNOWN if may_be_forgotten else PublishDecision.PUBLISH
+    if window > position.last:
+        return PublishDecision.PUBLISH
+    published = position.checksums.get(window)
+    if published == checksum:
+        return PublishDecision.PUBLISHED
+    if published is not None:
+        raise IntegrityError(
+            f"{where}: window {window} was published from the record with checksum {published:016x}, the log has "
+            f"{checksum:016x}: the store was restored or replaced under the same name; use another name for the job"
+        )
+    if window > min(position.checksums):
+        raise IntegrityError(
+            f"{where}: window {window} has rows for this slot, but it was passed over when window {position.last} was "
+            "published: the store was restored or replaced under the same name; use another name for the job"
+        )
+    return PublishDecision.UNKNOWN

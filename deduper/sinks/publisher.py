@@ -1,0 +1,151 @@
+"""Publishes the committed windows of one port to its Kafka topic: its slots side by side, each as one transaction.
+
+`sinks.slot` has the protocol, docs/kafka.md argues it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from deduper.config.kafka_options import librdkafka_options
+from deduper.errors import IntegrityError, StopRequested
+from deduper.kafka.errors import ProducerFencedError, PublicationUnknownError
+from deduper.kafka.retry import ThrottledLog
+from deduper.sinks.publish_state import OnUnknown
+from deduper.sinks.slot import CommittedWindow, Slot
+from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What became of a window: rows sent by slot; slots that had been published before; seconds."""
+
+    sent: Mapping[int, int]
+    already: tuple[int, ...]
+    seconds: float
+
+
+class Publishing:
+    """The slots of one window and one port that are being published."""
+
+    def __init__(self, slots: Mapping[int, Future[int | None]]) -> None:
+        self._slots = slots
+        self._began = time.monotonic()
+
+    def error(self) -> BaseException | None:
+        """Wait for all of them, whatever becomes of each; of several errors the gravest, with the others as notes."""
+        errors = [error for slot in self._slots.values() if (error := slot.exception()) is not None]
+        return gravest(errors) if errors else None
+
+    def wait(self) -> Publication:
+        """Wait for all of them, and raise what `error` gives."""
+        error = self.error()
+        if error is not None:
+            raise error
+        rows = {number: slot.result() for number, slot in self._slots.items()}
+        return Publication(
+            sent={number: count for number, count in rows.items() if count is not None},
+            already=tuple(number for number, count in rows.items() if count is None),
+            seconds=time.monotonic() - self._began,
+        )
+
+
+class KafkaPublisher:
+    """Publishes the windows of one port, in order: begins one, waits for it, begins the next. For one thread.
+
+    The slots are published on `pool`. Its threads should outlive the windows: Arrow and the C library keep memory for
+    every thread that has read rows, and hand it on only slowly once the thread is gone.
+
+    `keep_order`: rows without a key go to one and the same partition as long as their slot is the same, so that they
+    too stay in order; otherwise another one each window, which spreads them. Rows with a key go where Kafka's Java
+    client sends them (murmur2), whatever the slot.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        store_id: str,
+        port: str,
+        topic: str,
+        bootstrap_servers: str,
+        pool: Executor,
+        options: Mapping[str, str] | None = None,
+        keep_order: bool = False,
+        settings: PublisherSettings | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._pool = pool
+        self._sink = TransactionalSink(
+            job=job,
+            store_id=store_id,
+            port=port,
+            topic=topic,
+            client=librdkafka_options(bootstrap_servers, options or {}),
+            keep_order=keep_order,
+            settings=settings or PublisherSettings(),
+            is_stopping=is_stopping,
+        )
+        self._slots: dict[int, Slot] = {}
+
+    def begin(
+        self,
+        window: int,
+        record_checksum: int,
+        slots: Mapping[int, Sequence[Path]],
+        *,
+        age_s: float = 0.0,
+        unknown: OnUnknown = OnUnknown.REFUSE,
+    ) -> Publishing:
+        """Publish a committed window, unless it is published: after waiting it is. Safe to repeat after any crash.
+
+        `slots` is what the commit record says, never what today's settings would give: the staged files of each slot,
+        in order. Windows come in order. `age_s` is how long ago the window was committed, for the case that the cluster
+        has forgotten the slot's offset since; `unknown` is the operator's answer to that.
+
+        Raises, when it is waited for:
+            ProducerFencedError: look at the epochs; if this is still the highest, call again, a few times.
+            IntegrityError: another record was published under this number, or staged rows are damaged or gone.
+            PublicationUnknownError: see `unknown`.
+            KafkaSinkError: what a person must do, or a deadline that has passed.
+            StopRequested: a stop was asked for while it waited for the brokers.
+        """
+        owners: dict[Path, set[int]] = {}
+        for slot, files in slots.items():
+            for file in files:
+                owners.setdefault(file, set()).add(slot)
+        work = CommittedWindow(window, record_checksum, slots, owners, age_s, unknown)
+        throttled = ThrottledLog()
+        numbers = sorted(number for number, files in slots.items() if files)
+        for number in numbers:
+            if number not in self._slots:
+                self._slots[number] = Slot(self._sink, number)
+        return Publishing(
+            {number: self._pool.submit(self._slots[number].publish, work, throttled) for number in numbers}
+        )
+
+    def close(self) -> None:
+        """Close the producers. The next owner aborts what they have not committed."""
+        for slot in self._slots.values():
+            slot.discard()
+        self._slots.clear()
+
+
+def gravest(errors: Sequence[BaseException]) -> BaseException:
+    """What is to be looked at first, with the others as notes: a fence, then an integrity error; a stop comes last."""
+    order = (ProducerFencedError, IntegrityError, PublicationUnknownError)
+
+    def rank(error: BaseException) -> int:
+        if isinstance(error, StopRequested):
+            return len(order) + 1
+        return next((number for number, kind in enumerate(order) if isinstance(error, kind)), len(order))
+
+    first = min(errors, key=rank)
+    for other in errors:
+        if other is not first:
+            first.add_note(f"and: {other}")
+    return first

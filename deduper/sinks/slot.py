@@ -1,0 +1,278 @@
+"""One writer slot of one port: a committed window's staged rows into a topic, exactly once, as one transaction.
+
+    1 init        init_transactions: no older producer of this slot can commit any more; what it left open is aborted
+    2 look        the slot's committed offset, above the window: it is published, nothing is sent
+    3 begin       when the first rows are at hand
+    4 send        every row in order, and wait until the brokers have all of them
+    5 offset      window + 1 and the record's checksum into the same transaction
+    6 commit      rows and offset become visible together, or neither
+
+2 after 1, and never before: a slow predecessor could commit between the look and the init, and the window would go out
+twice. Steps 1 and 2 are taken once for a producer, and again after every failure. Producers stay open between windows:
+while this one is not fenced, nobody else has moved the offset. docs/kafka.md argues the whole, crash by crash.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from confluent_kafka import KafkaException, Producer
+
+from bucket_store import failpoints
+from deduper.config.kafka_options import KafkaOptionsError
+from deduper.errors import IntegrityError
+from deduper.kafka.calls import STEP_S, Calls, HungError
+from deduper.kafka.client import QUIET
+from deduper.kafka.error_actions import (
+    ErrorAction,
+    action_of,
+    client_errors,
+    error_of,
+    lasting_error,
+    names_a_missing_topic,
+)
+from deduper.kafka.errors import (
+    ProducerFencedError,
+    PublicationUnknownError,
+    TopicMissingError,
+    TransactionTooLongError,
+)
+from deduper.kafka.retry import RetryDeadline, ThrottledLog
+from deduper.sinks.gc_pause import put_off
+from deduper.sinks.position import look, may_be_forgotten
+from deduper.sinks.publish_state import OnUnknown, Position, PublishDecision, after, decision
+from deduper.sinks.staged_records import Record, records_of_slot
+from deduper.sinks.topic_sink import TransactionalSink
+from deduper.sinks.transaction import OpenProducer
+
+logger = logging.getLogger(__name__)
+
+_TOPIC_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedWindow:
+    """One window as the commit record has it: the staged files of each slot, and the slots of each file.
+
+    `age_s` is how long ago it was committed; `unknown` is the operator's answer for the case that the cluster has
+    forgotten since whether it was published.
+    """
+
+    number: int
+    checksum: int
+    slots: Mapping[int, Sequence[Path]]
+    owners: Mapping[Path, set[int]]
+    age_s: float
+    unknown: OnUnknown
+
+    def records(self, slot: int) -> Iterator[list[Record]]:
+        """A slot's rows, in order."""
+        return chain.from_iterable(records_of_slot(file, slot, self.owners[file]) for file in self.slots[slot])
+
+
+@dataclass(slots=True)
+class Slot:
+    """One writer: its producer, and how far it has published. For one thread at a time."""
+
+    sink: TransactionalSink
+    number: int
+    name: str = field(init=False)
+    _calls: Calls = field(init=False)
+    _opened: OpenProducer | None = None
+
+    def __post_init__(self) -> None:
+        self.name = self.sink.transactional_id(self.number)
+        self._calls = Calls(self._serve)
+
+    def publish(self, work: CommittedWindow, throttled: ThrottledLog) -> int | None:
+        """Publish the slot's part of a window: rows sent, None when it was published before.
+
+        Raises: what `KafkaPublisher.begin` promises.
+        """
+        subject = f"port {self.sink.port}, topic {self.sink.topic}, window {work.number}, slot {self.number}"
+        retry = RetryDeadline(subject, self.sink.settings.deadline_s, throttled, is_stopping=self.sink.is_stopping)
+        while True:
+            try:
+                with client_errors():
+                    return self._attempt(work, retry, subject)
+            except KafkaException as exc:
+                try:
+                    reason = self._recover(exc, retry, subject)
+                except BaseException:
+                    self.discard()
+                    raise
+                retry.repeat(reason)
+            except HungError as exc:
+                # Whether the call has done its work, the next look tells; and the next init ends its transaction.
+                logger.warning(
+                    "%s: %s; goes on with another producer, gives up after %.0f s",
+                    subject,
+                    exc,
+                    self.sink.settings.deadline_s,
+                )
+                self.discard()
+                retry.repeat(str(exc))
+            except FileNotFoundError as exc:
+                self._give_back()
+                raise self._files_are_gone(work, retry, subject) from exc
+            except BaseException:
+                self._give_back()
+                raise
+
+    def discard(self) -> None:
+        """Drop the producer with everything it has not sent."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.producer.purge()
+
+    def _attempt(self, work: CommittedWindow, retry: RetryDeadline, subject: str) -> int | None:
+        if self._opened is not None:
+            self._serve()
+            if self._calls.last_words is not None:
+                # It has lost a connection since. Such a one tends to hang when it sends the offset, and another costs
+                # 0.1 s.
+                self.discard()
+        if self._opened is None:
+            self._opened = self._init(retry, subject)  # 1
+            failpoints.hit("kafka.initialised")
+        opened = self._opened
+        if not opened.looked:
+            opened.position, opened.group = look(self.sink, self.name, self._calls, retry, subject)  # 2
+            opened.looked = True
+        if self._is_published(opened.position, work, subject):
+            return None
+        sent = 0
+        spread = self.number if self.sink.keep_order else self.number + work.number
+        with put_off():
+            batches = work.records(self.number)
+            first = next(batches, [])
+            opened.begin()  # 3
+            failpoints.hit("kafka.begun")
+            for batch in chain([first], batches):
+                opened.send(batch, spread, retry, subject)  # 4
+                sent += len(batch)
+                failpoints.hit("kafka.part")
+        opened.flush(retry)
+        failpoints.hit("kafka.sent")
+        position = after(opened.position, work.number, work.checksum)
+        opened.send_position(position, retry)  # 5
+        failpoints.hit("kafka.offsets")
+        opened.commit(position, retry)  # 6
+        failpoints.hit("kafka.committed")
+        return sent
+
+    def _init(self, retry: RetryDeadline, subject: str) -> OpenProducer:
+        """Step 1: a producer that has fenced its predecessors, of a topic that exists."""
+        self._calls.last_words = None
+        try:
+            producer = Producer(
+                {**self.sink.producer_options(self.name), "error_cb": self._calls.remember},
+                logger=QUIET,
+            )
+        except KafkaException as exc:
+            raise KafkaOptionsError(f"{subject}: {error_of(exc).str()}; correct the sink's options") from exc
+
+        def init() -> None:
+            producer.poll(0)  # Nothing else brings `remember` what went wrong before.
+            producer.init_transactions(STEP_S)
+
+        self._calls.again(init, "the transaction coordinator", retry)
+        return OpenProducer(producer, self.sink.topic, self._partitions(producer, retry, subject), self._calls)
+
+    def _partitions(self, producer: Producer, retry: RetryDeadline, subject: str) -> int:
+        """How many partitions the topic has. A topic just made may be unknown to a broker for a moment."""
+        topic = self.sink.topic
+        began = time.monotonic()
+        while True:
+            known = self._calls.again(lambda: producer.list_topics(topic, STEP_S), "the brokers", retry)
+            found = known.topics[topic]
+            if found.error is None:
+                return len(found.partitions)
+            lasting = lasting_error(found.error, subject)
+            if lasting is not None:
+                raise lasting
+            if names_a_missing_topic(found.error) and time.monotonic() - began > _TOPIC_GRACE_S:
+                raise TopicMissingError(
+                    f"{subject}: the cluster has no such topic; create it, or correct sinks.{self.sink.port}.topic"
+                )
+            retry.repeat(f"topic {topic}: {found.error.str()}")
+
+    def _is_published(self, position: Position | None, work: CommittedWindow, subject: str) -> bool:
+        found = decision(
+            position,
+            work.number,
+            work.checksum,
+            may_be_forgotten=position is None and may_be_forgotten(self.sink, work.age_s),
+            where=f"{subject}: group {self.name}",
+        )
+        if found is not PublishDecision.UNKNOWN:
+            return found is PublishDecision.PUBLISHED
+        if work.unknown is OnUnknown.REFUSE:
+            past = "no offset any more" if position is None else f"only windows from {min(position.checksums)} on"
+            raise PublicationUnknownError(
+                f"{subject}: committed {work.age_s / 86400:.1f} days ago and not marked as published; group "
+                f"{self.name} holds {past}, so nobody knows whether it was. Look for its records in the topic (header "
+                "dedup-window, read_committed), then start once with --unpublished publish or --unpublished skip"
+            )
+        logger.warning("%s: %s, as the operator has answered", subject, work.unknown.value)
+        return work.unknown is OnUnknown.SKIP
+
+    def _files_are_gone(self, work: CommittedWindow, retry: RetryDeadline, subject: str) -> Exception:
+        """Why staged files are missing: someone published the window meanwhile, or they are lost."""
+        position, _ = look(self.sink, self.name, self._calls, retry, subject)
+        if position is not None and position.last >= work.number:
+            return ProducerFencedError(f"{subject}: published by another process while this one prepared to")
+        return IntegrityError(
+            f"{subject}: the window is committed and not published, but its staged files are gone: they must have been "
+            "deleted by hand; `deduper verify` tells which rows they held"
+        )
+
+    def _recover(self, exc: KafkaException, retry: RetryDeadline, subject: str) -> str:
+        """Bring the slot where the protocol can be repeated, and give the reason; or raise what a person must see."""
+        error = error_of(exc)
+        opened = self._opened
+        action = action_of(error)
+        is_aborted = False
+        open_s = 0.0
+        if opened is not None and opened.since is not None:
+            open_s = time.monotonic() - opened.since
+            if action is not ErrorAction.FENCED:
+                action = opened.abort(retry)
+                is_aborted = action is ErrorAction.ABORT
+        if action is ErrorAction.FENCED:
+            timeout_s = self.sink.transaction_timeout_ms / 1000
+            if open_s >= timeout_s:
+                raise TransactionTooLongError(
+                    f"{subject}: the transaction was open for {open_s:.0f} s, longer than transaction.timeout.ms "
+                    f"({timeout_s:.0f} s): {error.str()}; raise kafka.transaction.timeout.ms or "
+                    "make windows smaller"
+                ) from exc
+            raise ProducerFencedError(f"{subject}: {self.name}: {error.str()}") from exc
+        lasting = lasting_error(error, subject)
+        if lasting is not None:
+            raise lasting from exc
+        # How many partitions a topic has is asked for once a producer.
+        if is_aborted and opened is not None and not names_a_missing_topic(error):
+            opened.looked = False
+        else:
+            self.discard()
+        logger.info("%s: begun again: %s", subject, error.str())
+        return error.str()
+
+    def _give_back(self) -> None:
+        """After an error that is not Kafka's: abort an open transaction if that takes seconds, drop the producer."""
+        if self._opened is not None:
+            error = self._opened.abort_once()
+            if error is not None:
+                logger.debug("%s: not aborted: %s", self.name, error)
+        self.discard()
+
+    def _serve(self) -> None:
+        """Serve the producer's callbacks."""
+        if self._opened is not None:
+            self._opened.producer.poll(0)

@@ -1,0 +1,218 @@
+"""Publishing a window's rows to the topics of its ports: step 5 for Kafka, from the staged rows the record names.
+
+Where the rows go, and under which name, is what the commit record says (`TopicPlace`), never what today's
+configuration would give: a window that was committed before the job or a topic was renamed would otherwise go out a
+second time. How the brokers are reached is today's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import OutputFile
+from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.model import Config
+from deduper.errors import UsageError
+from deduper.kafka.errors import ProducerFencedError
+from deduper.kafka.retry import RetryDeadline, ThrottledLog
+from deduper.kafka.spark_failures import lasting_error, may_pass
+from deduper.sinks.names import TopicPlace, outputs_of
+from deduper.sinks.publish_state import OnUnknown
+from deduper.sinks.publisher import KafkaPublisher, Publishing, gravest
+from deduper.sinks.topic_sink import PublisherSettings
+from deduper.spark.failures import innermost_cause
+from deduper.tasks.kafka_rows import HEADERS, KEY, VALUE
+
+logger = logging.getLogger(__name__)
+
+_MOST_FENCED = 5
+
+
+_THREADS = 8
+"""Slots that are published at a time, of all ports; each may hold 8 MB of rows and what its producer queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """What of one window goes to one port's topic. `job` is None for a port that is sent at least once."""
+
+    name: str
+    sink: KafkaSink
+    topic: str
+    job: str | None
+    outputs: tuple[OutputFile, ...]
+    slots: Mapping[int, Sequence[Path]]
+
+
+class KafkaPorts:
+    """The Kafka ports of a job, for the owner of its store. Producers and threads stay from window to window.
+
+    `session` gives the Spark session that writes ports with `delivery: at_least_once`, starting one if need be.
+    `unpublished` is the operator's answer for windows of which the cluster has forgotten whether they were published.
+    `is_stopping` tells whether a stop was asked for, which ends the waiting for brokers that are away.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        log: CommitLog,
+        session: Callable[[], SparkSession],
+        unpublished: OnUnknown = OnUnknown.REFUSE,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        assert isinstance(config.source, KafkaSource)
+        self._config = config
+        self._deadline_s = config.source.deadline / 1_000_000
+        self._log = log
+        self._session = session
+        self._unpublished = unpublished
+        self._is_stopping = is_stopping
+        self._reporter = ThrottledLog()
+        self._publishers: dict[tuple[str, str, str], KafkaPublisher] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, "kafka")
+
+    def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
+        """Publish the rows of a committed window that go to topics. Safe to repeat after any crash.
+
+        Raises:
+            FencedError: another owner has taken the store.
+            UsageError: a port of the window is no topic any more.
+            KafkaSinkError, IntegrityError, StopRequested: see `KafkaPublisher.begin`.
+        """
+        ports = self._ports(window, outputs)
+        self._publish_exactly_once(window, [port for port in ports if port.job is not None])
+        for port in ports:
+            if port.job is None:
+                self._publish_at_least_once(window, port)
+
+    def close(self) -> None:
+        """Close the producers and threads."""
+        for publisher in self._publishers.values():
+            publisher.close()
+        self._publishers.clear()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _ports(self, window: int, outputs: Sequence[OutputFile]) -> list[_Port]:
+        by_port: defaultdict[str, list[tuple[OutputFile, TopicPlace]]] = defaultdict(list)
+        for output, place in outputs_of(outputs).topics:
+            by_port[output.port].append((output, place))
+        sinks = self._config.topic_ports
+        ports = []
+        for name, files in by_port.items():
+            first = files[0][1]
+            if name not in sinks:
+                raise UsageError(
+                    f"window {window} was committed for port {name} to go to topic {first.topic}, and may not be there "
+                    f"yet; sinks.{name} is no topic now: put it back, start once, then change it"
+                )
+            slots: defaultdict[int, list[Path]] = defaultdict(list)
+            for output, place in sorted(files, key=lambda pair: Path(pair[0].staged).name):
+                for slot in place.slots:
+                    slots[slot].append(Path(output.staged))
+            ports.append(_Port(name, sinks[name], first.topic, first.job, tuple(output for output, _ in files), slots))
+        return ports
+
+    def _publish_exactly_once(self, window: int, ports: Sequence[_Port]) -> None:
+        """All at once; every port is tried, even when another fails."""
+        left = ports
+        for attempt in range(1, _MOST_FENCED + 1):
+            begun = [(port, self._begin(window, port)) for port in left]
+            failed = [(port, error) for port, publishing in begun if (error := publishing.error()) is not None]
+            left = [port for port, error in failed if isinstance(error, ProducerFencedError)]
+            if left:
+                self._log.check_owner()
+            if len(left) < len(failed) or (left and attempt == _MOST_FENCED):
+                raise gravest([error for _, error in failed])
+            if not left:
+                return
+            logger.warning(
+                "port %s: fenced by a producer of this very store: publishing again",
+                ", ".join(port.name for port in left),
+            )
+
+    def _begin(self, window: int, port: _Port) -> Publishing:
+        return self._publisher(port).begin(
+            window,
+            _checksum(window, port.outputs),
+            port.slots,
+            age_s=_age_s(port.outputs),
+            unknown=self._unpublished,
+        )
+
+    def _publisher(self, port: _Port) -> KafkaPublisher:
+        assert port.job is not None
+        name = (port.name, port.topic, port.job)
+        if name not in self._publishers:
+            self._publishers[name] = KafkaPublisher(
+                job=port.job,
+                store_id=self._log.manifest.store_id,
+                port=port.name,
+                topic=port.topic,
+                bootstrap_servers=port.sink.bootstrap_servers,
+                pool=self._pool,
+                options=port.sink.options,
+                keep_order=port.sink.preserve_order,
+                settings=PublisherSettings(deadline_s=self._deadline_s),
+                is_stopping=self._is_stopping,
+            )
+        return self._publishers[name]
+
+    def _publish_at_least_once(self, window: int, port: _Port) -> None:
+        """By Spark's sink, which knows no transactions: a crash before the mark, or a failure, sends rows again."""
+        subject = f"port {port.name}, topic {port.topic}, window {window}"
+        if not all(Path(output.staged).exists() for output in port.outputs):
+            # They were durable before the record, and nobody removes them before the mark, which is not synced.
+            logger.warning("%s: not sent again: what was staged is gone, so a mark was there and is lost", subject)
+            return
+        retry = RetryDeadline(subject, self._deadline_s, self._reporter, is_stopping=self._is_stopping)
+        while True:
+            try:
+                self._send_by_spark(port)
+            except (PySparkException, Py4JJavaError) as exc:
+                lasting = lasting_error(exc, subject)
+                if lasting is not None:
+                    raise lasting from exc
+                if not may_pass(exc):
+                    raise
+                self._log.check_owner()
+                retry.wait("the brokers, to send it again", innermost_cause(exc))
+            else:
+                return
+
+    def _send_by_spark(self, port: _Port) -> None:
+        rows = self._session().read.parquet(*[output.staged for output in port.outputs]).select(KEY, VALUE, HEADERS)
+        options = {name: value for name, value in port.sink.options.items() if name.startswith("kafka.")}
+        (
+            rows.write.format("kafka")
+            .options(**options)
+            .option("kafka.bootstrap.servers", port.sink.bootstrap_servers)
+            .option("includeHeaders", "true")
+            .option("topic", port.topic)
+            .save()
+        )
+
+
+def _checksum(window: int, files: Sequence[OutputFile]) -> int:
+    """What tells this publication from another under the same number: the bytes of all that is sent."""
+    digest = xxhash.xxh3_64(window.to_bytes(8, "little"))
+    for checksum in sorted(output.checksum for output in files):
+        digest.update(checksum.to_bytes(8, "little"))
+    return digest.intdigest()
+
+
+def _age_s(files: Sequence[OutputFile]) -> float:
+    """How long ago the window was staged, which is a little more than how long ago it was committed."""
+    times = [Path(output.staged).stat().st_mtime for output in files if Path(output.staged).exists()]
+    return max(0.0, time.time() - min(times)) if times else 0.0

@@ -1,0 +1,140 @@
+"""A slot's producer, and how rows and the offset go into its transactions.
+
+No delivery callbacks: a record that could not be delivered fails its transaction, and librdkafka names the cause.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from deduper.kafka.calls import HUNG_S, STEP_S, Calls, HungError, bounded
+from deduper.kafka.error_actions import ErrorAction, action_of, client_errors, error_of
+from deduper.kafka.errors import RecordRefusedError
+from deduper.kafka.retry import RetryDeadline
+from deduper.sinks.publish_state import Position
+from deduper.sinks.staged_records import Record
+
+_OFFSETS_HUNG_S = 6.0  # The one call that is known to hang; it takes milliseconds.
+
+
+@dataclass(slots=True)
+class OpenProducer:
+    """A producer that has fenced its predecessors, and what is known of its slot. For one thread at a time.
+
+    `looked` is False until it was asked how far the slot has published, and after every failure; `position` and `group`
+    are the answer. `since` is when its transaction was begun, while there is one.
+    """
+
+    producer: Producer
+    topic: str
+    partitions: int
+    calls: Calls
+    group: Any = None
+    looked: bool = False
+    position: Position | None = None
+    since: float | None = None
+
+    def begin(self) -> None:
+        """Open a transaction."""
+        self.producer.begin_transaction()
+        self.since = time.monotonic()
+
+    def send(self, batch: Sequence[Record], spread: int, retry: RetryDeadline, subject: str) -> None:
+        """Hand rows to the producer, as fast as it takes them; rows without a key go to partition `spread`, modulo."""
+        produce, topic = self.producer.produce, self.topic
+        for key, value, headers, timestamp_ms in batch:
+            while True:
+                try:
+                    if key is None:
+                        partition = spread % self.partitions
+                        produce(topic, value, partition=partition, timestamp=timestamp_ms, headers=headers)
+                    else:
+                        produce(topic, value, key, timestamp=timestamp_ms, headers=headers)
+                    break
+                except BufferError:
+                    if not len(self.producer):
+                        raise RecordRefusedError(
+                            f"{subject}: a record of {len(value or b''):,} bytes does not fit into the client's "
+                            "queue; raise kafka.buffer.memory"
+                        ) from None
+                    self._drain(retry, enough=len(self.producer) // 2)
+                except KafkaException:
+                    self._raise_failure()
+                    raise
+        self.producer.poll(0)
+
+    def flush(self, retry: RetryDeadline) -> None:
+        """Wait until the brokers have every row."""
+        self._drain(retry, enough=0)
+
+    def send_position(self, position: Position, retry: RetryDeadline) -> None:
+        """The slot's offset, into the same transaction."""
+        offset = TopicPartition(self.topic, 0, position.offset, metadata=position.metadata)
+        self.calls.again(
+            lambda: self.producer.send_offsets_to_transaction([offset], self.group, STEP_S),
+            "the group's coordinator",
+            retry,
+            _OFFSETS_HUNG_S,
+        )
+
+    def commit(self, position: Position, retry: RetryDeadline) -> None:
+        """Make rows and offset visible. A commit that ran into its time is asked again, never aborted: it may have
+        happened.
+        """
+        self.calls.again(lambda: self.producer.commit_transaction(STEP_S), "the commit", retry)
+        self.since = None
+        self.position = position
+
+    def abort(self, retry: RetryDeadline) -> ErrorAction:
+        """Abort the open transaction: ABORT when it is aborted, FENCED, or RECREATE when this producer cannot."""
+        try:
+            self.calls.again(lambda: self.producer.abort_transaction(STEP_S), "the abort", retry)
+        except KafkaException as exc:
+            return ErrorAction.FENCED if action_of(error_of(exc)) is ErrorAction.FENCED else ErrorAction.RECREATE
+        except HungError:
+            return ErrorAction.RECREATE
+        self.since = None
+        return ErrorAction.ABORT
+
+    def abort_once(self) -> Exception | None:
+        """Abort an open transaction if that takes seconds; else gives the error, and the next producer aborts it."""
+        if self.since is None:
+            return None
+        try:
+            with client_errors():
+                bounded(lambda: self.producer.abort_transaction(STEP_S), HUNG_S, "the abort")
+        except (KafkaException, HungError) as exc:
+            return exc
+        return None
+
+    def _drain(self, retry: RetryDeadline, enough: int) -> None:
+        before = len(self.producer)
+        while before > enough:
+            if enough:
+                self.producer.poll(0.05)
+                left = len(self.producer)
+            else:
+                left = self.producer.flush(1.0)
+            if left < before:
+                retry.forward()
+            else:
+                # In a transaction that has failed nothing is sent any more.
+                self._raise_failure()
+                retry.wait(f"the brokers to take {left} records", self.calls.said(), pause_s=0)
+            before = left
+
+    def _raise_failure(self) -> None:
+        """Raise why the transaction has failed, if it has.
+
+        There is no question for it; but beginning once more is refused at once and without effect, with the cause.
+        """
+        try:
+            self.producer.begin_transaction()
+        except KafkaException as exc:
+            if error_of(exc).code() != KafkaError._STATE:
+                raise

@@ -1,0 +1,93 @@
+"""Reading the files of a window by Spark, so that one that cannot be read harms no other.
+
+A job of Spark's fails as a whole, for whatever reason, and need not name a file. Files that failed together are read
+again in halves, and alone the one that the message names. A file that fails alone, twice, is an error tuple. Files that
+were read are not read again. So a bad file costs some small jobs, and the others nothing.
+
+An error that has nothing to do with files must not make error tuples of them: faults of the machine are raised
+(`spark.failures.is_passing`), and so is an error that a file of our own meets too, which nothing is wrong with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyarrow import parquet
+from pyspark.errors import PySparkException
+
+from deduper.config.files import FilesSource
+from deduper.core.verdict import Admission
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.spark.failures import innermost_cause, is_passing
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_Read = Callable[[FileBatch, Sequence[int]], _T]
+
+
+def read_apart(batch: FileBatch, ordinals: Sequence[int], folder: Path, read: _Read[_T]) -> tuple[FileBatch, list[_T]]:
+    """What `read` gives for these files of a batch, in some groups; and the batch, the unreadable ones as error tuples.
+
+    `folder` is for a file of our own.
+
+    Raises:
+        PySparkException, Py4JJavaError: Spark failed, and not over a file.
+    """
+    results: list[_T] = []
+    waiting, failed_alone = [tuple(ordinals)] if ordinals else [], set()
+    is_spark_sound = False
+    while waiting:
+        group = waiting.pop()
+        try:
+            results.append(read(batch, group))
+        except (PySparkException, Py4JJavaError) as exc:
+            if is_passing(exc, [text for ordinal in group for text in batch.files[ordinal].spellings]):
+                raise
+            gone = [ordinal for ordinal in group if not batch.files[ordinal].is_there()]
+            if gone:
+                batch = batch.with_errors(Admission.FILE_MISSING, dict.fromkeys(gone, "vanished before it was read"))
+                waiting += [left] if (left := tuple(ordinal for ordinal in group if ordinal not in gone)) else []
+                continue
+            if not is_spark_sound:
+                _read_sound_file(batch.source, folder, read, exc)
+                is_spark_sound = True
+            logger.info("%d files failed to be read: %s", len(group), innermost_cause(exc))
+            if len(group) > 1:
+                waiting += _parts(group, batch.named_by(exc))
+            elif group in failed_alone:
+                batch = batch.with_errors(Admission.FILE_UNREADABLE, {group[0]: innermost_cause(exc)})
+            else:
+                failed_alone.add(group)
+                waiting.append(group)
+    return batch, results
+
+
+def _parts(group: tuple[int, ...], named: int | None) -> list[tuple[int, ...]]:
+    """The halves of a group, and alone the file that an error has named."""
+    rest = tuple(ordinal for ordinal in group if ordinal != named)
+    half = len(rest) // 2
+    alone = (named,) if named is not None and len(rest) < len(group) else ()
+    return [part for part in (rest[half:], rest[:half], alone) if part]
+
+
+def _read_sound_file(source: FilesSource, folder: Path, read: _Read[_T], error: Exception) -> None:
+    """Raises `error` when Spark fails over a file too that nothing is wrong with."""
+    path = folder / "sound"
+    if source.is_text:
+        path.write_bytes(b"\n")
+    else:
+        # A column that no schema of this source has: all that are declared are null.
+        other = "_" * (1 + max(len(column.name) for column in source.parsed_columns))
+        parquet.write_table(pa.table({other: [0]}), path)
+    listed = ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)
+    try:
+        read(FileBatch(source, tuple(stat_files([listed]))), (0,))
+    except (PySparkException, Py4JJavaError) as exc:
+        raise error from exc

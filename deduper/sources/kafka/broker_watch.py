@@ -1,0 +1,131 @@
+"""Asks beside Spark whether the source's brokers answer: Spark's own clients wait in silence, then fail.
+
+While a stream runs, the brokers are asked every few seconds, and one line every ten seconds says that they are away.
+After a failure that they explain, the same is tried again once they answer; one deadline counts from the first sign of
+their absence to the next window.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaException
+
+from deduper.config.kafka import KafkaSource
+from deduper.errors import StopRequested
+from deduper.kafka.client import source_admin
+from deduper.kafka.error_actions import error_of
+from deduper.kafka.errors import BrokerUnavailableError
+from deduper.kafka.retry import ThrottledLog
+from deduper.kafka.spark_failures import may_pass
+from deduper.spark.failures import innermost_cause
+
+_ASK_EVERY_S = 3.0
+_ANSWER_S = 1.0
+_PAUSE_S = 0.5
+_LONGEST_TRY_S = 300.0
+"""How long Spark may take to fail again: its clients wait for two minutes, more than once."""
+
+
+class BrokerWatch:
+    """Watches the brokers of one source. Safe for any thread.
+
+    `ask` raises a KafkaException when the brokers do not answer.
+    """
+
+    def __init__(
+        self,
+        source: KafkaSource,
+        *,
+        is_stopping: Callable[[], bool] = lambda: False,
+        ask: Callable[[], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._deadline_s = source.deadline / 1_000_000
+        self._is_stopping = is_stopping
+        self._ask = ask or _asking(source)
+        self._clock = clock
+        self._sleep = sleep
+        self._reporter = ThrottledLog(clock)
+        self._lock = threading.Lock()
+        self._next_look = clock() + _ASK_EVERY_S
+        self._silent_since: float | None = None
+        self._failing_since: float | None = None
+        self._last_failure = clock()
+
+    def look(self) -> None:
+        """Called from time to time while a stream runs: logs when the brokers do not answer. Never fails."""
+        with self._lock:
+            if self._clock() < self._next_look:
+                return
+            self._is_silent()
+            self._next_look = self._clock() + _ASK_EVERY_S
+
+    def is_over(self, failure: Exception) -> bool:
+        """After a failure: whether to try again now. Pauses, and is to be asked again when not.
+
+        Raises:
+            Exception: `failure` itself, when the brokers did not cause it.
+            BrokerUnavailableError: they have been away, or the same has failed, for longer than the deadline.
+        """
+        if not may_pass(failure):
+            raise failure
+        with self._lock:
+            now = self._clock()
+            # Long after the last failure this is another one: a topic may have had no records for a window since.
+            is_anew = self._silent_since is None and now - self._last_failure > self._deadline_s + _LONGEST_TRY_S
+            if self._failing_since is None or is_anew:
+                self._failing_since = now if self._silent_since is None else self._silent_since
+            self._last_failure = now
+            reason = self._is_silent()
+            waited = self._clock() - self._failing_since
+            if waited >= self._deadline_s:
+                raise BrokerUnavailableError(
+                    f"source: waited {waited:.0f} s for the brokers: {reason or innermost_cause(failure)}; nothing is "
+                    "lost: bring the brokers back and start the job again"
+                ) from failure
+            self._sleep(_PAUSE_S)
+            return reason is None
+
+    def bear(self, failure: Exception) -> None:
+        """Wait until what has failed in the middle of a batch may be tried again.
+
+        Raises:
+            StopRequested: a stop was asked for: nothing of the batch is committed.
+            Exception: see `is_over`.
+        """
+        while not self.is_over(failure):
+            if self._is_stopping():
+                raise StopRequested("a stop was asked for while the brokers were away") from failure
+
+    def forward(self) -> None:
+        """A window was judged: the deadline starts anew."""
+        self._failing_since = None
+
+    def _is_silent(self) -> str | None:
+        """Ask once; the reason when there is no answer, which is said."""
+        try:
+            self._ask()
+        except KafkaException as exc:
+            now = self._clock()
+            if self._silent_since is None:
+                self._silent_since = now
+            waited = now - self._silent_since
+            reason = error_of(exc).str()
+            # The first second of a fault is not worth a line.
+            if waited >= 1:
+                self._reporter.say(
+                    f"source: the brokers have not answered for {waited:.0f} s ({reason}); goes on by itself, gives up "
+                    f"after {self._deadline_s:.0f} s"
+                )
+            return reason
+        self._silent_since = None
+        return None
+
+
+def _asking(source: KafkaSource) -> Callable[[], object]:
+    admin = source_admin(source)
+    return lambda: admin.list_topics(timeout=_ANSWER_S)

@@ -1,0 +1,76 @@
+"""The plan of the first job of a window, the only one that Catalyst makes: read, parse, keys, digest.
+
+No number of one window is a literal in it: it would end up in the text of generated code, and every window would pay
+for compiling and warming up its own. Expressions that are the same in every window are made once: each takes dozens of
+calls to the JVM, and a small window would take longer to plan than to judge.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from deduper.config.kafka import KafkaSource
+from deduper.config.model import Config
+from deduper.core.clock import ClockRules
+from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
+from deduper.sources.digest_columns import fast_digest, secure_digest
+from deduper.sources.kafka.stream import sent_columns
+from deduper.sources.parsing import key_columns, record_column
+from deduper.spark.columns import Added, Selected
+from deduper.tasks.layout import CATEGORY, EXPIRY, FATE, HI, LO, ORDER, PARTITION, RAW, TOPIC, parsed
+
+
+class ReadPlan:
+    """The plan for the tuples of every window: keys, digests, and the columns for the reading tasks."""
+
+    def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
+        columns = [(record_column(column), column.type.text) for column in config.key_columns]
+        hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(columns, salt)
+        self._added = Added(session, {**key_columns(config), HI: hi, LO: lo})
+        key = CATEGORY if config.expiry.by == "category" else EXPIRY
+        given = [F.col(name) for name in (HI, LO, ORDER, FATE, key, RAW)]
+        if config.file_ports:
+            columns_of_source = enumerate(config.source.parsed_columns)
+            given += [record_column(column).alias(parsed(number)) for number, column in columns_of_source]
+        if config.topic_ports:
+            given += sent_columns()
+        if isinstance(config.source, KafkaSource):
+            given += [F.col(TOPIC), F.col(PARTITION)]
+        self._given = Selected(session, given)
+
+    def records(self, tuples: DataFrame, clock: ClockRules | None) -> DataFrame:
+        """The columns of every record that the reading tasks get; see `tasks.layout`."""
+        raw = F.when(_may_be_error(clock), F.col(RAW))
+        return self._given.of(self._added.to(tuples).withColumn(RAW, raw))
+
+
+def _may_be_error(clock: ClockRules | None) -> Column:
+    """Whether the guards may still make an error of a record, or the parser has: its raw text is kept for those only.
+
+    The bound is an element of an array, whose place depends on the row: a number of its own would be new code for
+    every window.
+    """
+    is_error = F.col(FATE) != int(Admission.ADMITTED)
+    bounds = [] if clock is None else _guards(clock)
+    if clock is None or bounds is None:
+        return is_error if clock is None else F.lit(True)
+    if not bounds:
+        return is_error
+    kind = "array<double>" if clock.float_domain else "array<bigint>"
+    bound = F.from_json(F.lit(json.dumps([min(bounds)] * 2)), kind)
+    return is_error | (F.col(EXPIRY) > F.element_at(bound, F.when(is_error, 1).otherwise(2)))
+
+
+def _guards(rules: ClockRules) -> list[int | float] | None:
+    """Beyond what expiry keys the guards may object; None when to any."""
+    bounds: list[int | float] = []
+    if rules.max_ahead_of_now_us is not None:
+        bounds.append(rules.now_us + rules.max_ahead_of_now_us)
+    if rules.max_jump is not None:
+        if rules.latest is None:
+            return None
+        bounds.append(rules.latest + rules.max_jump)
+    return [min(max(bound, INT64_MIN), INT64_MAX) for bound in bounds]

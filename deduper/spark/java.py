@@ -1,0 +1,59 @@
+"""The Java that Spark will run on: which it is, and whether it will do."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from deduper.errors import DeduperError
+
+_VERSIONS = (17, 21)
+_ADVICE = "install one with `apt-get install openjdk-17-jre-headless`, or set JAVA_HOME to a Java 17 or 21"
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A program, and what it calls itself."""
+
+    path: str
+    shown: str
+
+
+def require_java() -> Java:
+    """Fails before Spark does, which would say `Java gateway process exited`.
+
+    Raises:
+        DeduperError: no java, or one that Spark 4.2 does not run on; with the command that installs one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if not java or not Path(java).exists():
+        raise DeduperError(f"Spark needs Java and none was found; {_ADVICE}")
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    # Java prints options from the environment first.
+    version = re.search(r'^.*version "(?:1\.)?(\d+).*$', shown, re.MULTILINE)
+    if version is None or int(version[1]) not in _VERSIONS:
+        reported = version[0] if version else shown.strip().split("\n", 1)[0] or "no Java"
+        raise DeduperError(f"Spark 4.2 runs on Java 17 or 21, and {java} is {reported}; {_ADVICE}")
+    return Java(java, version[0])
+
+
+def require_user_name() -> None:
+    """Fails before Spark does, which would say `Invalid UID`: Java has a user by name alone.
+
+    Raises:
+        DeduperError: the user has none; with what to do.
+    """
+    uid = os.geteuid()
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        raise DeduperError(
+            f"Spark needs a user with a name, and user {uid} has none; add a line for {uid} to /etc/passwd, or run as "
+            "a user that has one"
+        ) from None

@@ -1,0 +1,226 @@
+"""The Spark session of the job: its settings, each with its reason, and the checks before it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import locale
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+from py4j.protocol import Py4JError
+from pyspark.core import context
+from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import SparkSession
+
+from bucket_store.filesystem import package_root
+from deduper.errors import UsageError
+from deduper.spark.java import require_java, require_user_name
+from deduper.spark_promises import (
+    FIXED_BY_STORE,
+    JAVA_OPTIONS,
+    JVM_PROPERTIES,
+    REQUIRED,
+    Promised,
+    broken,
+    store_settings,
+)
+
+logger = logging.getLogger(__name__)
+
+_JVM_END_S, _JVM_HOOKS_S = 1.0, 10.0
+
+_HADOOP = "spark.hadoop."
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+
+_SETTINGS = {
+    "spark.master": "local[*]",
+    "spark.driver.memory": "4g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A task's files move when it commits, and staging is private to an attempt: no second rename by the driver.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # The usual one starts a process (readlink, chmod) for every file it touches: dozens of forks a window.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.python.daemon.module": "deduper.tasks.worker_daemon",
+    "spark.python.worker.reuse": "true",
+    # The one difference between the environment of SQL's workers and of RDDs': with it, each kind has its own.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # Windows are numbered and watched by us; Spark's own records of a query would only grow.
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+    # Kept for an interface that is off, a thousand of each by default: the heap of a long run grows with them.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.log.level": "ERROR",
+    # The driver lists the few files of a batch itself; a Spark job for it would cost more than it saves.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    **FIXED_BY_STORE,
+    **{name: needed.value for name, needed in REQUIRED.items()},
+}
+
+_OUR_JAVA_OPTIONS = (
+    # Without a file of its own Spark prints a note about its logging to the terminal first.
+    f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    # Arrow checks every write twice otherwise; Spark's writer never leaves a vector's bounds.
+    "-Darrow.enable_unsafe_memory_access=true",
+    "-Darrow.enable_null_check_for_get=false",
+    *(f"-D{name}={value}" for name, value in JVM_PROPERTIES.items()),
+)
+_COLLECTOR, _OUR_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b"), "-XX:+UseParallelGC"
+
+
+def start_session(name: str, asked_for: Mapping[str, object]) -> SparkSession:
+    """A session with our settings and, over them, those that a job asks for.
+
+    Raises:
+        DeduperError: no Java 17 or 21, or a user without a name.
+        UsageError: as `require_promises`.
+    """
+    require_java()
+    require_user_name()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    _let_workers_import_us()
+    if locale.getencoding().upper() not in ("UTF-8", "UTF8"):
+        # Java would read no file whose name has a letter beyond ASCII. Not what Python has made of it: Java does not.
+        os.environ["LC_ALL"] = "C.UTF-8"
+    builder = SparkSession.builder.appName(f"deduper {name}")
+    settings: dict[str, object] = {**_SETTINGS, **asked_for}
+    settings[JAVA_OPTIONS] = java_options(str(asked_for.get(JAVA_OPTIONS, "")))
+    for setting, value in settings.items():
+        builder = builder.config(setting, str(value).lower() if isinstance(value, bool) else str(value))
+    children = {child.pid for child in psutil.Process().children()}
+    try:
+        with _our_signals():
+            session = builder.getOrCreate()
+        require_promises(session, asked_for)
+        return session
+    except BaseException:
+        # A JVM that is interrupted before it reports its port waits for ever, and no one ends it.
+        kill_children(but=children)
+        raise
+
+
+def require_promises(session: SparkSession, asked_for: Mapping[str, object]) -> None:
+    """Refuses a session whose settings break a promise, wherever they come from.
+
+    Raises:
+        UsageError: naming each setting, its value, the promise, and where it may come from.
+    """
+    found: dict[str, str | None] = {**dict(session.sparkContext.getConf().getAll()), **session.conf.getAll}
+    hadoop: Any = session._jsc
+    for name in REQUIRED:
+        if name.startswith(_HADOOP):
+            found[name] = hadoop.hadoopConfiguration().get(name.removeprefix(_HADOOP))
+        else:
+            found[name] = session.conf.get(name, None)
+    wrong = {name: (found[name], needed) for name, needed in broken(found)}
+    wrong |= {f"-D{name}": reported for name, reported in _wrong_in_jvm(session).items()}
+    for name, value in store_settings(asked_for).items():
+        if found.get(name) != value:
+            wrong[name] = (found.get(name), Promised(value, "the session is that of the configuration"))
+    if wrong:
+        raise UsageError("\n".join(_told(name, *what) for name, what in sorted(wrong.items())))
+
+
+def _wrong_in_jvm(session: SparkSession) -> dict[str, tuple[str, Promised]]:
+    jvm: Any = session._jvm
+    names = [*JVM_PROPERTIES, "sun.jnu.encoding"]
+    found = {name: jvm.java.lang.System.getProperty(name) for name in names}
+    needed = {**JVM_PROPERTIES, "sun.jnu.encoding": "UTF-8"}
+    return {
+        name: (value, Promised(needed[name], "texts, times and names of files are read alike on every machine"))
+        for name, value in found.items()
+        if value != needed[name]
+    }
+
+
+def _told(name: str, value: str | None, needed: Promised) -> str:
+    write = "remove it" if needed.value is None else f"it must be `{needed.value}`"
+    what = f"{name} is `{value}` in the Spark session, and a promise rests on it ({needed.promise})"
+    return f"{what}; {write}{_origin(name)}"
+
+
+def _origin(name: str) -> str:
+    """Where a setting that the configuration does not have may come from."""
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf")
+    defaults = Path(folder, "spark-defaults.conf")
+    with contextlib.suppress(OSError):
+        if name in defaults.read_text(errors="replace"):
+            return f": it stands in {defaults}"
+    for variable in ("PYSPARK_SUBMIT_ARGS", "_JAVA_OPTIONS"):
+        if name in os.environ.get(variable, ""):
+            return f": it stands in {variable}"
+    return ": look at what makes the session, Hadoop's configuration and the locale"
+
+
+def java_options(asked_for: str) -> str:
+    """The JVM's options: ours, then those asked for, which win; of two collectors it would take neither."""
+    ours = _OUR_JAVA_OPTIONS if _COLLECTOR.search(asked_for) else (*_OUR_JAVA_OPTIONS, _OUR_COLLECTOR)
+    return " ".join((*ours, asked_for)).rstrip()
+
+
+@contextlib.contextmanager
+def _our_signals() -> Iterator[None]:
+    """PySpark installs a handler for SIGINT that calls the JVM in the middle of other calls, and loses the signal."""
+    module: Any = context
+    theirs = module.signal
+    module.signal = SimpleNamespace(signal=lambda *_: None, SIGINT=signal.SIGINT)
+    try:
+        yield
+    finally:
+        module.signal = theirs
+
+
+def kill_children(but: Collection[int] = ()) -> None:
+    """Kill the children of this process, except some: the JVM, whose workers end with it."""
+    for child in psutil.Process().children():
+        if child.pid not in but:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def end_session(session: SparkSession) -> None:
+    """Stop a session; one whose JVM is gone has nothing left to stop, and must not hide why."""
+    try:
+        session.stop()
+    except (PySparkException, Py4JError, OSError):
+        if not has_ended(session):
+            raise
+        logger.warning("Spark need not be stopped, its JVM is gone")
+
+
+def has_ended(session: SparkSession, *, after_signal: bool = False) -> bool:
+    """Whether the session's JVM has ended, or does so within a moment; after a signal it runs its hooks first."""
+    gateway = session.sparkContext._gateway
+    process = None if gateway is None else getattr(gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(_JVM_HOOKS_S if after_signal else _JVM_END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _let_workers_import_us() -> None:
+    """Workers are started by Spark's daemon with the environment of this process and must find this very package."""
+    root = str(package_root())
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])

@@ -1,0 +1,125 @@
+"""Spark's settings that a promise of the service rests on, each with the value it must have, and the promise. PURE.
+
+The service sets them over Spark's own configuration files and variables. A configuration that asks for another value is
+refused, and so is a session that has one all the same. All other settings are the user's.
+
+Two more decide what a record is, and may have any value, but the same one for the life of a store: `FIXED_BY_STORE`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+TIME_ZONE, CASE = "spark.sql.session.timeZone", "spark.sql.caseSensitive"
+FIXED_BY_STORE = {TIME_ZONE: "UTC", CASE: "false"}
+"""With their defaults: the zone of times that are written without one; whether `K` in a Parquet file is column `k`."""
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JVM_PROPERTIES = {"user.timezone": "UTC", "user.language": "en", "file.encoding": "UTF-8"}
+"""The same on every machine: the zone of old calendars, the letters of numbers, the bytes of texts."""
+
+_WHOLE = "one task reads a file from its beginning to its end, so every record has a place of its own"
+_LINES = "every line of a file becomes one tuple"
+_ERRORS = "a file that cannot be read leaves by the error port"
+_VALUES = "a record has the same values in every run, so equal keys stay equal"
+_LOCAL = "paths are those of this machine's files, as they lie there"
+_REDO = "a start finds in Spark's checkpoint what was begun"
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """The value that a promise needs; None: the setting has none, and Spark's default counts."""
+
+    value: str | None
+    promise: str
+
+
+REQUIRED = {
+    # Larger than any file: row numbers and the clock depend on it.
+    "spark.sql.files.maxPartitionBytes": Promised("1099511627776", _WHOLE),
+    "spark.sql.files.openCostInBytes": Promised("1099511627776", _WHOLE),
+    # The plan that reads is fixed: its one join is a broadcast, which keeps the rows as they come.
+    "spark.sql.adaptive.enabled": Promised("false", _WHOLE),
+    "spark.sql.optimizer.disableHints": Promised("false", _WHOLE),
+    # Spark's other readers cut files, and tell less of them.
+    "spark.sql.sources.useV1SourceList": Promised("avro,csv,json,kafka,orc,parquet,text", _WHOLE),
+    "spark.hadoop.mapreduce.input.linerecordreader.line.maxlength": Promised("2147483647", _LINES),
+    "spark.sql.files.ignoreCorruptFiles": Promised("false", _ERRORS),
+    "spark.sql.files.ignoreMissingFiles": Promised("false", _ERRORS),
+    "spark.sql.ansi.enabled": Promised("true", _VALUES),
+    "spark.sql.timestampType": Promised("TIMESTAMP_LTZ", _VALUES),
+    "spark.sql.decimalOperations.allowPrecisionLoss": Promised("true", _VALUES),
+    "spark.sql.execution.arrow.useLargeVarTypes": Promised("false", _VALUES),
+    "spark.sql.extensions": Promised("", _VALUES),
+    # A record from the year 1 is data, and must not stop the job for a change of calendars that Spark made in 2020.
+    "spark.sql.legacy.timeParserPolicy": Promised("CORRECTED", _VALUES),
+    "spark.sql.parquet.outputTimestampType": Promised("TIMESTAMP_MICROS", _VALUES),
+    "spark.sql.parquet.datetimeRebaseModeInWrite": Promised("CORRECTED", _VALUES),
+    "spark.sql.parquet.datetimeRebaseModeInRead": Promised("CORRECTED", _VALUES),
+    "spark.sql.parquet.int96RebaseModeInWrite": Promised("CORRECTED", _VALUES),
+    "spark.sql.parquet.int96RebaseModeInRead": Promised("CORRECTED", _VALUES),
+    "spark.sql.avro.datetimeRebaseModeInRead": Promised("CORRECTED", _VALUES),
+    "spark.hadoop.fs.defaultFS": Promised("file:///", _LOCAL),
+    # The usual one starts a process (readlink, chmod) for every file it touches: dozens of forks a window.
+    "spark.hadoop.fs.file.impl": Promised("org.apache.hadoop.fs.RawLocalFileSystem", _LOCAL),
+    "spark.sql.streaming.offsetLog.formatVersion": Promised("1", _REDO),
+    "spark.sql.streaming.disabledV2MicroBatchReaders": Promised("", _REDO),
+}
+
+# Of these nothing else may be set, whatever a later Spark adds to them.
+_CLOSED = {
+    "spark.sql.files.": _WHOLE,
+    "spark.sql.ansi.": _VALUES,
+    "spark.sql.avro.": _VALUES,
+    "spark.sql.collation.": _VALUES,
+    "spark.sql.csv.": _VALUES,
+    "spark.sql.json.": _VALUES,
+    "spark.sql.legacy.": _VALUES,
+    "spark.sql.parquet.": _VALUES,
+    "spark.sql.parser.": _VALUES,
+    "spark.sql.streaming.queryEvolution.": _REDO,
+}
+_FREE = frozenset(
+    (
+        "spark.sql.avro.compression.codec",
+        "spark.sql.files.maxRecordsPerFile",
+        "spark.sql.parquet.columnarReaderBatchSize",
+        "spark.sql.parquet.compression.codec",
+        "spark.sql.parquet.filterPushdown",
+        "spark.sql.parquet.mergeSchema",
+    )
+)
+_JVM_PROPERTY = re.compile(rf"-D({'|'.join(map(re.escape, JVM_PROPERTIES))})=(\S*)")
+
+
+def promised(name: str) -> Promised | None:
+    """What a promise asks of a setting; None when nothing."""
+    if name in REQUIRED:
+        return REQUIRED[name]
+    if name in _FREE:
+        return None
+    return next((Promised(None, promise) for prefix, promise in _CLOSED.items() if name.startswith(prefix)), None)
+
+
+def broken(settings: Mapping[str, object]) -> Iterator[tuple[str, Promised]]:
+    """The settings whose values break a promise, with the values they must have."""
+    for name, value in settings.items():
+        needed = promised(name)
+        if needed is not None and not _is_same(value, needed.value):
+            yield name, needed
+        if name == JAVA_OPTIONS:
+            for found in _JVM_PROPERTY.finditer(str(value)):
+                if found[2] != JVM_PROPERTIES[found[1]]:
+                    yield name, Promised(f"-D{found[1]}={JVM_PROPERTIES[found[1]]}", _VALUES)
+
+
+def _is_same(value: object, needed: str | None) -> bool:
+    return needed is not None and str(value).strip().lower() == needed.lower()
+
+
+def store_settings(spark: Mapping[str, object]) -> dict[str, str]:
+    """`FIXED_BY_STORE`, as a `spark:` section has them."""
+    found = {name: str(spark.get(name, default)) for name, default in FIXED_BY_STORE.items()}
+    return found | {CASE: found[CASE].lower()}

@@ -1,0 +1,35 @@
+"""The column that the rows of all ports have beside the source's own: its name, its types for Spark and for Arrow."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from deduper.expiry_key import ExpiryKeyScale
+
+DEDUP = "_dedup"
+
+
+def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool) -> str:
+    """The struct as Spark reads it; with where the first copy was read, for a store that keeps that."""
+    first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {_expiry_ddl(scale)}>"
+    return (
+        "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"
+        f"{first if first_seen else ''}>"
+    )
+
+
+def _expiry_ddl(scale: ExpiryKeyScale) -> str:
+    if scale.is_time:
+        return "timestamp"
+    if scale.is_float:
+        return "double"
+    return f"decimal(18,{scale.scale})" if scale.scale else "bigint"
+
+
+def expiry_type(scale: ExpiryKeyScale) -> pa.DataType:
+    """What an expiry key is in `_dedup.first_seen`, as Arrow has it."""
+    if scale.is_time:
+        return pa.timestamp("us", "UTC")
+    if scale.is_float:
+        return pa.float64()
+    return pa.decimal128(18, scale.scale) if scale.scale else pa.int64()

@@ -1,0 +1,126 @@
+"""Exchange files between the three steps of a window on one machine: of one attempt, mapped and never synced.
+
+    <directory>/<reading task>.rows    the columns of every record for the ports, in the order of the source
+    <directory>/<reading task>.keys    the columns for judging: one record batch a shard
+    <directory>/<shard>.verdicts       verdict and reason of every row: one record batch a reading task
+    <directory>/<shard>.firsts         the first copies of duplicates: the same
+
+All are Arrow IPC files; a row is named by its number in its reading task. Nothing here is truth and nothing outlives
+its window: a record never names it, and a process that dies leaves a folder for the next start to remove.
+
+A task may run twice, the second time while others already read. A reading task has a name of its own each time; a
+shard's files have one name, the same contents from every run, and get that name when they are complete.
+
+When all tasks of a window have certainly finished, the reading tasks of the next one overwrite its files (`hand_over`):
+memory in use is cheaper than memory that the system has to find and clear; in a virtual machine it costs a fraction.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from deduper.errors import telling_where
+
+ROW, HI, LO, ORDER, FATE, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "fate", "expiry", "category"
+LATEST = "latest"
+VERDICT, REASON = "verdict", "reason"
+WINDOW, ORIGIN = "window", "origin"
+
+_ROWS, _KEYS, _LEFT = ".rows", ".keys", "left-"
+
+
+def numbers(column: pa.Array) -> np.ndarray[Any, Any]:
+    """A column of numbers; nulls become 0 (the fate of their rows keeps the value from being read)."""
+    if column.null_count:
+        column = column.fill_null(0)
+    values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)
+    return values
+
+
+def rows_file(directory: str, name: str) -> str:
+    """The records of a reading task."""
+    return str(Path(directory, f"{name}{_ROWS}"))
+
+
+def keys_file(directory: str, name: str) -> str:
+    """The columns for judging of a reading task's records."""
+    return str(Path(directory, f"{name}{_KEYS}"))
+
+
+def verdicts_file(directory: str, shard: int) -> str:
+    """The verdicts of a shard."""
+    return str(Path(directory, f"{shard:05d}.verdicts"))
+
+
+def firsts_file(directory: str, shard: int) -> str:
+    """The first copies of a shard's duplicates."""
+    return str(Path(directory, f"{shard:05d}.firsts"))
+
+
+def write_batches(path: str, batches: Sequence[pa.RecordBatch]) -> None:
+    """A file of these batches, of which there is at least one; all have one schema.
+
+    A file that is there already is replaced, never written into: it may be mapped.
+    """
+    temporary = f"{path}.{secrets.token_hex(8)}"
+    with writing(temporary, batches[0].schema) as file:
+        for batch in batches:
+            file.write_batch(batch)
+    Path(temporary).replace(path)
+
+
+@contextmanager
+def writing(path: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWriter]:
+    """A new file for batches of this schema, written one after another."""
+    with telling_where(path), _new_file(path) as sink, pa.ipc.new_file(sink, schema) as file:
+        yield file
+
+
+def hand_over(directory: Path, to: Path) -> None:
+    """Move the files of reading tasks to another folder, to be overwritten; no task may have any of them open."""
+    written = [file for file in directory.iterdir() if file.suffix in (_ROWS, _KEYS)]
+    for number, file in enumerate(file for file in written if not file.name.startswith(_LEFT)):
+        file.rename(to / f"{_LEFT}{number}{file.suffix}")
+
+
+@contextmanager
+def _new_file(path: str) -> Iterator[pa.NativeFile]:
+    if not _takes_one_over(path):
+        with pa.OSFile(path, "wb") as sink:
+            yield sink
+        return
+    # Arrow would truncate it on opening, and its memory would be freed.
+    with (
+        open(path, "wb", opener=lambda name, flags: os.open(name, flags & ~os.O_TRUNC)) as file,
+        pa.PythonFile(file, "w") as sink,
+    ):
+        yield sink
+        file.truncate()
+
+
+def _takes_one_over(path: str) -> bool:
+    """Whether there was a file of this kind to write over, which has this name now."""
+    for left in Path(path).parent.glob(f"{_LEFT}*{Path(path).suffixes[0]}"):
+        with suppress(FileNotFoundError):  # another task was faster
+            left.rename(path)
+            return True
+    return False
+
+
+def mapped(path: str) -> pa.ipc.RecordBatchFileReader:
+    """The batches of a file, by number, as views of its bytes.
+
+    The file is closed at once and stays mapped as long as anything of it is in use: a task may need more of them than
+    a process may have open.
+    """
+    with pa.memory_map(path) as source:
+        # As one buffer, which is not copied: a reader of files asks another thread for every part of it.
+        return pa.ipc.open_file(source.read_buffer())

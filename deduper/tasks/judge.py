@@ -1,0 +1,206 @@
+"""The second job of a window, in Python: a shard's keys from all source partitions are judged against the store.
+
+A shard takes its keys from the files that the reading tasks left (`tasks.exchange`), in source order, because equal
+keys may come from several source partitions and the first *in source order* is the unique one. It judges them at once,
+leaves the verdicts for the job that writes the ports, and writes the piece. This module travels to executors, so it
+imports nothing of the job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bucket_store import failpoints
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import PieceRef
+from bucket_store.pieces.store import PieceStore, append_piece
+from bucket_store.tables.manager import ShardTables, TableSettings
+from bucket_store.tables.view import ShardView
+from deduper.core.categories import PlaceIntervals
+from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
+from deduper.core.verdict import FIRST_DUPLICATE_CODE, Verdict
+from deduper.tasks import exchange
+from deduper.tasks.receipts import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTask:
+    """The parameters of a shard's task; pickled into the job.
+
+    `directory` has the keys of the reading tasks `readers`, in source order. `category_ids` has, for each reading task,
+    the window's id of each of its own.
+    """
+
+    directory: str
+    readers: tuple[str, ...]
+
+    store_url: str
+    store_id: str
+    window: int
+    epoch: int
+    attempt: int
+    rules: JudgeRules
+    tables: TableSettings
+    views: tuple[ShardView, ...]
+    places: PlaceIntervals | None
+    category_ids: tuple[NDArray[np.int32], ...]
+
+
+def judge(task: BatchTask, shard: int) -> Receipt:
+    """Judge a shard's part of the window: its verdicts in the spool, its piece durable in the store."""
+    started = time.perf_counter()
+    parts = [_part(task, reader, shard) for reader in range(len(task.readers))]
+    rows = _rows(parts, task)
+    drained = time.perf_counter()
+    failpoints.hit("judge.drained")
+    store = open_backend(task.store_url)
+    try:
+        with ShardTables.open(task.tables, store, task.views[shard]) as tables:
+            opened = time.perf_counter()
+            outcome = judge_shard(rows, task.rules, task.window, tables.find, tables.load)
+            counters = asdict(tables.counters)
+        judged = time.perf_counter()
+        _leave_verdicts(outcome, task, shard, [part.rows for part in parts])
+        failpoints.hit("judge.piece.before")
+        left = time.perf_counter()
+        piece = _append(outcome, task, shard, store)
+        failpoints.hit("judge.piece.after")
+    finally:
+        store.close()
+    return Receipt.of(
+        shard,
+        outcome,
+        piece,
+        table_counters=counters,
+        seconds={
+            "keys": drained - started,
+            "tables": opened - drained,
+            "tables.apply": counters["apply_seconds"],
+            "judge": judged - opened,
+            "judge.load": counters["load_seconds"],
+            "verdicts": left - judged,
+            "piece": time.perf_counter() - left,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A shard's rows from one reading task: their numbers there, and their columns."""
+
+    rows: np.ndarray[Any, Any]
+    columns: dict[str, np.ndarray[Any, Any]]
+    has_latest: np.ndarray[Any, Any] | None
+
+
+def _part(task: BatchTask, reader: int, shard: int) -> _Part:
+    batch = exchange.mapped(exchange.keys_file(task.directory, task.readers[reader])).get_batch(shard)
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    latest = columns.get(exchange.LATEST)
+    has_latest = None if latest is None else latest.is_valid().to_numpy(zero_copy_only=False)
+    numbers = {name: exchange.numbers(column) for name, column in columns.items()}
+    if task.places is not None:
+        ids = np.append(task.category_ids[reader], np.int32(-1))
+        numbers[exchange.CATEGORY] = ids[numbers[exchange.CATEGORY]]
+    return _Part(numbers.pop(exchange.ROW), numbers, has_latest)
+
+
+def _rows(parts: Sequence[_Part], task: BatchTask) -> ShardRows:
+    float_domain = task.rules.float_domain
+    digests = np.stack(
+        [_joined(parts, name, np.int64).view(np.uint64) for name in (exchange.HI, exchange.LO)],
+        axis=1,
+    )
+    order = _joined(parts, exchange.ORDER, np.int64)
+    fate = _joined(parts, exchange.FATE, np.uint8)
+    expiry = category = latest = has_latest = None
+    if task.places is not None:
+        category, fate = task.places.places(_joined(parts, exchange.CATEGORY, np.int32), order, fate)
+    elif task.rules.by not in ("processing_time", "never"):
+        expiry = _joined(parts, exchange.EXPIRY, np.float64 if float_domain else np.int64)
+    if parts and parts[0].has_latest is not None:
+        latest = _joined(parts, exchange.LATEST, np.float64 if float_domain else np.int64)
+        has_latest = np.concatenate([part.has_latest for part in parts if part.has_latest is not None])
+    return ShardRows(digests, order, fate, expiry, latest, has_latest, category)
+
+
+def _joined(parts: Sequence[_Part], name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
+    """One column of all parts, as memory of its own."""
+    if not parts:
+        return np.empty(0, dtype)
+    return np.concatenate([part.columns[name] for part in parts]).astype(dtype, copy=False)
+
+
+def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, shard: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
+    """The verdicts, one batch a reading task, for the job that writes the ports; none without rows."""
+    if not rows:
+        return
+    reasons = _reason_codes(outcome)
+    has_first = outcome.first_window >= 0
+    firsts = _first_copies(outcome) if task.rules.keep_first_seen else None
+    begin = first = 0
+    verdicts, copies = [], []
+    for numbers in rows:
+        end = begin + numbers.size
+        part = slice(begin, end)
+        columns = {
+            exchange.ROW: pa.array(numbers),
+            exchange.VERDICT: pa.array(outcome.verdict[part]),
+            exchange.REASON: pa.array(reasons[part]),
+        }
+        verdicts.append(pa.RecordBatch.from_pydict(columns))
+        if firsts is not None:
+            here = numbers[has_first[part]]
+            copies.append(
+                pa.RecordBatch.from_pydict({exchange.ROW: pa.array(here), **_slice(firsts, first, here.size)})
+            )
+            first += here.size
+        begin = end
+    exchange.write_batches(exchange.verdicts_file(task.directory, shard), verdicts)
+    if copies:
+        exchange.write_batches(exchange.firsts_file(task.directory, shard), copies)
+
+
+def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa.Array]:
+    return {name: column.slice(begin, count) for name, column in columns.items()}
+
+
+def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
+    """The reason of every row as an index into REASONS, -1 for unique ones."""
+    codes = outcome.fate.astype(np.int8)
+    duplicate = outcome.verdict == Verdict.DUPLICATE
+    np.copyto(codes, FIRST_DUPLICATE_CODE + outcome.same_window.view(np.int8), where=duplicate)
+    np.copyto(codes, -1, where=outcome.verdict == Verdict.UNIQUE)
+    return codes
+
+
+def _first_copies(outcome: ShardOutcome) -> dict[str, pa.Array]:
+    """Window, source order and expiry key of the first copies, of those rows that have one."""
+    rows = np.flatnonzero(outcome.first_window >= 0)
+    return {
+        exchange.WINDOW: pa.array(outcome.first_window[rows]),
+        exchange.ORIGIN: pa.array(outcome.first_origin[rows]),
+        exchange.EXPIRY: pa.array(outcome.first_expiry[rows]),
+    }
+
+
+def _append(outcome: ShardOutcome, task: BatchTask, shard: int, store: PieceStore) -> PieceRef | None:
+    if outcome.entries is None:
+        return None
+    return append_piece(
+        store,
+        outcome.entries,
+        store_id=bytes.fromhex(task.store_id),
+        shard=shard,
+        first_window=task.window,
+        last_window=task.window,
+        epoch=task.epoch,
+        attempt=task.attempt,
+    )

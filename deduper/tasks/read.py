@@ -1,0 +1,206 @@
+"""The first job of a window, in Python: writes a source partition's records to a file, deals their keys to the shards.
+
+Records arrive here in the order of their source, so the clock runs here, tuple by tuple, for the price of one pass over
+two columns. The records themselves stay in their file, as they came: the writing job finds them by number. Only their
+keys travel to the shards.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from bucket_store import failpoints
+from deduper.core import kernels
+from deduper.core.clock import ClockRules, PartitionClock, batch_clock
+from deduper.core.verdict import INT64_MAX, Admission
+from deduper.tasks import exchange, layout
+
+
+class RecordPlaces(Protocol):
+    """Finds the places of records that come without; pickled into the job."""
+
+    def placed(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The records that the window takes, with their source order in ORDER."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """The parameters of a reading task; pickled into the job.
+
+    `clock` is None for the expiries whose tuples move none. `in_order` runs it tuple by tuple, otherwise every tuple
+    meets the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple. `places` is None
+    where records come with their place.
+    """
+
+    directory: str
+    shards: int
+    clock: ClockRules | None
+    in_order: bool
+    keeps_latest: bool
+    by_category: bool
+    places: RecordPlaces | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReceipt:
+    """The result of reading one source partition.
+
+    `first_order` is the least source order, 0 without rows. `left_out` are records that the window does not take.
+    `categories` are the values of the task's ids, and `first_arrivals` the source order at which each of them was first
+    admitted, the greatest int64 for one that never was.
+    """
+
+    name: str
+    rows: int
+    first_order: int
+    left_out: int = 0
+    categories: tuple[str, ...] = ()
+    first_arrivals: tuple[int, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Records of a source partition -> one row with the pickled receipt; none for a partition without records."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        placed = None if task.places is None else _Placed(task.places, batches)
+        receipt = set_aside(task, batches if placed is None else placed)
+        if receipt is not None:
+            if placed is not None:
+                receipt = replace(receipt, left_out=placed.left_out)
+            yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(receipt)], pa.binary())], ["receipt"])
+
+    return read
+
+
+def warm() -> None:
+    """Compiles, or loads from the cache, the kernel that deals keys to shards; `clock.warm` does the clock's."""
+    kernels.deal(np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.uint8), 1)
+
+
+def set_aside(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
+    """Set the records of a reading task aside, whose columns are those of `tasks.layout`; None for no batch."""
+    began = time.perf_counter()
+    # A new name for every run of a task: a second run must not write into the file that the first one's receipt names.
+    name = secrets.token_hex(8)
+    keys = _Keys(task)
+    first = next(batches, None)
+    if first is None:
+        return None
+    kept = layout.kept(first.schema.names)
+    schema = pa.schema([first.schema.field(name) for name in kept])
+    writing = 0.0
+    with exchange.writing(exchange.rows_file(task.directory, name), schema) as writer:
+        batch: pa.RecordBatch | None = first
+        while batch is not None:
+            keys.add(batch)
+            wrote = time.perf_counter()
+            writer.write_batch(pa.RecordBatch.from_arrays([batch.column(name) for name in kept], schema=schema))
+            writing += time.perf_counter() - wrote
+            batch = next(batches, None)
+    dealt = time.perf_counter()
+    receipt = keys.deal(name)
+    failpoints.hit("read.spooled")
+    receipt.seconds.update({"rows": writing, "keys": time.perf_counter() - dealt, "read": dealt - began - writing})
+    return receipt
+
+
+class _Placed(Iterator[pa.RecordBatch]):
+    """Records with their places, and how many the window does not take."""
+
+    def __init__(self, places: RecordPlaces, batches: Iterator[pa.RecordBatch]) -> None:
+        self._places = places
+        self._batches = batches
+        self.left_out = 0
+
+    def __next__(self) -> pa.RecordBatch:
+        given = next(self._batches)
+        taken = self._places.placed(given)
+        self.left_out += given.num_rows - taken.num_rows
+        return taken
+
+
+class _Keys:
+    """The columns that judging needs, batch by batch, with the clock's answer."""
+
+    def __init__(self, task: ReadTask) -> None:
+        self._task = task
+        self._clock = PartitionClock(task.clock) if task.clock is not None and task.in_order else None
+        self._parts: dict[str, list[np.ndarray[Any, Any]]] = {}
+        self._categories: list[pa.Array] = []
+
+    def add(self, records: pa.RecordBatch) -> None:
+        judged = (layout.HI, layout.LO, layout.ORDER, layout.FATE)
+        hi, lo, order, fate = (exchange.numbers(records.column(name)) for name in judged)
+        fates = fate.astype(np.uint8)
+        self._keep(exchange.HI, hi)
+        self._keep(exchange.LO, lo)
+        self._keep(exchange.ORDER, order)
+        if self._task.by_category:
+            self._categories.append(records.column(layout.CATEGORY))
+        elif self._task.clock is not None:
+            expiry = exchange.numbers(records.column(layout.EXPIRY))
+            self._keep(exchange.EXPIRY, expiry)
+            if self._clock is not None:
+                fates, latest, has_latest = self._clock.run(order, expiry, fates)
+                if self._task.keeps_latest:
+                    self._keep(exchange.LATEST, latest)
+                    self._keep("has_latest", has_latest)
+            else:
+                fates = batch_clock(self._task.clock, expiry, fates)
+        self._keep(exchange.FATE, fates)
+
+    def _keep(self, name: str, values: np.ndarray[Any, Any]) -> None:
+        self._parts.setdefault(name, []).append(values)
+
+    def deal(self, name: str) -> ReadReceipt:
+        """Write the keys, one batch a shard."""
+        task = self._task
+        columns = {column: np.concatenate(parts) for column, parts in self._parts.items()}
+        order, fate = columns[exchange.ORDER], columns[exchange.FATE]
+        values: tuple[str, ...] = ()
+        arrivals: tuple[int, ...] = ()
+        if task.by_category:
+            values, columns[exchange.CATEGORY], arrivals = _encoded(self._categories, order, fate)
+        dealt, starts = kernels.deal(columns[exchange.LO].view(np.uint64), order, fate, task.shards)
+        has_latest = columns.pop("has_latest", None)
+        batches = []
+        for begin, end in pairwise(starts.tolist()):
+            rows = dealt[begin:end]
+            taken = {column: pa.array(of_all.take(rows)) for column, of_all in columns.items()}
+            if has_latest is not None:
+                taken[exchange.LATEST] = pa.array(columns[exchange.LATEST].take(rows), mask=~has_latest.take(rows))
+            batches.append(pa.RecordBatch.from_pydict({exchange.ROW: pa.array(rows), **taken}))
+        exchange.write_batches(exchange.keys_file(task.directory, name), batches)
+        return ReadReceipt(
+            name=name,
+            rows=int(order.size),
+            first_order=int(order.min()) if order.size else 0,
+            categories=values,
+            first_arrivals=arrivals,
+        )
+
+
+def _encoded(
+    parts: list[pa.Array], order: np.ndarray[Any, Any], fate: np.ndarray[Any, Any]
+) -> tuple[tuple[str, ...], np.ndarray[Any, Any], tuple[int, ...]]:
+    """The values of a column of categories, the id of each row's, and where each value was first admitted."""
+    encoded = pa.concat_arrays(parts).dictionary_encode()
+    # Parquet files may hold texts that are none; they stay apart.
+    values = tuple(
+        value.decode(errors="backslashreplace") for value in encoded.dictionary.cast(pa.binary()).to_pylist()
+    )
+    ids = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    admitted = np.flatnonzero((fate == Admission.ADMITTED) & (ids >= 0))
+    firsts = np.full(len(values), INT64_MAX)
+    np.minimum.at(firsts, ids[admitted], order[admitted])
+    return values, ids, tuple(firsts.tolist())

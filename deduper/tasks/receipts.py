@@ -1,0 +1,59 @@
+"""The report of a shard's task to the driver once its piece is durable: exactly one receipt a shard counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bucket_store.pieces.piece import PieceRef
+from deduper.core.judge import ShardOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One shard's part of a window.
+
+    `counts` is in the order of `Verdict`; `reasons` counts rows by reason; `max_admitted` is the greatest expiry key
+    among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
+    `piece` is None for a shard with nothing new; `first_windows` are those of the duplicates' first copies. Seconds are
+    wall time inside the task: `keys` gathers them, `tables` opens and applies, `judge` looks up and decides, `verdicts`
+    leaves them for the writers, `piece` writes it.
+    """
+
+    shard: int
+    counts: tuple[int, int, int, int]
+    reasons: dict[str, int]
+    max_admitted: int | float | None
+    max_remembered: int | float | None
+    piece: PieceRef | None
+    buckets: tuple[int, ...]
+    rows_by_partition: dict[int, int]
+    first_windows: tuple[int, ...]
+    table_counters: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        shard: int,
+        outcome: ShardOutcome,
+        piece: PieceRef | None,
+        table_counters: dict[str, float] | None = None,
+        seconds: dict[str, float] | None = None,
+    ) -> Receipt:
+        """The receipt of a shard that was judged."""
+        unique, duplicate, expired, error = (int(count) for count in outcome.counts)
+        return cls(
+            shard=shard,
+            counts=(unique, duplicate, expired, error),
+            reasons=outcome.reasons(),
+            max_admitted=outcome.max_admitted,
+            max_remembered=outcome.max_remembered,
+            piece=piece,
+            buckets=tuple(outcome.buckets),
+            rows_by_partition=outcome.rows_by_partition,
+            first_windows=tuple(np.unique(outcome.first_window[outcome.first_window >= 0]).tolist()),
+            table_counters=table_counters or {},
+            seconds=seconds or {},
+        )

@@ -1,0 +1,322 @@
+"""The third job of a window, in Python: writes the records with their verdicts into the ports' files.
+
+A writer takes some source partitions, in order, and writes one Parquet file for each port that any of their records
+leaves by. The records are mapped, not read; each is copied once, into the columns of its file.
+
+Only the files that a receipt names are the window's. A task that is retried, or resumes long after the window was
+published, writes into files of its own; and since it makes no folder, it cannot recreate a removed one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from bucket_store import failpoints
+from deduper.core.clock import POSITION_BITS
+from deduper.core.verdict import REASONS, Verdict
+from deduper.errors import telling_where
+from deduper.tasks import exchange, layout
+from deduper.tasks.dedup_column import DEDUP
+from deduper.tasks.dictionary_columns import dictionary_columns
+from deduper.tasks.kafka_rows import rows_to_send
+from deduper.tasks.origins import WindowSources
+
+_WRITER_BYTES = 4 << 20
+"""Records for which one writer is enough, and no job is needed; more would make more files and transactions."""
+
+_ROW_GROUP_BYTES = 64 << 20
+_PORTS = tuple(verdict.port for verdict in Verdict)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """The parameters of a writer; pickled into the job.
+
+    `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
+    `spooled` is the size of the records that were set aside, in bytes.
+    `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
+    rows are sent (`tasks.kafka_rows`), the others are written with the source's `columns` and `_dedup`, compressed by
+    `codec`. `sources` are those of this window and of the duplicates' first copies. `source_slots` are the writers of
+    topics for each source partition, None where order needs no keeping.
+    `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
+    where tuples have no expiry key.
+    """
+
+    directory: str
+    target: str
+    shards: int
+    readers: tuple[tuple[str, int], ...]
+    spooled: int
+    groups: tuple[tuple[int, ...], ...]
+    ports: tuple[str, ...]
+    topics: frozenset[str]
+    columns: tuple[str, ...]
+    codec: str
+    sources: WindowSources
+    source_slots: tuple[int, ...] | None
+    keep_first_seen: bool
+    expiry_type: pa.DataType
+    expiry_scale: int | None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is done in less time than a job takes to be started."""
+        return is_small(self.spooled)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReceipt:
+    """The names of a writer's files by port, and how long it took."""
+
+    files: dict[str, str]
+    seconds: dict[str, float]
+
+
+def port_folder(target: str | Path, port: str) -> Path:
+    """Where the files of a port go."""
+    return Path(target, f"_port={port}")
+
+
+def write(task: WriteTask, writer: int) -> WriteReceipt:
+    """Write the ports' rows of a writer's source partitions."""
+    began = time.perf_counter()
+    files = {port: _PortFile(task, writer, port) for port in task.ports}
+    verdicts = [exchange.mapped(exchange.verdicts_file(task.directory, shard)) for shard in range(task.shards)]
+    firsts = [
+        exchange.mapped(exchange.firsts_file(task.directory, shard))
+        for shard in (range(task.shards) if task.keep_first_seen else ())
+    ]
+    for reader in task.groups[writer]:
+        name, rows = task.readers[reader]
+        judged = _Judged.of([file.get_batch(reader) for file in verdicts], rows)
+        first_seen = _first_seen(task, [file.get_batch(reader) for file in firsts]) if firsts else None
+        records = exchange.mapped(exchange.rows_file(task.directory, name))
+        begin = 0
+        for number in range(records.num_record_batches):
+            batch = records.get_batch(number)
+            for file in files.values():
+                file.add(batch, begin, judged, first_seen)
+            begin += batch.num_rows
+        for file in files.values():
+            file.drain()
+    for file in files.values():
+        file.close()
+    failpoints.hit("write.done")
+    return WriteReceipt(
+        files={port: file.name for port, file in files.items() if file.rows},
+        seconds={"ports": time.perf_counter() - began},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Verdict and reason of every row of a reading task."""
+
+    verdict: np.ndarray[Any, Any]
+    reason: np.ndarray[Any, Any]
+
+    @classmethod
+    def of(cls, parts: Sequence[pa.RecordBatch], rows: int) -> _Judged:
+        verdict = np.full(rows, 255, np.uint8)
+        reason = np.empty(rows, np.int8)
+        for part in parts:
+            numbers = part.column(exchange.ROW).to_numpy()
+            verdict[numbers] = part.column(exchange.VERDICT).to_numpy()
+            reason[numbers] = part.column(exchange.REASON).to_numpy()
+        if rows and verdict.max() >= len(_PORTS):
+            raise RuntimeError("a row was set aside and never judged")
+        return cls(verdict, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstSeen:
+    """First copies, by ascending row of a reading task."""
+
+    rows: np.ndarray[Any, Any]
+    struct: pa.StructArray
+
+    def of(self, rows: np.ndarray[Any, Any]) -> pa.StructArray:
+        """Those of some rows, ascending; null where there is none."""
+        if not self.rows.size:
+            return self.none(rows.size)
+        first = int(np.searchsorted(self.rows, rows[0])) if rows.size else 0
+        if np.array_equal(self.rows[first : first + rows.size], rows):
+            return self.struct.slice(first, rows.size)
+        at = np.minimum(np.searchsorted(self.rows, rows), self.rows.size - 1)
+        return self.struct.take(pa.array(at, mask=self.rows[at] != rows))
+
+    def none(self, count: int) -> pa.StructArray:
+        """Nulls, so many."""
+        return pa.nulls(count, self.struct.type)
+
+
+def _first_seen(task: WriteTask, parts: Sequence[pa.RecordBatch]) -> _FirstSeen:
+    whole = pa.Table.from_batches(parts).combine_chunks()
+    rows = whole.column(exchange.ROW).to_numpy()
+    ordered = np.argsort(rows, kind="stable")
+    windows = _column(whole, exchange.WINDOW)
+    source, position = task.sources.places(windows.to_numpy(), _column(whole, exchange.ORIGIN).to_numpy())
+    columns = [windows, source.cast(pa.string()), position, _expiry(_column(whole, exchange.EXPIRY), task)]
+    struct = pa.StructArray.from_arrays(columns, ["window", "source", "position", "expiry"])
+    return _FirstSeen(rows[ordered], struct.take(pa.array(ordered)))
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    chunks = table.column(name)
+    return chunks.chunk(0) if chunks.num_chunks else pa.array([], chunks.type)
+
+
+def _expiry(stored: pa.Array, task: WriteTask) -> pa.Array:
+    """Stored expiry keys as values of the user's world."""
+    if task.expiry_scale is None:
+        return pa.nulls(len(stored), task.expiry_type)
+    if pa.types.is_timestamp(task.expiry_type):
+        return stored.view(task.expiry_type)
+    if task.expiry_scale:
+        whole = stored.cast(pa.decimal128(19, 0))
+        # The digits are the same, the point is elsewhere.
+        return pa.Array.from_buffers(task.expiry_type, len(whole), whole.buffers())
+    return stored.cast(task.expiry_type)
+
+
+class _PortFile:
+    """One port's file of one writer; it comes into being with its first row."""
+
+    def __init__(self, task: WriteTask, writer: int, port: str) -> None:
+        self._task = task
+        self._number = writer
+        self._port = port
+        self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
+        self.name = f"part-{writer:05d}-{secrets.token_hex(8)}.parquet"
+        self._path = port_folder(task.target, port) / self.name
+        self._writer: parquet.ParquetWriter | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self.rows = 0
+
+    def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, first_seen: _FirstSeen | None) -> None:
+        """Take the port's rows of a batch, whose first row has number `begin` in its reading task."""
+        part = slice(begin, begin + batch.num_rows)
+        mine = judged.verdict[part] == self._verdict
+        count = int(np.count_nonzero(mine))
+        if not count:
+            return
+        taken = batch if count == batch.num_rows else batch.filter(pa.array(mine))
+        rows = np.flatnonzero(mine) + begin
+        order = taken.column(layout.ORDER).to_numpy()
+        copies = first_seen and self._first_copies(first_seen, rows)
+        dedup = self._dedup(order, taken.column(layout.RAW), judged.reason[rows], copies)
+        names = self._task.columns
+        if self._port in self._task.topics:
+            record = [taken.column(name) for name in layout.SENT]
+            texts = {name: _without_dictionary(column) for name, column in dedup.items()}
+            whole = rows_to_send(record, texts, self._slots(order))
+        else:
+            columns = [taken.column(layout.parsed(number)) for number in range(len(names))]
+            struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
+            fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
+            schema = pa.schema([*fields, pa.field(DEDUP, struct.type, nullable=False)])
+            whole = pa.RecordBatch.from_arrays([*columns, struct], schema=schema)
+        self._waiting.append(whole)
+        self._waiting_bytes += whole.nbytes
+        self.rows += count
+        if self._waiting_bytes >= _ROW_GROUP_BYTES:
+            self.drain()
+
+    def _first_copies(self, first_seen: _FirstSeen, rows: np.ndarray[Any, Any]) -> pa.StructArray:
+        """Only duplicates have a first copy."""
+        return first_seen.of(rows) if self._verdict == Verdict.DUPLICATE else first_seen.none(rows.size)
+
+    def _slots(self, order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The sender of each row."""
+        if self._task.source_slots is None:
+            return np.full(order.size, self._number, np.int32)
+        slots: np.ndarray[Any, Any] = np.array(self._task.source_slots, np.int32)[order >> POSITION_BITS]
+        return slots
+
+    def _dedup(
+        self, order: np.ndarray[Any, Any], raw: pa.Array, reason: np.ndarray[Any, Any], first_seen: pa.Array | None
+    ) -> dict[str, pa.Array]:
+        """The fields of `_dedup`, of rows of this port."""
+        count = order.size
+        ordinal = order >> POSITION_BITS
+        position = order & ((1 << POSITION_BITS) - 1)
+        sources = self._task.sources
+        if any(sources.starts):
+            position = position + np.array(sources.starts, np.int64)[ordinal]
+        if self._verdict != Verdict.ERROR:
+            # It was kept in case a guard refused the tuple.
+            raw = pa.nulls(count, raw.type)
+        columns = {
+            "verdict": _texts(np.zeros(count, np.int8), [self._port]),
+            "reason": _texts(reason, REASONS),
+            "window": pa.array(np.full(count, sources.window, np.int64)),
+            "source": _texts(ordinal.astype(np.int32), sources.names),
+            "position": pa.array(position),
+            "raw": raw,
+        }
+        return columns if first_seen is None else {**columns, "first_seen": first_seen}
+
+    def drain(self) -> None:
+        """Write the waiting rows as a row group."""
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        with telling_where(self._path):
+            if self._writer is None:
+                self._writer = parquet.ParquetWriter(
+                    self._path,
+                    table.schema,
+                    compression=self._task.codec,
+                    use_dictionary=dictionary_columns(table),
+                    store_schema=False,
+                    store_decimal_as_integer=True,
+                    write_page_checksum=True,
+                )
+            self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def close(self) -> None:
+        """End the file."""
+        if self._writer is not None:
+            with telling_where(self._path):
+                self._writer.close()
+
+
+def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.DictionaryArray:
+    """Texts by their codes; null for a negative one. To a reader of a file they are text."""
+    known = pa.array(codes, mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(known, pa.array(texts, pa.string()))
+
+
+def _without_dictionary(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def is_small(record_bytes: int) -> bool:
+    """Whether records of so many bytes are not worth a job."""
+    return record_bytes < _WRITER_BYTES
+
+
+def writers_for(spooled: int, most: int) -> int:
+    """How many writers so many bytes of records are worth."""
+    return min(most, 1 + spooled // _WRITER_BYTES)
+
+
+def grouped(sizes: Sequence[int], tasks: int) -> tuple[tuple[int, ...], ...]:
+    """Which source partitions each task takes: neighbours, about as much together. No task without any."""
+    groups: list[list[int]] = [[] for _ in range(tasks)]
+    total, taken = max(1, sum(sizes)), 0
+    for number, count in enumerate(sizes):
+        groups[min(tasks - 1, (taken + count // 2) * tasks // total)].append(number)
+        taken += count
+    return tuple(tuple(group) for group in groups if group)

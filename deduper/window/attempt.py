@@ -1,0 +1,347 @@
+"""Step 2 of a window: judging it, until the counts agree and all unreadable input is found.
+
+Every judging is an attempt of its own, in the names of its pieces and staged files, so that no file of an abandoned
+one can be taken for the window's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from bucket_store import failpoints
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.state import LogState, live_files
+from bucket_store.pieces.store import PieceStore
+from bucket_store.tables.manager import TableSettings
+from deduper.config.expiry import CategoryExpiry
+from deduper.config.model import Config
+from deduper.core.clock import ClockRules
+from deduper.core.verdict import Verdict
+from deduper.errors import CannotWriteError, IntegrityError, telling_where
+from deduper.sinks import staging
+from deduper.sinks.staging import Attempt, StagedFile
+from deduper.sources.protocol import SourceBatch
+from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
+from deduper.tasks import exchange
+from deduper.tasks.dedup_column import expiry_type
+from deduper.tasks.judge import BatchTask
+from deduper.tasks.origins import WindowSources
+from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.receipts import Receipt
+from deduper.tasks.write import WriteTask, grouped, writers_for
+from deduper.window import policy
+from deduper.window.categories import Categories, arrange_categories
+from deduper.window.exchange_folder import ExchangeFolders
+from deduper.window.jobs import Jobs, WindowRun
+
+logger = logging.getLogger(__name__)
+
+_MOST_DISAGREEMENTS = 2
+_CODEC = "spark.sql.parquet.compression.codec"
+_CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
+"""Spark's names that are not Arrow's."""
+
+
+class _MemoryFull(Exception):
+    """The exchange files do not fit into shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A window that was judged and staged, and whose counts agree.
+
+    `seconds` are the driver's by part: `read`, `shards` and `write` are the jobs, `files` makes
+    ports of other formats. `task_seconds` are the work inside the tasks, summed.
+    """
+
+    attempt: Attempt
+    batch: SourceBatch
+    receipts: dict[int, Receipt]
+    staged: dict[str, list[StagedFile]]
+    categories: Categories | None
+    rows: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    task_seconds: dict[str, float] = field(default_factory=dict)
+
+
+class WindowJudge:
+    """Judges the windows of one owner, one after another. Not for several threads."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        config: Config,
+        log: CommitLog,
+        pieces: PieceStore,
+        tables: TableSettings,
+    ) -> None:
+        self._jobs = jobs
+        self._config = config
+        self._log = log
+        self._pieces = pieces
+        self._tables = tables
+        self._attempts = 0
+        self._spool = ExchangeFolders(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
+        self._spool.discard_abandoned()
+
+    def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
+        """The window after `state`, of this batch; unreadable input becomes error tuples.
+
+        Raises:
+            IntegrityError: counts that do not agree, twice.
+            CannotWriteError: there is no room for exchange files or ports, or they cannot be written.
+            PySparkException, Py4JJavaError: Spark failed, and not over input.
+        """
+        disagreements = 0
+        while True:
+            attempt = Attempt(state.next_window, state.epoch, self._attempts)
+            self._attempts += 1
+            try:
+                judgement = self._judge_once(attempt, batch, state, wall_us)
+            except _MemoryFull:
+                logger.warning("window %d: judged again: shared memory is full, using the disk", attempt.window)
+                continue
+            except (PySparkException, Py4JJavaError) as exc:
+                batch = batch.after_failure(exc)
+                logger.warning("window %d: judged again: %s", attempt.window, innermost_cause(exc))
+                continue
+            problem = _disagreement(self._config, judgement)
+            if problem is None:
+                sure = batch.confirmed(rows_by_partition(judgement.receipts.values()))
+                if sure is batch:
+                    return judgement
+                logger.warning("window %d: judged again: some of its input was gone before it was read", attempt.window)
+                self._abandon(judgement)
+                batch = sure
+                continue
+            self._abandon(judgement)
+            disagreements += 1
+            if disagreements == _MOST_DISAGREEMENTS:
+                raise IntegrityError(f"window {attempt.window}: not committed: {problem}")
+            logger.error("window %d: judged once more: %s", attempt.window, problem)
+
+    def close(self) -> None:
+        """No window comes any more. Safe to repeat."""
+        self._spool.close()
+
+    def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
+        with self._run(attempt) as (run, folder):
+            return self._run_jobs(run, attempt, batch, state, wall_us, folder)
+
+    @contextmanager
+    def _run(self, attempt: Attempt) -> Iterator[tuple[WindowRun, Path]]:
+        """The jobs of an attempt, and its exchange folder, which is removed, or kept for the next attempt."""
+        with telling_where(self._spool.disk):
+            folder = self._spool.make(attempt)
+        all_tasks_finished = False
+        try:
+            with self._jobs.open() as run:
+                yield run, folder
+            all_tasks_finished = run.all_tasks_finished
+        finally:
+            if all_tasks_finished:
+                self._spool.leave(folder)
+            else:
+                self._spool.remove(folder)
+
+    def _run_jobs(
+        self, run: WindowRun, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, folder: Path
+    ) -> Judgement:
+        config, watch, directory = self._config, _StopWatch(), str(folder)
+        read = self._read_task(directory, batch, policy.clock_rules(config, state, wall_us))
+        with self._spooling(folder):
+            given = run.read(batch, read)
+        batch, readers = given.batch, given.receipts
+        watch.lap("read")
+        categories = None
+        if isinstance(config.expiry, CategoryExpiry):
+            known = policy.category_state(state)
+            categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
+        judge = self._shard_task(attempt, state, wall_us, directory, readers, categories)
+        with self._spooling(folder):
+            shards = run.judge(judge, config.store.shards)
+        watch.lap("shards")
+        failpoints.hit("judge.judged")
+        target = staging.staging_target(config, attempt)
+        with _writing("the outputs", target):
+            staging.make_staging(config, attempt)
+            sources = self._sources(attempt.window, batch, state, shards)
+            writers = run.write(self._write_task(batch, directory, target, readers, sources))
+            failpoints.hit("stage.written")
+            watch.lap("write")
+            staged = staging.staged_files(self._jobs.session, config, attempt, writers)
+        watch.lap("files")
+        return Judgement(
+            attempt=attempt,
+            batch=batch,
+            receipts={receipt.shard: receipt for receipt in shards},
+            staged=staged,
+            categories=categories,
+            rows=given.rows,
+            seconds=watch.seconds,
+            task_seconds=_summed(
+                [
+                    *(reader.seconds for reader in readers),
+                    *(shard.seconds for shard in shards),
+                    *(writer.seconds for writer in writers),
+                ]
+            ),
+        )
+
+    @contextmanager
+    def _spooling(self, folder: Path) -> Iterator[None]:
+        """A job that writes exchange files; raises _MemoryFull when they can be written to disk instead."""
+        try:
+            with _writing("the exchange files of a window", folder):
+                yield
+        except CannotWriteError as exc:
+            if self._spool.was_full(folder):
+                raise _MemoryFull from exc
+            raise
+
+    def _read_task(self, directory: str, batch: SourceBatch, clock: ClockRules | None) -> ReadTask:
+        in_order = self._config.clock == "arrival"
+        return ReadTask(
+            directory=directory,
+            shards=self._config.store.shards,
+            clock=clock,
+            in_order=in_order,
+            keeps_latest=in_order and self._config.lookup == "all_live",
+            by_category=isinstance(self._config.expiry, CategoryExpiry),
+            places=batch.places,
+        )
+
+    def _shard_task(
+        self,
+        attempt: Attempt,
+        state: LogState,
+        wall_us: int,
+        directory: str,
+        readers: Sequence[ReadReceipt],
+        categories: Categories | None,
+    ) -> BatchTask:
+        config = self._config
+        return BatchTask(
+            directory=directory,
+            readers=tuple(receipt.name for receipt in readers),
+            store_url=config.store.url,
+            store_id=self._log.manifest.store_id,
+            window=attempt.window,
+            epoch=attempt.epoch,
+            attempt=attempt.attempt,
+            rules=policy.judge_rules(config, state, wall_us),
+            tables=self._tables,
+            views=policy.shard_views(config, self._log.manifest, self._log.state),
+            places=None if categories is None else categories.places,
+            category_ids=() if categories is None else categories.ids,
+        )
+
+    def _sources(self, window: int, batch: SourceBatch, state: LogState, shards: Iterable[Receipt]) -> WindowSources:
+        """The sources of this window, and of the windows that hold first copies of its duplicates."""
+        met = {first for receipt in shards for first in receipt.first_windows}
+        named = {earlier: state.sources_of(earlier) for earlier in met}
+        files = {earlier: ref for earlier, ref in named.items() if ref is not None}
+        return WindowSources(str(self._log.root), window, batch.names, batch.starts, files)
+
+    def _write_task(
+        self, batch: SourceBatch, directory: str, target: Path, readers: Sequence[ReadReceipt], sources: WindowSources
+    ) -> WriteTask:
+        config, topics = self._config, self._config.topic_ports
+        ports = (*config.file_ports, *topics)
+        keeps_order = any(sink.preserve_order for sink in topics.values())
+        codec = str(config.spark.get(_CODEC, "snappy")).lower()
+        spooled = sum(Path(exchange.rows_file(directory, receipt.name)).stat().st_size for receipt in readers)
+        writers = writers_for(spooled, config.store.shards)
+        return WriteTask(
+            directory=directory,
+            target=str(target),
+            shards=config.store.shards,
+            readers=tuple((receipt.name, receipt.rows) for receipt in readers),
+            spooled=spooled,
+            groups=grouped([receipt.rows for receipt in readers], writers) if ports else (),
+            ports=ports,
+            topics=frozenset(topics),
+            columns=tuple(column.name for column in config.source.parsed_columns) if config.file_ports else (),
+            codec=_CODECS.get(codec, codec),
+            sources=sources,
+            source_slots=batch.slots if keeps_order else None,
+            keep_first_seen=config.store.first_seen,
+            expiry_type=expiry_type(config.expiry_key_scale),
+            expiry_scale=None if config.expiry.by in ("never", "category") else config.expiry_key_scale.scale,
+        )
+
+    def _abandon(self, judgement: Judgement) -> None:
+        """No record names this attempt's pieces, now or later; its staged files go with the window's others."""
+        abandoned = [receipt.piece for receipt in judgement.receipts.values() if receipt.piece is not None]
+        self._pieces.delete(abandoned, keep=live_files(self._log.state))
+
+
+@contextmanager
+def _writing(what: str, place: Path) -> Iterator[None]:
+    """Spark's errors over a full or read-only file system, with the place."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as exc:
+        raised = raised_in_worker(exc)
+        failure = raised if isinstance(raised, CannotWriteError) else cannot_write(exc, what, place)
+        if failure is None:
+            raise
+        raise failure from exc
+
+
+class _StopWatch:
+    """Seconds by name, from lap to lap."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = now - self._began
+        self._began = now
+
+
+def _summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)
+
+
+def port_counts(receipts: Iterable[Receipt]) -> dict[str, int]:
+    """Tuples by port, over all shards."""
+    totals = [sum(counts) for counts in zip(*(receipt.counts for receipt in receipts), strict=True)]
+    return {verdict.port: count for verdict, count in zip(Verdict, totals, strict=True)}
+
+
+def rows_by_partition(receipts: Iterable[Receipt]) -> Counter[int]:
+    """Tuples by the ordinal of their source partition, over all shards."""
+    rows: Counter[int] = Counter()
+    for receipt in receipts:
+        rows.update(receipt.rows_by_partition)
+    return rows
+
+
+def _disagreement(config: Config, judgement: Judgement) -> str | None:
+    """Why the window must not be committed: conservation, held against three independent counts. None when it holds."""
+    missing = set(range(config.store.shards)) - judgement.receipts.keys()
+    if missing:
+        return f"no receipt from shards {sorted(missing)}"
+    counts = port_counts(judgement.receipts.values())
+    if sum(counts.values()) != judgement.rows:
+        return f"{judgement.rows} rows came in, the shards judged {sum(counts.values())}: {counts}"
+    for port in (*config.file_ports, *config.topic_ports):
+        staged = sum(file.rows for file in judgement.staged.get(port, ()))
+        if staged != counts[port]:
+            return f"port {port}: {counts[port]} rows judged, {staged} rows staged"
+    return None

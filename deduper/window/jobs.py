@@ -1,0 +1,240 @@
+"""The three steps of a window's judging on Spark: read, judge, write. Each gives the receipts of its tasks.
+
+    read    one task a source partition: Catalyst reads, parses and digests; Python sets the records aside. Of plain
+            Parquet one task a core, each with some neighbouring files. A window may have files of both kinds
+    judge   one task a shard
+    write   some tasks, each with some source partitions; no job for what is written sooner than one would start
+
+The last two have no plan: they are functions over numbers, so Spark analyses and compiles nothing for them. Nor has the
+first for plain Parquet files (`tasks.parquet`). If all files of a window are plain, the tasks of one job do all three
+steps (`spark.task_pool`), otherwise each step is a job of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
+from pyspark.util import PythonEvalType
+
+from bucket_store.maintenance.background_task import OneThread
+from deduper.config.model import Config
+from deduper.core.verdict import Admission
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.parquet_footers import footers_of
+from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.unreadable import read_apart
+from deduper.sources.protocol import SourceBatch
+from deduper.sources.read_plan import ReadPlan
+from deduper.spark.task_pool import TaskPool
+from deduper.tasks.judge import BatchTask, judge
+from deduper.tasks.parquet import ParquetPart, ParquetReading, read_part, read_parts
+from deduper.tasks.read import ReadReceipt, ReadTask, read_function
+from deduper.tasks.receipts import Receipt
+from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small, write
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """A batch that was read; unreadable input is an error tuple.
+
+    The receipts are in source order. `rows` are the records that were counted apart from them.
+    """
+
+    batch: SourceBatch
+    receipts: list[ReadReceipt]
+    rows: int
+
+
+class WindowRun(Protocol):
+    """The jobs of one attempt at a window."""
+
+    def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
+        """Set the records of a batch aside."""
+
+    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+        """Judge every shard."""
+
+    def write(self, task: WriteTask) -> list[WriteReceipt]:
+        """Write the ports."""
+
+    @property
+    def all_tasks_finished(self) -> bool:
+        """When the run is closed: whether no task of it can still be running, not even one that was lost or retried."""
+
+
+class Jobs(Protocol):
+    """Runs the jobs of windows, one window at a time; the service's are `SparkJobs`."""
+
+    @property
+    def session(self) -> SparkSession:
+        """Makes ports of other formats."""
+
+    def open(self) -> AbstractContextManager[WindowRun]:
+        """A run, which is closed when its jobs are over or were given up."""
+
+
+class SparkJobs:
+    """The jobs, on a session."""
+
+    def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
+        self.session = session
+        self._plan = ReadPlan(session, config, salt)
+        self._parquet = parquet_reading(config, salt)
+        self._cores = session.sparkContext.defaultParallelism
+        self._job_thread = OneThread()
+
+    def open(self) -> SparkRun:
+        """The jobs of one attempt at a window."""
+        return SparkRun(self.session, self._plan, self._parquet, self._cores, self._job_thread)
+
+    def close(self) -> None:
+        """No window comes any more. Safe to repeat."""
+        self._job_thread.close()
+
+
+class SparkRun:
+    """The jobs of one attempt at a window; a context manager. `all_tasks_finished`: see `WindowRun`."""
+
+    def __init__(
+        self, session: SparkSession, plan: ReadPlan, parquet: ParquetReading | None, cores: int, job_thread: OneThread
+    ) -> None:
+        """Use `SparkJobs.open`."""
+        self._session = session
+        self._plan = plan
+        self._parquet = parquet
+        self._cores = cores
+        self._pool: TaskPool | None = None
+        self._job_thread = job_thread
+        self.all_tasks_finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_pool()
+
+    def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
+        """Set the records of a batch aside. Spark counts them; of plain Parquet files, their footers do."""
+        if isinstance(batch, FileBatch):
+            return self._read_files(batch, task)
+        return BatchRead(batch, *self._read_by_spark(batch.tuples(self._session), task))
+
+    def _read_files(self, batch: FileBatch, task: ReadTask) -> BatchRead:
+        """Each file by the reader that suits its footer; error tuples last, when all of them are known."""
+        footers = footers_of(batch, self._parquet)
+        batch = batch.with_errors(Admission.FILE_UNREADABLE, footers.unreadable)
+        are_all_plain = not footers.by_spark and not batch.errors
+        receipts, rows, refused = self._read_plain(footers.parts, task, have_pool=are_all_plain)
+        by_spark = footers.by_spark | refused
+        if self._parquet is not None and by_spark:
+            logger.info(
+                "%d of %d files are read by Spark: %s", len(by_spark), len(batch.files), min(by_spark.items())[1]
+            )
+
+        def read(files: FileBatch, ordinals: Sequence[int]) -> tuple[list[ReadReceipt], int]:
+            return self._read_by_spark(files.tuples_of(self._session, ordinals), task)
+
+        batch, results = read_apart(batch, sorted(by_spark), Path(task.directory), read)
+        if batch.errors:
+            results.append(read(batch, batch.errors))
+        for more, counted in results:
+            receipts += more
+            rows += counted
+        return BatchRead(batch, sorted(receipts, key=lambda receipt: receipt.first_order), rows)
+
+    def _read_by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
+        """The receipts, in source order, and how many records Spark has counted."""
+        self._close_pool()  # its tasks occupy the cores on which Spark is to read
+        counted = Observation()
+        tuples = tuples.observe(counted, F.count(F.lit(1)).alias("rows"))
+        records = self._plan.records(tuples, task.clock)
+        # `DataFrame.mapInArrow` does the same, and asks for pandas, which no part of it uses.
+        function: Any = vectorized_udf(
+            read_function(task), returnType="receipt binary", functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+        )
+        column = function(*records.columns)
+        rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self._session).collect()
+        receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
+        left_out = sum(receipt.left_out for receipt in receipts)
+        return sorted(receipts, key=lambda receipt: receipt.first_order), int(counted.get["rows"]) - left_out
+
+    def _read_plain(
+        self, parts: Sequence[ParquetPart], task: ReadTask, *, have_pool: bool
+    ) -> tuple[list[ReadReceipt], int, dict[int, str]]:
+        """The receipts, how many records their files' footers count, and why others are for Spark, by ordinal."""
+        reading = self._parquet
+        if reading is None:
+            return [], 0, {}
+        if is_small(sum(part.plain_bytes for part in parts)):
+            read = [read_part(task, reading, part) for part in parts]
+        else:
+            # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
+            groups = grouped([part.plain_bytes for part in parts], self._cores)
+            if have_pool:
+                self._start_pool(task, max(len(groups), task.shards))
+            of_groups = self._for_each(len(groups), partial(read_parts, task, reading, parts, groups))
+            read = [receipt for receipts in of_groups for receipt in receipts]
+        receipts, rows, refused = [], 0, {}
+        for part, receipt in zip(parts, read, strict=True):
+            if isinstance(receipt, str):
+                refused[part.ordinal] = receipt
+            else:
+                receipts.append(receipt)
+                rows += part.rows
+        return receipts, rows, refused
+
+    def _start_pool(self, task: ReadTask, most: int) -> None:
+        """For this and the next steps, where that is possible."""
+        try:
+            self._pool = TaskPool(
+                Path(task.directory), self._run, min(self._cores, os.cpu_count() or 1, most), self._job_thread
+            )
+        except OSError as exc:
+            # Not every file system has sockets; one job per step gives the same.
+            logger.info("three jobs a window, no socket in %s: %s", task.directory, exc)
+
+    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+        """Judge every shard."""
+        return self._for_each(shards, partial(judge, task))
+
+    def write(self, task: WriteTask) -> list[WriteReceipt]:
+        """Write the ports."""
+        try:
+            if task.is_small:
+                # A job would take ten times as long. It touches nothing of the store, and holds few megabytes.
+                return [write(task, writer) for writer in range(len(task.groups))]
+            return self._for_each(len(task.groups), partial(write, task))
+        finally:
+            # A job of Spark's does not show whether a task that it retried still runs.
+            self.all_tasks_finished = self._pool is not None and self._pool.all_tasks_finished
+            self._close_pool()  # its tasks occupy the cores on which Spark is to make ports of other formats
+
+    def _close_pool(self) -> None:
+        task_pool, self._pool = self._pool, None
+        if task_pool is not None:
+            task_pool.close()
+
+    def _for_each(self, count: int, function: Callable[[int], _T]) -> list[_T]:
+        """The function's results for the numbers below `count`, from tasks of the pool or of a job of their own."""
+        if not count:
+            return []
+        return self._run(function, count) if self._pool is None else self._pool.map(function, count)
+
+    def _run(self, function: Callable[[int], _T], count: int) -> list[_T]:
+        """The same, from a job of their own."""
+        return self._session.sparkContext.parallelize(range(count), count).map(function).collect()

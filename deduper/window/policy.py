@@ -1,0 +1,245 @@
+"""What the configuration and the committed state say about judging a window: rules, clock, views, fixed settings.
+
+Everything here is a function of (configuration, committed state, intent's wall clock): a replay gets the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bucket_store.log.manifest import Manifest
+from bucket_store.log.records import ExpiryKey
+from bucket_store.log.state import LogState
+from bucket_store.pieces import compaction
+from bucket_store.pieces.compaction import CompactionTask
+from bucket_store.pieces.piece import PieceRef
+from bucket_store.tables.generation import table_folder
+from bucket_store.tables.manager import TableLayout
+from bucket_store.tables.view import ShardView
+from deduper.config.expiry import EventTimeExpiry, NeverExpiry, OrderedExpiry
+from deduper.config.model import Config
+from deduper.core.categories import CategoryState
+from deduper.core.clock import ClockRules
+from deduper.core.judge import JudgeRules
+from deduper.core.verdict import expiry_point, first_live_bucket
+from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE, store_settings
+
+CATEGORIES, ADOPTED = "categories", "settings"
+DELETION_BATCH = 8
+"""A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
+DELETION_GRACE_US = 600_000_000
+"""How long a piece that left the log keeps its bytes: for people who look at the store meanwhile."""
+
+
+def fixed_settings(config: Config) -> dict[str, Any]:
+    """The settings that a store keeps for life: with others, its bytes would mean something else."""
+    columns = [f"{column.name} {column.type.text}" for column in config.key_columns]
+    fixed: dict[str, Any] = {
+        "key": columns,
+        "null_keys": config.null_keys,
+        "digest": config.digest,
+        "shards": config.store.shards,
+        "first_seen": config.store.first_seen,
+        "expiry.by": config.expiry.by,
+        "expiry.lookup": config.lookup,
+    }
+    if config.expiry_column is not None:
+        fixed["expiry.field"] = f"{config.expiry_column.name} {config.expiry_column.type.text}"
+    if isinstance(config.expiry, EventTimeExpiry) and config.expiry.unit:
+        fixed["expiry.unit"] = config.expiry.unit
+    if config.span_steps is not None:
+        fixed["expiry.span"] = config.span_steps
+    if isinstance(config.expiry, NeverExpiry):
+        fixed["expiry.buckets"] = config.expiry.buckets
+    return fixed | _read_settings(config)
+
+
+def _read_settings(config: Config) -> dict[str, str]:
+    """Those of Spark's settings on which it depends what key a record has."""
+    settings = store_settings(config.spark)
+    columns = [*config.key_columns, *([] if config.expiry_column is None else [config.expiry_column])]
+    if not any(column.type.name == "timestamp" for column in columns):
+        del settings[TIME_ZONE]
+    return settings
+
+
+def stored_settings(manifest: Manifest, state: LogState) -> dict[str, Any]:
+    """The fixed settings of a store: of its manifest, and those that its newest window has adopted."""
+    return {**state.extra.get(ADOPTED, {}), **manifest.settings}
+
+
+def adopted_settings(config: Config, manifest: Manifest) -> dict[str, Any]:
+    """For the record of a window: the fixed settings that a store of an earlier release has none of yet."""
+    adopted = {name: value for name, value in _read_settings(config).items() if name not in manifest.settings}
+    return {ADOPTED: adopted} if adopted else {}
+
+
+def changed_settings(config: Config, stored: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """(the store's, the configuration's) of every fixed setting that differs, by name.
+
+    A store of an earlier release has none of those of Spark: it adopts the configuration's with its next window.
+    """
+    fixed = fixed_settings(config)
+    names = sorted(stored.keys() | fixed.keys() - (FIXED_BY_STORE.keys() - stored.keys()))
+    return {name: (stored.get(name), fixed.get(name)) for name in names if stored.get(name) != fixed.get(name)}
+
+
+def settings_hash(config: Config) -> str:
+    """Names everything that a verdict depends on; an intent is repeated only under the same."""
+    # What Spark has by default was in no hash before it was a fixed setting.
+    fixed = {name: value for name, value in fixed_settings(config).items() if FIXED_BY_STORE.get(name) != value}
+    judged_by = {
+        **fixed,
+        "expiry": config.expiry.model_dump(mode="json"),
+        **config.source.reading,
+    }
+    text = json.dumps(judged_by, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
+    """The rules of the window after `state`."""
+    return JudgeRules(
+        by=config.expiry.by,
+        lookup_all_live=config.lookup == "all_live",
+        float_domain=config.expiry_key_scale.is_float,
+        period=config.period_steps or 0,
+        span=config.span_steps or 1,
+        buckets=config.expiry.buckets if isinstance(config.expiry, NeverExpiry) else 1,
+        keep_first_seen=config.store.first_seen,
+        latest=processing_point(state, wall_us) if config.expiry.by == "processing_time" else state.latest_point,
+    )
+
+
+def processing_point(state: LogState, wall_us: int) -> int:
+    """Latest point of the window after `state` by processing time: the wall clock, as long as that never goes back.
+
+    After a clock that was far ahead the latest point goes on from where it stands, by the time that passes since the
+    first window of the right clock. So it never goes back, and a key is remembered for one period by either clock.
+    """
+    if state.latest_point is None or state.latest_moved_us is None:
+        return wall_us
+    return int(state.latest_point) + max(0, wall_us - state.latest_moved_us)
+
+
+def moved_us(state: LogState, latest: ExpiryKey | None, wall_us: int) -> int | None:
+    """Wall clock at which the latest point moved last, after a window at `wall_us` that ends with `latest`.
+
+    When it moved by a clock far ahead it counts as moved now: else no silence would be seen until that time.
+    """
+    moved = state.latest_moved_us
+    return wall_us if latest != state.latest_point or (moved is not None and moved > wall_us) else moved
+
+
+def clock_rules(config: Config, state: LogState, wall_us: int) -> ClockRules | None:
+    """The clock of the window after `state`; None for the expiries whose tuples move none."""
+    if not isinstance(config.expiry, EventTimeExpiry | OrderedExpiry):
+        return None
+    is_time = isinstance(config.expiry, EventTimeExpiry)
+    quiet_us = wall_us - state.latest_moved_us if is_time and state.latest_moved_us is not None else 0
+    return ClockRules(
+        float_domain=config.expiry_key_scale.is_float,
+        period=config.period_steps or 0,
+        max_ahead_of_now_us=config.expiry.max_ahead_of_now if isinstance(config.expiry, EventTimeExpiry) else None,
+        max_jump=config.max_jump_steps,
+        now_us=wall_us,
+        latest=state.latest_point,
+        quiet_us=max(0, quiet_us),
+    )
+
+
+def table_layout(config: Config) -> TableLayout:
+    """Which columns the resident tables carry."""
+    all_live = config.lookup == "all_live"
+    return TableLayout(
+        has_expiry=config.period_steps is not None and (all_live or config.store.first_seen),
+        float_expiry=config.expiry_key_scale.is_float,
+        has_origin=config.store.first_seen,
+        one_table=all_live,
+    )
+
+
+def category_state(state: LogState) -> CategoryState:
+    """The live categories as the last commit left them."""
+    wire = state.extra.get(CATEGORIES)
+    return CategoryState() if wire is None else CategoryState.from_wire(wire)
+
+
+def live_from_bucket(config: Config, state: LogState) -> int | None:
+    """The least bucket key that is not dead; None when nothing is."""
+    if config.expiry.by == "category":
+        return category_state(state).first_live_place
+    if config.period_steps is None or config.span_steps is None:
+        return None
+    return first_live_bucket(state.latest_point, config.period_steps, config.span_steps)
+
+
+def dead_pieces(config: Config, state: LogState) -> tuple[PieceRef, ...]:
+    """Live pieces in which every entry is dead. O(pieces), never a look at a key."""
+    live_from = live_from_bucket(config, state)
+    point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
+
+    def is_dead(piece: PieceRef) -> bool:
+        if config.lookup == "all_live":
+            return point is not None and piece.max_expiry is not None and piece.max_expiry <= point
+        return live_from is not None and piece.max_bucket < live_from
+
+    return tuple(piece for pieces in state.pieces.values() for piece in pieces if is_dead(piece))
+
+
+def entry_expiry_point(config: Config, state: LogState) -> int | float | None:
+    """At or below what expiry key a single entry is dead; None where entries die with their bucket."""
+    if config.lookup != "all_live" or config.period_steps is None:
+        return None
+    return expiry_point(state.latest_point, config.period_steps)
+
+
+def time_bucket(config: Config, piece: PieceRef) -> int:
+    """What a live piece dies with, ascending by when: pieces of one time bucket may be merged."""
+    if config.lookup == "all_live":
+        span = config.span_steps
+        return 0 if span is None or piece.max_expiry is None else math.floor(piece.max_expiry / span)
+    return piece.max_bucket
+
+
+def next_compaction(config: Config, store_id: str, state: LogState) -> CompactionTask | None:
+    """What of the live pieces is worth merging now; the shard with the most of them first."""
+    dead = set(dead_pieces(config, state))
+    chosen: tuple[PieceRef, ...] = ()
+    for pieces in state.pieces.values():
+        live = [piece for piece in pieces if piece not in dead]
+        chosen = max(chosen, compaction.choose(live, lambda piece: time_bucket(config, piece)), key=len)
+    if not chosen:
+        return None
+    return CompactionTask(
+        pieces=chosen,
+        store_id=store_id,
+        epoch=state.epoch,
+        live_from_bucket=live_from_bucket(config, state),
+        expiry_point=entry_expiry_point(config, state),
+    )
+
+
+def shard_views(config: Config, manifest: Manifest, state: LogState) -> tuple[ShardView, ...]:
+    """What the tasks of the next window may know of the store, one view a shard."""
+    live_from = live_from_bucket(config, state)
+    point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
+    dead = set(dead_pieces(config, state))
+    folder = table_folder(manifest.store_id, config.store.path)
+    return tuple(
+        ShardView(
+            store_id=manifest.store_id,
+            folder=folder,
+            lineage=state.lineage,
+            shard=shard,
+            next_window=state.next_window,
+            pieces=tuple(piece for piece in state.pieces.get(shard, ()) if piece not in dead),
+            live_from_bucket=live_from,
+            expiry_point=point,
+        )
+        for shard in range(config.store.shards)
+    )

@@ -1,0 +1,104 @@
+"""Reports of a running job: one `BatchProgress` a window, one `RunSummary` at the end.
+
+Both have one line for people and one JSON object for programs, and both are plain values: nothing here prints.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One committed window.
+
+    `batch_id` is Spark's, `window` the store's. `latest_point` is ready to print (`ExpiryKeyScale.shown`): ISO 8601
+    text for times. `phases` names seconds of the numbered steps of a batch, in their order; `judge.…` are parts of
+    `judge`, `task.…` sums over the shards' tasks, several of which run at once. `tables` sums the counters of the
+    resident tables over the shards (`TableCounters`).
+    """
+
+    window: int
+    batch_id: int
+    rows: int
+    unique: int
+    duplicate: int
+    expired: int
+    error: int
+    seconds: float
+    rows_per_second: float
+    latest_point: str | int | float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `--json`, among others of its kind told apart by `event`."""
+        return {"event": "window", **_rounded(asdict(self))}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run from start to stop. `windows` counts those it committed.
+
+    `stopped_by` is `drained`, `max_batches`, `signal` or `available_now`; a run that fails raises instead.
+    """
+
+    windows: int
+    unique: int
+    duplicate: int
+    expired: int
+    error: int
+    seconds: float
+    stopped_by: str
+
+    @property
+    def rows(self) -> int:
+        """All rows judged."""
+        return self.unique + self.duplicate + self.expired + self.error
+
+    def to_json(self) -> dict[str, Any]:
+        """Stable keys for `--json`."""
+        return {"event": "summary", "rows": self.rows, **_rounded(asdict(self))}
+
+
+def progress_line(progress: BatchProgress) -> str:
+    """One window on one line, its columns aligned while the numbers are of ordinary size."""
+    point = "" if progress.latest_point is None else f", latest {progress.latest_point}"
+    return (
+        f"window {progress.window:>4}  {progress.rows:>9,} rows  "
+        f"unique {progress.unique:>9,}  duplicate {progress.duplicate:>9,}  "
+        f"expired {progress.expired:>5,}  error {progress.error:>4,}  "
+        f"{progress.seconds:.1f} s, {progress.rows_per_second:,.0f} rows/s{point}"
+    )
+
+
+def phases_line(progress: BatchProgress) -> str:
+    """The seconds of a window's steps, in their order."""
+    return "  ".join(f"{name} {seconds:.2f}s" for name, seconds in progress.phases.items())
+
+
+def summary_line(summary: RunSummary) -> str:
+    """A run on one line."""
+    windows = "1 window" if summary.windows == 1 else f"{summary.windows:,} windows"
+    return (
+        f"{windows}, {summary.rows:,} rows in {summary.seconds:,.1f} s: "
+        f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, "
+        f"{summary.error:,} error; stopped by {summary.stopped_by.replace('_', ' ')}"
+    )
+
+
+def json_line(value: dict[str, Any]) -> str:
+    """One JSON object on one line."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    for name in ("seconds", "rows_per_second"):
+        if name in values:
+            values[name] = round(values[name], 3)
+    for name in ("phases", "tables"):
+        if name in values:
+            values[name] = {inner: round(value, 4) for inner, value in values[name].items()}
+    return values

@@ -1,0 +1,210 @@
+"""Becoming the owner of a store, and leaving behind no half-done window: what happens at every start, in this order.
+
+a  open the store, or make it; a setting that is fixed for its life must be the one it was made with
+b  refuse while another owner is alive, by its heartbeat, unless the store is to be taken over
+c  claim the next epoch in the log: from here on the old owner can commit nothing
+d  publish committed windows that have no mark yet (steps 5 and 6 of a window), and mark every port as this store's
+e  discard staged files and pieces of lower epochs that no record names
+f  of a stream, take over the checkpoint of the epoch before, and move it aside if it is torn or ahead of the store
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bucket_store import failpoints
+from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
+from bucket_store.filesystem import make_directories
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.copies import warn_of_original
+from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents, remove_prepared
+from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
+from bucket_store.log.sources_file import remove_unnamed
+from bucket_store.log.state import live_files
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.store import PieceStore, StoredPiece
+from deduper.config.kafka import KafkaSource
+from deduper.config.model import Config
+from deduper.errors import IntegrityError, OwnerAliveError, UsageError
+from deduper.kafka.offsets import judged_ends
+from deduper.sinks import staging
+from deduper.sources import checkpoint
+from deduper.sources.kafka import checkpoint as kafka_checkpoint
+from deduper.window.owner_alive import own_name, owner_lives
+from deduper.window.policy import changed_settings, fixed_settings, stored_settings
+from deduper.window.present_clock import present_wall_us
+from deduper.window.runner import TopicPorts, mark_paths, mark_published, publish_window
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """A store whose owner this process is, recovered. `checkpoint` is the directory for Spark's, this epoch's own."""
+
+    log: CommitLog
+    pieces: PieceStore
+    checkpoint: Path
+    topics: TopicPorts | None = None
+
+
+def _no_topics(_: CommitLog) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def owned_store(
+    config: Config,
+    *,
+    take_over: bool,
+    wall_clock_us: Callable[[], int],
+    open_topics: Callable[[CommitLog], AbstractContextManager[TopicPorts | None]] = _no_topics,
+) -> Iterator[Ownership]:
+    """Own the store from start (steps a to f) to stop, with a heartbeat in between.
+
+    Raises:
+        OwnerAliveError: another owner is alive and `take_over` is not set.
+        SettingsChangedError: a setting that is fixed for the store's life was changed.
+    """
+    log = open_or_create(config, wall_clock_us())
+    owner = own_name()
+    if not take_over and owner_lives(log.root):
+        raise OwnerAliveError(
+            f"{log.root}: another process owns this store and is alive; stop it first, or take over with --take-over"
+        )
+    warn_of_original(log)
+    epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
+    logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
+    failpoints.hit("start.claimed")
+    with (
+        HeartBeat(log.root, owner),
+        contextlib.closing(open_backend(config.store.url)) as pieces,
+        open_topics(log) as topics,
+    ):
+        try:
+            recovered = recover(config, log, pieces, topics)
+        except Exception as exc:
+            raise reason_to_stop(log, exc) from exc
+        yield Ownership(log, pieces, recovered, topics)
+
+
+def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
+    """The error, or FencedError if another owner took the store: it discards staged files, so anything may break."""
+    try:
+        log.check_owner()
+    except FencedError as fenced:
+        return fenced
+    except (StoreError, OSError) as also:
+        logger.warning("%s: whether the store is still owned cannot be told: %s", log.root, also)
+    return error
+
+
+def open_or_create(config: Config, wall_us: int) -> CommitLog:
+    """The store of a configuration (step a).
+
+    Raises:
+        SettingsChangedError: it was made with other settings; the message names each, and what to do.
+    """
+    try:
+        log = CommitLog.open(config.store.path)
+    except StoreMissingError:
+        log = CommitLog.create(config.store.path, fixed_settings(config), wall_us=wall_us)
+    differing = changed_settings(config, stored_settings(log.manifest, log.state))
+    if differing:
+        changes = "; ".join(
+            f"{name}: the store has {stored!r}, not {given!r}" for name, (stored, given) in differing.items()
+        )
+        raise SettingsChangedError(
+            f"{log.root}: settings that are fixed for the life of a store differ: {changes}. Put them back, or point "
+            "`store.url`, the sinks and the checkpoint at new places and read the source again from its beginning"
+        )
+    return log
+
+
+def recover(config: Config, log: CommitLog, pieces: PieceStore, topics: TopicPorts | None = None) -> Path:
+    """Steps d to f. Safe to repeat, and to die in. Gives the directory of this epoch's checkpoint.
+
+    All but the checkpoint, which is Spark's, goes through the file system that `log` was opened on.
+    """
+    staging.make_port_directories(config, fs=log.fs)
+    make_directories(log.fs, log.root / SOURCES_DIRECTORY)
+    for mark in mark_paths(config, log):
+        remove_prepared(mark, below_epoch=log.state.epoch, fs=log.fs)
+    _check_ports(config, log)
+    published = read_published(log.root / PUBLISHED_NAME, fs=log.fs)
+    for window in sorted(log.state.outputs):
+        if published is None or window > published.window:
+            logger.warning("window %d was committed and perhaps not published: publishing it", window)
+            outputs = staging.where_they_lie(config, log.state.outputs[window], fs=log.fs)
+            publish_window(config, log, window, outputs, topics)
+    # Also for ports without rows: no other store may take them for unused.
+    mark_published(config, log, log.state.next_window - 1)
+    failpoints.hit("start.published")
+    discarded = staging.discard_abandoned(config, log.state.epoch, fs=log.fs)
+    remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch, fs=log.fs)
+    newest_intent = max((intent.epoch for intent in read_intents(log.root, fs=log.fs)), default=0)
+    remove_intents(log.root, below_epoch=newest_intent, fs=log.fs)
+    orphans = _orphan_pieces(log, pieces)
+    pieces.delete(orphans, keep=live_files(log.state))
+    if discarded or orphans:
+        logger.warning("discarded what no record names: %d staged attempts, %d pieces", discarded, len(orphans))
+    failpoints.hit("start.discarded")
+    return _take_checkpoint(config, log)
+
+
+def _check_ports(config: Config, log: CommitLog) -> None:
+    """The ports must hold this store's windows only, and none beyond its last.
+
+    Raises:
+        UsageError: a port belongs to another store: its rows would be judged again and stand there twice.
+        IntegrityError: the store is older than its outputs: it was put back from a copy.
+    """
+    for port, sink in config.file_ports.items():
+        mark = read_published(sink.path / staging.PUBLISHED, fs=log.fs)
+        if mark is not None and mark.store_id != log.manifest.store_id:
+            raise UsageError(
+                f"{sink.path}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one is "
+                f"{log.manifest.store_id[:8]}): give the port a new path, or move what is there away"
+            )
+        if mark is not None and mark.window >= log.state.next_window:
+            raise IntegrityError(
+                f"{sink.path}: port {port} holds windows up to {mark.window}, the store only those below "
+                f"{log.state.next_window}: the store was put back to an older copy. Bring the newer store back, or "
+                "start with a new store and new ports"
+            )
+
+
+def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:
+    named = {(ref.file, ref.name) for refs in log.state.pieces.values() for ref in refs}
+    named |= {(retired.ref.file, retired.ref.name) for retired in log.state.retired}
+    epoch = log.state.epoch
+    return [piece for piece in pieces.pieces() if piece.epoch < epoch and (piece.file, piece.name) not in named]
+
+
+def _take_checkpoint(config: Config, log: CommitLog) -> Path:
+    """Step f. The store is the truth; the checkpoint only saves looking for the offsets of topics again."""
+    path = checkpoint.take_over(config.checkpoint_path, log.state.epoch)
+    failpoints.hit("start.checkpoint")
+    if not isinstance(config.source, KafkaSource):
+        # An earlier release listed files by Spark.
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+    why = _distrust_of_offsets(path, log)
+    if why is not None:
+        aside = checkpoint.set_aside(path)
+        logger.warning("checkpoint %s set aside as %s: %s; what was judged is skipped", path, aside, why)
+    return path
+
+
+def _distrust_of_offsets(path: Path, log: CommitLog) -> str | None:
+    """Why a checkpoint of Kafka offsets cannot be used."""
+    if not kafka_checkpoint.is_sound(path):
+        return "it is torn"
+    return kafka_checkpoint.beyond(path, judged_ends(log.state))

@@ -1,0 +1,452 @@
+"""One window, from the records of a batch to the published outputs, in the seven numbered steps of FORMAT.md.
+
+    1 intent          what is about to be judged, and the wall clock it is judged by
+    2 judge           pieces, receipts, staged rows
+    3 durable         everything the record will name is synced
+    4 commit record   the window exists from here on, and not a moment before
+    5 publish         staged files get their final names
+    6 published mark  readers of whole windows may go this far
+    7 Spark's checkpoint, after this returns
+
+Whatever dies between two steps, the next start repeats or discards what is needed: see `owner`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from bucket_store import failpoints
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.marks import PUBLISHED_NAME, Intent, Published, prepare_published, read_intents, write_intent
+from bucket_store.log.profile import Profiles, WindowProfile
+from bucket_store.log.records import CommitRecord, CompactionRecord, DeletionRecord, LogState, OutputFile, SourcesRef
+from bucket_store.log.sources_archive import left_files, remove_left
+from bucket_store.log.sources_file import SourcePartition, write_sources
+from bucket_store.log.state import deletable, live_files
+from bucket_store.log.wall_clock import is_far_ahead, next_wall_us
+from bucket_store.maintenance.background_task import InBackground
+from bucket_store.maintenance.compactions import Compactions
+from bucket_store.maintenance.deletions import Deletions
+from bucket_store.maintenance.worker_process import InProcess, Maintenance
+from bucket_store.pieces.store import PieceStore
+from bucket_store.threads import on_a_thread
+from deduper.config.files import FilesSource
+from deduper.config.model import Config
+from deduper.errors import UsageError
+from deduper.sinks import staging
+from deduper.sinks.names import outputs_of
+from deduper.sources.files.folding import FilesToFold, SourceFolding
+from deduper.sources.files.judged import KnownFiles
+from deduper.sources.files.listing import list_files
+from deduper.sources.protocol import SourceBatch
+from deduper.window import policy
+from deduper.window.attempt import Judgement, port_counts, rows_by_partition
+from deduper.window.present_clock import present_wall_us
+from deduper.window.progress import BatchProgress
+
+logger = logging.getLogger(__name__)
+
+_DELETION_BATCH = policy.DELETION_BATCH
+_DELETION_GRACE_US = policy.DELETION_GRACE_US
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What Spark asked for: what of one of its batches the store does not know yet."""
+
+    query_id: str
+    batch_id: int
+    source: SourceBatch
+
+
+class Judge(Protocol):
+    """Who does step 2; the service's is `WindowJudge`."""
+
+    def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
+        """The window after `state`, its pieces durable and its rows staged."""
+
+
+class TopicPorts(Protocol):
+    """Who publishes to topics; the service's is `KafkaPorts`."""
+
+    def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
+        """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
+
+
+class WindowRunner:
+    """Runs windows one after another for the owner of a store. Not for several threads.
+
+    Everything goes through the file system that `log` was opened on. `aside` runs what no window has to wait for; it is
+    ended by `close`. `housekeeper` deletes and merges pieces there, this process without one. `fold_windows`: see
+    `sources.files.folding`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        log: CommitLog,
+        pieces: PieceStore,
+        judge: Judge,
+        wall_clock_us: Callable[[], int],
+        topics: TopicPorts | None = None,
+        known_files: KnownFiles | None = None,
+        in_background: InBackground = on_a_thread,
+        maintenance: Maintenance | None = None,
+        fold_windows: int | None = None,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._housekeeper = maintenance or InProcess(pieces)
+        self._deletion = Deletions(self._housekeeper, in_background)
+        self._collation = Compactions(self._housekeeper, in_background)
+        self._judge = judge
+        self._wall_clock_us = wall_clock_us
+        self._topics = topics
+        self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
+        self._profiles = Profiles(log.root, fs=log.fs)
+        self._snapshots_seen = -1
+        self._aside = in_background
+        self._named = log.state
+        self._known_files = known_files
+        self._folding = SourceFolding(
+            log, _files_to_fold(config, known_files), in_background, fold_windows=fold_windows
+        )
+
+    def run(self, batch: Batch) -> tuple[BatchProgress, SourceBatch]:
+        """Judge, commit and publish one window: what came of it, and what was judged, which may be less than was asked.
+
+        Raises:
+            IntegrityError: counts that do not agree, twice.
+            FencedError: another owner has taken the store.
+        """
+        phases = _Phases()
+        self._log.check_owner()
+        state = self._log.state
+        window, epoch = state.next_window, state.epoch
+        failpoints.hit("window.0.batch")
+        with phases.of("intent"):
+            intent = self._intend(batch, state)
+            state = self._log.state
+        failpoints.hit("window.1.intent")
+        with phases.of("judge"):
+            judgement = self._judge.judge(batch.source, state, intent.wall_us)
+        failpoints.hit("window.2.judged")
+        with phases.of("durable"):
+            store_id = self._log.manifest.store_id
+            outputs = staging.make_durable(self._config, store_id, judgement.attempt, judgement.staged, fs=self._log.fs)
+            failpoints.hit("window.3.synced")
+            partitions = _partitions(judgement)
+            sources = write_sources(
+                self._log.root,
+                window=window,
+                epoch=epoch,
+                attempt=judgement.attempt.attempt,
+                partitions=partitions,
+                is_kept=judgement.batch.is_known_by_digests,
+                fs=self._log.fs,
+            )
+        failpoints.hit("window.3.durable")
+        with phases.of("commit"):
+            record = self._record(batch, judgement, state, intent.wall_us, outputs, sources)
+            state = self._log.place(record)
+        failpoints.hit("window.4.committed")
+        if self._known_files is not None:
+            self._known_files.add(partitions)
+        with phases.of("publish"):
+            publish_window(self._config, self._log, window, outputs, self._topics)
+        failpoints.hit("window.6.marked")
+        with phases.of("clean"):
+            # With those of attempts that failed: nobody else would come for them before the next start.
+            staging.discard_window(self._config, window, epoch, fs=self._log.fs)
+        with phases.of("expire"):
+            state = self._expire(state)
+            self._collate(state)
+            self._folding.step()
+            self._remove_left()
+        for name, seconds in judgement.seconds.items():
+            phases.add(f"judge.{name}", seconds)
+        for name, seconds in judgement.task_seconds.items():
+            phases.add(f"task.{name}", seconds)
+        profile = WindowProfile(window, epoch, intent.wall_us, judgement.rows, phases.seconds, phases.as_dict())
+        self._profiles.add(profile)
+        logger.info("window %d (epoch %d, batch %d): %s", window, epoch, batch.batch_id, record.counts)
+        progress = BatchProgress(
+            window=window,
+            batch_id=batch.batch_id,
+            rows=judgement.rows,
+            **record.counts,
+            seconds=profile.seconds,
+            rows_per_second=judgement.rows / profile.seconds,
+            latest_point=self._config.expiry_key_scale.shown(record.latest_point),
+            phases=profile.phases,
+            tables=_tables(judgement),
+        )
+        return progress, judgement.batch
+
+    def finish(self) -> None:
+        """After the last window of a drained source: record what is done beside the windows, as the next one would.
+
+        A job that is started anew for every window would never merge or fold without it.
+        """
+        self._collation.wait()
+        self._record_merged(self._log.state)
+        self._folding.finish()
+        self._remove_left()
+
+    def close(self) -> None:
+        """End what is done beside the windows; the next start goes on with it. Safe to repeat."""
+        self._deletion.close()
+        self._folding.close()
+        unnamed = self._collation.close()
+        if unnamed is None:
+            return
+        try:
+            # Its name was drawn for this merging alone, so another owner has nothing of it.
+            state = self._log.state
+            self._housekeeper.delete([unnamed], keep=live_files(state), writing_epoch=state.epoch)
+        except Exception as exc:  # noqa: BLE001  # whatever ends the job is to be told, not this
+            logger.warning("piece %s is left for the next start: %s", unnamed.name, exc)
+
+    def _tell_clock(self, state: LogState, now_us: int) -> LogState:
+        """A record without pieces tells the log that the clock was far ahead: a commit cannot, see `log.state`."""
+        if not is_far_ahead(state.last_wall_us, now_us):
+            return state
+        return self._log.place(DeletionRecord((), wall_us=present_wall_us(self._log, now_us), through_window=-1))
+
+    def _now(self, state: LogState) -> int:
+        """The wall clock for the next record."""
+        return next_wall_us(state.last_wall_us, self._wall_clock_us())
+
+    def _intend(self, batch: Batch, state: LogState) -> Intent:
+        """Step 1. A repeated intent keeps its wall clock, unless that is far ahead of the present one."""
+        now_us = self._wall_clock_us()
+        state = self._tell_clock(state, now_us)
+        wall_us = next_wall_us(state.last_wall_us, now_us)
+        intent = Intent(
+            window=state.next_window,
+            epoch=state.epoch,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            partitions=batch.source.digests,
+            wall_us=wall_us,
+            latest_point=state.latest_point,
+            log_position=state.next_number,
+            settings_hash=policy.settings_hash(self._config),
+        )
+        last, self._last_intent = self._last_intent, None
+        is_repeated = last is not None and _asks_for(last) == _asks_for(intent)
+        if last is not None and is_repeated and not is_far_ahead(last.wall_us, wall_us):
+            # Not below that of the last commit, which is the one it followed. Claims since then do not count: with the
+            # wall clock of the claim of this very start, no batch would ever be repeated by its own.
+            intent = replace(intent, wall_us=last.wall_us)
+        write_intent(self._log.root, intent, fs=self._log.fs)
+        return intent
+
+    def _record(
+        self,
+        batch: Batch,
+        judgement: Judgement,
+        state: LogState,
+        wall_us: int,
+        outputs: tuple[OutputFile, ...],
+        sources: SourcesRef,
+    ) -> CommitRecord:
+        """Step 4's record: a function of the state before, the intent and the receipts."""
+        receipts = [judgement.receipts[shard] for shard in sorted(judgement.receipts)]
+        admitted = [receipt.max_admitted for receipt in receipts if receipt.max_admitted is not None]
+        remembered = [receipt.max_remembered for receipt in receipts if receipt.max_remembered is not None]
+        latest = state.latest_point
+        if self._config.expiry.by == "processing_time":
+            latest = policy.processing_point(state, wall_us)
+        elif admitted:
+            latest = max(admitted) if latest is None else max(latest, *admitted)
+        reasons: Counter[str] = Counter()
+        for receipt in receipts:
+            reasons.update(receipt.reasons)
+        extra = judgement.batch.extra() | policy.adopted_settings(self._config, self._log.manifest)
+        if judgement.categories is not None:
+            extra[policy.CATEGORIES] = judgement.categories.after.to_wire()
+        return CommitRecord(
+            window=judgement.attempt.window,
+            epoch=judgement.attempt.epoch,
+            attempt=judgement.attempt.attempt,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            wall_us=wall_us,
+            settings_hash=policy.settings_hash(self._config),
+            latest_point=latest,
+            latest_moved_us=policy.moved_us(state, latest, wall_us),
+            counts=port_counts(receipts),
+            reasons=dict(reasons),
+            pieces=tuple(receipt.piece for receipt in receipts if receipt.piece is not None),
+            outputs=outputs,
+            buckets=tuple(sorted({bucket for receipt in receipts for bucket in receipt.buckets})),
+            timestamp=max(remembered, default=None),
+            sources=sources,
+            extra=extra,
+        )
+
+    def _expire(self, state: LogState) -> LogState:
+        """Retire pieces in which every key is dead: first a record that no longer names them, later their bytes.
+
+        The bytes go beside the next windows, see `maintenance.deletions`.
+        """
+        now_us = self._now(state)
+        dead = policy.dead_pieces(self._config, state)
+        if len(dead) >= _DELETION_BATCH * self._config.store.shards:
+            through = max(piece.last_window for piece in dead)
+            state = self._log.place(DeletionRecord(pieces=dead, wall_us=now_us, through_window=through))
+            failpoints.hit("expire.recorded")
+        self._forget_deleted()
+        if not self._deletion.is_under_way:
+            # This is the owner's only thread that judges, so no older view is in use.
+            gone = deletable(state, oldest_view=state.next_number, now_us=now_us, grace_us=_DELETION_GRACE_US)
+            if gone:
+                self._deletion.begin(gone, keep=live_files(state), epoch=state.epoch)
+                self._forget_deleted()  # a small one may be through
+        snapshots = state.next_number // self._log.manifest.snapshot_every
+        if snapshots != self._snapshots_seen:
+            self._snapshots_seen = snapshots
+            self._log.delete_folded(now_us=now_us)
+        return state
+
+    def _collate(self, state: LogState) -> None:
+        """Let one piece take the place of many small ones, and have the next ones merged beside the next windows."""
+        state = self._record_merged(state)
+        if not self._collation.is_under_way:
+            task = policy.next_compaction(self._config, self._log.manifest.store_id, state)
+            if task is not None:
+                self._collation.begin(task)
+
+    def _record_merged(self, state: LogState) -> LogState:
+        merged = self._collation.result()
+        if merged is not None:
+            leaving, added = merged
+            if set(leaving) <= set(state.pieces.get(added.shard, ())):
+                now_us = self._now(state)
+                state = self._log.place(CompactionRecord(leaving, (added,), now_us))
+                failpoints.hit("collate.recorded")
+            else:
+                logger.info("piece %s is left for the next start: some of what was merged has died", added.name)
+        return state
+
+    def fold_moved(self) -> None:
+        """Between windows: of a source whose folder is another one now, write down what was judged of it."""
+        if self._known_files is not None and self._known_files.has_moved:
+            self._folding.at_once()
+            self._remove_left()
+
+    def _remove_left(self) -> None:
+        """Delete files of sources that the last records no longer name; no window waits for many of them."""
+        before, self._named = self._named, self._log.state
+        left = left_files(before, self._named)
+        if len(left) > 1:
+            self._aside(lambda: remove_left(self._log.root, left, fs=self._log.fs))
+        else:
+            remove_left(self._log.root, left, fs=self._log.fs)
+
+    def _forget_deleted(self) -> None:
+        """What a deletion beside the windows came to: the next record tells it, and a failure is this window's."""
+        through = self._deletion.result()
+        if through is not None:
+            self._log.forget_retired(through)
+
+
+def _files_to_fold(config: Config, known: KnownFiles | None) -> FilesToFold | None:
+    source = config.source
+    if known is None or not isinstance(source, FilesSource):
+        return None
+    return FilesToFold(known, str(source.folder), lambda: list_files(source))
+
+
+def publish_window(
+    config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile], topics: TopicPorts | None = None
+) -> None:
+    """Steps 5 and 6. Safe to repeat.
+
+    Every file port has the mark of the greatest published window beside its files, put there after all ports.
+    """
+    log.check_owner()
+    by_kind = outputs_of(outputs)
+    if by_kind.topics:
+        if topics is None:
+            raise UsageError(f"window {window} was staged for topics, and no port is a topic now: put the sinks back")
+        topics.publish(window, outputs)
+    for output in staging.publish(by_kind.files, fs=log.fs):
+        logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
+    failpoints.hit("window.5.published")
+    mark_published(config, log, window)
+    log.forget_outputs(window)
+
+
+def mark_published(config: Config, log: CommitLog, window: int) -> None:
+    """Every port is out up to this window (-1: none is), says the mark in the store and in each file port.
+
+    Never set back by who slept while another took over: see `marks`.
+    """
+    mark = Published(log.manifest.store_id, window)
+    paths = mark_paths(config, log)
+    prepared = [(prepare_published(path, mark, epoch=log.state.epoch, fs=log.fs), path) for path in paths]
+    log.check_owner()
+    failpoints.hit("window.6.checked")
+    for number, (temporary, path) in enumerate(prepared):
+        log.fs.replace(temporary, path)
+        if number == 0:
+            failpoints.hit("window.6.half")
+
+
+def mark_paths(config: Config, log: CommitLog) -> list[Path]:
+    """Where the marks of a job stand: the store's, then each file port's."""
+    ports = [sink.path / staging.PUBLISHED for sink in config.file_ports.values()]
+    return [log.root / PUBLISHED_NAME, *ports]
+
+
+def _asks_for(intent: Intent) -> tuple[object, ...]:
+    """What must be equal in an intent for another to be its repetition."""
+    return intent.window, intent.partitions, intent.settings_hash, intent.latest_point
+
+
+def _partitions(judgement: Judgement) -> tuple[SourcePartition, ...]:
+    return judgement.batch.partitions(rows_by_partition(judgement.receipts.values()))
+
+
+def _tables(judgement: Judgement) -> dict[str, float]:
+    """What the shards' tables saw and did, summed."""
+    totals: dict[str, float] = {}
+    for receipt in judgement.receipts.values():
+        for name, value in receipt.table_counters.items():
+            totals[name] = totals.get(name, 0) + value
+    return totals
+
+
+class _Phases:
+    """Seconds of wall time by phase, in order."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def as_dict(self) -> dict[str, float]:
+        return dict(self._seconds)

@@ -1,0 +1,59 @@
+"""A store that was copied, moved or linked: which of them says that it is a copy."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.copies import original_of, warn_of_original
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store that was owned once."""
+    log = CommitLog.create(tmp_path / "store", {}, wall_us=5, snapshot_every=2)
+    log.claim_epoch("me", 6)
+    return log.root
+
+
+def claimed(root: Path) -> CommitLog:
+    """The log at this path, owned anew; a snapshot stands between the claims."""
+    log = CommitLog.open(root)
+    log.claim_epoch("me", 7)
+    return log
+
+
+def test_a_copy_beside_its_original_says_so_until_it_is_owned(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the copy says it, and names both."""
+    copy = root.with_name("copy")
+    shutil.copytree(root, copy)
+    assert original_of(CommitLog.open(root)) is None
+    assert original_of(CommitLog.open(copy)) == root
+    with caplog.at_level(logging.WARNING):
+        warn_of_original(CommitLog.open(copy))
+    assert f"{copy} is a copy of the store {root}" in caplog.text
+    assert original_of(claimed(copy)) is None
+    assert original_of(CommitLog.open(copy)) is None
+    assert original_of(claimed(root)) is None
+
+
+def test_a_store_alone_is_no_copy(root: Path) -> None:
+    """Moved, or seen by a link, or with another store in the place where it was."""
+    moved = root.with_name("moved")
+    root.rename(moved)
+    assert original_of(CommitLog.open(moved)) is None
+    root.symlink_to(moved)
+    assert original_of(CommitLog.open(root)) is None
+    assert original_of(CommitLog.open(moved)) is None
+    root.unlink()
+    CommitLog.create(root, {}, wall_us=5)
+    assert original_of(CommitLog.open(moved)) is None
+
+
+def test_a_store_without_a_path_in_its_claims_is_no_copy(tmp_path: Path) -> None:
+    """Never owned, as one that was made a moment ago."""
+    assert original_of(CommitLog.create(tmp_path / "store", {}, wall_us=5)) is None

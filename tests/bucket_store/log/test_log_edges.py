@@ -1,0 +1,348 @@
+"""The log on disk, at the edges of its rules: what must be synced, what must be looked at, what must be refused."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
+from bucket_store.log import commit_log
+from bucket_store.log.codec import encode_record, record_name
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import ClaimRecord, LogState, Snapshot
+from tests.bucket_store.faulty_files import FaultyFiles
+from tests.bucket_store.log_samples import commit, envelope
+
+Fault = Callable[[int, str, Path], Any]
+
+
+def new_log(root: Path, *, snapshot_every: int = 1000, fs: Any = None) -> CommitLog:
+    """A store with epoch 1 claimed."""
+    CommitLog.create(root, {"shards": 2}, wall_us=5, snapshot_every=snapshot_every)
+    log = CommitLog.open(root) if fs is None else CommitLog.open(root, fs=fs)
+    assert log.claim_epoch("first", 6) == 1
+    return log
+
+
+def advance(log: CommitLog, windows: int) -> None:
+    """Commit that many more windows."""
+    for _ in range(windows):
+        log.place(commit(log.state.next_window, log.epoch or 0))
+
+
+def fold_away(log: CommitLog) -> None:
+    """Delete all that the newest snapshot stands for."""
+    log.delete_folded(now_us=time.time_ns() // 1000 + 1, grace_us=0)
+
+
+def test_the_first_records_say_that_nothing_is_published_or_purged(tmp_path: Path) -> None:
+    """Nonces have 16 bytes, and no two are equal: they tell whose a record is."""
+    log = new_log(tmp_path)
+    advance(log, 1)
+    records = list(log.records())
+    assert [(record.published_through, record.purged_through) for record in records] == [(-1, -1)] * 3
+    assert [len(record.nonce) for record in records] == [16] * 3
+    assert len({record.nonce for record in records}) == 3
+
+
+def test_a_snapshot_stands_at_every_thousandth_number_unless_told_otherwise(tmp_path: Path) -> None:
+    """The manifest keeps it for the life of the store."""
+    assert CommitLog.create(tmp_path, {}, wall_us=5).manifest.snapshot_every == 1000
+
+
+def test_a_store_nobody_has_claimed_yet_is_a_store(tmp_path: Path) -> None:
+    """Of which creating another one changes nothing."""
+    manifest = CommitLog.create(tmp_path, {}, wall_us=5).manifest
+    with pytest.raises(StoreError, match="is a store already"):
+        CommitLog.create(tmp_path, {}, wall_us=5)
+    assert CommitLog.open(tmp_path).manifest == manifest
+
+
+def test_a_birth_that_another_has_placed_is_made_durable(tmp_path: Path) -> None:
+    """Before the manifest says that there is a store."""
+    CommitLog.create(tmp_path, {}, wall_us=5)
+    (tmp_path / "manifest").unlink()
+    files = FaultyFiles()
+    CommitLog.create(tmp_path, {}, wall_us=5, fs=files)  # type: ignore[arg-type]
+    names = [(name, path.name) for name, path in files.calls]
+    assert names.index(("fsync_dir", "log")) < names.index(("link", "manifest"))
+
+
+def test_a_log_that_is_empty_is_damage(tmp_path: Path) -> None:
+    """It is no new store: its keys are lost."""
+    CommitLog.create(tmp_path, {}, wall_us=5)
+    (tmp_path / "log" / record_name(0)).unlink()
+    with pytest.raises(CorruptionError, match=r"at byte 0: missing record: .*, found .*00000000"):
+        CommitLog.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "body", "says"),
+    [
+        (3, Snapshot(LogState(next_number=3)), "expected no snapshot, found Snapshot"),
+        (4, ClaimRecord(2, "me", 5), "expected a snapshot, found ClaimRecord"),
+    ],
+)
+def test_a_snapshot_out_of_its_place_is_damage(tmp_path: Path, number: int, body: Any, says: str) -> None:
+    """Numbers alone say where readers begin."""
+    log = new_log(tmp_path, snapshot_every=4)
+    advance(log, number - 2)
+    (tmp_path / "log" / record_name(number)).write_bytes(encode_record(envelope(number, body)))
+    with pytest.raises(CorruptionError, match=f"at byte 0: kind: {says}"):
+        CommitLog.open(tmp_path)
+
+
+# --- claims
+
+
+def test_a_claim_makes_the_manifests_name_durable(tmp_path: Path) -> None:
+    """Whoever created the store may have died before; without it nothing is claimed."""
+    CommitLog.create(tmp_path, {}, wall_us=5)
+    files = FaultyFiles(lambda index, name, path: "before" if (name, path) == ("fsync_dir", tmp_path) else None)
+    log = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
+    with pytest.raises(NotCommittedError, match="could not be synced"):
+        log.claim_epoch("me", 6)
+    assert CommitLog.open(tmp_path).state.epoch == 0
+    files.fault = None
+    assert log.claim_epoch("me", 6) == 1
+    assert ("fsync_dir", tmp_path) in files.calls
+
+
+def test_a_claim_that_failed_gives_no_right_of_an_earlier_one(tmp_path: Path) -> None:
+    """Nothing is placed by an epoch that was to be left behind."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, fs=files)
+    files.fault = lambda index, name, path: "before" if name == "write_file" else None
+    with pytest.raises(NotCommittedError):
+        log.claim_epoch("again", 7)
+    files.fault = None
+    assert log.epoch is None
+    with pytest.raises(ValueError, match="no epoch was claimed"):
+        log.place(commit(0))
+
+
+def test_a_claim_goes_above_those_that_were_made_since_the_log_was_read(tmp_path: Path) -> None:
+    """They are no rivals of this moment."""
+    log = new_log(tmp_path)
+    assert [CommitLog.open(tmp_path).claim_epoch("other", 7) for _ in range(2)] == [2, 3]
+    assert log.claim_epoch("first", 8) == 4
+
+
+def test_a_claim_that_is_overtaken_before_it_returns_is_fenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It owns nothing, though its record stands in the log."""
+    CommitLog.create(tmp_path, {}, wall_us=5)
+    log = CommitLog.open(tmp_path)
+
+    def overtake(name: str) -> None:
+        if name == "log.linked":
+            monkeypatch.undo()
+            CommitLog.open(tmp_path).claim_epoch("other", 7)
+
+    monkeypatch.setattr(commit_log.failpoints, "hit", overtake)
+    with pytest.raises(FencedError, match="epoch 2 has taken over from epoch 1"):
+        log.claim_epoch("me", 6)
+    assert log.epoch is None
+
+
+def test_a_claim_whose_link_happened_and_failed_is_made(tmp_path: Path) -> None:
+    """Read back by its nonce, and so is the snapshot that was due before it."""
+    CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=2)
+    files = FaultyFiles(lambda index, name, path: "after" if name == "link" else None)
+    log = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
+    assert log.claim_epoch("me", 6) == 1
+    assert log.claim_epoch("me", 6) == 2
+    assert [type(record.body) for record in log.records(1)] == [ClaimRecord, Snapshot, ClaimRecord]
+
+
+def test_an_owner_that_looks_sees_a_claim(tmp_path: Path) -> None:
+    """Whatever it has read before; and nobody owns who has claimed nothing."""
+    log = new_log(tmp_path)
+    log.check_owner()
+    CommitLog.open(tmp_path).claim_epoch("second", 7)
+    with pytest.raises(FencedError):
+        log.check_owner()
+    files = FaultyFiles()
+    other = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
+    files.fault = lambda index, name, path: "before"
+    with pytest.raises(ValueError, match="no epoch was claimed"):
+        other.check_owner()
+
+
+# --- placing
+
+
+def test_a_slot_that_another_holds_is_not_committed_though_the_log_cannot_be_read(tmp_path: Path) -> None:
+    """That much is certain."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, fs=files)
+    CommitLog.open(tmp_path).claim_epoch("second", 7)
+    files.fault = lambda index, name, path: "before" if name == "listdir" else None
+    with pytest.raises(NotCommittedError, match=r"holds another record: .*injected before listdir"):
+        log.place(commit(0))
+
+
+@pytest.mark.parametrize("can_list", [True, False])
+def test_a_link_that_failed_is_told_as_that(tmp_path: Path, can_list: bool) -> None:
+    """Though the log cannot be listed either: the slot was seen to be empty."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, fs=files)
+    faults = ("link",) if can_list else ("link", "listdir")
+    files.fault = lambda index, name, path: "before" if name in faults else None
+    with pytest.raises(NotCommittedError, match="injected before link"):
+        log.place(commit(0))
+
+
+def foreign_snapshot(root: Path, number: int) -> None:
+    """The due snapshot of a claimer that died before its claim."""
+    files = FaultyFiles(
+        lambda _, name, path: "before" if (name, path.name) == ("link", record_name(number + 1)) else None
+    )
+    with pytest.raises(NotCommittedError):
+        CommitLog.open(root, fs=files).claim_epoch("second", 7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gone", "is_fenced"),
+    [((), False), ((0,), False), ((0, 1), False), ((0, 1, 2), True), ((0, 1, 2, 3), True)],
+)
+def test_a_record_counts_while_the_one_before_it_is_there(
+    tmp_path: Path, gone: tuple[int, ...], is_fenced: bool
+) -> None:
+    """Deletion ascends. Its number is 3, and a snapshot stands above it: with 2 gone, 3 may have been freed."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, snapshot_every=4, fs=files)
+    advance(log, 1)
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "listdir":
+            files.fault = None
+            foreign_snapshot(tmp_path, 4)
+            for number in gone:
+                (tmp_path / "log" / record_name(number)).unlink()
+
+    files.fault = meanwhile  # type: ignore[assignment]
+    if is_fenced:
+        with pytest.raises(FencedError, match="the log is beyond it"):
+            log.place(commit(1))
+        assert log.state.next_number == 5, "it has read the log that is beyond it"
+    else:
+        assert log.place(commit(1)).next_window == 2
+
+
+def test_a_snapshot_that_another_has_placed_is_as_good_though_all_before_it_is_gone(tmp_path: Path) -> None:
+    """Folded away between this writer's look and its link."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, snapshot_every=4, fs=files)
+    advance(log, 2)
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "link":
+            files.fault = None
+            foreign_snapshot(tmp_path, 4)
+            fold_away(CommitLog.open(tmp_path))
+
+    files.fault = meanwhile  # type: ignore[assignment]
+    assert log.place(commit(2)).next_window == 3
+
+
+# --- reading on
+
+
+@pytest.mark.parametrize(("times", "is_found"), [(4, True), (5, False)])
+def test_a_reader_that_is_overtaken_again_and_again_gives_up(tmp_path: Path, times: int, is_found: bool) -> None:
+    """Five listings that each name a record which is gone by then: that is no other writer's work any more."""
+    log = new_log(tmp_path)
+    advance(log, 1)
+    gone = tmp_path / "log" / record_name(1)
+    kept = gone.read_bytes()
+    reads: list[str] = []
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "listdir":
+            gone.write_bytes(kept)
+        if name == "read" and path == gone:
+            reads.append(name)
+            if len(reads) <= times:
+                gone.unlink()
+
+    files: Any = FaultyFiles(meanwhile)  # type: ignore[arg-type]
+    if is_found:
+        assert CommitLog.open(tmp_path, fs=files).state == log.state
+    else:
+        with pytest.raises(CorruptionError, match="missing record"):
+            CommitLog.open(tmp_path, fs=files)
+
+
+def test_refreshing_after_a_snapshot_neither_lists_nor_reads(tmp_path: Path) -> None:
+    """Though all before the snapshot is deleted: the record before the next one is there."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, snapshot_every=4, fs=files)
+    advance(log, 2)
+    foreign_snapshot(tmp_path, 4)
+    log.refresh()
+    fold_away(log)
+    assert [path.name for path in (tmp_path / "log").iterdir()] == [record_name(4)]
+    files.calls.clear()
+    log.refresh()
+    assert [name for name, _ in files.calls] == ["exists", "exists"]
+
+
+def test_records_that_go_while_they_are_read_are_passed_over(tmp_path: Path) -> None:
+    """Those that stay are given."""
+    log = new_log(tmp_path, snapshot_every=4)
+    advance(log, 7)
+    reading = log.records()
+    assert next(reading).number == 0
+    fold_away(log)
+    assert [record.number for record in reading] == [8, 9, 10]
+
+
+def test_folded_records_stay_for_the_whole_grace(tmp_path: Path) -> None:
+    """An hour, to the microsecond, unless told otherwise."""
+    log = new_log(tmp_path, snapshot_every=4)
+    advance(log, 3)
+    os.utime(tmp_path / "log" / record_name(0), (1000, 1000))
+    os.utime(tmp_path / "log" / record_name(4), (2000, 2000))
+    assert log.folded(now_us=2000_000_000 + 3_599_999_999) == []
+    assert len(log.folded(now_us=2000_000_000 + 3_600_000_000)) == 4
+
+
+def test_files_that_go_while_the_log_is_tidied_are_no_error(tmp_path: Path) -> None:
+    """Another writer takes its own temporary file away; and what is gone is not counted as old."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, snapshot_every=4, fs=files)
+    advance(log, 7)
+    litter = tmp_path / "log" / ".00000000000000000009.ab.tmp"
+    litter.write_bytes(b"half")
+
+    def meanwhile(index: int, name: str, path: Path) -> None:
+        if name == "modified_us" and path in (litter, newest):
+            path.unlink(missing_ok=True)
+
+    newest = tmp_path / "log" / record_name(8)
+    files.fault = meanwhile  # type: ignore[assignment]
+    now_us = time.time_ns() // 1000 + 1
+    assert log.delete_folded(now_us=now_us, grace_us=0) == 4
+    assert {name for name, path in files.calls if path == litter} == {"modified_us"}, "nobody else removes it"
+
+
+def test_errors_of_the_disk_while_the_log_is_read_on_leave_it_open(tmp_path: Path) -> None:
+    """The record is there; whether it counts, a fresh reading tells."""
+    files = FaultyFiles()
+    log = new_log(tmp_path, fs=files)
+    other: list[CommitLog] = []
+
+    def meanwhile(index: int, name: str, path: Path) -> str | None:
+        if name == "listdir" and not other:
+            other.append(CommitLog.open(tmp_path))
+            other[0].claim_epoch("second", 7)
+        return "before" if name == "read" else None
+
+    files.fault = meanwhile
+    with pytest.raises(MaybeCommittedError):
+        log.place(commit(0))

@@ -1,0 +1,187 @@
+"""Small pieces merged beside the windows: what is asked for, what is taken, and that nobody can tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bucket_store.log.records import CompactionRecord, DeletionRecord
+from bucket_store.maintenance.compactions import Compactions
+from bucket_store.pieces import compaction
+from bucket_store.pieces.compaction import CompactionTask, compact_pieces
+from bucket_store.pieces.piece import PieceRef
+from deduper.admin.verify.findings import Check
+from deduper.admin.verify.run import verify_store
+from deduper.window import policy
+from tests.bucket_store.log_samples import piece
+from tests.deduper.small_service import Process, Trial, World, machine_of
+from tests.deduper.whole_job import KINDS, Kind, WholeJob
+from tests.oracle import Row, Settings
+
+ORDERED = Settings(by="ordered", period=60, span=10, lookup="own_bucket", clock="batch")
+TASK = CompactionTask((piece(0), piece(1)), "ab" * 16, 1, None, None)
+
+
+class Later:
+    """Beside the windows, when a test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def __call__(self, action: Callable[[], None]) -> None:
+        self.waiting.append(action)
+
+    def go_on(self) -> None:
+        """Now."""
+        self.waiting.pop()()
+
+
+class Answers:
+    """Who merges, and gives or raises what a test says."""
+
+    def __init__(self, *answers: PieceRef | Exception | None) -> None:
+        self._answers = list(answers)
+
+    def merge(self, task: CompactionTask) -> PieceRef | None:
+        """The next answer."""
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_nobody_waits_for_it() -> None:
+    """The result is there when it is there, once."""
+    later = Later()
+    merging = Compactions(Answers(piece(0, last=1)), later)
+    merging.begin(TASK)
+    assert merging.is_under_way
+    assert merging.result() is None
+    later.go_on()
+    assert merging.result() == (TASK.pieces, piece(0, last=1))
+    assert not merging.is_under_way
+    assert merging.result() is None
+
+
+def test_what_it_meets_is_the_windows_failure() -> None:
+    """And nothing is under way after it, nor after a process that has died."""
+    merging = Compactions(Answers(OSError("no disk"), None), lambda do: do())
+    merging.begin(TASK)
+    with pytest.raises(OSError, match="no disk"):
+        merging.result()
+    assert not merging.is_under_way
+    merging.begin(TASK)
+    assert merging.result() is None
+    assert not merging.is_under_way
+
+
+def test_a_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The next start removes what comes of it."""
+    monkeypatch.setattr("bucket_store.maintenance.compactions._CLOSE_S", 0.0)
+    merging = Compactions(Answers(piece(0)), Later())
+    merging.begin(TASK)
+    assert merging.close() is None
+    assert "pieces are still being merged" in caplog.text
+    assert merging.close() is None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A small job with its machine."""
+    one = World(tmp_path, Trial(ORDERED, ports=True))
+    with machine_of(one):
+        yield one
+
+
+def rows(window: int) -> list[Row]:
+    """Two new keys, and one of three windows ago."""
+    return [Row((f"k{2 * window}",), 1), Row((f"k{2 * window + 1}",), 1), Row((f"k{max(0, 2 * window - 6)}",), 1)]
+
+
+def test_a_job_keeps_few_pieces(world: World) -> None:
+    """Verdicts are as ever, and a duplicate still knows where its first copy was read, of merged windows too."""
+    process = Process(world)
+    for window in range(24):
+        process.offer(world.put([rows(window)]))
+    (pieces,) = process.log.state.pieces.values()
+    assert len(pieces) <= 6
+    assert sum(ref.entries for ref in pieces) == 48
+    for (window, _, _), judged in world.judged.items():
+        (given,) = judged.answers
+        assert [answer[0] for answer in given[:2]] == ["unique", "unique"]
+        if window > 3:
+            first = world.judged[window - 3, 1, window - 3].paths[0]
+            assert given[2] == ("duplicate", "earlier_window", (window - 3, first, 0, 1))
+
+
+def test_what_has_died_meanwhile_does_not_come_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The merged piece stays unnamed, and the next start removes it."""
+    process = Process(world)
+    for window in range(compaction.FEWEST):
+        process.offer(world.put([rows(window)]))
+    assert process.runner._collation.is_under_way
+    live = process.log.state.pieces[0]
+    process.log.place(DeletionRecord(live, world.now_us, live[-1].last_window))
+    with caplog.at_level(logging.INFO, logger="deduper.window.runner"):
+        process.offer(world.put([rows(compaction.FEWEST)]))
+    assert "is left for the next start: some of what was merged has died" in caplog.text
+    lying = {found.name for found in process.pieces.pieces()}
+    named = {ref.name for refs in process.log.state.pieces.values() for ref in refs}
+    (orphan,) = lying - named - {ref.name for ref in live}
+    assert orphan in caplog.text
+    restarted = Process(world)
+    assert orphan not in {found.name for found in restarted.pieces.pieces()}
+
+
+def test_what_the_last_window_has_begun_is_recorded(world: World) -> None:
+    """A job that is started anew for every window keeps few pieces too."""
+    for window in range(24):
+        process = Process(world)
+        process.offer(world.put([rows(window)]))
+        process.runner.finish()
+        process.runner.close()
+        (pieces,) = process.log.state.pieces.values()
+        assert len(pieces) <= 6
+        assert {found.name for found in process.pieces.pieces()} >= {ref.name for ref in pieces}
+    assert sum(ref.entries for ref in process.log.state.pieces[0]) == 48
+
+
+def test_a_stop_leaves_nothing_behind(world: World) -> None:
+    """What was just merged is deleted again: no record names it."""
+    process = Process(world)
+    for window in range(compaction.FEWEST):
+        process.offer(world.put([rows(window)]))
+    assert process.runner._collation.is_under_way
+    assert len(list(process.pieces.pieces())) == compaction.FEWEST + 1
+    process.runner.close()
+    named = {ref.name for refs in process.log.state.pieces.values() for ref in refs}
+    assert {found.name for found in process.pieces.pieces()} == named
+    process.runner.close()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_merged_store_is_sound(tmp_path: Path, kind: Kind) -> None:
+    """Every check of `verify` passes on it, with the rows of all ports."""
+    job = WholeJob(tmp_path, kind, seed=5).make(2)
+    for _ in range(6):
+        job.run_window()
+        state = job.log.refresh()
+        dead = policy.dead_pieces(job.config, state)
+        for shard in range(2):
+            # Whatever they die with: these windows are too far apart for any rule.
+            live = tuple(piece for piece in state.pieces[shard] if piece not in dead)[:3]
+            if len(live) > 1:
+                place = (policy.live_from_bucket(job.config, state), policy.entry_expiry_point(job.config, state))
+                added = compact_pieces(
+                    job.open().pieces, CompactionTask(live, job.log.manifest.store_id, state.epoch, *place)
+                )
+                assert added is not None
+                job.log.place(CompactionRecord(live, (added,), state.last_wall_us))
+    merged = [ref for refs in job.log.state.pieces.values() for ref in refs if ref.first_window < ref.last_window]
+    assert merged
+    report = verify_store(job.open(), rows=True, settled=True, expected=job.answers)
+    assert report.findings == ()
+    assert report.ran == set(Check)

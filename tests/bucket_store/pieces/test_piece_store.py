@@ -1,0 +1,464 @@
+"""The contract of every backend, and what each adds."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bucket_store.errors import CorruptionError, SpaceError, StoreError
+from bucket_store.filesystem import LOCAL, OpenFile
+from bucket_store.pieces import file_backend, rocksdb_backend
+from bucket_store.pieces.file_backend import FilePieces
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.rocksdb_backend import CHUNK_BYTES, RocksPieces
+from bucket_store.pieces.store import PieceLocation, PieceStore, StoredPiece
+
+
+@pytest.fixture(params=["file", "rocksdb"])
+def pieces(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PieceStore]:
+    store = open_backend(f"{request.param}:{tmp_path / 'store'}")
+    yield store
+    store.close()
+
+
+def listed(pieces: PieceStore) -> list[str]:
+    return sorted(piece.name for piece in pieces.pieces())
+
+
+def test_bytes_come_back_whole_and_by_range(pieces: PieceStore) -> None:
+    """Any range, over chunk borders too."""
+    data = os.urandom(2 * CHUNK_BYTES + 1000)
+    location = pieces.append(shard=1, epoch=2, name="a", data=memoryview(data))
+    assert (location.name, location.length) == ("a", len(data))
+    assert pieces.read(location) == data
+    for start, length in (
+        (0, 1),
+        (10, 0),
+        (CHUNK_BYTES - 1, 2),
+        (CHUNK_BYTES, 1),
+        (5, 2 * CHUNK_BYTES),
+        (len(data), 0),
+    ):
+        assert pieces.read(location, start, length) == data[start : start + length]
+    assert pieces.read(location, CHUNK_BYTES + 3) == data[CHUNK_BYTES + 3 :]
+
+
+def test_pieces_of_many_windows_share_a_file(pieces: PieceStore) -> None:
+    """Of one shard and epoch; another epoch or shard has its own."""
+    first, second = (pieces.append(shard=0, epoch=1, name=name, data=name.encode() * 99) for name in ("a", "b"))
+    other_epoch = pieces.append(shard=0, epoch=2, name="c", data=b"c")
+    other_shard = pieces.append(shard=1, epoch=1, name="d", data=b"d")
+    assert first.file == second.file
+    assert len({first.file, other_epoch.file, other_shard.file}) == 3
+    assert pieces.read(first) == b"a" * 99
+    assert pieces.read(second) == b"b" * 99
+
+
+def test_listing_shows_everything_that_lies_there(pieces: PieceStore) -> None:
+    """With shard, epoch, place and size, so that gc and verify need nothing else."""
+    assert list(pieces.pieces()) == []
+    for shard, epoch, name in ((0, 1, "a"), (0, 1, "b"), (3, 2, "c")):
+        location = pieces.append(shard=shard, epoch=epoch, name=name, data=b"xyz" * 50)
+        (stored,) = [piece for piece in pieces.pieces() if piece.name == name]
+        assert (stored.shard, stored.epoch, stored.length) == (shard, epoch, 150)
+        assert (stored.file, stored.offset) == (location.file, location.offset)
+        assert pieces.read(stored) == b"xyz" * 50
+    assert listed(pieces) == ["a", "b", "c"]
+
+
+def test_damage_to_one_piece_does_not_delete_the_others(pieces: PieceStore, tmp_path: Path) -> None:
+    """A file that a record names stays, whatever a look into it shows: its list of pieces may be what is damaged."""
+    kept = [pieces.append(shard=0, epoch=1, name=name, data=name.encode() * 5000) for name in "abc"]
+    doomed = pieces.append(shard=0, epoch=1, name="d", data=b"d")
+    path = tmp_path / "store" / kept[0].file
+    if path.is_dir():
+        # The table of the first piece: a listing ends there as if it were the last one.
+        damaged, places = min(path.glob("*.sst")), [10]
+    else:
+        damaged, places = path, [piece.offset - 20 for piece in kept]
+    data = bytearray(damaged.read_bytes())
+    for place in places:
+        data[place] ^= 1
+    damaged.write_bytes(data)
+    with contextlib.suppress(CorruptionError):
+        pieces.delete([doomed], keep={kept[0].file})
+    assert path.exists()
+    assert pieces.read(kept[2]) == b"c" * 5000
+    with contextlib.suppress(CorruptionError):
+        pieces.delete([], keep={kept[0].file})
+    assert pieces.read(kept[1]) == b"b" * 5000
+
+
+def test_a_database_that_cannot_be_listed_to_its_end_says_so(tmp_path: Path) -> None:
+    """RocksDB's iterators end at damage as at the last key."""
+    pieces = RocksPieces(tmp_path)
+    path = tmp_path / pieces.append(shard=0, epoch=1, name="a", data=b"x" * 5000).file
+    pieces.append(shard=0, epoch=1, name="b", data=b"x" * 5000)
+    table = min(path.glob("*.sst"))
+    data = bytearray(table.read_bytes())
+    data[10] ^= 1
+    table.write_bytes(data)
+    with pytest.raises(CorruptionError, match="mismatch"):
+        list(pieces.pieces())
+    with pytest.raises(CorruptionError, match="mismatch"):
+        pieces.delete([StoredPiece(path.relative_to(tmp_path).as_posix(), "b", 0, 1, 0, 5000)])
+
+
+def test_deleting_is_by_piece_and_can_be_repeated(pieces: PieceStore, tmp_path: Path) -> None:
+    """The others stay; the file goes with its last piece."""
+    a, b, c = (pieces.append(shard=0, epoch=1, name=name, data=name.encode() * 1000) for name in "abc")
+    pieces.delete([a, b])
+    pieces.delete([a])
+    assert listed(pieces) == ["c"]
+    assert pieces.read(c) == b"c" * 1000
+    pieces.delete(list(pieces.pieces()))
+    pieces.delete([a, b, c])
+    assert listed(pieces) == []
+    assert not (tmp_path / "store" / c.file).exists()
+    with pytest.raises(CorruptionError):
+        pieces.read(c)
+    again = pieces.append(shard=0, epoch=1, name="d", data=b"d")
+    assert pieces.read(again) == b"d"
+
+
+def test_a_missing_or_short_piece_is_corruption(pieces: PieceStore) -> None:
+    """With the file's name, never wrong bytes."""
+    location = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 100)
+    with pytest.raises(CorruptionError):
+        pieces.read(replace(location, length=1 << 20))
+    with pytest.raises(CorruptionError):
+        pieces.read(location, 90, 20)
+    with pytest.raises(CorruptionError, match="0009"):
+        pieces.read(replace(location, file="pieces/0009/000001.nothing"))
+
+
+def test_travels_by_its_url(pieces: PieceStore) -> None:
+    """A task reopens what the driver opened."""
+    location = pieces.append(shard=0, epoch=1, name="a", data=b"abc")
+    copy: PieceStore = pickle.loads(pickle.dumps(pieces))
+    assert copy.url == pieces.url
+    assert copy.read(location) == b"abc"
+
+
+def test_a_reader_sees_what_was_appended_after_it_opened(pieces: PieceStore) -> None:
+    """By any process: handles that are kept are opened anew when a piece is missing."""
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"first")
+    assert pieces.read(first) == b"first"
+    code = (
+        "import sys, bucket_store.pieces.open as b\n"
+        "l = b.open_backend(sys.argv[1]).append(shard=0, epoch=1, name='b', data=b'second')\n"
+        "print(l.file, l.offset)"
+    )
+    out = subprocess.run([sys.executable, "-c", code, pieces.url], check=True, capture_output=True, text=True).stdout
+    file, offset = out.split()
+    assert pieces.read(replace(first, file=file, name="b", offset=int(offset), length=6)) == b"second"
+
+
+def test_threads_append_side_by_side(pieces: PieceStore) -> None:
+    """Every piece is whole, wherever it went."""
+    data = {f"p{number}": os.urandom(50_000) for number in range(8)}
+    with ThreadPoolExecutor(4) as pool:
+        locations = list(
+            pool.map(lambda item: pieces.append(shard=0, epoch=1, name=item[0], data=item[1]), data.items())
+        )
+    assert [pieces.read(location) for location in locations] == list(data.values())
+    assert listed(pieces) == sorted(data)
+
+
+@pytest.mark.parametrize("url", ["file:", "hdfs://host/path", "path", "rocksdb:"])
+def test_other_urls_are_refused(url: str) -> None:
+    """With what to write instead."""
+    with pytest.raises(StoreError, match=r"file:PATH or rocksdb:PATH"):
+        open_backend(url)
+
+
+def test_file_a_held_segment_is_left_to_its_holder(tmp_path: Path) -> None:
+    """Nobody waits for a frozen writer: the piece goes into a segment with a random suffix; gc passes over it."""
+    pieces = open_backend(f"file:{tmp_path}")
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a")
+    with (tmp_path / first.file).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = pieces.append(shard=0, epoch=1, name="b", data=b"b")
+        pieces.delete([first])
+        assert listed(pieces) == ["a", "b"]
+    assert second.file != first.file
+    assert (pieces.read(first), pieces.read(second)) == (b"a", b"b")
+
+
+def test_file_full_segments_are_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a long epoch can give its space back."""
+    monkeypatch.setattr(file_backend, "SEGMENT_BYTES", 1000)
+    pieces = open_backend(f"file:{tmp_path}")
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"x" * 600) for number in range(5)]
+    assert [location.file[-12:-8] for location in locations] == ["0000", "0000", "0001", "0001", "0002"]
+
+
+@pytest.mark.parametrize("torn", [1, 30, 44, 60, 500])
+def test_file_a_torn_tail_hides_nothing_behind_it(tmp_path: Path, torn: int) -> None:
+    """A writer died inside its piece; the next appends after it, and listing finds both neighbours."""
+    pieces = open_backend(f"file:{tmp_path}")
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 900)
+    path = tmp_path / first.file
+    path.write_bytes(path.read_bytes() + path.read_bytes()[:torn])
+    last = pieces.append(shard=0, epoch=1, name="c", data=b"c" * 900)
+    assert last.file == first.file
+    assert {"a", "c"} <= set(listed(pieces))
+    assert pieces.read(last) == b"c" * 900
+    pieces.delete(list(pieces.pieces()))
+    assert not path.exists()
+
+
+def test_file_a_segment_of_one_torn_piece_goes_too(tmp_path: Path) -> None:
+    """Its writer died in the first append, so listing has no name for it."""
+    pieces = open_backend(f"file:{tmp_path}")
+    path = tmp_path / pieces.append(shard=0, epoch=1, name="a", data=b"a" * 900).file
+    path.write_bytes(path.read_bytes()[:30])
+    assert listed(pieces) == []
+    pieces.delete([])
+    assert not path.exists()
+
+
+def test_file_a_failed_write_leaves_no_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is a SpaceError, and the segment is as before."""
+    pieces = open_backend(f"file:{tmp_path}")
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 900)
+    size = (tmp_path / first.file).stat().st_size
+    real = os.pwrite
+
+    def full(fd: int, data: bytes, offset: int) -> int:
+        if offset > size:
+            raise OSError(28, "No space left on device")
+        return real(fd, data[:100], offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SpaceError, match="No space left"):
+        pieces.append(shard=0, epoch=1, name="b", data=b"b" * 900)
+    assert (tmp_path / first.file).stat().st_size == size
+
+
+_HOLD = """
+import sys, time
+from rocksdict import Options, Rdict
+database = Rdict(sys.argv[1], Options(raw_mode=True))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_rocksdb_a_held_database_is_left_to_its_holder(tmp_path: Path) -> None:
+    """After the wait a new database takes the piece; reading needs no LOCK; gc passes over it."""
+    pieces = RocksPieces(tmp_path, lock_wait_s=0.1)
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a")
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(tmp_path / first.file)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        second = pieces.append(shard=0, epoch=1, name="b", data=b"b")
+        pieces.delete([first])
+        assert listed(pieces) == ["a", "b"]
+        assert (pieces.read(first), pieces.read(second)) == (b"a", b"b")
+        holder.kill()
+    assert second.file != first.file
+    third = pieces.append(shard=0, epoch=1, name="c", data=b"c")
+    assert third.file == first.file
+    pieces.close()
+
+
+def test_rocksdb_damage_in_its_files_is_corruption(tmp_path: Path) -> None:
+    """RocksDB's own checksums speak first; their message becomes ours."""
+    pieces = RocksPieces(tmp_path)
+    location = pieces.append(shard=0, epoch=1, name="a", data=os.urandom(400_000))
+    (table,) = (tmp_path / location.file).glob("*.sst")
+    damaged = bytearray(table.read_bytes())
+    damaged[1000] ^= 1
+    table.write_bytes(bytes(damaged))
+    with pytest.raises(CorruptionError, match="checksum mismatch"):
+        pieces.read(location)
+    pieces.close()
+
+
+def test_rocksdb_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
+    """A table file that was not ingested, and a database whose deletion was cut short."""
+    pieces = RocksPieces(tmp_path)
+    location = pieces.append(shard=0, epoch=1, name="a", data=b"a")
+    database = tmp_path / location.file
+    orphan = database / "dead.ingest"
+    orphan.write_bytes(b"half")
+    doomed = database.with_name("000001.rocksdb.gone-00000000")
+    doomed.mkdir()
+    pieces.append(shard=0, epoch=1, name="b", data=b"b")
+    pieces.delete([])
+    assert not orphan.exists()
+    assert not doomed.exists()
+    assert listed(pieces) == ["a", "b"]
+
+
+def test_rocksdb_deleting_gives_the_space_back(tmp_path: Path) -> None:
+    """Though the database lives on."""
+    pieces = RocksPieces(tmp_path)
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{at}", data=os.urandom(1 << 20)) for at in range(4)]
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in (tmp_path / locations[0].file).iterdir())
+
+    before = size()
+    pieces.delete(locations[:3])
+    assert size() < before / 2
+    assert len(pieces.read(locations[3])) == 1 << 20
+
+
+def test_a_held_file_is_given_back(pieces: PieceStore, tmp_path: Path) -> None:
+    """So that its pieces are asked for again; those of other files are gone."""
+    held, free = (pieces.append(shard=shard, epoch=1, name=f"p{shard}", data=b"x" * 500) for shard in (0, 1))
+    path = tmp_path / "store" / held.file
+    code = _HOLD if path.is_dir() else _FLOCK
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert pieces.delete([held, free], writing_epoch=1) == (held,)
+        assert listed(pieces) == ["p0"]
+        holder.kill()
+    assert pieces.delete([held, free], writing_epoch=1) == ()
+    assert listed(pieces) == []
+
+
+_FLOCK = """
+import fcntl, sys, time
+file = open(sys.argv[1], "rb")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_beside_writers_a_file_goes_only_when_it_gets_no_more_pieces(pieces: PieceStore, tmp_path: Path) -> None:
+    """Of the writers' epoch the one that the next piece goes to stays, and of later epochs all do."""
+    mine, old, later = (pieces.append(shard=0, epoch=epoch, name=f"e{epoch}", data=b"x" * 500) for epoch in (2, 1, 3))
+    pieces.delete([mine, old, later], writing_epoch=2)
+    assert listed(pieces) == []
+    assert [(tmp_path / "store" / each.file).exists() for each in (mine, old, later)] == [True, False, True]
+    again = pieces.append(shard=0, epoch=2, name="f", data=b"f")
+    assert again.file == mine.file
+    pieces.delete([again], writing_epoch=3)
+    assert not (tmp_path / "store" / mine.file).exists()
+
+
+def test_file_full_segments_of_the_writers_epoch_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the last one, and those with a suffix too: a long epoch gives its space back."""
+    monkeypatch.setattr(file_backend, "SEGMENT_BYTES", 1000)
+    pieces = open_backend(f"file:{tmp_path}")
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"x" * 600) for number in range(5)]
+    with (tmp_path / locations[-1].file).open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        locations.append(pieces.append(shard=0, epoch=1, name="q", data=b"q"))
+    pieces.delete(locations, writing_epoch=1)
+    assert [path.name for path in (tmp_path / "pieces" / "0000").iterdir()] == ["000001-0002.segment"]
+
+
+def test_rocksdb_a_database_gets_so_many_pieces_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many an owner writes, each is there; whoever opens a database opens a bounded one."""
+    monkeypatch.setattr(rocksdb_backend, "_MOST_TABLES", 3)
+    pieces = open_backend(f"rocksdb:{tmp_path}")
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"%d" % number) for number in range(8)]
+    names = ["000001", "000001-0001", "000001-0002"]
+    assert [Path(each.file).stem for each in locations] == [names[0]] * 3 + [names[1]] * 3 + [names[2]] * 2
+    assert [pieces.read(each) for each in locations] == [b"%d" % number for number in range(8)]
+    assert {(each.file, each.name, each.epoch) for each in pieces.pieces()} == {
+        (each.file, each.name, 1) for each in locations
+    }
+    another = pieces.append(shard=0, epoch=2, name="q", data=b"q")
+    assert Path(another.file).stem == "000002"
+
+
+def test_rocksdb_full_databases_of_the_writers_epoch_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the one that the next piece goes to; one that has lost all its pieces gets the next ones."""
+    monkeypatch.setattr(rocksdb_backend, "_MOST_TABLES", 2)
+    pieces = open_backend(f"rocksdb:{tmp_path}")
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"x" * 600) for number in range(6)]
+    pieces.delete(locations[:3], keep={locations[3].file}, writing_epoch=1)
+    databases = tmp_path / "pieces" / "0000"
+    assert sorted(path.name for path in databases.iterdir()) == ["000001-0001.rocksdb", "000001-0002.rocksdb"]
+    pieces.delete(locations[3:], writing_epoch=1)
+    assert [path.name for path in databases.iterdir()] == ["000001-0002.rocksdb"]
+    again = pieces.append(shard=0, epoch=1, name="again", data=b"again")
+    assert Path(again.file).name == "000001-0002.rocksdb"
+    assert pieces.read(again) == b"again"
+
+
+def test_file_a_segment_made_anew_under_a_deleter_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two delete: the slower one has opened what the faster one removes, and a writer has begun the name again."""
+    pieces = FilePieces(tmp_path)
+    old = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 500)
+    opened = LOCAL.open
+    new: list[PieceLocation] = []
+
+    def overtaken(path: Path, *, write: bool = False, create: bool = False) -> OpenFile:
+        file = opened(path, write=write, create=create)
+        if write:
+            monkeypatch.undo()
+            pieces.delete([old])
+            new.append(pieces.append(shard=0, epoch=1, name="b", data=b"b" * 500))
+        return file
+
+    monkeypatch.setattr(type(LOCAL), "open", staticmethod(overtaken))
+    pieces.delete([old])
+    assert new[0].file == old.file
+    assert pieces.read(new[0]) == b"b" * 500
+
+
+def test_rocksdb_a_piece_that_comes_to_an_emptied_database_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer gets LOCK between the look that found it empty and its removal."""
+    pieces = RocksPieces(tmp_path)
+    old = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 500)
+    new: list[PieceLocation] = []
+
+    def overtaken(path: Path) -> None:
+        monkeypatch.undo()
+        new.append(pieces.append(shard=0, epoch=1, name="b", data=b"b" * 500))
+
+    monkeypatch.setattr(rocksdb_backend, "_forget_reader", overtaken)
+    pieces.delete([old])
+    assert new[0].file == old.file
+    assert pieces.read(new[0]) == b"b" * 500
+
+
+def test_rocksdb_no_writer_waits_for_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compacting may take a second: a piece goes to a new database at once, however long it might wait for LOCK."""
+    pieces = RocksPieces(tmp_path, lock_wait_s=600.0)
+    old = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 500)
+    new: list[PieceLocation] = []
+    delete_pieces = rocksdb_backend._delete_pieces
+
+    def beside(database: Any, lengths: dict[str, int]) -> None:
+        code = "import sys, bucket_store.pieces.rocksdb_backend as r; " + (
+            "print(r.RocksPieces(sys.argv[1], lock_wait_s=600.0).append(shard=0, epoch=1, name='b', data=b'b').file)"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True, timeout=300
+        )
+        new.append(PieceLocation(out.stdout.strip(), "b", 0, 1))
+        new.append(pieces.append(shard=0, epoch=1, name="c", data=b"c"))
+        delete_pieces(database, lengths)
+
+    monkeypatch.setattr(rocksdb_backend, "_delete_pieces", beside)
+    assert pieces.delete([old], writing_epoch=1) == ()
+    assert len({old.file, *(each.file for each in new)}) == 3
+    assert [pieces.read(each) for each in new] == [b"b", b"c"]
+    # The sign of a deleter that died misleads nobody who gets LOCK.
+    (tmp_path / old.file / "DELETING").touch()
+    assert pieces.append(shard=0, epoch=1, name="d", data=b"d").file == old.file
+    assert not (tmp_path / old.file / "DELETING").exists()

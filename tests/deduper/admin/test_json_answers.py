@@ -1,0 +1,125 @@
+"""Scripts read `--json`: every report's keys, their order and the form of their values are pinned by `answers.json`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bucket_store.log.profile import WindowProfile
+from bucket_store.pieces.piece import PieceRef
+from bucket_store.pieces.store import StoredPiece
+from deduper.admin.doctor import Diagnosis
+from deduper.admin.gc import Garbage, GcReport
+from deduper.admin.inspect import BucketPart, BucketReport, KeyEntry, KeyReport
+from deduper.admin.lag import PartitionLag, SourceLag
+from deduper.admin.orphans import LeftoverKind, Orphan
+from deduper.admin.profile import ProfileView
+from deduper.admin.repair.report import Damage, PieceRepair, RepairReport, SourcesRepair, Way
+from deduper.admin.status import StoreStatus
+from deduper.admin.verify.findings import Check, Finding, Note
+from deduper.admin.verify.run import Verification
+from deduper.diagnostics import error, note
+
+ANSWERS = Path(__file__).with_name("answers.json")
+PIECE = PieceRef(2, "shards/2/a.dat", "a-piece", 64, 512, 0xABC, 3, 5, 9, -1, 4, 17)
+ORPHAN = Orphan(
+    LeftoverKind.PIECE, Path("/store/a"), 7, "named by nothing", True, 3, 2, 99, StoredPiece("a", "b", 1, 2, 0, 7)
+)
+FILE_ORPHAN = Orphan(LeftoverKind.TEMPORARY, Path("/store/.tmp-a"), 0, "half written", False)
+LAG = SourceLag((PartitionLag("t", 0, 5, 9, 4), PartitionLag("t", 1, None, None, None)))
+PROFILE = ProfileView((WindowProfile(4, 2, 0, 100, 0.51234567, {"intent": 0.1234567, "task.read": 0.25}),))
+REPORTS = {
+    "status": StoreStatus(
+        url="file:/store",
+        store_id="abc",
+        incarnation="def",
+        created="2024-12-31T00:00:00Z",
+        settings={"shards": 4, "key": ["a"]},
+        epoch=2,
+        owner=None,
+        is_running=False,
+        windows=5,
+        last_commit=None,
+        latest_point="2024-12-31T00:00:00Z",
+        expiry_point=None,
+        published_through=3,
+        unpublished=(4,),
+        rows=10,
+        counts={"unique": 1, "duplicate": 2, "expired": 3, "error": 4},
+        reasons={"null_key": 4},
+        entries=4,
+        pieces=2,
+        retired_pieces=1,
+        bytes_on_disk={"pieces": 200, "total": 300},
+        bytes_per_key=50.0,
+        last_windows=({"window": 4, "epoch": 2},),
+        profile=PROFILE,
+        lag=LAG,
+    ),
+    "lag_unknown": SourceLag((), "no brokers"),
+    "no_profile": ProfileView(()),
+    "gc": GcReport(
+        (
+            Garbage("piece", "/store/a", 7, "named by nothing", "younger than 1h", None),
+            Garbage("tables", "/tmp/t", 5, "of no store", None, None, None, True),
+        ),
+        90_000_000,
+        False,
+        True,
+    ),
+    "gc_refused": GcReport((), 0, True, True),
+    "doctor": Diagnosis("job", (error("java", "java", "none", "install one"), note("java", "java", "is there"))),
+    "inspect_key": KeyReport(
+        {"a": "x", "b": None},
+        "00ff",
+        3,
+        True,
+        (KeyEntry(4, -1, "a-piece", "2024-12-31T00:00:00Z", "part-0.parquet", 7, None, "for ever"),),
+    ),
+    "inspect_bucket": BucketReport(
+        7,
+        "numbers",
+        True,
+        (BucketPart(3, "a-piece", "a", 1, 2, 5, 99, 1, 2.5), BucketPart(4, "b", "c", 2, 2, 6, 98, None, None)),
+    ),
+    "repair": RepairReport(
+        True,
+        5,
+        (PieceRepair(Damage(PIECE, "checksum", 70, "1", "2"), Way.FORGET, "as named"),),
+        ("shards/2/a.dat",),
+        3,
+        ("repair-1",),
+        "",
+        (SourcesRepair(3, "s.bin", "cannot be read", Way.REBUILD, "from the outputs"),),
+    ),
+    "verify": Verification(
+        "file:/store",
+        (Finding.of(Check.LOG_COUNTS, "rows", file=Path("/store/log/1"), offset=3, expected=4, found=b"5"),),
+        untold={Check.LOG_COUNTS: 3},
+        notes=(Note("a note", True), Note("another")),
+        ran=frozenset({Check.LOG_COUNTS, Check.MANIFEST}),
+        skipped={Check.ROWS_PORT: "not asked for"},
+        orphans=(ORPHAN, FILE_ORPHAN),
+        records=1,
+        pieces=2,
+        entries=3,
+        size_bytes=4,
+        sources=5,
+        outputs=6,
+        output_bytes=7,
+        rows=8,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_an_answer_keeps_its_keys(name: str) -> None:
+    expected = json.loads(ANSWERS.read_text(encoding="utf-8"))[name]
+    # As text, because a dict compares equal in any order.
+    assert json.dumps(REPORTS[name].to_json()) == json.dumps(expected)
+
+
+def test_every_answer_is_pinned() -> None:
+    assert set(json.loads(ANSWERS.read_text(encoding="utf-8"))) == set(REPORTS)

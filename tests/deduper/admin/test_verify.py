@@ -1,0 +1,245 @@
+"""`verify` finds nothing in a sound store with sound outputs, whatever the job is like, and looks at all of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bucket_store.errors import CorruptionError
+from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.log.records import DeletionRecord
+from bucket_store.pieces.file_backend import FilePieces
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.store import StoredPiece
+from deduper.admin.open_store import open_store
+from deduper.admin.orphans import LeftoverKind
+from deduper.admin.verify.findings import Check, Finding, Findings
+from deduper.admin.verify.run import Verification, _made_twice, verify_store, verify_target
+from deduper.admin.verify.scope import ROWS_CHECKS
+from deduper.admin.verify.window_rows import source_orders
+from deduper.core.clock import POSITION_BITS
+from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
+from tests.deduper.whole_job import KINDS, Kind, WholeJob
+
+BUCKET = BEGIN_US // HOUR_US
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    """The config of a sound store of two windows, whose ports are written nowhere."""
+    file = write_config(tmp_path)
+    keys = [SeenKey((f"u{n}", n), BUCKET + n % 3, BEGIN_US + n % 3 * HOUR_US, n) for n in range(30)]
+    make_store(file, [Window(keys, BEGIN_US), Window([SeenKey(("late", 1), BUCKET, BEGIN_US)], BEGIN_US)])
+    return file
+
+
+def verified(config_file: Path) -> Verification:
+    """What `verify` says of the store of this config."""
+    return verify_store(open_store(str(config_file)))
+
+
+def test_a_sound_store_is_sound(config_file: Path) -> None:
+    """And everything in it was read."""
+    found = verified(config_file).to_json()
+    assert (found["sound"], found["records"], found["entries"], found["sources"]) == (True, 4, 31, 2)
+    assert (found["unnamed_pieces"], found["findings"]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "snapshot_every"),
+    [(kind, 1000 if number % 2 else 3) for number, kind in enumerate(KINDS.values())],
+    ids=KINDS,
+)
+def test_every_check_passes_on_every_kind_of_job(tmp_path: Path, kind: Kind, snapshot_every: int) -> None:
+    """Every row of every port is read, and every record of the source is found where the service sent it."""
+    job = WholeJob(tmp_path, replace(kind, snapshot_every=snapshot_every), seed=5).make(7)
+    report = verify_store(job.open(), rows=True, settled=True, expected=job.answers)
+    assert report.findings == ()
+    written = job.config.file_ports
+    assert report.rows == sum(port in written for port in job.answers.values()) > 0
+    assert report.ran == set(Check)
+    assert set(report.skipped) <= ({Check.ROWS_CLOCK} if len(written) < 4 else set())
+    assert (report.notes, report.orphans) == ((), ())
+
+
+def test_a_store_whose_records_are_folded_away_is_sound(tmp_path: Path) -> None:
+    """What the records would have said is not looked at, and that is told."""
+    job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(9)
+    assert job.log.delete_folded(now_us=2**60) > 0
+    report = verify_store(job.open(), rows=True, settled=True, expected=job.answers)
+    assert report.findings == ()
+    assert set(report.skipped) == {Check.ROWS_REASON, Check.ROWS_CLOCK, Check.PIECES_OVERDUE}
+
+
+def test_what_readers_take_away_is_told_and_no_finding(tmp_path: Path) -> None:
+    """Ports are there to be emptied; what can still be checked is."""
+    job = WholeJob(tmp_path, KINDS["own_bucket"], seed=5).make(8)
+    for port in ("unique", "error"):
+        for path in job.published(port)[::3]:
+            path.unlink()
+    report = verify_store(job.open(), rows=True, settled=True)
+    assert report.findings == ()
+    assert any("readers have taken them" in note.text for note in report.notes)
+    assert set(report.skipped) == {Check.ROWS_CLOCK, Check.ROWS_FIRST_SEEN}
+
+
+def test_a_sleepers_record_in_a_freed_slot_counts_for_nothing(tmp_path: Path) -> None:
+    """It lies below the newest snapshot, where the records before it are gone."""
+    job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(9)
+    log = job.log.root / "log"
+    stale = (log / f"{3:020d}").read_bytes()
+    job.log.delete_folded(now_us=2**60)
+    (log / f"{3:020d}").write_bytes(stale)
+    assert verify_store(job.open()).findings == ()
+
+
+def test_without_a_config_it_says_what_was_not_checked(tmp_path: Path) -> None:
+    """The ports and the period stand in the config alone."""
+    job = WholeJob(tmp_path, seed=5).make(3)
+    report = verify_target(str(job.log.root), rows=True)
+    assert report.findings == ()
+    assert report.skipped.keys() >= {Check.PIECES_OVERDUE, Check.OUTPUTS_BYTES, *ROWS_CHECKS}
+    assert all("config" in why for why in report.skipped.values())
+
+
+def test_rows_are_read_only_when_they_are_asked_for(tmp_path: Path) -> None:
+    """Because that takes time."""
+    report = verify_target(str(WholeJob(tmp_path, seed=5).make(3).config_file))
+    assert report.rows == 0
+    assert {check for check, why in report.skipped.items() if "--rows" in why} == set(ROWS_CHECKS)
+
+
+@pytest.mark.parametrize("step", ["judged", "committed", "published", "store marked"])
+def test_a_store_between_two_steps_of_a_window_is_sound_but_not_settled(tmp_path: Path, step: str) -> None:
+    """A crash leaves it so, and the next start goes on from there."""
+    job = WholeJob(tmp_path, seed=5).make(4)
+    record = job.judge()
+    if step != "judged":
+        job.log.place(record)
+    if step in ("published", "store marked"):
+        job.publish(record.outputs)
+    if step == "store marked":
+        job.mark_at(job.log.root / "published", record.window)
+    report = verify_store(job.open(), rows=True)
+    assert report.findings == ()
+    settled = verify_store(job.open(), rows=True, settled=True)
+    assert {finding.check for finding in settled.findings} == {Check.UNSETTLED}
+    assert settled.exit_code == 3
+
+
+def test_a_beating_heart_is_a_note(tmp_path: Path) -> None:
+    """And in a job that should have ended, a finding."""
+    job = WholeJob(tmp_path, seed=5).make(2)
+    HeartBeat(job.log.root, "somebody:2").beat()
+    report = verify_store(job.open())
+    assert report.findings == ()
+    assert [note.text.split(":")[0] for note in report.notes] == [
+        "the heartbeat of somebody",
+        "the newest claim, of epoch 1, is somebody",
+    ]
+    assert [finding.check for finding in verify_store(job.open(), settled=True).findings] == [Check.UNSETTLED]
+
+
+def test_a_window_that_lost_a_piece_to_expiry_is_sound(tmp_path: Path) -> None:
+    """Its record still says what all its pieces spanned; the rest must lie within."""
+    job = WholeJob(tmp_path, seed=5).make(6)
+    piece = job.log.state.pieces[1][0]
+    job.log.place(DeletionRecord((piece,), job.log.state.last_wall_us, 0))
+    report = verify_store(job.open(), rows=True)
+    assert report.findings == ()
+    assert [orphan.kind for orphan in report.orphans] == [LeftoverKind.RETIRED_PIECE]
+
+
+def test_remains_of_a_broken_attempt_are_counted_and_harmless(config_file: Path) -> None:
+    """The next start discards them."""
+    pieces = open_backend(open_store(str(config_file)).url)
+    pieces.append(shard=0, epoch=2, name="000000000002-000002-000-0000-deadbeef", data=b"x" * 100)
+    pieces.close()
+    found = verified(config_file)
+    assert (found.is_sound, found.unnamed_pieces) == (True, 1)
+
+
+def test_what_is_let_go_of_while_it_is_read_is_no_finding(tmp_path: Path) -> None:
+    """A job runs beside it: the piece is gone, and so is its name in the log."""
+    job = WholeJob(tmp_path, KINDS["own_bucket"], seed=5).make(4)
+    store = job.open()
+    piece = store.log.state.pieces[0][0]
+
+    class LettingGo(FilePieces):
+        """The job lets go of a piece when `verify` comes to it."""
+
+        def read(self, wanted: Any, start: int = 0, length: int | None = None) -> bytes:
+            if wanted.name == piece.name and piece in job.log.state.pieces[0]:
+                job.log.place(DeletionRecord((piece,), job.log.state.last_wall_us, 0))
+                self.delete([piece])
+                raise CorruptionError("piece", file=piece.file, offset=piece.offset, expected="bytes", found="none")
+            return super().read(wanted, start, length)
+
+    assert verify_store(replace(store, pieces=LettingGo(store.root))).findings == ()
+    assert piece not in job.log.state.pieces[0]
+
+
+def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -> None:
+    """A window is committed and published between the reading of the log and the listing of its ports."""
+    job = WholeJob(tmp_path, KINDS["own_bucket"], seed=5).make(4)
+    store = job.open()
+
+    class Late(FilePieces):
+        """The job commits a window while the pieces are listed."""
+
+        def pieces(self) -> Iterator[StoredPiece]:
+            if job.log.state.next_window == 4:
+                job.run_window()
+            return super().pieces()
+
+    report = verify_store(replace(store, pieces=Late(store.root)), rows=True)
+    assert report.findings == ()
+    assert job.log.state.next_window == 5
+
+
+def test_every_check_stands_in_the_documentation() -> None:
+    """With its exit code and its promise; a check's name is stable."""
+    text = (Path(__file__).parents[3] / "docs" / "verify.md").read_text(encoding="utf-8")
+    for check in set(Check) - {Check.UNSETTLED, Check.ROWS_EXPECTED}:
+        assert f"| `{check.id}` | {check.level.value.value} | {check.promise} |" in text
+
+
+def test_only_what_is_found_twice_counts() -> None:
+    """The second pass is what is reported, without that which only it, or only the first one, has seen."""
+
+    def finding(offset: int) -> Finding:
+        return Finding.of(Check.OUTPUTS_MISSING, "a file", file="f", offset=offset, expected="there", found="none")
+
+    passes = iter([[finding(1), finding(2)], [finding(2), finding(3)]])
+
+    def one_pass(found: Findings) -> str:
+        for each in next(passes):
+            found.add(each)
+        return "what the pass gives"
+
+    findings = Findings()
+    assert _made_twice(one_pass, findings) == "what the pass gives"
+    assert findings.found == [finding(2)]
+    assert list(passes) == []
+
+
+def test_the_json_names_every_check_and_its_promise(tmp_path: Path) -> None:
+    """For programs that want to know what was looked at."""
+    report = verify_target(str(WholeJob(tmp_path, seed=5).make(2).config_file), rows=True).to_json()
+    by_id = {check["check"]: check for check in json.loads(json.dumps(report))["checks"]}
+    assert by_id.keys() == {check.id for check in Check} - {"unsettled", "rows.expected"}
+    assert all(check["ran"] and check["promise"] and check["findings"] == 0 for check in by_id.values())
+
+
+def test_positions_count_from_where_the_window_began() -> None:
+    """Orders of rows of topics stay small however far the offsets have come; what is before the start is none of it."""
+    far = 1 << 60
+    sources, positions = pa.chunked_array([["a", "b", "b", "c", None]]), pa.chunked_array([[7, far + 5, far - 1, 7, 7]])
+    found = source_orders(sources, positions, (("a", 0), ("b", far)))
+    assert found.tolist() == [7, 1 << POSITION_BITS | 5, -1, -1, -1]

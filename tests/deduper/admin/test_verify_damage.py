@@ -1,0 +1,772 @@
+"""Every check finds what it is there for: a job damaged in exactly one way, and what `verify` says of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bucket_store.log.records import DeletionRecord, Snapshot
+from deduper.admin.verify.findings import MOST_TOLD, Check
+from deduper.admin.verify.run import Verification, verify_store, verify_target
+from deduper.cli.views.verify import render
+from deduper.errors import ExitCode
+from deduper.sinks.names import Attempt, final_name
+from tests.deduper.damage_by_hand import (
+    DIRECTORY_AT,
+    PieceBytes,
+    change_ref,
+    change_sources,
+    flip,
+    piece_of,
+    remember_again,
+)
+from tests.deduper.whole_job import KINDS, WholeJob, source_name
+
+SEED = 5
+Where = tuple[Path, int] | Path
+"""The file, and the byte, that a finding must name; the byte is not asked for when it is not given."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One way to damage a job. `also`: checks that must notice too, or may. `says`: what a finding must say."""
+
+    name: str
+    check: Check
+    inflict: Callable[[WholeJob], Where]
+    kind: str = "own_bucket"
+    also: frozenset[Check] = frozenset()
+    windows: int = 6
+    snapshot_every: int = 1000
+    says: str = ""
+
+
+DAMAGES: list[Damage] = []
+
+
+def damage(
+    check: Check,
+    *also: Check,
+    kind: str = "own_bucket",
+    windows: int = 6,
+    snapshot_every: int = 1000,
+    says: str = "",
+) -> Callable[[Callable[[WholeJob], Where]], Callable[[WholeJob], Where]]:
+    """Registers a way to damage a job."""
+
+    def register(inflict: Callable[[WholeJob], Where]) -> Callable[[WholeJob], Where]:
+        name = f"{check.id}: {inflict.__name__}" + ("" if kind == "own_bucket" else f" ({kind})")
+        DAMAGES.append(Damage(name, check, inflict, kind, frozenset(also), windows, snapshot_every, says))
+        return inflict
+
+    return register
+
+
+# --- manifest, settings, log
+
+
+@damage(Check.MANIFEST)
+def a_flipped_bit_in_the_manifest(job: WholeJob) -> Where:
+    file = flip(job.log.root / "manifest", 40)
+    return file, file.stat().st_size - 8
+
+
+@damage(Check.SETTINGS, Check.ROWS_CLOCK, Check.PIECES_OVERDUE)
+def a_config_for_another_key(job: WholeJob) -> Where:
+    settings = json.loads(job.config_file.read_text())
+    job.config_file.write_text(json.dumps({**settings, "key": "k"}))
+    return job.log.root / "manifest"
+
+
+@damage(Check.LOG_RECORDS)
+def a_flipped_bit_in_the_newest_record(job: WholeJob) -> Where:
+    file = flip(job.record(5)[0], 100)
+    return file, file.stat().st_size - 8
+
+
+@damage(Check.LOG_RECORDS, snapshot_every=4)
+def a_flipped_bit_in_a_record_that_is_folded(job: WholeJob) -> Where:
+    file = flip(job.record(0)[0], 100)
+    return file, file.stat().st_size - 8
+
+
+@damage(Check.LOG_RECORDS)
+def a_record_that_is_cut_short(job: WholeJob) -> Where:
+    file = job.record(5)[0]
+    file.write_bytes(file.read_bytes()[:5])
+    return file, 5
+
+
+@damage(Check.LOG_ORDER, Check.LOG_CLOCK, Check.LOG_WALL_CLOCK)
+def a_record_that_is_gone(job: WholeJob) -> Where:
+    file = job.record(3)[0]
+    file.unlink()
+    return file
+
+
+@damage(Check.LOG_ORDER, Check.LOG_COUNTS)
+def a_window_that_is_left_out(job: WholeJob) -> Where:
+    return job.change_window(5, lambda record: replace(record, window=7))
+
+
+@damage(Check.LOG_ORDER)
+def a_commit_of_an_epoch_that_nobody_claimed(job: WholeJob) -> Where:
+    return job.change_window(5, lambda record: replace(record, epoch=3))
+
+
+@damage(Check.LOG_SNAPSHOTS, snapshot_every=4)
+def a_snapshot_that_lost_a_piece(job: WholeJob) -> Where:
+    def without_one(snapshot: Snapshot) -> Snapshot:
+        pieces = {shard: refs[1:] for shard, refs in snapshot.state.pieces.items()}
+        return replace(snapshot, state=replace(snapshot.state, pieces=pieces))
+
+    return job.change(4, without_one)
+
+
+@damage(Check.LOG_CLOCK, Check.ROWS_CLOCK, windows=5)
+def a_latest_point_that_went_back(job: WholeJob) -> Where:
+    return job.change_window(4, lambda record: replace(record, latest_point=1))
+
+
+@damage(Check.LOG_CLOCK, Check.ROWS_CLOCK, windows=5)
+def a_latest_point_that_was_unset(job: WholeJob) -> Where:
+    return job.change_window(4, lambda record: replace(record, latest_point=None))
+
+
+@damage(Check.LOG_WALL_CLOCK)
+def a_wall_clock_that_went_back(job: WholeJob) -> Where:
+    return job.change_window(5, lambda record: replace(record, wall_us=record.wall_us - 10_000_001))
+
+
+@damage(Check.LOG_COUNTS, Check.LOG_TOTALS)
+def a_row_that_is_in_no_count(job: WholeJob) -> Where:
+    return job.change_window(
+        5, lambda record: replace(record, counts={**record.counts, "unique": record.counts["unique"] - 1})
+    )
+
+
+@damage(Check.LOG_COUNTS, Check.LOG_TOTALS, Check.ROWS_REASON)
+def a_reason_that_counts_one_more(job: WholeJob) -> Where:
+    def with_one_more(record: Any) -> Any:
+        return replace(record, reasons={**record.reasons, "same_window": record.reasons.get("same_window", 0) + 1})
+
+    return job.change_window(5, with_one_more)
+
+
+@damage(Check.LOG_COUNTS, Check.OUTPUTS_STRANGE, says="expected")
+def a_record_without_the_files_of_a_port(job: WholeJob) -> Where:
+    return job.change_window(
+        5, lambda record: replace(record, outputs=tuple(o for o in record.outputs if o.port != "unique"))
+    )
+
+
+@damage(Check.LOG_COUNTS, Check.LOG_TOTALS, Check.ROWS_SOURCE, says="rows of its source partitions")
+def a_source_partition_with_one_more_row(job: WholeJob) -> Where:
+    change_sources(job, 3, lambda parts: [replace(parts[0], rows=parts[0].rows + 1), *parts[1:]])
+    return job.record(3)[0]
+
+
+@damage(Check.LOG_TOTALS, Check.LOG_SNAPSHOTS, Check.LOG_COUNTS, snapshot_every=4)
+def totals_of_the_newest_snapshot_that_are_no_sums(job: WholeJob) -> Where:
+    def with_one_less(snapshot: Snapshot) -> Snapshot:
+        totals = dict(snapshot.state.totals)
+        totals["unique"] -= 1
+        return replace(snapshot, state=replace(snapshot.state, totals=totals))
+
+    numbers = [record.number for record in job.log.records() if isinstance(record.body, Snapshot)]
+    job.change(max(numbers), with_one_less)
+    return job.log.root / "log"
+
+
+# --- sources
+
+
+@damage(Check.SOURCES_BYTES)
+def a_flipped_bit_in_a_sources_file(job: WholeJob) -> Where:
+    file = flip(job.log.root / "sources" / job.log.state.sources[2].name, 30)
+    return file, file.stat().st_size - 8
+
+
+@damage(Check.SOURCES_BYTES)
+def a_sources_file_that_is_gone(job: WholeJob) -> Where:
+    file = job.log.root / "sources" / job.log.state.sources[2].name
+    file.unlink()
+    return file
+
+
+@damage(Check.SOURCES_TWICE)
+def a_source_partition_in_two_windows(job: WholeJob) -> Where:
+    digests: list[bytes] = []
+
+    def remember(parts: Any) -> Any:
+        digests.append(parts[1].digest)
+        return list(parts)
+
+    change_sources(job, 1, remember)
+    return change_sources(job, 4, lambda parts: [replace(parts[0], digest=digests[0]), *parts[1:]])
+
+
+# --- pieces
+
+
+@damage(Check.PIECES_BYTES)
+def a_flipped_bit_in_a_piece(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 3))
+    row = piece.bucket()
+    flip(piece.file, piece.ref.offset + piece.block(row) + 5)
+    return piece.file, piece.ref.offset + piece.block(row)
+
+
+@damage(Check.PIECES_BYTES)
+def a_flipped_bit_in_the_directory_of_a_piece(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 3))
+    flip(piece.file, piece.ref.offset + DIRECTORY_AT + 3)
+    return piece.file, piece.ref.offset
+
+
+@damage(Check.PIECES_BYTES, Check.PIECES_LISTED)
+def a_segment_that_is_gone(job: WholeJob) -> Where:
+    ref = piece_of(job, 0)
+    (job.log.root / ref.file).unlink()
+    return job.log.root / ref.file, ref.offset
+
+
+@damage(Check.PIECES_BYTES, Check.PIECES_LISTED, kind="batch")
+def a_database_that_is_gone(job: WholeJob) -> Where:
+    ref = piece_of(job, 0)
+    shutil.rmtree(job.log.root / ref.file)
+    return job.log.root / ref.file
+
+
+@damage(Check.PIECES_BYTES, Check.PIECES_LISTED)
+def a_segment_that_is_cut_short(job: WholeJob) -> Where:
+    ref = max(job.log.state.pieces[0], key=lambda ref: ref.offset)
+    file = job.log.root / ref.file
+    file.write_bytes(file.read_bytes()[: ref.offset + ref.length - 1])
+    return file, ref.offset
+
+
+@damage(Check.PIECES_BYTES, says="store")
+def a_piece_of_another_store(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 3))
+    piece.data[16:32] = b"another store 16"
+    return piece.put_back(), piece.ref.offset
+
+
+@damage(Check.PIECES_BYTES, says="as its record says")
+def a_sound_piece_that_is_not_the_one_of_the_record(job: WholeJob) -> Where:
+    ref = piece_of(job, 3)
+    change_ref(job, ref, lambda ref: replace(ref, checksum=ref.checksum ^ 1))
+    return job.log.root / ref.file, ref.offset
+
+
+@damage(Check.PIECES_ORDER, Check.PIECES_INDEX, Check.ROWS_FIRST_SEEN, says="digests out of order")
+def two_digests_that_changed_places(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 3))
+    at = piece.block(piece.bucket())
+    piece.data[at : at + 32] = piece.data[at + 16 : at + 32] + piece.data[at : at + 16]
+    return piece.put_back(), piece.ref.offset + at + 16
+
+
+@damage(Check.PIECES_ORDER, says="digests of other shards")
+def a_digest_of_another_shard(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 3))
+    at = piece.block(piece.bucket())
+    piece.data[at + 8] ^= 1
+    return piece.put_back(), piece.ref.offset + at
+
+
+@damage(Check.PIECES_ORDER, kind="never", says="digests of other buckets")
+def a_digest_of_another_bucket(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 0))
+    at = piece.block(piece.bucket())
+    piece.data[at] ^= 1
+    return piece.put_back(), piece.ref.offset + at
+
+
+@damage(Check.PIECES_ORDER, Check.PIECES_INDEX, says="an entry of another bucket")
+def an_expiry_key_of_another_bucket(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 3))
+    row = piece.bucket()
+    count = piece.field(row, 16)
+    at = piece.block(row) + 16 * count
+    expiry = struct.unpack_from("<q", piece.data, at)[0]
+    struct.pack_into("<q", piece.data, at, expiry - 10)
+    return piece.put_back(), piece.ref.offset + piece.block(row)
+
+
+@damage(Check.PIECES_INDEX, kind="category")
+def a_place_that_no_category_had(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 5))
+    rows = struct.unpack_from("<I", piece.data, 12)[0]
+    struct.pack_into("<q", piece.data, DIRECTORY_AT + 64 * (rows - 1), 1000)
+    return piece.put_back(), piece.ref.offset + piece.block(rows - 1)
+
+
+@damage(Check.PIECES_INDEX, says="least and greatest expiry key")
+def a_directory_with_another_greatest_expiry_key(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 3))
+    row = piece.bucket()
+    at = DIRECTORY_AT + 64 * row + 48
+    struct.pack_into("<q", piece.data, at, struct.unpack_from("<q", piece.data, at)[0] - 1)
+    return piece.put_back(), piece.ref.offset + piece.block(row)
+
+
+@damage(Check.PIECES_INDEX, says="one of the window")
+def an_origin_that_is_no_source_partition(job: WholeJob) -> Where:
+    piece = PieceBytes(job, piece_of(job, 3))
+    row = piece.bucket()
+    at = piece.block(row) + 24 * piece.field(row, 16)
+    struct.pack_into("<q", piece.data, at, 3 << 40)
+    return piece.put_back(), piece.ref.offset + piece.block(row)
+
+
+@damage(Check.PIECES_INDEX, says="greatest bucket")
+def a_record_with_another_greatest_bucket(job: WholeJob) -> Where:
+    ref = piece_of(job, 3)
+    change_ref(job, ref, lambda ref: replace(ref, max_bucket=ref.max_bucket + 1))
+    return job.log.root / ref.file, ref.offset
+
+
+@damage(Check.PIECES_INDEX, says="greatest expiry key")
+def a_record_with_another_greatest_expiry_key(job: WholeJob) -> Where:
+    ref = piece_of(job, 3)
+    change_ref(job, ref, lambda ref: replace(ref, max_expiry=(ref.max_expiry or 0) - 1))
+    return job.log.root / ref.file, ref.offset
+
+
+@damage(Check.PIECES_INDEX, Check.PIECES_BYTES, Check.LOG_COUNTS)
+def a_record_that_counts_an_entry_less(job: WholeJob) -> Where:
+    ref = piece_of(job, 3)
+    change_ref(job, ref, lambda ref: replace(ref, entries=ref.entries - 1))
+    return job.log.root / ref.file, ref.offset
+
+
+@damage(Check.PIECES_INDEX, says="buckets of the window")
+def a_window_with_a_bucket_less(job: WholeJob) -> Where:
+    return job.change_window(3, lambda record: replace(record, buckets=record.buckets[1:]))
+
+
+@damage(Check.PIECES_INDEX, says="buckets of the window")
+def a_window_with_a_bucket_more(job: WholeJob) -> Where:
+    return job.change_window(3, lambda record: replace(record, buckets=(*record.buckets, 1000)))
+
+
+@damage(Check.PIECES_INDEX, says="greatest expiry key of the window")
+def a_window_with_another_timestamp(job: WholeJob) -> Where:
+    return job.change_window(3, lambda record: replace(record, timestamp=(record.timestamp or 0) + 1))
+
+
+@damage(Check.PIECES_LISTED)
+def a_frame_that_is_none(job: WholeJob) -> Where:
+    ref = max(job.log.state.pieces[0], key=lambda ref: ref.offset)
+    flip(job.log.root / ref.file, ref.offset - len(ref.name) - 48)
+    return job.log.root / ref.file, ref.offset
+
+
+@damage(Check.PIECES_OVERDUE, windows=16, says="pieces that were dead after window")
+def dead_pieces_that_nobody_lets_go_of(job: WholeJob) -> Where:
+    """`WholeJob` never does."""
+    return job.log.root / job.log.state.pieces[0][0].file
+
+
+@damage(Check.PIECES_OVERDUE, windows=2, says="its bytes gone after window")
+def bytes_that_are_kept_beyond_the_grace(job: WholeJob) -> Where:
+    piece = piece_of(job, 0)
+    job.log.place(DeletionRecord((piece,), job.log.state.last_wall_us, 0))
+    job.interval_us = 700_000_000
+    job.run_window()
+    job.run_window()
+    return job.log.root / piece.file, piece.offset
+
+
+# --- keys
+
+
+@damage(Check.KEYS_TWICE, Check.LOG_COUNTS)
+def a_key_twice_in_a_bucket(job: WholeJob) -> Where:
+    return remember_again(job, 5)
+
+
+@damage(Check.KEYS_TWICE, Check.LOG_COUNTS, kind="never")
+def a_key_twice_for_ever(job: WholeJob) -> Where:
+    return remember_again(job, 0)
+
+
+@damage(Check.KEYS_TWICE, Check.LOG_COUNTS, kind="category")
+def a_key_twice_in_a_category(job: WholeJob) -> Where:
+    return remember_again(job, 5)
+
+
+@damage(Check.KEYS_TWICE, Check.LOG_COUNTS, kind="all_live")
+def a_key_twice_among_the_living(job: WholeJob) -> Where:
+    return remember_again(job, 5, later_by=10)
+
+
+@damage(Check.KEYS_TWICE, Check.LOG_COUNTS, kind="all_live", windows=9)
+def a_key_renewed_with_an_earlier_expiry_key(job: WholeJob) -> Where:
+    return remember_again(job, 0)
+
+
+@damage(Check.KEYS_TWICE, Check.LOG_COUNTS, kind="processing_time")
+def a_key_twice_within_the_period_of_the_wall_clock(job: WholeJob) -> Where:
+    return remember_again(job, 4, later_by=20_000_000)
+
+
+# --- outputs and marks
+
+
+@damage(Check.OUTPUTS_MISSING)
+def a_staged_file_of_a_committed_window_that_is_gone(job: WholeJob) -> Where:
+    record = job.judge()
+    job.log.place(record)
+    Path(record.outputs[0].staged).unlink()
+    return Path(record.outputs[0].final)
+
+
+@damage(Check.OUTPUTS_BYTES, Check.ROWS_PORT)
+def a_flipped_bit_in_a_published_file(job: WholeJob) -> Where:
+    return flip(job.published("error")[0], 1)
+
+
+@damage(Check.OUTPUTS_BYTES)
+def a_flipped_bit_in_a_staged_file(job: WholeJob) -> Where:
+    record = job.judge()
+    job.log.place(record)
+    return flip(Path(record.outputs[0].staged), 100)
+
+
+@damage(Check.OUTPUTS_BYTES, Check.ROWS_PORT, Check.ROWS_FIRST_SEEN)
+def a_published_file_that_is_cut_short(job: WholeJob) -> Where:
+    file = job.published("expired")[0]
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:-3])
+    return file, size - 3
+
+
+@damage(Check.OUTPUTS_BYTES, Check.LOG_COUNTS)
+def a_record_that_counts_a_row_more_in_a_file(job: WholeJob) -> Where:
+    def one_more(record: Any) -> Any:
+        first = record.outputs[0]
+        return replace(record, outputs=(replace(first, rows=first.rows + 1), *record.outputs[1:]))
+
+    job.change_window(5, one_more)
+    return job.published("unique", 5)[0]
+
+
+@damage(Check.OUTPUTS_EARLY)
+def a_file_of_a_window_that_is_not_committed(job: WholeJob) -> Where:
+    record = job.judge()
+    job.publish(record.outputs)
+    return Path(record.outputs[0].final)
+
+
+@damage(Check.OUTPUTS_STRANGE)
+def a_file_of_somebody_else(job: WholeJob) -> Where:
+    file = job.config.sinks.unique.path / "part-0.parquet"  # type: ignore[union-attr]
+    shutil.copy(job.published("unique")[0], file)
+    return file
+
+
+@damage(Check.OUTPUTS_STRANGE)
+def a_file_of_another_store(job: WholeJob) -> Where:
+    file = job.published("unique")[0]
+    other = file.with_name("0123abcd" + file.name[8:])
+    file.rename(other)
+    return other
+
+
+@damage(Check.OUTPUTS_STRANGE)
+def a_file_that_no_record_names(job: WholeJob) -> Where:
+    name = final_name(job.log.manifest.store_id, Attempt(3, 1, 0), 77, "parquet")
+    file = job.config.sinks.unique.path / name  # type: ignore[union-attr]
+    shutil.copy(job.published("unique", 3)[0], file)
+    return file
+
+
+@damage(Check.OUTPUTS_TWICE, Check.OUTPUTS_STRANGE)
+def a_file_that_is_there_with_two_endings(job: WholeJob) -> Where:
+    file = job.published("unique", 3)[0]
+    shutil.copy(file, file.with_suffix(".json"))
+    return file
+
+
+@damage(Check.OUTPUTS_TWICE)
+def a_file_that_is_staged_and_published(job: WholeJob) -> Where:
+    record = job.judge()
+    job.log.place(record)
+    shutil.copy(record.outputs[0].staged, record.outputs[0].final)
+    return Path(record.outputs[0].final)
+
+
+@damage(Check.MARKS_STORE)
+def a_port_with_the_mark_of_another_store(job: WholeJob) -> Where:
+    file = job.directory / "out" / "expired" / "_published"
+    job.mark_at(file, 5, "f" * 32)
+    return file
+
+
+@damage(Check.MARKS_AHEAD, says="found window 6")
+def a_mark_beyond_the_log(job: WholeJob) -> Where:
+    job.mark_at(job.log.root / "published", 6)
+    return job.log.root / "published"
+
+
+@damage(Check.MARKS_AHEAD, says="still staged")
+def a_mark_of_a_window_that_is_still_staged(job: WholeJob) -> Where:
+    record = job.judge()
+    job.log.place(record)
+    job.publish(record.outputs[1:])
+    job.mark_at(job.directory / "out" / "error" / "_published", 6)
+    return Path(record.outputs[0].staged)
+
+
+# --- rows
+
+
+def with_row(job: WholeJob, port: str, change: Callable[[dict[str, Any]], dict[str, Any]], window: int = 4) -> Path:
+    """One row of a port changed: gives its file."""
+    file = job.published(port, window)[0]
+    first, *rest = job.read(file)
+    return job.rewrite(file, [{**change(first)}, *rest])
+
+
+def with_dedup(job: WholeJob, port: str, window: int = 4, **fields: Any) -> Path:
+    """One row of a port that says something else of its judgement."""
+    return with_row(job, port, lambda row: {**row, "_dedup": {**row["_dedup"], **fields}}, window)
+
+
+@damage(Check.ROWS_PORT)
+def a_row_of_another_verdict(job: WholeJob) -> Where:
+    return with_dedup(job, "expired", verdict="unique")
+
+
+@damage(Check.ROWS_PORT)
+def a_row_of_another_window(job: WholeJob) -> Where:
+    return with_row(job, "unique", lambda row: {**row, "_dedup": {**row["_dedup"], "window": 3}})
+
+
+@damage(Check.ROWS_REASON)
+def a_row_of_another_reason(job: WholeJob) -> Where:
+    with_dedup(job, "expired", reason="category_dropped")
+    return job.record(4)[0]
+
+
+@damage(Check.ROWS_SOURCE, Check.ROWS_FIRST_SEEN)
+def a_row_of_an_unknown_source(job: WholeJob) -> Where:
+    return with_dedup(job, "unique", source="in/none.json")
+
+
+@damage(Check.ROWS_SOURCE, Check.ROWS_CLOCK)
+def a_row_that_is_gone(job: WholeJob) -> Where:
+    """And another in its place, so that the counts of the ports are right."""
+    file = job.published("expired", 4)[0]
+    mine = job.read(file)[0]["_dedup"]["source"]
+    others = [source_name(4, number) for number in range(3) if source_name(4, number) != mine]
+    with_dedup(job, "expired", source=others[0], position=1000)
+    return job.log.root / "sources" / job.log.state.sources[4].name
+
+
+@damage(Check.ROWS_TWICE, Check.ROWS_FIRST_SEEN, Check.ROWS_SOURCE, Check.ROWS_CLOCK)
+def a_row_that_is_there_twice(job: WholeJob) -> Where:
+    file = job.published("expired", 4)[0]
+    rows = job.read(file)
+    return job.rewrite(file, [rows[1], *rows[1:]])
+
+
+@damage(Check.ROWS_FIRST_SEEN, says="expected a first copy, found none")
+def a_duplicate_without_its_first_copy(job: WholeJob) -> Where:
+    return with_dedup(job, "duplicate", first_seen=None)
+
+
+@damage(Check.ROWS_FIRST_SEEN, says="expected no first copy, found one")
+def a_unique_row_with_a_first_copy(job: WholeJob) -> Where:
+    first = job.read(job.published("duplicate", 4)[0])[0]["_dedup"]["first_seen"]
+    return with_dedup(job, "unique", first_seen=first)
+
+
+def with_first(job: WholeJob, reason: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Path:
+    """The newest duplicate of this reason, saying something else of its first copy."""
+    for file in reversed(job.published("duplicate")):
+        rows = job.read(file)
+        for at, row in enumerate(rows):
+            dedup = row["_dedup"]
+            if dedup["reason"] == reason:
+                rows[at] = {**row, "_dedup": {**dedup, "first_seen": {**dedup["first_seen"], **change(dedup)}}}
+                return job.rewrite(file, rows)
+    raise KeyError(reason)
+
+
+@damage(Check.ROWS_FIRST_SEEN, says="window of its first copy, for reason earlier_window")
+def a_duplicate_of_a_later_window(job: WholeJob) -> Where:
+    return with_first(job, "earlier_window", lambda own: {"window": own["window"] + 1})
+
+
+@damage(Check.ROWS_FIRST_SEEN, says="a row of port unique")
+def a_duplicate_of_a_row_that_was_not_unique(job: WholeJob) -> Where:
+    return with_first(job, "earlier_window", lambda own: {"position": 500})
+
+
+@damage(Check.ROWS_FIRST_SEEN, says="the expiry key that its row in the unique port has")
+def a_duplicate_of_another_expiry_key_than_its_first_copy_has(job: WholeJob) -> Where:
+    return with_first(job, "earlier_window", lambda own: {"expiry": own["first_seen"]["expiry"] // 10 * 10 + 5})
+
+
+@damage(Check.ROWS_FIRST_SEEN, says="before it in source order")
+def a_duplicate_of_a_row_behind_it(job: WholeJob) -> Where:
+    return with_first(job, "same_window", lambda own: {"source": own["source"], "position": own["position"] + 1})
+
+
+@damage(Check.ROWS_FIRST_SEEN, kind="all_live", windows=7)
+def a_duplicate_of_a_dead_copy(job: WholeJob) -> Where:
+    old = job.read(job.published("unique", 0)[0])[0]
+    dedup = old["_dedup"]
+    file = job.published("duplicate", 6)[0]
+    rows = job.read(file)
+    at = next(at for at, row in enumerate(rows) if row["_dedup"]["reason"] == "earlier_window")
+    first = {"window": 0, "source": dedup["source"], "position": dedup["position"], "expiry": old["t"]}
+    rows[at] = {**rows[at], "_dedup": {**rows[at]["_dedup"], "first_seen": first}}
+    return job.rewrite(file, rows)
+
+
+@damage(Check.ROWS_CLOCK, says="expected not expired, found expired")
+def a_row_that_was_not_old_enough(job: WholeJob) -> Where:
+    return with_row(job, "expired", lambda row: {**row, "t": 90})
+
+
+@damage(Check.ROWS_CLOCK, Check.ROWS_FIRST_SEEN, says="expected expired, found unique")
+def a_unique_row_that_was_too_old(job: WholeJob) -> Where:
+    return with_row(job, "unique", lambda row: {**row, "t": 1})
+
+
+@damage(Check.ROWS_CLOCK, kind="time")
+def a_row_that_was_not_old_enough_in_time(job: WholeJob) -> Where:
+    newer = job.read(job.published("unique", 4)[0])[0]["t"]
+    return with_row(job, "expired", lambda row: {**row, "t": newer})
+
+
+@damage(Check.ROWS_CLOCK, Check.LOG_CLOCK, says="latest point after it")
+def a_latest_point_that_no_row_moved(job: WholeJob) -> Where:
+    return job.change_window(5, lambda record: replace(record, latest_point=(record.latest_point or 0) + 1))
+
+
+@damage(Check.ROWS_CLOCK, Check.LOG_COUNTS, Check.ROWS_FIRST_SEEN, kind="processing_time")
+def an_expired_row_where_nothing_expires(job: WholeJob) -> Where:
+    file = job.published("unique", 4)[0]
+    other = job.directory / "out" / "expired" / file.name
+    rows = [{**row, "_dedup": {**row["_dedup"], "verdict": "expired"}} for row in job.read(file)]
+    file.rename(other)
+    job.change_window(
+        4,
+        lambda record: replace(
+            record,
+            outputs=tuple(
+                replace(output, port="expired", final=str(other))
+                if (output.port, Path(output.final).name) == ("unique", file.name)
+                else output
+                for output in record.outputs
+            ),
+        ),
+    )
+    return job.rewrite(other, rows)
+
+
+@pytest.fixture(scope="module")
+def sound_jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., WholeJob]:
+    """Sound jobs by what they are like, each made once."""
+    made: dict[Any, WholeJob] = {}
+
+    def sound(kind: str, windows: int, snapshot_every: int) -> WholeJob:
+        key = kind, windows, snapshot_every
+        if key not in made:
+            of_kind = replace(KINDS[kind], snapshot_every=snapshot_every)
+            made[key] = WholeJob(tmp_path_factory.mktemp("sound"), of_kind, SEED).make(windows)
+        return made[key]
+
+    return sound
+
+
+def _verified(job: WholeJob) -> Verification:
+    return verify_target(str(job.config_file), rows=True)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_every_damage_is_found_by_its_check(
+    damage: Damage, sound_jobs: Callable[..., WholeJob], tmp_path: Path
+) -> None:
+    """With file and place; nothing else is said to be wrong than what this damage breaks."""
+    job = sound_jobs(damage.kind, damage.windows, damage.snapshot_every).copied(tmp_path / "job")
+    where = damage.inflict(job)
+    report = _verified(job)
+    file, offset = where if isinstance(where, tuple) else (where, None)
+    places = {(finding.file, finding.offset) for finding in report.findings if finding.check is damage.check}
+    assert str(file) in {name for name, _ in places}, [str(finding) for finding in report.findings]
+    assert offset is None or (str(file), offset) in places
+    assert {finding.check for finding in report.findings} <= {damage.check, *damage.also}
+    assert any(damage.says in str(finding) for finding in report.findings)
+    assert all(finding.expected != finding.found and finding.what for finding in report.findings)
+    assert report.exit_code in (ExitCode.INTEGRITY, ExitCode.UNHEALTHY)
+
+
+def test_every_check_has_a_damage() -> None:
+    """A check that nothing can fail is none."""
+    elsewhere = {Check.ROWS_EXPECTED, Check.UNSETTLED}  # tested beside sound stores
+    assert {damage.check for damage in DAMAGES} == set(Check) - elsewhere
+
+
+def test_what_was_expected_elsewhere_is_found(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:
+    """The answers of an oracle, for tests."""
+    job = sound_jobs("own_bucket", 6, 1000).copied(tmp_path / "job")
+    expected = dict(job.answers)
+    place = next(place for place, port in expected.items() if port == "unique")
+    expected[place] = "duplicate"
+    (found,) = verify_store(job.open(), rows=True, expected=expected).findings
+    assert (found.check, found.expected, found.found) == (Check.ROWS_EXPECTED, "duplicate", "unique")
+    (found,) = verify_store(job.open(), rows=True, expected=job.answers | {("in/more", 0): "error"}).findings
+    assert (found.check, found.expected, found.found) == (
+        Check.ROWS_EXPECTED,
+        str(len(job.answers) + 1),
+        str(len(job.answers)),
+    )
+
+
+def test_damage_in_thousands_is_counted_not_told(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:
+    """A report that nobody can read tells nothing."""
+    job = sound_jobs("own_bucket", 6, 1000).copied(tmp_path / "job")
+    for port in ("unique", "expired"):
+        for file in job.published(port):
+            rows = [{**row, "_dedup": {**row["_dedup"], "verdict": "error"}} for row in job.read(file)]
+            job.rewrite(file, rows)
+    report = _verified(job)
+    assert len(report.findings) == MOST_TOLD
+    wrong = sum(port in ("unique", "expired") for port in job.answers.values())
+    assert report.untold == {Check.ROWS_PORT: wrong - MOST_TOLD}
+    told = next(check for check in report.to_json()["checks"] if check["check"] == "rows.port")
+    assert told["findings"] == wrong
+
+
+def test_the_report_says_what_to_do(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:
+    """Each finding on its line, with file, byte, expected and found."""
+    job = sound_jobs("own_bucket", 6, 1000).copied(tmp_path / "job")
+    ref = piece_of(job, 3)
+    flip(job.log.root / ref.file, ref.offset + ref.length - 1)
+    report = _verified(job)
+    (finding,) = report.findings
+    first, *_ = render(report)
+    assert str(first).startswith(f"pieces.bytes: {job.log.root / ref.file} at byte ")
+    assert f"expected {finding.expected}, found {finding.found}" in str(first)
+    assert report.exit_code is ExitCode.INTEGRITY
+
+
+def test_disorder_alone_is_no_damage(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:
+    """Exit code 3: nothing is lost."""
+    job = sound_jobs("own_bucket", 6, 1000).copied(tmp_path / "job")
+    a_file_of_somebody_else(job)
+    assert _verified(job).exit_code is ExitCode.UNHEALTHY

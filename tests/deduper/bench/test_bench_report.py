@@ -1,0 +1,68 @@
+"""The tables of a benchmark, from its stored document alone."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from deduper.bench import report
+from deduper.cli import bench_command
+from deduper.cli.main import app
+
+STORED = Path(__file__).parent.parent.parent / "data" / "bench.json"
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    """The document of a run of seconds: a table of two contenders, and some measures."""
+    stored: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8"))
+    return stored
+
+
+def test_the_tables_have_every_contender_and_measure(document: dict[str, Any]) -> None:
+    """Each measure with its target, met or not; each contender with its rates."""
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in bench_command.tables(document):
+        console.print(part)
+    text = console.export_text()
+    assert text.count("not measured") == sum(measure["met"] is None for measure in document["measures"])
+    assert text.count("NOT MET") == sum(measure["met"] is False for measure in document["measures"])
+    for lane in document["lanes"]:
+        assert f"{lane['rows_per_second']['median']:,.0f}" in text
+        assert lane["name"] in text
+
+
+def test_a_failed_contender_says_why(document: dict[str, Any]) -> None:
+    """A contender without numbers is in the table, with its reason."""
+    lane = document["lanes"][0]
+    lane |= {"failure": "out of memory", "rows_per_second": None, "milliseconds": None, "phases": {}}
+    assert report.lane_rows([lane]) == [(lane["name"], "–", "–", "–", "–", "0", "–", "out of memory")]
+
+
+def test_a_bar_of_the_run_stands_beside_the_target(document: dict[str, Any]) -> None:
+    """A measure that is held against the run itself shows both."""
+    measure = document["measures"][0] | {"bar": 0.5}
+    (row,) = report.measure_rows({"measures": [measure]})
+    assert row[2] == "≥ 0.90x (here 0.50x)"
+
+
+def test_the_names_can_be_asked_for() -> None:
+    """As a table and in JSON; nothing runs."""
+    told = CliRunner().invoke(app, ["bench", "--list"])
+    assert told.exit_code == 0
+    assert "watermark-rocksdb-changelog" in told.stdout
+    names = json.loads(CliRunner().invoke(app, ["bench", "--list", "--json"]).stdout)
+    assert set(names) == {"contenders", "presets", "measures"}
+
+
+@pytest.mark.parametrize("arguments", [["--preset", "fast"], ["--spark", "master=local"], ["--contender", "flink"]])
+def test_a_wrong_name_is_refused_before_spark_starts(arguments: list[str]) -> None:
+    """With what there is instead."""
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 2

@@ -1,0 +1,452 @@
+"""What a job's page says, and that nothing it does can harm the job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import CommitRecord, LogState
+from bucket_store.pieces.piece import PieceRef
+from deduper.config.model import Config
+from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
+from deduper.errors import DeduperError
+from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends_to_wire
+from deduper.service import job, lag_watch, metrics
+from deduper.service.metrics import FAILURES, SECONDS_BOUNDS, Histogram, JobMetrics
+from deduper.service.metrics_server import serving_metrics
+from deduper.service.process_memory import anonymous_bytes, resident_bytes
+from deduper.window.policy import fixed_settings
+from deduper.window.progress import BatchProgress
+
+NOW_US = 2_000_000_000_000_000
+HOUR_US = 3_600_000_000
+PLACES = [TopicPartition("clicks", 0), TopicPartition("clicks", 1)]
+PROGRESS = BatchProgress(
+    window=0,
+    batch_id=0,
+    rows=100,
+    unique=60,
+    duplicate=30,
+    expired=4,
+    error=6,
+    seconds=2.0,
+    rows_per_second=50.0,
+    phases={"intent": 0.25, "judge": 1.5, "task.read": 0.5},
+    tables={"resident_tables": 3, "resident_bytes": 4096, "hits": 7, "misses": 2},
+)
+
+
+def config(directory: Path, **sections: Any) -> Config:
+    """A job from a topic; `sections` over it."""
+    return Config.model_validate(
+        {
+            "name": "clicks",
+            "source": {
+                "format": "kafka",
+                "bootstrap_servers": "127.0.0.1:1",
+                "topics": ["clicks"],
+                "value": {"format": "json", "schema": "k string, ts timestamp"},
+                "options": {"librdkafka.sasl.password": "hidden-1", "kafka.ssl.key.password": "hidden-2"},
+            },
+            "key": "k",
+            "expiry": {"by": "event_time", "field": "ts", "period": "24h"},
+            "store": {"url": "file:state", "shards": 2},
+            "sinks": {port: {"format": "none"} for port in ("unique", "duplicate", "expired", "error")},
+            "metrics": {"port": free_port()},
+            **sections,
+        },
+        context={"base_dir": directory},
+    )
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def ends(*offsets: int) -> Ends:
+    """How far the partitions were judged."""
+    return {place: End("id", offset) for place, offset in zip(PLACES, offsets, strict=False)}
+
+
+def committed(log: CommitLog, judged: Ends | None = None) -> CommitRecord:
+    """A record of 100 rows, with one piece."""
+    piece = PieceRef(0, "f", "p", 0, 1000, 1, 0, 0, 60, 0, 0, NOW_US - HOUR_US)
+    return CommitRecord(
+        window=log.state.next_window,
+        epoch=log.state.epoch,
+        attempt=0,
+        query_id="q",
+        batch_id=0,
+        wall_us=NOW_US,
+        settings_hash="",
+        latest_point=NOW_US - HOUR_US,
+        latest_moved_us=NOW_US,
+        counts={"unique": 60, "duplicate": 30, "expired": 4, "error": 6},
+        reasons={"earlier_window": 20, "same_window": 10, "older_than_period": 4, "malformed": 5, "tombstone": 1},
+        pieces=(replace(piece, first_window=log.state.next_window, last_window=log.state.next_window),),
+        outputs=(),
+        buckets=(0,),
+        timestamp=NOW_US - HOUR_US,
+        sources=None,
+        extra={} if judged is None else {ENDS: ends_to_wire(judged)},
+    )
+
+
+def owned_log(settings: Config) -> CommitLog:
+    """A store's log, with an owner."""
+    log = CommitLog.create(settings.store.path, fixed_settings(settings), wall_us=NOW_US)
+    log.claim_epoch("test", NOW_US)
+    return log
+
+
+def page(registry: CollectorRegistry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample of the page by name and labels; the page must be one that Prometheus reads."""
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    samples = [sample for family in families for sample in family.samples]
+    found = {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
+    assert len(found) == len(samples), "a sample stands there twice"
+    return found
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    """One sample; None when it is not there."""
+    return page(registry).get((name, frozenset(labels.items())))
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    """A registry of the test's own."""
+    return CollectorRegistry()
+
+
+def test_what_the_store_has_is_told_from_the_log(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """Counters are the store's own totals: a new process goes on where the last one died."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    log.place(committed(log, ends(10, 20)))
+    for _ in range(2):
+        one = CollectorRegistry()
+        told = JobMetrics(settings, one, lambda: NOW_US)
+        told.opened(log)
+        assert value(one, "deduper_records_total", verdict="unique") == 60
+        assert value(one, "deduper_reasons_total", verdict="error", reason="malformed") == 5
+        assert value(one, "deduper_reasons_total", verdict="duplicate", reason="same_window") == 10
+        assert value(one, "deduper_reasons_total", verdict="error", reason="null_key") == 0
+        assert value(one, "deduper_windows_total") == 1
+        assert value(one, "deduper_store_entries") == 60
+        assert value(one, "deduper_store_bytes", state="live") == 1000
+        assert value(one, "deduper_store_pieces", state="retired") == 0
+        assert value(one, "deduper_epoch") == 1
+        assert value(one, "deduper_committed_window") == value(one, "deduper_published_window") == 0
+        assert value(one, "deduper_last_commit_timestamp_seconds") == NOW_US / 1e6
+        assert value(one, "deduper_source_judged_offset", topic="clicks", partition="1") == 20
+        assert value(one, "deduper_window_seconds_count") == 0
+
+
+@pytest.mark.parametrize(("machine_us", "ahead_s"), [(NOW_US - 2_500_000, 2.5), (NOW_US, 0), (NOW_US + 1, 0)])
+def test_a_wall_clock_of_the_store_ahead_of_the_machine_shows(
+    machine_us: int, ahead_s: float, tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    """As long as the store's stands still and waits for the machine's."""
+    settings = config(tmp_path)
+    told = JobMetrics(settings, registry, lambda: machine_us)
+    told.opened(owned_log(settings))
+    assert value(registry, "deduper_wall_clock_ahead_seconds") == ahead_s
+
+
+def test_reasons_are_a_closed_set() -> None:
+    """Every fate and both kinds of duplicates have their line from the first scrape on."""
+    assert set(PORT_OF_REASON) == {fate.reason for fate in Admission if fate is not Admission.ADMITTED} | set(
+        DUPLICATE_REASONS
+    )
+    assert set(PORT_OF_REASON.values()) == {"duplicate", "expired", "error"}
+
+
+def test_a_window_that_is_committed_and_not_published_shows(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """While the brokers of a port are down, the two numbers stand apart."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    told = JobMetrics(settings, registry, lambda: NOW_US)
+    told.opened(log)
+    assert value(registry, "deduper_published_window") is None
+    log.place(committed(log))
+    assert (value(registry, "deduper_committed_window"), value(registry, "deduper_published_window")) == (0, None)
+    told.window_ended(PROGRESS)
+    assert value(registry, "deduper_published_window") == 0
+    log.place(committed(log))
+    assert (value(registry, "deduper_committed_window"), value(registry, "deduper_published_window")) == (1, 0)
+
+
+def test_windows_are_told_when_they_end(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """Sums over windows, the last window's rate, and how long the one at hand has been running."""
+    seconds = 100.0
+    settings = config(tmp_path)
+    told = JobMetrics(settings, registry, lambda: NOW_US, lambda: seconds)
+    told.opened(owned_log(settings))
+    assert value(registry, "deduper_rows_per_second") is None
+    with told.window():
+        seconds = 107.5
+        assert value(registry, "deduper_window_running_seconds") == 7.5
+    assert value(registry, "deduper_window_running_seconds") == 0
+    told.window_ended(PROGRESS)
+    told.window_ended(replace(PROGRESS, window=1, seconds=0.1, rows_per_second=1000.0))
+    assert value(registry, "deduper_window_phase_seconds_total", phase="judge") == 3.0
+    assert value(registry, "deduper_window_phase_seconds_total", phase="publish") == 0
+    assert value(registry, "deduper_task_seconds_total", step="read") == 1.0
+    assert value(registry, "deduper_rows_per_second") == 1000.0
+    assert value(registry, "deduper_table_hits_total") == 14
+    assert value(registry, "deduper_tables_resident_bytes") == 4096
+    assert value(registry, "deduper_window_seconds_count") == 2
+    assert value(registry, "deduper_window_seconds_sum") == 2.1
+    assert value(registry, "deduper_window_rows_sum") == 200
+
+
+def test_a_window_that_fails_is_at_hand_no_more(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """Else an alert would count on for ever."""
+    told = JobMetrics(config(tmp_path), registry, lambda: NOW_US)
+    with pytest.raises(RuntimeError), told.window():
+        raise RuntimeError
+    told.failed("window")
+    assert value(registry, "deduper_window_running_seconds") == 0
+    assert value(registry, "deduper_errors_total", kind="window") == 1
+    assert value(registry, "deduper_last_error_timestamp_seconds", kind="window") == NOW_US / 1e6
+    assert value(registry, "deduper_last_error_timestamp_seconds", kind="source_lag") is None
+
+
+def test_an_observation_on_a_bound_counts_below_it() -> None:
+    """As Prometheus means `le`; both sides of the edge, and beyond the last one."""
+    one = Histogram.empty((1.0, 2.0))
+    for observed in (1.0, 1.0000001, 2.0, 2.5):
+        one = one.with_one(observed)
+    (counts,) = [
+        [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
+        for family in [one.family("x", "x")]
+    ]
+    assert counts == [1, 3, 4]
+    assert sorted(SECONDS_BOUNDS) == list(SECONDS_BOUNDS)
+
+
+@pytest.mark.parametrize(
+    ("expiry", "is_time"),
+    [
+        ({"by": "event_time", "field": "ts", "period": "24h"}, True),
+        ({"by": "ordered", "field": "n", "period": 10, "span": 1}, False),
+        ({"by": "never"}, False),
+    ],
+)
+def test_points_are_times_or_absent(
+    expiry: dict[str, Any], is_time: bool, tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    """A number that orders records is no moment, and has no lag behind the clock."""
+    source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp, n long"}
+    settings = config(tmp_path, expiry=expiry, source=source)
+    log = owned_log(settings)
+    told = JobMetrics(settings, registry, lambda: NOW_US + 5_000_000)
+    told.opened(log)
+    assert value(registry, "deduper_watermark_lag_seconds") is None
+    log.place(committed(log))
+    latest_s = (NOW_US - HOUR_US) / 1e6
+    wanted = (latest_s, latest_s - 86400, 3605.0) if is_time else (None, None, None)
+    assert (
+        value(registry, "deduper_latest_point_timestamp_seconds"),
+        value(registry, "deduper_expiry_point_timestamp_seconds"),
+        value(registry, "deduper_watermark_lag_seconds"),
+    ) == wanted
+
+
+def test_lag_is_what_the_brokers_hold_and_no_window_has(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """By partition; never below zero; without a partition of which the brokers know nothing."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    told = JobMetrics(settings, registry, lambda: NOW_US)
+    told.opened(log)
+    told.source_ends({PLACES[0]: 15})
+    assert value(registry, "deduper_source_lag_records", topic="clicks", partition="0") is None
+    log.place(committed(log, ends(10, 20)))
+    assert value(registry, "deduper_source_lag_records", topic="clicks", partition="0") == 5
+    assert value(registry, "deduper_source_lag_records", topic="clicks", partition="1") is None
+    assert value(registry, "deduper_source_lag_timestamp_seconds") == NOW_US / 1e6
+    log.place(committed(log, ends(30, 40)))
+    assert value(registry, "deduper_source_lag_records", topic="clicks", partition="0") == 0
+
+
+def test_nothing_of_the_metrics_stops_the_job(
+    tmp_path: Path, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What breaks is said once, counted, and the rest of the page holds."""
+    settings = config(tmp_path)
+
+    def clock() -> int:
+        raise OSError("no clock")
+
+    told = JobMetrics(settings, registry, clock)
+    log = owned_log(settings)
+    log.place(committed(log, ends(10, 20)))
+    with caplog.at_level(logging.WARNING):
+        told.opened(log)
+        told.window_ended(PROGRESS)
+        told.source_ends({PLACES[0]: 15})
+        told.failed("window")
+        told.opened(SimpleNamespace(state=None))  # type: ignore[arg-type]
+        assert value(registry, "deduper_records_total", verdict="unique") == 60
+        assert value(registry, "deduper_watermark_lag_seconds") is None
+        assert value(registry, "deduper_window_seconds_count") == 0
+    assert len(caplog.records) == 1
+    assert "the job goes on" in caplog.text
+    assert (value(registry, "deduper_errors_total", kind="metrics") or 0) >= 5
+    assert set(FAILURES) == {dict(labels)["kind"] for name, labels in page(registry) if name == "deduper_errors_total"}
+
+
+def test_no_secret_and_no_setting_is_a_label(tmp_path: Path) -> None:
+    """The page is open to whoever reaches it."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    log.place(committed(log, ends(10, 20)))
+    with serving_metrics(settings, settings.metrics, lambda: NOW_US) as told:  # type: ignore[arg-type]
+        told.opened(log)
+        text = scraped(settings)
+    assert "hidden" not in text
+    assert "127.0.0.1" not in text
+    assert str(tmp_path) not in text
+    assert log.manifest.salt.hex() not in text
+    assert "process_resident_memory_bytes" in text
+
+
+def test_the_page_ends_with_the_job(tmp_path: Path) -> None:
+    """Its port is free again at once."""
+    settings = config(tmp_path)
+    for _ in range(3):
+        with serving_metrics(settings, settings.metrics, lambda: NOW_US):  # type: ignore[arg-type]
+            assert "deduper_build_info" in scraped(settings)
+        with pytest.raises(OSError, match="refused"):
+            scraped(settings)
+
+
+def test_a_port_that_is_taken_ends_the_job_before_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No store is made or claimed, no Spark is started, and the message says what to do."""
+    source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp"}
+    settings = config(tmp_path, source=source)
+    (tmp_path / "in").mkdir()
+    assert settings.metrics is not None
+    monkeypatch.setattr(job, "require_java", lambda: None)
+    monkeypatch.setattr(job, "start_session", lambda *_: pytest.fail("Spark was started"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", settings.metrics.port))
+        taken.listen()
+        with pytest.raises(DeduperError) as caught:
+            job.run(settings, once=True, max_batches=None, take_over=False, on_progress=lambda _: None)
+    assert str(caught.value) == (
+        f"metrics: 127.0.0.1:{settings.metrics.port} cannot be listened on: Address already in use. Set `metrics.port` "
+        "to a free port (another job may have this one), `metrics.host` to an address of this machine, or leave the "
+        "section out"
+    )
+    assert not settings.store.path.exists()
+
+
+class _Brokers:
+    """Brokers that answer, or never do."""
+
+    def __init__(self, *, answer: bool) -> None:
+        self.asked = threading.Event()
+        self.let_go = threading.Event()
+        self._answer = answer
+
+    def __call__(self, source: object) -> _Brokers:
+        return self
+
+    def ask(self, places: Iterator[TopicPartition]) -> Offsets:
+        """All ends are 50."""
+        self.asked.set()
+        if not self._answer:
+            self.let_go.wait(30)
+            raise TimeoutError
+        return dict.fromkeys(places, 50)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_nobody_waits_for_brokers(
+    answer: bool, tmp_path: Path, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With brokers that never answer, neither a window's end nor the job's takes time, and the page says no lag."""
+    brokers = _Brokers(answer=answer)
+    monkeypatch.setattr(lag_watch, "LatestOffsets", brokers)
+    monkeypatch.setattr(lag_watch, "_END_S", 0.05)
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    log.place(committed(log, ends(10, 20)))
+    told = JobMetrics(settings, registry, lambda: NOW_US)
+    told.opened(log)
+    with lag_watch.watched_source(settings.source, told, log) as soon:  # type: ignore[arg-type]
+        assert brokers.asked.wait(10)
+        began = time.monotonic()
+        for _ in range(100):
+            soon()
+        assert time.monotonic() - began < 5
+        until = time.monotonic() + 10
+        while answer and value(registry, "deduper_source_lag_records", topic="clicks", partition="0") != 40:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    assert (value(registry, "deduper_source_lag_timestamp_seconds") is None) == (not answer)
+    brokers.let_go.set()
+
+
+def test_memory_is_told_by_what_holds_it() -> None:
+    """A process has some, and so has what it has started; a JVM and workers there are none here."""
+    # A process of its own: this one may have started anything.
+    child = "print('up', flush=True); input()"
+    code = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {child!r}]))"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as alone:
+        assert alone.stdout is not None
+        assert alone.stdout.readline() == b"up\n"  # before, it is not yet a Python
+        found = resident_bytes(alone.pid)
+        alone.communicate(b"\n")
+    assert alone.returncode == 0
+    assert found["driver"] > 1_000_000
+    assert found["housekeeping"] > 1_000_000
+    assert (found["jvm"], found["workers"]) == (0, 0)
+    assert 1_000_000 < anonymous_bytes()["driver"] < resident_bytes()["driver"]
+    assert resident_bytes(driver=2**30) == {"driver": 0, "housekeeping": 0, "jvm": 0, "workers": 0}
+    assert resident_bytes(os.getppid())["driver"] > 0
+
+
+def test_what_is_counted_is_in_the_log_s_state(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """A store without a window has a page too: zeros, and nothing that there is no value for."""
+    settings = config(tmp_path)
+    told = JobMetrics(settings, registry, lambda: NOW_US)
+    before = {name for name, _ in page(registry)}
+    assert "deduper_build_info" in before
+    assert "deduper_records_total" not in before
+    log = owned_log(settings)
+    assert log.state.next_window == LogState().next_window == 0
+    told.opened(log)
+    assert value(registry, "deduper_records_total", verdict="unique") == 0
+    assert value(registry, "deduper_committed_window") is None
+    assert metrics.PHASES[0] == "intent"
+
+
+def scraped(settings: Config) -> str:
+    """The page, as Prometheus gets it."""
+    assert settings.metrics is not None
+    with urllib.request.urlopen(f"http://127.0.0.1:{settings.metrics.port}/metrics", timeout=5) as answer:
+        return bytes(answer.read()).decode()

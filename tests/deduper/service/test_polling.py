@@ -1,0 +1,149 @@
+"""How a job goes through a source of files: one window a trigger, to the end of what there is, or until a stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from deduper.errors import DeduperError
+from deduper.service.file_loop import FileLoop
+from deduper.service.job import _Job
+from deduper.service.stop import Stop
+from deduper.sources.files.batch import FileBatches
+
+
+class Listing:
+    """A source whose listings are given; `between` is called before a batch is handed out."""
+
+    def __init__(self, *listings: list[str] | OSError) -> None:
+        self.listings = list(listings)
+        self.files: list[str] = []
+        self.between: Callable[[], None] = lambda: None
+        self.changed = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self.files)
+
+    def list_new(self) -> None:
+        found = self.listings.pop(0) if self.listings else []
+        if isinstance(found, OSError):
+            raise found
+        self.files = list(found)
+
+    def next_batch(self) -> str | None:
+        self.between()
+        return self.files.pop(0) if self.files else None
+
+
+class Polled(_Job):
+    """A job without Spark and store: its windows are the names of their files."""
+
+    def __init__(self, source: Listing, *, trigger_s: float = 0.0) -> None:
+        self.source = source
+        self.taken: list[str] = []
+        self.moves_written = 0
+        self.owner_looks = 0
+        self._stop = Stop()
+        self._trigger_s = trigger_s
+        self._failure = None
+        self._working = threading.Lock()
+        self._metrics = None
+        self._log = cast(Any, SimpleNamespace(state=SimpleNamespace(next_window=0)))
+        self._runner = cast(Any, SimpleNamespace(fold_moved=self._write_move))
+
+    def _write_move(self) -> None:
+        self.moves_written += 1
+
+    def look_at_owner(self) -> None:
+        self.owner_looks += 1
+
+    def _run_window(self, batch_id: int, batch: Any) -> None:
+        self.taken.append(batch)
+        if batch == "last":
+            self._stop.ask("max_batches")
+
+    def go(self, *, drain: bool) -> list[str]:
+        FileLoop(cast(FileBatches, self.source), self, self._stop, self._trigger_s).run(drain=drain)
+        return self.taken
+
+
+def test_a_source_is_drained_of_what_it_had_at_the_start() -> None:
+    """What comes meanwhile is for the next run."""
+    job = Polled(Listing(["a", "b"], ["c"]))
+    assert job.go(drain=True) == ["a", "b"]
+    assert job.moves_written == 1
+
+
+def test_a_running_job_lists_again_when_nothing_is_left() -> None:
+    """Not before: a folder of many files is listed once for many windows."""
+    source = Listing(["a", "b"], [], ["c", "last"])
+    assert Polled(source, trigger_s=0.01).go(drain=False) == ["a", "b", "c", "last"]
+    assert source.listings == []
+
+
+def test_a_window_begins_at_each_trigger() -> None:
+    """Not sooner, and the owner is looked at meanwhile."""
+    began = time.monotonic()
+    job = Polled(Listing(["a", "b", "last"]), trigger_s=0.05)
+    job.go(drain=False)
+    assert time.monotonic() - began >= 0.1
+    assert job.owner_looks >= 2
+
+
+def test_an_idle_job_looks_at_its_owner_however_short_the_trigger() -> None:
+    """Another may have taken the store while this one was frozen, and no file may ever come."""
+    job = Polled(Listing(), trigger_s=0.001)
+    look = job.look_at_owner
+
+    def stop_after_some() -> None:
+        look()
+        if job.owner_looks == 20:
+            job._stop.ask("fenced")
+
+    job.look_at_owner = stop_after_some  # type: ignore[method-assign]
+    too_late = threading.Timer(5, job._stop.ask, ("too late",))
+    too_late.start()
+    job.go(drain=False)
+    too_late.cancel()
+    assert job._stop.reason == "fenced"
+
+
+def test_a_stop_between_two_windows_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that comes while files are looked at: nothing of them is judged, and it is no failure."""
+    source = Listing(["a", "b"])
+    job = Polled(source)
+    source.between = lambda: job._stop.ask("signal") if job.taken else None
+    assert job.go(drain=True) == ["a"]
+    assert job._failure is None
+
+
+def test_a_failure_of_a_window_ends_it() -> None:
+    """It is kept for who ends the run."""
+    job = Polled(Listing(["a", "b"]))
+
+    def fails(batch_id: int, batch: Any) -> None:
+        raise ValueError(batch)
+
+    job._run_window = fails  # type: ignore[method-assign]
+    job._log = cast(Any, SimpleNamespace(state=job._log.state, check_owner=lambda: None, root=Path("state")))
+    job.go(drain=True)
+    assert isinstance(job._failure, ValueError)
+    assert job.source.pending == 1
+
+
+def test_a_folder_that_is_away_is_waited_for_and_ends_a_run_that_drains(caplog: pytest.LogCaptureFixture) -> None:
+    """A mount may come back. No move is written down by a listing that saw nothing."""
+    away = FileNotFoundError(2, "No such file or directory", "/in")
+    job = Polled(Listing(away, ["last"]), trigger_s=0.01)
+    assert job.go(drain=False) == ["last"]
+    assert job.moves_written == 1
+    assert "the source cannot be listed" in caplog.text
+    with pytest.raises(DeduperError, match="cannot be listed"):
+        Polled(Listing(away)).go(drain=True)

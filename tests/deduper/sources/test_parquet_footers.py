@@ -1,0 +1,171 @@
+"""What a Parquet file's own footer decides, before anything of a window is read."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from deduper.config.files import FilesSource
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.parquet_footers import footers_of
+from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks import parquet as parquet_records
+from deduper.tasks.parquet import ParquetPart, ParquetReading, read_part
+from deduper.tasks.read import ReadTask
+from tests.deduper.digest_cases import SALT
+from tests.spark.harness import Job
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Files of Parquet."""
+    return Job(tmp_path, None, {"source": {"file_format": "parquet", "schema": "k string, t bigint"}})
+
+
+@pytest.fixture(params=[True, False], ids=["plain", "by Spark"])
+def reading(request: pytest.FixtureRequest, job: Job) -> ParquetReading | None:
+    """How files are read without Spark, or that they are not."""
+    return parquet_reading(job.config, SALT) if request.param else None
+
+
+def batch_of(job: Job) -> FileBatch:
+    """The files of the job, as a window lists them."""
+    source = job.config.source
+    assert isinstance(source, FilesSource)
+    files = sorted(source.folder.glob("*"))
+    return FileBatch(
+        source, tuple(stat_files([ListedFile(str(file), file.stat().st_mtime_ns // 10**6) for file in files]))
+    )
+
+
+def table(rows: int) -> pa.Table:
+    """Some rows."""
+    return pa.table({"k": [f"{number}" for number in range(rows)], "t": range(rows)})
+
+
+def rows_held(footer: parquet.FileMetaData) -> int:
+    """The rows of all row groups."""
+    return sum(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+
+
+def flipped(path: Path, until: Callable[[parquet.FileMetaData], bool]) -> parquet.FileMetaData:
+    """Flip a bit of a file's footer, so that it says something else."""
+    whole = path.read_bytes()
+    end = len(whole) - 8
+    for at in range(end - int.from_bytes(whole[end : end + 4], "little"), end):
+        for bit in range(8):
+            data = bytearray(whole)
+            data[at] ^= 1 << bit
+            try:
+                footer = parquet.read_metadata(pa.BufferReader(bytes(data)))
+            except (OSError, ValueError):
+                continue
+            if until(footer):
+                path.write_bytes(data)
+                return footer
+    raise AssertionError("no bit of the footer does that")
+
+
+def test_only_files_that_nobody_can_read_are_refused(job: Job, reading: ParquetReading | None) -> None:
+    """By their end, or their count; the same files whoever reads. What is doubtful is left to Spark."""
+    job.add_table(table(3))
+    for content in (b"PAR1 torn", b"x", b"", bytes(20) + b"PAR1", bytes(20) + b"PARE"):
+        job.add_file([], f"file-{job._files:04d}.parquet").write_bytes(content)
+    footer = flipped(job.add_table(table(300)), lambda footer: footer.num_rows != rows_held(footer))
+    footers = footers_of(batch_of(job), reading)
+    assert list(footers.unreadable) == [1, 2, 6]
+    assert "it ends in b'torn', not in b'PAR1'" in footers.unreadable[1]
+    assert footers.unreadable[6] == (f"its footer says {footer.num_rows} rows, its row groups hold {rows_held(footer)}")
+    assert [part.ordinal for part in footers.parts] == ([] if reading is None else [0])
+    assert list(footers.by_spark) == ([0, 3, 4, 5] if reading is None else [3, 4, 5])
+
+
+def test_each_file_is_decided_alone(job: Job) -> None:
+    """One that is for Spark takes no neighbour with it."""
+    job.add_table(table(3))
+    job.add_table(table(3).set_column(1, "t", pa.array(range(3), pa.int32())))
+    job.add_table(table(3).slice(0, 0))
+    job.add_table(table(3))
+    footers = footers_of(batch_of(job), parquet_reading(job.config, SALT))
+    assert [part.ordinal for part in footers.parts] == [0, 3]
+    assert list(footers.by_spark) == [1]
+
+
+def test_a_size_below_nothing(job: Job) -> None:
+    """Files are dealt to tasks by their sizes, which a damaged footer need not have."""
+    flipped(job.add_table(table(300)), lambda footer: footer.row_group(0).total_byte_size < 0)
+    (part,) = footers_of(batch_of(job), parquet_reading(job.config, SALT)).parts
+    assert part.plain_bytes == 0
+
+
+def part_of(job: Job) -> tuple[ParquetReading, ParquetPart, ReadTask]:
+    """A plain file, and how it is set aside."""
+    job.add_table(table(100))
+    reading = parquet_reading(job.config, SALT)
+    assert reading is not None
+    (part,) = footers_of(batch_of(job), reading).parts
+    folder = job.directory / "spool"
+    folder.mkdir()
+    return reading, part, ReadTask(str(folder), 2, None, in_order=False, keeps_latest=False, by_category=False)
+
+
+def test_rows_that_are_missing_are_noticed_in_their_file(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark is to say what becomes of it; the window's counts need not disagree for that."""
+    reading, part, task = part_of(job)
+    real = parquet.ParquetFile.iter_batches
+
+    def but_one(file: parquet.ParquetFile, *arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
+        for batch in real(file, *arguments, **more):
+            yield batch.slice(1)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", but_one)
+    assert read_part(task, reading, part) == f"{part.path}: 99 rows were read, its footer says 100"
+
+
+def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is, Spark is to say."""
+    reading, part, task = part_of(job)
+
+    def failing(*_: object) -> None:
+        raise LookupError("never heard of")
+
+    monkeypatch.setattr(parquet_records, "array_digest", failing)
+    assert read_part(task, reading, part) == f"{part.path}: LookupError: never heard of"
+
+
+def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged header may give any size: Spark is to say what becomes of the file."""
+    reading, part, task = part_of(job)
+
+    def failing(*_: object, **__: object) -> Iterator[pa.RecordBatch]:
+        raise pa.ArrowMemoryError("malloc of size 1152921504606846976 failed")
+        yield
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
+    assert read_part(task, reading, part) == f"{part.path}: malloc of size 1152921504606846976 failed"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE])
+def test_a_fault_of_the_machine_is_none_of_a_file(job: Job, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Spark might not be able to read a file that Arrow can: what fails for a moment must not depend on it."""
+    reading, part, task = part_of(job)
+    real = pa.OSFile
+
+    def failing(path: str, *arguments: Any) -> Any:
+        if path == part.path:
+            raise OSError(code, os.strerror(code), path)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(pa, "OSFile", failing)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        footers_of(batch_of(job), reading)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        read_part(task, reading, part)

@@ -1,0 +1,176 @@
+"""A file that Spark fails over is found, whatever the failure says, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+from pyspark.errors import PySparkException
+
+from deduper.config.files import FilesSource
+from deduper.core.verdict import Admission
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.sources.files.unreadable import read_apart
+from tests.spark.harness import Job
+
+Fails = Callable[[FileBatch, Sequence[int]], str | None]
+
+
+class Reader:
+    """Reads groups of files, and fails as it is asked to; `calls` are the groups of files of the window."""
+
+    def __init__(self, fails: Fails) -> None:
+        self.calls: list[tuple[int, ...]] = []
+        self.sound_files: list[Path] = []
+        self._fails = fails
+
+    def __call__(self, batch: FileBatch, ordinals: Sequence[int]) -> tuple[int, ...]:
+        path = Path(batch.files[ordinals[0]].path)
+        if path.name == "sound":
+            self.sound_files.append(path)
+        else:
+            self.calls.append(tuple(ordinals))
+        problem = self._fails(batch, ordinals)
+        if problem is not None:
+            raise PySparkException(problem)
+        return tuple(ordinals)
+
+
+def batch_of(folder: Path, names: Sequence[str], file_format: str = "json") -> FileBatch:
+    """Files of these names."""
+    source = Job(folder, None, {"source": {"file_format": file_format}}).config.source
+    assert isinstance(source, FilesSource)
+    (folder / "in").mkdir(exist_ok=True)
+    for name in names:
+        (folder / "in" / name).write_text("{}\n")
+    return FileBatch(source, tuple(stat_files([ListedFile(str(folder / "in" / name), 0) for name in names])))
+
+
+def read_all(batch: FileBatch, folder: Path, reader: Reader) -> FileBatch:
+    """The batch as it was read; every file was read just once, or is an error tuple."""
+    read, results = read_apart(batch, range(len(batch.files)), folder, reader)
+    assert sorted(ordinal for group in results for ordinal in group) == list(read.readable)
+    return read
+
+
+@pytest.mark.parametrize("says_which", [False, True], ids=["no name", "named"])
+@pytest.mark.parametrize("bad", [[], [0], [63], [7, 8], [1, 20, 40, 60], list(range(64))], ids=str)
+def test_the_bad_files_are_found(tmp_path: Path, bad: list[int], says_which: bool) -> None:
+    """Each is tried alone, twice, after some tries in halves; what could be read is not read again."""
+
+    def fails(batch: FileBatch, ordinals: Sequence[int]) -> str | None:
+        met = [n for n in ordinals if n in bad and len(batch.files) > 1]
+        name = f" over {batch.files[met[-1]].path}" if met and says_which else ""
+        return f"never heard of{name}" if met else None
+
+    reader = Reader(fails)
+    read = read_all(batch_of(tmp_path, [f"{n:02d}" for n in range(64)]), tmp_path, reader)
+    assert read.errors == bad
+    for ordinal in bad:
+        file = read.files[ordinal]
+        assert file.fate is Admission.FILE_UNREADABLE
+        assert file.problem.startswith(f"{file.path}: never heard of")
+        assert reader.calls.count((ordinal,)) == 2
+    assert len(reader.sound_files) == bool(bad)
+    most = 4 if says_which else 2 * math.log2(64) + 2
+    assert len(reader.calls) <= 1 + most * len(bad)
+
+
+@pytest.mark.parametrize("file_format", ["json", "csv", "parquet"])
+def test_one_file_alone(tmp_path: Path, file_format: str) -> None:
+    """A window of one file is not wedged by it: a file of our own says whether it is to blame."""
+    reader = Reader(lambda batch, _: "odd" if batch.files[0].path.endswith("only") else None)
+    read = read_all(batch_of(tmp_path, ["only"], file_format), tmp_path, reader)
+    assert read.errors == [0]
+    assert reader.calls == [(0,), (0,)]
+    (sound,) = reader.sound_files
+    if file_format == "parquet":
+        table = parquet.read_table(sound)
+        assert table.num_rows == 1
+        assert {name.lower() for name in table.column_names}.isdisjoint({"k", "t"})
+    else:
+        assert sound.read_bytes() == b"\n"
+
+
+def test_what_fails_over_any_file_is_no_fault_of_one(tmp_path: Path) -> None:
+    """It is raised, after one more try."""
+    reader = Reader(lambda *_: "Spark has no workers")
+    with pytest.raises(PySparkException, match="no workers"):
+        read_all(batch_of(tmp_path, ["a", "b"]), tmp_path, reader)
+    assert reader.calls == [(0, 1)]
+    assert len(reader.sound_files) == 1
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_what_fails_now_and_then_is_tried_again(tmp_path: Path, failures: int) -> None:
+    """No file is written off when it is read at the next try."""
+    left = [None, "odd", "odd"][: failures + 1]
+    reader = Reader(lambda batch, _: left.pop() if len(batch.files) > 1 and left else None)
+    assert not read_all(batch_of(tmp_path, ["a", "b"]), tmp_path, reader).errors
+
+
+def test_files_that_only_together_are_too_many(tmp_path: Path) -> None:
+    """Are read in groups."""
+    reader = Reader(lambda _, ordinals: "too much" if len(ordinals) > 3 else None)
+    assert not read_all(batch_of(tmp_path, [f"{n}" for n in range(16)]), tmp_path, reader).errors
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "Caused by: java.io.IOException: Input/output error",
+        "java.io.FileNotFoundException: {} (Too many open files)",
+        "Caused by: java.lang.OutOfMemoryError: Java heap space",
+        "OSError: [Errno 116] Stale file handle",
+        "java.io.IOException: No space left on device",
+        "Python worker exited unexpectedly (crashed)",
+        "Job 3 cancelled because SparkContext was shut down",
+        "\nTraceback\ndeduper.errors.CannotWriteError: /dev/shm/spool: No space left on device",
+    ],
+)
+@pytest.mark.parametrize("is_message", [True, False], ids=["message", "trace"])
+def test_a_fault_of_the_machine_writes_no_file_off(tmp_path: Path, fault: str, is_message: bool) -> None:
+    """Wherever Spark says so, and though it names the file: it is raised at once."""
+    batch = batch_of(tmp_path, ["a", "b"])
+    error = PySparkException(f"[FAILED_READ_FILE] {batch.files[0].uri}\n{fault.format(batch.files[0].path)}")
+    if not is_message:
+        error = PySparkException(f"[FAILED_READ_FILE] {batch.files[0].uri}")
+        error._stackTrace = fault  # type: ignore[attr-defined]  # where PySpark keeps it
+
+    def read(*_: object) -> int:
+        raise error
+
+    with pytest.raises(PySparkException) as raised:
+        read_apart(batch, [0, 1], tmp_path, read)
+    assert raised.value is error
+
+
+def test_a_name_is_no_fault_of_the_machine(tmp_path: Path) -> None:
+    """A file may be named after an error."""
+    names = ["OutOfMemory.json", "MemoryError Input%2Foutput error.json"]
+    reader = Reader(
+        lambda batch, ordinals: (
+            " ".join(batch.files[n].uri + batch.files[n].path for n in ordinals) if len(batch.files) > 1 else None
+        )
+    )
+    assert read_all(batch_of(tmp_path, names), tmp_path, reader).errors == [0, 1]
+
+
+def test_files_that_are_gone_are_told_apart(tmp_path: Path) -> None:
+    """All of them at once; the others are read."""
+    batch = batch_of(tmp_path, ["a", "b", "c"])
+
+    def fails(batch: FileBatch, ordinals: Sequence[int]) -> str | None:
+        for ordinal in ordinals[:2]:
+            Path(batch.files[ordinal].path).unlink(missing_ok=True)
+        return "[PATH_NOT_FOUND]" if len(ordinals) == 3 else None
+
+    reader = Reader(fails)
+    read, results = read_apart(batch, [0, 1, 2], tmp_path, reader)
+    assert [file.fate for file in read.files] == [Admission.FILE_MISSING, Admission.FILE_MISSING, Admission.ADMITTED]
+    assert results == [(2,)]
+    assert not reader.sound_files

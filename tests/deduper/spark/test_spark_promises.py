@@ -1,0 +1,132 @@
+"""Settings of Spark that a promise rests on are refused, at their place; the others are the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deduper.config.load import load_config
+from deduper.config.model import Config
+from deduper.config.problems import ConfigError
+from deduper.spark_promises import CASE, REQUIRED, TIME_ZONE, broken
+from deduper.window.policy import changed_settings, fixed_settings, settings_hash
+
+_JOB = """\
+source: {{format: files, path: in/, file_format: json, schema: "k string, at {kind}, t bigint"}}
+key: {key}
+expiry: {{by: {by}}}
+sinks: {{unique: {{format: none}}, duplicate: {{format: none}}, expired: {{format: none}}, error: {{format: none}}}}
+spark:
+"""
+
+
+def loaded(folder: Path, *lines: str, kind: str = "timestamp", key: str = "k", by: str = "never") -> Config:
+    """A job with these lines in its section `spark`."""
+    file = folder / "job.yaml"
+    file.write_text(_JOB.format(kind=kind, key=key, by=by) + "".join(f"  {line}\n" for line in lines or ("{}",)))
+    return load_config(file, environment={})
+
+
+@pytest.mark.parametrize(
+    ("line", "promise"),
+    [
+        ("spark.sql.files.maxPartitionBytes: 1m", "one task reads a file from its beginning to its end"),
+        ("spark.sql.files.maxPartitionNum: 1", "one task reads a file from its beginning to its end"),
+        ("spark.sql.adaptive.enabled: true", "one task reads a file from its beginning to its end"),
+        ("spark.sql.optimizer.disableHints: true", "one task reads a file from its beginning to its end"),
+        ("spark.sql.files.ignoreCorruptFiles: true", "a file that cannot be read leaves by the error port"),
+        ("spark.sql.files.ignoreMissingFiles: true", "a file that cannot be read leaves by the error port"),
+        (
+            "spark.hadoop.mapreduce.input.linerecordreader.line.maxlength: 1000",
+            "every line of a file becomes one tuple",
+        ),
+        ("spark.sql.legacy.timeParserPolicy: LEGACY", "equal keys stay equal"),
+        ("spark.sql.legacy.anything: true", "equal keys stay equal"),
+        ("spark.sql.json.enableExactStringParsing: false", "equal keys stay equal"),
+        ("spark.sql.csv.parser.columnPruning.enabled: false", "equal keys stay equal"),
+        ("spark.sql.parquet.int96RebaseModeInRead: LEGACY", "equal keys stay equal"),
+        ("spark.sql.parquet.enableVectorizedReader: false", "equal keys stay equal"),
+        ("spark.sql.timestampType: TIMESTAMP_NTZ", "equal keys stay equal"),
+        ("spark.driver.extraJavaOptions: -Xss4m -Duser.timezone=Asia/Tokyo", "equal keys stay equal"),
+        ("spark.hadoop.fs.defaultFS: hdfs://n/", "paths are those of this machine's files"),
+    ],
+)
+def test_a_setting_that_breaks_a_promise_is_refused(tmp_path: Path, line: str, promise: str) -> None:
+    """With the promise, and at the line and column of its value."""
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, "spark.driver.memory: 2g", line)
+    (problem,) = refused.value.problems
+    assert promise in str(refused.value)
+    assert f"job.yaml:7:{len(line.partition(': ')[0]) + 5}: spark.spark." in str(refused.value)
+    assert problem is not None
+
+
+def test_settings_that_are_the_users(tmp_path: Path) -> None:
+    """Memory, parallelism, logs and what no verdict depends on; and the very values that promises need."""
+    given = {
+        "spark.master": "local[4]",
+        "spark.driver.memory": "8g",
+        "spark.driver.extraJavaOptions": "-Xss4m -Duser.timezone=UTC",
+        "spark.ui.enabled": True,
+        "spark.log.level": "WARN",
+        "spark.sql.shuffle.partitions": 8,
+        "spark.sql.execution.arrow.maxRecordsPerBatch": 1000,
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.autoBroadcastJoinThreshold": -1,
+        "spark.sql.streaming.stateStore.providerClass": "x",
+        "spark.sql.caseSensitive": True,
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.hadoop.io.file.buffer.size": 65536,
+        **{name: needed.value for name, needed in REQUIRED.items()},
+    }
+    assert list(broken(given)) == []
+    lines = (
+        f"{name}: {str(value).lower() if isinstance(value, bool) else repr(value)}" for name, value in given.items()
+    )
+    assert loaded(tmp_path, *lines).spark["spark.sql.shuffle.partitions"] == 8
+
+
+@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "yarn", "localhost"])
+def test_masters_of_other_processes(tmp_path: Path, master: str) -> None:
+    """Only a local one has the settings of this process's JVM."""
+    with pytest.raises(ConfigError, match=r"spark\.master"):
+        loaded(tmp_path, f"spark.master: '{master}'")
+
+
+@pytest.mark.parametrize(
+    ("job", "zone"),
+    [
+        ({"key": "[k, at]"}, "UTC"),
+        ({"by": "event_time, field: at, period: 1h"}, "UTC"),
+        ({"key": "[k, at]", "kind": "timestamp_ntz"}, None),
+        ({"key": "[k, at]", "kind": "date"}, None),
+        ({}, None),
+    ],
+)
+def test_a_zone_is_fixed_where_a_key_is_a_time(tmp_path: Path, job: dict[str, str], zone: str | None) -> None:
+    """An instant that is written without a zone is another one in each; other types and columns do not matter."""
+    assert fixed_settings(loaded(tmp_path, **job)).get(TIME_ZONE) == zone
+    other = loaded(tmp_path, f"{TIME_ZONE}: Europe/Berlin", **job)
+    changed = changed_settings(other, fixed_settings(loaded(tmp_path, **job)))
+    assert changed == ({} if zone is None else {TIME_ZONE: ("UTC", "Europe/Berlin")})
+
+
+def test_what_cases_mean_is_fixed(tmp_path: Path) -> None:
+    """Written in any way."""
+    assert fixed_settings(loaded(tmp_path))[CASE] == "false"
+    for text in ("true", "'TRUE'"):
+        assert fixed_settings(loaded(tmp_path, f"{CASE}: {text}"))[CASE] == "true"
+
+
+def test_the_store_of_an_earlier_release(tmp_path: Path) -> None:
+    """It has neither setting: any value is taken, once; and what is judged by default has the hash it had then."""
+    config = loaded(tmp_path, key="[k, at]")
+    other = loaded(tmp_path, f"{TIME_ZONE}: Europe/Berlin", key="[k, at]")
+    stored: dict[str, Any] = {
+        name: value for name, value in fixed_settings(config).items() if name not in (TIME_ZONE, CASE)
+    }
+    assert changed_settings(config, stored) == changed_settings(other, stored) == {}
+    assert changed_settings(other, {**stored, TIME_ZONE: "UTC"}) == {TIME_ZONE: ("UTC", "Europe/Berlin")}
+    assert settings_hash(other) != settings_hash(config) == "3008942e54d3a334"

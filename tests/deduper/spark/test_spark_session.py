@@ -1,0 +1,40 @@
+"""The JVM's options are the job's own and those of the configuration."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from deduper.errors import DeduperError
+from deduper.spark.java import require_java, require_user_name
+from deduper.spark.session import java_options
+
+
+def test_ours_are_kept_and_those_asked_for_come_last() -> None:
+    """Of two values for one property the JVM takes the last."""
+    options = java_options("-Xss4m -Dlog4j2.configurationFile=/mine.properties").split()
+    assert options[-2:] == ["-Xss4m", "-Dlog4j2.configurationFile=/mine.properties"]
+    assert options[:-2] == java_options("").split()
+    assert options[0].endswith("log4j2.properties")
+
+
+def test_another_collector_takes_the_place_of_ours() -> None:
+    """With two the JVM does not start."""
+    assert "-XX:+UseParallelGC" in java_options("-Xss4m -XX:-UseStringDeduplication -XX:+UseNUMA").split()
+    assert "-XX:+UseParallelGC" not in java_options("-XX:+UseG1GC -Xss4m").split()
+    assert "-XX:+UseParallelGC" not in java_options("-Xss4m -XX:+UseSerialGC").split()
+
+
+def test_a_user_without_a_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java has users by name alone, and Spark would end with `Invalid UID`."""
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
+    with pytest.raises(DeduperError, match="user 2147483641 has none; add a line for 2147483641 to /etc/passwd"):
+        require_user_name()
+
+
+def test_what_java_tells_of_its_options_is_not_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes first."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dversion=1")
+    assert "version" in require_java().shown
+    assert "JAVA_TOOL_OPTIONS" not in require_java().shown

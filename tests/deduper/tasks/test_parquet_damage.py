@@ -1,0 +1,70 @@
+"""Parquet files with flipped bits: the reader without Spark reads them, or leaves them to Spark; nothing else happens.
+
+DIFFERENTIAL_SEED gives other bits, DIFFERENTIAL_ALL=1 takes many (`make differential`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from deduper.core.digests import key_type
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks.parquet import NotPlain, ParquetReading, PlainColumn, UnreadableFile, arrow_type
+from tests.deduper.digest_cases import SALT
+
+_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
+_FILES = 20_000 if os.environ.get("DIFFERENTIAL_ALL") else 100
+_ROWS = 300
+_TABLE = pa.table(
+    {
+        "k": [f"key{at % 50}" if at % 7 else None for at in range(_ROWS)],
+        "t": pa.array(range(_ROWS), pa.int64()),
+        "d": pa.array([Decimal("1.25") * at for at in range(_ROWS)], pa.decimal128(9, 2)),
+    }
+)
+_KINDS: list[dict[str, Any]] = [
+    {"compression": "none"},
+    {"compression": "snappy"},
+    {"compression": "snappy", "row_group_size": 100, "store_schema": False},
+    {"compression": "none", "use_dictionary": False, "data_page_version": "2.0"},
+    {"compression": "zstd", "use_dictionary": False, "store_schema": False},
+]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", range(len(_KINDS)))
+def test_flipped_bits(tmp_path: Path, kind: int) -> None:
+    """In the footer or the pages: no exception but the one that leaves the file to Spark."""
+    columns = [(name, key_type(text)) for name, text in (("k", "string"), ("t", "bigint"), ("d", "decimal(9,2)"))]
+    plain = tuple(PlainColumn(name, column, arrow_type(column)) for name, column in columns)
+    reading = ParquetReading(plain, (0,), None, "none", 1, True, True, SALT, tmp_path)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(_TABLE, path, **_KINDS[kind])
+    whole = path.read_bytes()
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    rnd = random.Random(f"{_SEED} {kind}")
+    outcomes = {"read": 0, "left": 0}
+    for _ in range(_FILES):
+        data = bytearray(whole)
+        at = rnd.randrange(footer, len(data)) if rnd.random() < 0.6 else rnd.randrange(footer)
+        for _ in range(rnd.choice([1, 1, 1, 2, 4])):
+            data[min(len(data) - 1, at)] ^= 1 << rnd.randrange(8)
+            at += rnd.randrange(3)
+        path.write_bytes(data)
+        files = stat_files([ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)])
+        try:
+            part = reading.part(0, files[0])
+            for _ in () if part is None else reading.records(part):
+                pass
+            outcomes["read"] += 1
+        except (NotPlain, UnreadableFile):
+            outcomes["left"] += 1
+    assert all(outcomes.values()), f"seed {_SEED}: {outcomes}"

@@ -1,0 +1,91 @@
+"""Columns in the names of folders: which texts they have, and which of those are values without a cast."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from deduper.columns import parse_columns
+from deduper.core.digests import key_type
+from deduper.tasks.partition_folders import folder_texts, folder_value
+
+_COLUMNS = parse_columns("k string, `Day` date, n int, `a b` string, deep struct<x: int>")
+
+
+@pytest.mark.parametrize(
+    ("path", "texts"),
+    [
+        ("/in/a.json", {}),
+        ("/in/Day=2024-01-31/a.json", {"Day": "2024-01-31"}),
+        ("/in/day=2024-01-31/a.json", {"Day": "2024-01-31"}),
+        ("/in/x/n=1/y/k=z/a.json", {"n": "1", "k": "z"}),
+        ("/in/n=1/n=2/a.json", {"n": "2"}),
+        ("/in/k=a=b/a.json", {"k": "a=b"}),
+        ("/in/k=__HIVE_DEFAULT_PARTITION__/a.json", {"k": None}),
+        ("/in/k=a%2Fb%3a%25%zz%4/a.json", {"k": "a/b:%%zz%4"}),
+        ("/in/a%20b= c /a.json", {"a b": " c "}),
+        ("/in/k=é/a.json", {"k": "é"}),
+        ("/in/k=/a.json", {"k": ""}),
+        ("/in/k/a.json", {}),
+        ("/in/=x/a.json", {}),
+        ("/in/other=1/a.json", {}),
+        ("/in/deep=1/a.json", {}),
+        ("/in/k=x.json", {}),
+        ("/k=x/in2/a.json", {}),
+    ],
+)
+def test_folders_between_the_source_and_the_file(path: str, texts: dict[str, str | None]) -> None:
+    """Only folders named name=value of a declared scalar column count, in any case, unescaped; the innermost wins."""
+    assert folder_texts(path, Path("/in"), _COLUMNS) == texts
+
+
+def test_folders_above_the_source_give_nothing() -> None:
+    """What lies above the first wildcard, or is the source itself, is no folder of the table."""
+    assert folder_texts("/n=1/in/k=a/b.json", Path("/n=1/in"), _COLUMNS) == {"k": "a"}
+    assert folder_texts("/in/k=a/b.json", Path("/in/k=a/b.json"), _COLUMNS) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        (None, "date", None),
+        (" a ", "string", " a "),
+        ("", "string", ""),
+        ("007", "int", 7),
+        ("-128", "tinyint", -128),
+        (str(2**63 - 1), "bigint", 2**63 - 1),
+        ("2024-02-29", "date", date(2024, 2, 29)),
+    ],
+)
+def test_values_that_can_mean_one_thing(text: str | None, kind: str, value: object) -> None:
+    """They need no cast of Spark's."""
+    assert folder_value(text, key_type(kind)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("128", "tinyint"),
+        (str(2**63), "bigint"),
+        ("", "int"),
+        ("+1", "int"),
+        (" 1", "int"),
+        ("١", "int"),
+        ("1.0", "int"),
+        ("2024-1-5", "date"),
+        ("20240105", "date"),
+        ("2024-02-30", "date"),
+        ("0000-01-01", "date"),
+        ("1.5", "double"),
+        ("1.5", "decimal(9,2)"),
+        ("true", "boolean"),
+        ("2024-01-01 00:00:00", "timestamp"),
+        ("a", "binary"),
+    ],
+)
+def test_values_that_spark_has_to_cast(text: str, kind: str) -> None:
+    """Any other type or way to write it, right or wrong."""
+    with pytest.raises(ValueError, match=r"by Spark|month|day|year"):
+        folder_value(text, key_type(kind))

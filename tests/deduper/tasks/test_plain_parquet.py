@@ -1,0 +1,115 @@
+"""Plain Parquet files become records without Spark: which ones are errors, and that a file which changes is none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from deduper.config.load import load_config
+from deduper.core.verdict import Admission
+from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks import parquet as parquet_records
+from deduper.tasks.parquet import NotPlain, ParquetPart, ParquetReading
+from tests.deduper.digest_cases import SALT
+from tests.deduper.store_samples import CONFIG_TEXT
+
+SCHEMA = pa.schema([("user", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+
+
+def reading_of(directory: Path, null_keys: str = "error") -> ParquetReading:
+    """How a job with an event time reads such files."""
+    text = CONFIG_TEXT.replace("file_format: json", "file_format: parquet").replace(", n long, day string", "")
+    (directory / "job.yaml").write_text(f"{text}null_keys: {null_keys}\n")
+    reading = parquet_reading(load_config(directory / "job.yaml", environment={}), SALT)
+    assert reading is not None
+    return reading
+
+
+def part_of(reading: ParquetReading, path: Path, rows: list[tuple[str | None, int | None, int | None]]) -> ParquetPart:
+    """A file of these rows, as it was listed."""
+    columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)]
+    parquet.write_table(pa.table(columns, SCHEMA), path)
+    listed = ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)
+    part = reading.part(0, stat_files([listed])[0])
+    assert part is not None
+    return part
+
+
+def fates(reading: ParquetReading, part: ParquetPart) -> list[Admission]:
+    """Of every record."""
+    return [Admission(fate) for batch in reading.records(part) for fate in batch.column("_fate").to_pylist()]
+
+
+ROWS = [("a", 1, 5), (None, 1, 5), ("a", None, 5), ("a", 1, None), (None, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("null_keys", "expected"),
+    [
+        (
+            "error",
+            [Admission.ADMITTED, Admission.NULL_KEY, Admission.NULL_KEY, Admission.NULL_EXPIRY, Admission.NULL_KEY],
+        ),
+        (
+            "allow",
+            [Admission.ADMITTED, Admission.ADMITTED, Admission.ADMITTED, Admission.NULL_EXPIRY, Admission.NULL_EXPIRY],
+        ),
+    ],
+)
+def test_a_record_without_a_key_is_that_first_of_all(tmp_path: Path, null_keys: str, expected: list[Admission]) -> None:
+    """Whatever its expiry key is; or it is none, when null is a key like any other."""
+    reading = reading_of(tmp_path, null_keys)
+    assert fates(reading, part_of(reading, tmp_path / "f.parquet", ROWS)) == expected
+
+
+def changed(path: Path, how: str) -> None:
+    """Another file has its name."""
+    before = path.stat()
+    if how == "gone":
+        path.unlink()
+    elif how == "time":
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    else:
+        with path.open("ab") as file:
+            file.write(b"x")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("how", ["gone", "time", "size"])
+def test_a_file_that_changed_since_it_was_listed_gives_no_record(tmp_path: Path, how: str) -> None:
+    """Not the first one: it is another file."""
+    reading = reading_of(tmp_path)
+    part = part_of(reading, tmp_path / "f.parquet", ROWS)
+    changed(Path(part.path), how)
+    with pytest.raises(NotPlain):
+        next(reading.records(part))
+
+
+@pytest.mark.parametrize("how", ["gone", "time", "size"])
+def test_a_file_that_changes_while_it_is_read_is_left_to_spark(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records may be of either: the last thing said of it is that it is not plain."""
+    monkeypatch.setattr(parquet_records, "_BATCH_ROWS", 2)
+    reading = reading_of(tmp_path)
+    part = part_of(reading, tmp_path / "f.parquet", ROWS)
+    records = reading.records(part)
+    next(records)
+    changed(Path(part.path), how)
+    with pytest.raises(NotPlain):
+        list(records)
+
+
+def test_places_go_on_from_batch_to_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row's source order is its place in its file, and the file's in the window."""
+    monkeypatch.setattr(parquet_records, "_BATCH_ROWS", 2)
+    reading = reading_of(tmp_path)
+    part = part_of(reading, tmp_path / "f.parquet", ROWS)
+    order: list[Any] = [at for batch in reading.records(part) for at in batch.column("_order").to_pylist()]
+    assert order == list(range(len(ROWS)))

@@ -1,0 +1,48 @@
+"""What a reading task makes of records, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+
+from deduper.core.clock import ClockRules
+from deduper.core.verdict import Admission
+from deduper.tasks import exchange
+from deduper.tasks.read import ReadReceipt, ReadTask, read_function
+
+
+def test_a_category_may_be_no_text(tmp_path: Path) -> None:
+    """Bytes of a Parquet file that are not UTF-8 are a category like any other; two of them are two."""
+    invalid = [b"a", b"\xff", b"\xfe", b"\xff", None]
+    count = len(invalid)
+    text = pa.Array.from_buffers(pa.string(), count, pa.array(invalid, pa.binary()).buffers())
+    numbers = pa.array(range(count), pa.int64())
+    fate = pa.array([Admission.ADMITTED] * (count - 1) + [Admission.NULL_EXPIRY], pa.int8())
+    records = pa.RecordBatch.from_arrays(
+        [numbers, numbers, numbers, fate, text, pa.nulls(count, pa.string())],
+        ["_hi", "_lo", "_order", "_fate", "_category", "_raw"],
+    )
+    task = ReadTask(str(tmp_path), shards=2, clock=None, in_order=False, keeps_latest=False, by_category=True)
+    (row,) = read_function(task)(iter([records]))
+    receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())
+    assert receipt.categories == ("a", "\\xff", "\\xfe")
+    assert receipt.first_arrivals == (0, 1, 2)
+
+
+def test_the_clock_before_each_tuple_goes_with_it(tmp_path: Path) -> None:
+    """None before the first one that was admitted: 0 would be a time like any other, and make what is old expired."""
+    clock = ClockRules(False, 10, None, None, now_us=0, latest=None, quiet_us=0)
+    task = ReadTask(str(tmp_path), shards=1, clock=clock, in_order=True, keeps_latest=True, by_category=False)
+    expiry = pa.array([3, 7, 5, 9], pa.int64())
+    fate = pa.array([Admission.NULL_KEY, Admission.ADMITTED, Admission.ADMITTED, Admission.ADMITTED], pa.int8())
+    numbers = pa.array(range(4), pa.int64())
+    records = pa.RecordBatch.from_arrays(
+        [numbers, numbers, numbers, fate, expiry, pa.nulls(4, pa.string())],
+        ["_hi", "_lo", "_order", "_fate", "_expiry", "_raw"],
+    )
+    (row,) = read_function(task)(iter([records.slice(0, 2), records.slice(2)]))
+    receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())
+    keys = exchange.mapped(exchange.keys_file(str(tmp_path), receipt.name)).get_batch(0)
+    assert keys.column(exchange.LATEST).to_pylist() == [None, None, 7, 7]

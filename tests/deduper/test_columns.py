@@ -1,0 +1,61 @@
+"""Spark DDL without Spark: the columns, or what is wrong and where."""
+
+from __future__ import annotations
+
+import pytest
+
+from deduper.columns import DdlError, parse_columns
+
+
+def test_columns_in_their_order_with_sparks_own_type_names() -> None:
+    """Every spelling of a type becomes the one Spark prints."""
+    columns = parse_columns(
+        "user string, id LONG, price decimal(10, 2) NOT NULL, tags array<string>, `odd ``name` INT COMMENT 'it''s', "
+        "at: timestamp, n numeric, where struct<lat: double, `the lon`: double>, m map<string,array<int>>"
+    )
+    assert [(column.name, column.type.text) for column in columns] == [
+        ("user", "string"),
+        ("id", "bigint"),
+        ("price", "decimal(10,2)"),
+        ("tags", "array<string>"),
+        ("odd `name", "int"),
+        ("at", "timestamp"),
+        ("n", "decimal(10,0)"),
+        ("where", "struct<lat:double,`the lon`:double>"),
+        ("m", "map<string,array<int>>"),
+    ]
+    assert [column.type.is_scalar for column in columns] == [True, True, True, False, True, True, True, False, False]
+    assert (columns[2].type.precision, columns[2].type.scale) == (10, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "offset", "message"),
+    [
+        ("", 0, "expected a column name, found the end; write columns as `name type, name type`"),
+        ("id", 2, "expected a type, found the end; write columns as `name type, name type`"),
+        ("id lng", 3, "`lng` is not a type; did you mean `long`?"),
+        (
+            "id quux",
+            3,
+            "`quux` is not a type; types are string, int, bigint, smallint, tinyint, float, double, decimal, boolean, "
+            "date, timestamp, timestamp_ntz, binary",
+        ),
+        ("id int,", 7, "expected a column name, found the end; write columns as `name type, name type`"),
+        ("id int name string", 7, "expected `,`, found `name`; write columns as `name type, name type`"),
+        ("id int, ID string", 8, "column `ID` stands twice; remove one of the two"),
+        ("p decimal(40,2)", 2, "decimal(40,2) does not exist; precision is 1 to 38 and scale at most the precision"),
+        ("p decimal(2,4)", 2, "decimal(2,4) does not exist; precision is 1 to 38 and scale at most the precision"),
+        ("p decimal(x)", 10, "expected a number, found `x`; write it as `decimal(10,2)`"),
+        ("a array<int", 11, "expected `>`, found the end; write columns as `name type, name type`"),
+        ("m map<int>", 9, "expected `,`, found `>`; write columns as `name type, name type`"),
+        ("id int not", 10, "expected `null`, found the end; write columns as `name type, name type`"),
+        ("id int comment x", 15, "COMMENT needs a text in quotes; write it as `COMMENT 'text'`"),
+        ("'id' int", 0, "expected a column name, found `'id'`; write columns as `name type, name type`"),
+        ("id; int", 2, "expected a type, found `;`; write columns as `name type, name type`"),
+    ],
+)
+def test_a_mistake_has_its_offset(text: str, offset: int, message: str) -> None:
+    """So that the caret can stand under it."""
+    with pytest.raises(DdlError) as caught:
+        parse_columns(text)
+    assert (caught.value.offset, str(caught.value)) == (offset, message)

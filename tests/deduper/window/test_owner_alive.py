@@ -1,0 +1,56 @@
+"""A second start finds out whether the first owner is at work."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from bucket_store.log.heartbeat import HeartBeat
+from deduper.errors import OwnerAliveError
+from deduper.window import owner_alive, recovery
+from deduper.window.owner_alive import own_name, owner_lives
+from tests.deduper.store_samples import make_store, write_config
+
+
+@pytest.mark.parametrize("name", ["elsewhere:1", own_name()], ids=["another machine", "this machine"])
+def test_a_heart_that_beats_is_an_owner(tmp_path: Path, name: str) -> None:
+    """On this machine or on another."""
+    with HeartBeat(tmp_path, name, interval_s=0.05):
+        assert owner_lives(tmp_path)
+    assert not owner_lives(tmp_path), "it has stopped"
+
+
+def test_a_heart_that_stands_still_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at for longer than an owner takes from beat to beat."""
+    monkeypatch.setattr(owner_alive, "INTERVAL_S", 0.1)
+    HeartBeat(tmp_path, "elsewhere:1").beat()
+    began = time.monotonic()
+    assert not owner_lives(tmp_path)
+    assert time.monotonic() - began >= 0.25
+
+
+def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number is known to be free."""
+    gone = subprocess.Popen(["true"])
+    gone.wait(10)
+    monkeypatch.setattr(owner_alive, "moves", lambda *_: pytest.fail("waited"))
+    HeartBeat(tmp_path, f"{own_name().rpartition(':')[0]}:{gone.pid}").beat()
+    assert not owner_lives(tmp_path)
+
+
+def test_an_owner_that_lives_is_left_alone(tmp_path: Path) -> None:
+    """Refused before anything is claimed; taken over when that is asked for."""
+    config = make_store(write_config(tmp_path), [])
+
+    def start(*, take_over: bool) -> int:
+        with recovery.owned_store(config, take_over=take_over, wall_clock_us=lambda: 1) as owned:
+            return owned.log.state.epoch
+
+    epoch = start(take_over=False)
+    with HeartBeat(config.store.path, "elsewhere:1", interval_s=0.05):
+        with pytest.raises(OwnerAliveError, match="another process owns this store and is alive"):
+            start(take_over=False)
+        assert start(take_over=True) == epoch + 1

@@ -1,0 +1,77 @@
+"""What the committed state says of the next window: which pieces are dead, to the step, and by which rule it judges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bucket_store.log.records import LogState
+from bucket_store.pieces.piece import PieceRef
+from deduper.window import policy
+from tests.bucket_store.log_samples import piece
+from tests.deduper.small_service import Process, Trial, World, machine_of
+from tests.oracle import Row, Settings
+
+PERIOD, SPAN, LATEST = 20, 10, 45
+"""The expiry point is 25, and the least bucket that lives is 2: [20, 30)."""
+
+
+def dead(directory: Path, lookup: str, refs: list[PieceRef], latest: int | None = LATEST) -> list[int]:
+    """The windows of the dead ones among some pieces."""
+    config = Trial(Settings("ordered", PERIOD, SPAN, lookup)).config(directory)
+    state = LogState(latest_point=latest, pieces={0: tuple(refs)})
+    (view,) = policy.shard_views(config, MANIFEST, state)
+    gone = policy.dead_pieces(config, state)
+    assert set(view.pieces) == set(refs) - set(gone), "the tasks are shown the others"
+    return [ref.first_window for ref in gone]
+
+
+MANIFEST = policy.Manifest(
+    store_id="5a" * 16, incarnation="i", salt=bytes(16), settings={}, snapshot_every=10, created_us=0
+)
+
+
+def test_a_piece_of_the_whole_period_is_dead_when_its_last_entry_is(tmp_path: Path) -> None:
+    """Its greatest expiry key at the expiry point: dead. One step beyond: live. Its buckets do not matter."""
+    refs = [replace(piece(window), max_expiry=22 + window, max_bucket=-9) for window in range(6)]
+    assert dead(tmp_path, "all_live", refs) == [0, 1, 2, 3]
+
+
+def test_a_piece_of_buckets_is_dead_when_its_last_bucket_is(tmp_path: Path) -> None:
+    """The bucket of the expiry point lives, the one before is dead; its expiry keys do not matter."""
+    refs = [replace(piece(window), max_expiry=0, max_bucket=window) for window in range(4)]
+    assert dead(tmp_path, "own_bucket", refs) == [0, 1]
+
+
+@pytest.mark.parametrize("lookup", ["all_live", "own_bucket"])
+def test_nothing_is_dead_before_the_clock_is_set(tmp_path: Path, lookup: str) -> None:
+    """However old."""
+    assert dead(tmp_path, lookup, [replace(piece(0), max_expiry=-(2**62), max_bucket=-(2**62))], latest=None) == []
+
+
+@pytest.mark.parametrize(("lookup", "unique"), [("all_live", 1), ("own_bucket", 2)])
+@pytest.mark.parametrize("windows", [1, 2])
+def test_a_copy_with_another_time_is_a_duplicate_where_all_that_lives_is_asked(
+    tmp_path: Path, lookup: str, unique: int, windows: int
+) -> None:
+    """A producer's retry, in the same window or later: its expiry key lies in another bucket than the first copy's."""
+    world = World(tmp_path, Trial(Settings("ordered", PERIOD, SPAN, lookup)))
+    copies = [Row(("a",), 5), Row(("a",), 15)]
+    with machine_of(world):
+        process = Process(world)
+        for rows in [copies] if windows == 1 else [copies[:1], copies[1:]]:
+            process.offer(world.put([rows]))
+    assert process.log.state.totals["unique"] == unique
+
+
+@pytest.mark.parametrize("seen", [5, 6])
+def test_a_key_is_remembered_for_a_period_and_not_a_step_longer(tmp_path: Path, seen: int) -> None:
+    """The latest point is 25, the period 20: a copy seen first at 5 is forgotten, one seen at 6 is not."""
+    world = World(tmp_path, Trial(Settings("ordered", PERIOD, SPAN, "all_live")))
+    with machine_of(world):
+        process = Process(world)
+        for rows in ([Row(("a",), seen)], [Row(("b",), 25)], [Row(("a",), 25)]):
+            process.offer(world.put([rows]))
+    assert process.log.state.totals["unique"] == (3 if seen == 5 else 2)

@@ -1,0 +1,498 @@
+"""One window from its batch to its mark, judged as a test says: the record, the order, what follows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bucket_store.errors import FencedError
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.marks import Published, read_intents, read_published
+from bucket_store.log.profile import read_profiles
+from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogState, OutputFile
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import PieceRef
+from bucket_store.pieces.store import append_piece
+from bucket_store.tables.matches import TableLayout
+from deduper.config.model import Config
+from deduper.errors import UsageError
+from deduper.sinks import staging
+from deduper.sinks.names import TopicPlace
+from deduper.sinks.staging import Attempt, StagedFile
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks.receipts import Receipt
+from deduper.window import policy, recovery
+from deduper.window import runner as window_run
+from deduper.window.attempt import Judgement
+from deduper.window.runner import Batch, WindowRunner
+from tests.bucket_store.table_samples import entries_of, random_keys
+from tests.deduper.small_service import BEGIN_US, Trial
+from tests.oracle import Settings
+
+SECOND_US = 1_000_000
+NONE = (0, 0, 0, 0)
+ORDERED = Settings("ordered", period=20, span=10)
+
+
+def receipt(shard: int, counts: tuple[int, int, int, int] = NONE, **changes: Any) -> Receipt:
+    """Of a shard that has judged so many, and remembers nothing."""
+    nothing = Receipt(shard, counts, {}, None, None, None, (), {0: sum(counts)}, ())
+    return replace(nothing, **changes)
+
+
+class Job:
+    """A job whose windows are judged as a test says; `said` are the receipts of the next one."""
+
+    def __init__(self, directory: Path, settings: Settings = ORDERED, *, snapshot_every: int = 1000) -> None:
+        self._directory = directory
+        self.config: Config = Trial(settings, shards=2, ports=True, snapshot_every=snapshot_every).config(directory)
+        self.now_us = BEGIN_US
+        self.said: Sequence[Receipt] = (receipt(0), receipt(1))
+        self.judged: list[tuple[int, int]] = []
+        self.fixed = policy.fixed_settings(self.config)
+        CommitLog.create(self.config.store.path, self.fixed, wall_us=BEGIN_US, snapshot_every=snapshot_every)
+        (directory / "in").mkdir()
+        self.start()
+
+    def start(self) -> None:
+        """A driver."""
+        self.log = recovery.open_or_create(self.config, self.now_us)
+        self.log.claim_epoch("test", self.now_us)
+        self.pieces = open_backend(self.config.store.url)
+        recovery.recover(self.config, self.log, self.pieces)
+        self.runner = WindowRunner(
+            self.config, self.log, self.pieces, self, lambda: self.now_us, in_background=lambda action: action()
+        )
+
+    def judge(self, batch: Any, state: LogState, wall_us: int) -> Judgement:
+        """As a judge does: staged files, receipts, rows."""
+        self.judged.append((state.next_window, wall_us))
+        attempt = Attempt(state.next_window, state.epoch, 0)
+        folder = staging.staging_target(self.config, attempt) / "_port=unique"
+        folder.mkdir(parents=True)
+        (folder / "part-0.parquet").write_bytes(b"rows")
+        staged = {"unique": [StagedFile("unique", folder / "part-0.parquet", 1)]}
+        receipts = {one.shard: one for one in reversed(self.said)}
+        rows = sum(sum(one.counts) for one in self.said)
+        seconds, in_tasks = {"read": 1.0, "shards": 2.0}, {"keys": 3.0}
+        return Judgement(attempt, batch, receipts, staged, None, rows, seconds, in_tasks)
+
+    def batch(self, *names: str) -> Batch:
+        """Files that are listed, and are there."""
+        paths = [self._directory / "in" / name for name in names or ("a",)]
+        for path in paths:
+            path.touch()
+        files = tuple(stat_files([ListedFile(f"{path}", 7) for path in paths]))
+        source: Any = self.config.source
+        return Batch("query", 40 + self.log.state.next_window, FileBatch(source, files))
+
+    def run(self, *said: Receipt, names: Sequence[str] = ()) -> Any:
+        """A window; gives its progress."""
+        self.said = said or (receipt(0), receipt(1))
+        return self.runner.run(self.batch(*names))[0]
+
+    def record(self) -> CommitRecord:
+        """The newest commit record."""
+        return [record.body for record in self.log.records() if isinstance(record.body, CommitRecord)][-1]
+
+    def piece(self, window: int, shard: int = 0, bucket: int = 0) -> PieceRef:
+        """A piece with a key in a bucket."""
+        layout = TableLayout(has_expiry=True, float_expiry=False, has_origin=True, one_table=False)
+        (key,) = random_keys(window * 10 + shard, 1)
+        return append_piece(
+            self.pieces,
+            entries_of({(bucket, key): (bucket * 10, 0, window)}, layout),
+            store_id=bytes.fromhex(self.log.manifest.store_id),
+            shard=shard,
+            first_window=window,
+            last_window=window,
+            epoch=self.log.state.epoch,
+            attempt=0,
+        )
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """With buckets of 10 in a period of 20."""
+    return Job(tmp_path)
+
+
+def test_a_record_holds_what_the_shards_have_said(job: Job) -> None:
+    """Counts and reasons are sums, points are maxima, buckets are there once; and by which batch, clock and rules."""
+    pieces = [job.piece(0, shard) for shard in (0, 1)]
+    job.now_us += SECOND_US
+    said = [
+        receipt(
+            0,
+            (2, 1, 3, 0),
+            reasons={"same_window": 1, "older_than_period": 3},
+            max_admitted=35,
+            max_remembered=33,
+            piece=pieces[0],
+            buckets=(3, 1),
+            rows_by_partition={0: 4, 1: 2},
+        ),
+        receipt(
+            1,
+            (1, 0, 0, 2),
+            reasons={"older_than_period": 0, "null_key": 2},
+            max_admitted=31,
+            max_remembered=34,
+            piece=pieces[1],
+            buckets=(2, 3),
+            rows_by_partition={1: 3},
+        ),
+    ]
+    progress = job.run(*said, names=("a", "b"))
+    record = job.record()
+    assert (record.window, record.epoch, record.attempt) == (0, 1, 0)
+    assert (record.query_id, record.batch_id) == ("query", 40)
+    assert record.counts == {"unique": 3, "duplicate": 1, "expired": 3, "error": 2}
+    assert record.reasons == {"same_window": 1, "older_than_period": 3, "null_key": 2}
+    assert (record.latest_point, record.timestamp) == (35, 34)
+    assert record.wall_us == record.latest_moved_us == job.now_us
+    assert record.buckets == (1, 2, 3)
+    assert record.pieces == tuple(pieces)
+    assert record.settings_hash == policy.settings_hash(job.config)
+    assert [(output.port, output.rows) for output in record.outputs] == [("unique", 1)]
+    assert record.sources is not None
+    assert record.sources.name == "000000000000-000001-000"
+    assert record.sources.is_kept
+    assert (progress.window, progress.batch_id, progress.rows) == (0, 40, 9)
+    assert (progress.unique, progress.duplicate, progress.expired, progress.error) == (3, 1, 3, 2)
+    assert progress.latest_point == 35
+    assert progress.rows_per_second == pytest.approx(9 / progress.seconds)
+
+
+def test_the_latest_point_never_goes_back_and_tells_when_it_moved(job: Job) -> None:
+    """A window whose tuples are all older leaves it, and one without tuples; and one that reaches it moves nothing."""
+    moved = []
+    for at, greatest in enumerate([30, 25, None, 30, 31]):
+        job.now_us = BEGIN_US + at * SECOND_US
+        job.run(receipt(0, max_admitted=greatest), receipt(1))
+        record = job.record()
+        moved.append((record.latest_point, (record.latest_moved_us or 0) - BEGIN_US))
+    assert moved == [(30, 0), (30, 0), (30, 0), (30, 0), (31, 4 * SECOND_US)]
+
+
+def test_an_unset_clock_stays_unset(job: Job) -> None:
+    """Until a tuple is admitted; below 0 is a point like any other."""
+    job.run()
+    assert (job.record().latest_point, job.record().latest_moved_us) == (None, None)
+    assert job.record().timestamp is None
+    job.run(receipt(0, max_admitted=-7), receipt(1, max_admitted=-9))
+    assert job.record().latest_point == -7
+
+
+def test_processing_time_is_its_own_clock(tmp_path: Path) -> None:
+    """The latest point is the wall clock of the intent, whatever was admitted."""
+    job = Job(tmp_path, Settings("processing_time", period=20, span=10))
+    job.now_us += 5
+    job.run(receipt(0, max_admitted=3), receipt(1))
+    assert job.record().latest_point == BEGIN_US + 5
+    job.now_us -= 100
+    job.run()
+    assert job.record().wall_us == BEGIN_US + 5, "no wall clock is below the last one"
+
+
+def test_a_category_list_goes_into_the_record(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what the source says of itself."""
+
+    class Categories:
+        class after:  # stands for an attribute
+            @staticmethod
+            def to_wire() -> list[str]:
+                return ["oslo"]
+
+    judge = job.judge
+    some: Any = Categories
+    monkeypatch.setattr(job, "judge", lambda *given: replace(judge(*given), categories=some))
+    monkeypatch.setattr(FileBatch, "extra", lambda self: {"seen": 1})
+    job.run()
+    assert job.record().extra == {policy.CATEGORIES: ["oslo"], "seen": 1}
+
+
+def test_the_steps_come_in_their_order(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is public before the record, and nothing marked before it is public; the staging goes last."""
+    port = job.config.sinks.unique.path
+    seen: dict[str, tuple[int, int, int, int, int]] = {}
+
+    def look(name: str) -> None:
+        if name.startswith("window."):
+            mark = read_published(port / staging.PUBLISHED)
+            assert mark is not None
+            seen[name] = (
+                len(read_intents(job.log.root)),
+                len(list((port / staging.STAGING).rglob("*.parquet"))),
+                CommitLog.open(job.log.root).state.next_window,
+                len(list(port.glob("*.parquet"))),
+                mark.window,
+            )
+
+    monkeypatch.setattr(window_run.failpoints, "hit", look)
+    job.run()
+    #                                 intents, staged, committed, public, marked
+    assert seen == {
+        "window.0.batch": (0, 0, 0, 0, -1),
+        "window.1.intent": (1, 0, 0, 0, -1),
+        "window.2.judged": (1, 1, 0, 0, -1),
+        "window.3.synced": (1, 1, 0, 0, -1),
+        "window.3.durable": (1, 1, 0, 0, -1),
+        "window.4.committed": (1, 1, 1, 0, -1),
+        "window.5.published": (1, 0, 1, 1, -1),
+        "window.6.checked": (1, 0, 1, 1, -1),
+        "window.6.half": (1, 0, 1, 1, -1),
+        "window.6.marked": (1, 0, 1, 1, 0),
+    }
+    assert list((port / staging.STAGING).iterdir()) == []
+    assert [read_published(path) for path in window_run.mark_paths(job.config, job.log)] == [
+        Published(job.log.manifest.store_id, 0)
+    ] * 5
+
+
+def test_an_intent_says_what_is_about_to_be_judged(job: Job) -> None:
+    """And by which clock; each window has one of its own."""
+    job.run(receipt(0, max_admitted=30), receipt(1))
+    job.now_us += SECOND_US
+    job.run(names=("b", "c"))
+    (intent,) = read_intents(job.log.root)
+    assert (intent.window, intent.epoch, intent.query_id, intent.batch_id) == (1, 1, "query", 41)
+    assert (intent.wall_us, intent.latest_point) == (BEGIN_US + SECOND_US, 30)
+    assert intent.settings_hash == policy.settings_hash(job.config)
+    assert len(intent.partitions) == 2
+    # Records 0 and 1 are the birth and the claim, 2 is window 0.
+    assert intent.log_position == 3
+    assert job.judged == [(0, BEGIN_US), (1, BEGIN_US + SECOND_US)]
+
+
+def test_who_was_overtaken_judges_nothing(job: Job) -> None:
+    """It is noticed before a batch is begun."""
+    CommitLog.open(job.log.root).claim_epoch("other", 1)
+    with pytest.raises(FencedError):
+        job.run()
+    assert (job.judged, read_intents(job.log.root)) == ([], [])
+
+
+def test_who_was_overtaken_after_its_record_publishes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new owner does."""
+
+    def overtake(name: str) -> None:
+        if name == "window.4.committed":
+            monkeypatch.undo()
+            CommitLog.open(job.log.root).claim_epoch("other", 1)
+
+    monkeypatch.setattr(window_run.failpoints, "hit", overtake)
+    with pytest.raises(FencedError):
+        job.run()
+    assert list(job.config.sinks.unique.path.glob("*.parquet")) == []
+
+
+def test_what_attempts_have_left_goes_with_the_window(job: Job) -> None:
+    """Of this window and epoch, whatever the attempt; nothing else."""
+    home = job.config.sinks.unique.path / staging.STAGING
+    for attempt in (Attempt(0, 1, 7), Attempt(1, 1, 0), Attempt(0, 2, 0)):
+        (home / attempt.folder).mkdir(parents=True)
+    job.run()
+    assert {path.name for path in home.iterdir()} == {Attempt(1, 1, 0).folder, Attempt(0, 2, 0).folder}
+
+
+def test_where_the_time_went_is_kept(job: Job) -> None:
+    """Of every window, phase by phase, the parts of the judging after them; for people."""
+    progress = job.run(receipt(0, (3, 0, 0, 0), table_counters={"hits": 2}), receipt(1, table_counters={"hits": 3}))
+    (profile,) = read_profiles(job.log.root)
+    assert (profile.window, profile.epoch, profile.wall_us, profile.rows) == (0, 1, BEGIN_US, 3)
+    steps = ["intent", "judge", "durable", "commit", "publish", "clean", "expire"]
+    assert list(profile.phases) == [*steps, "judge.read", "judge.shards", "task.keys"]
+    assert [profile.phases[name] for name in ("judge.read", "judge.shards", "task.keys")] == [1.0, 2.0, 3.0]
+    assert profile.phases.keys() == progress.phases.keys()
+    assert 0 < sum(profile.phases[name] for name in steps) <= profile.seconds + 1e-4
+    assert all(progress.phases[name] > 0 for name in steps)
+    assert progress.tables == {"hits": 5}
+
+
+def deletions(job: Job) -> list[DeletionRecord]:
+    """The records that let go of pieces."""
+    return [record.body for record in job.log.records() if isinstance(record.body, DeletionRecord)]
+
+
+def test_dead_pieces_leave_the_store_together(job: Job) -> None:
+    """Once there are eight a shard, since a record costs two syncs; named with the last window that they hold."""
+    for window in range(16):
+        job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(window), max_remembered=5, max_admitted=5), receipt(1))
+    job.run(receipt(0, max_admitted=29), receipt(1))
+    assert deletions(job) == [], "the expiry point is 9: bucket 0 lives"
+    job.now_us += SECOND_US
+    job.run(receipt(0, max_admitted=30), receipt(1))
+    (deletion,) = deletions(job)
+    assert len(deletion.pieces) == 16
+    assert (deletion.through_window, deletion.wall_us) == (15, job.now_us)
+    assert job.log.state.pieces == {}
+
+
+def test_fifteen_dead_pieces_of_two_shards_are_too_few(job: Job) -> None:
+    """They wait for another one."""
+    for window in range(15):
+        job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(window), max_remembered=5, max_admitted=5), receipt(1))
+    job.run(receipt(0, max_admitted=60), receipt(1))
+    assert deletions(job) == []
+    job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(16, bucket=0), max_remembered=5), receipt(1))
+    assert [len(deletion.pieces) for deletion in deletions(job)] == [16]
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead pieces leave one by one."""
+    monkeypatch.setattr(window_run, "_DELETION_BATCH", 0.5)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_bytes_of_dead_pieces_stay_for_the_grace(job: Job) -> None:
+    """Ten minutes for people who look at the store; then the log is told that they are gone."""
+    job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(0), max_admitted=5), receipt(1))
+    job.run(receipt(0, max_admitted=60), receipt(1))
+    job.start()  # a segment that may still be written to stays
+    job.now_us += policy.DELETION_GRACE_US - 1
+    job.run()
+    assert (len(job.log.state.retired), len(list(job.pieces.pieces()))) == (1, 1)
+    job.now_us += 1
+    job.run()
+    assert list(job.pieces.pieces()) == []
+    job.run()
+    assert job.log.state.retired == ()
+
+
+def test_a_clock_that_went_back_lets_no_piece_leave_in_the_past(job: Job) -> None:
+    """The records' clock never goes back; that of an intent does not either."""
+    job.now_us += 100 * SECOND_US
+    for window in range(16):
+        job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(window), max_admitted=5), receipt(1))
+    job.now_us -= 50 * SECOND_US
+    job.run(receipt(0, max_admitted=60), receipt(1))
+    assert deletions(job)[0].wall_us == BEGIN_US + 100 * SECOND_US
+    assert job.judged[-1][1] == BEGIN_US + 100 * SECOND_US
+
+
+def test_folded_records_are_deleted_when_there_is_a_snapshot_more(tmp_path: Path) -> None:
+    """Those that are past the grace; looked for once a snapshot, not once a window."""
+    job = Job(tmp_path, snapshot_every=4)
+    for _ in range(3):
+        job.run()
+    folder = job.log.root / "log"
+    for path in folder.iterdir():
+        os.utime(path, (1000, 1000))
+    (folder / ".00000000000000000077.abcdef.tmp").touch()
+    os.utime(folder / ".00000000000000000077.abcdef.tmp", (1000, 1000))
+    numbers = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+    assert numbers == [0, 1, 2, 3, 4, 5]
+    job.run()
+    assert (folder / ".00000000000000000077.abcdef.tmp").exists(), "looked for since the last snapshot"
+    for _ in range(2):
+        job.run()
+    assert sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())[0] == 4
+    assert not (folder / ".00000000000000000077.abcdef.tmp").exists()
+
+
+def output(port: str, staged: Path, final: str) -> OutputFile:
+    """One of a record."""
+    staged.parent.mkdir(parents=True, exist_ok=True)
+    staged.write_bytes(b"rows")
+    return OutputFile(port, str(staged), final, 4, 0, 1)
+
+
+class Topics:
+    """Notes what is to be published, and what was public then."""
+
+    def __init__(self, look: Callable[[], int]) -> None:
+        self.look = look
+        self.asked: list[tuple[int, int, int]] = []
+
+    def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
+        """Nothing goes anywhere."""
+        self.asked.append((window, len(outputs), self.look()))
+
+
+def test_topics_are_published_with_the_files(job: Job, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Both or an error; and never where no output is a topic's."""
+    job.run()
+    port = job.config.sinks.unique.path
+    to_topic = output("unique", tmp_path / "x", str(TopicPlace("unique", (0,), None)))
+    to_file = output("unique", tmp_path / "y", str(port / "y.parquet"))
+    topics = Topics(lambda: len(list(port.glob("y.parquet"))))
+    window_run.publish_window(job.config, job.log, 0, [to_file], topics)
+    assert topics.asked == []
+    assert (port / "y.parquet").exists()
+    to_file = output("unique", tmp_path / "z", str(port / "z.parquet"))
+    with pytest.raises(UsageError, match="window 0 was staged for topics, and no port is a topic now"):
+        window_run.publish_window(job.config, job.log, 0, [to_topic, to_file])
+    assert not (port / "z.parquet").exists()
+    window_run.publish_window(job.config, job.log, 0, [to_topic, to_file], topics)
+    assert topics.asked == [(0, 2, 1)]
+    assert (port / "z.parquet").exists()
+    assert "a reader must have taken it" not in caplog.text
+    (port / "z.parquet").unlink()
+    window_run.publish_window(job.config, job.log, 0, [to_file])
+    assert "z.parquet was published and is gone: a reader must have taken it" in caplog.text
+
+
+def test_a_published_window_is_forgotten_by_the_next_record(job: Job) -> None:
+    """The log need not name its files any longer."""
+    job.run()
+    assert list(job.log.state.outputs) == [0]
+    job.run()
+    assert list(job.log.state.outputs) == [1]
+
+
+def test_sources_that_the_store_forgets_lose_their_files(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the records say so, and not those that are still named."""
+    monkeypatch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
+    for _ in range(4):
+        job.run()
+    named = {ref.name for ref in job.log.state.sources.values()}
+    assert {path.name for path in (job.log.root / "sources").iterdir()} == named
+    assert 0 < len(named) < 4
+
+
+def test_a_start_names_its_claims(job: Job) -> None:
+    """One epoch a driver; each window belongs to the epoch that has judged it."""
+    job.run()
+    job.start()
+    job.run()
+    assert job.record().epoch == 2
+    assert [record.body.epoch for record in job.log.records() if isinstance(record.body, ClaimRecord)] == [1, 2]
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_a_merged_piece_takes_the_place_of_all_of_a_shard(
+    job: Job, monkeypatch: pytest.MonkeyPatch, is_dead: bool
+) -> None:
+    """Unless one of them has left the store meanwhile: then it stays without a name, and the next start takes it."""
+    for window in range(2):
+        job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(window)), receipt(1))
+    parts = job.log.state.pieces[0]
+    merged = replace(job.piece(7), first_window=0, last_window=1)
+    leaving = (*parts, job.piece(9)) if is_dead else parts
+    results: list[Any] = [(leaving, merged), None]
+    monkeypatch.setattr(job.runner._collation, "result", lambda: results.pop(0))
+    job.run()
+    assert job.log.state.pieces[0] == (parts if is_dead else (merged,))
+
+
+def test_a_piece_that_cannot_be_taken_back_at_a_stop_is_left(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason why the job ends is told, not this; the next start takes the piece."""
+    ref = job.piece(0)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk")
+
+    monkeypatch.setattr(job.runner._collation, "close", lambda: ref)
+    monkeypatch.setattr(job.runner._housekeeper, "delete", fail)
+    job.runner.close()
+    assert f"piece {ref.name} is left for the next start: disk" in caplog.text

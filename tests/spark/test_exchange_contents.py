@@ -1,0 +1,100 @@
+"""The records of windows of any size, read and judged in every way, hold against the files they were read from.
+
+Windows write over each other's exchange files: by tasks of one job, by the driver, by Spark's jobs, in turns.
+DIFFERENTIAL_ALL=1 takes many windows and large ones (`make differential`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from deduper.window.jobs import SparkRun
+from tests.spark.harness import PORTS, Job
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+_ALL = bool(os.environ.get("DIFFERENTIAL_ALL"))
+_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
+_WINDOWS = 18 if _ALL else 5
+_SIZES = [3, 500, 20_000, 60_000, 120_000] if _ALL else [3, 500, 5_000, 30_000]
+
+
+def table_of(number: int, rows: int, is_plain: bool) -> pa.Table:
+    """Records of a file: keys that repeat, some null, payload of many lengths, lists."""
+    ids = np.random.default_rng(1_000 * _SEED + number).integers(0, rows * 4, rows)
+    table = pa.table(
+        {
+            "k": pa.array([f"key{i}" if i % 97 else None for i in ids]),
+            "n": pa.array(ids),
+            "p": pa.array(["x" * int(i % 61) + str(i) for i in ids]),
+            "l": pa.array([[str(i)] * int(i % 3) if i % 5 else None for i in ids], pa.list_(pa.string())),
+            "x": pa.array(ids * 0.5),
+        }
+    )
+    return table if is_plain else table.set_column(4, "x", table.column("x").cast(pa.float32()))
+
+
+def test_every_record_is_that_of_its_file(new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each leaves once, with the values that its file has at its place, and by the port a plain set of keys names."""
+    rnd = random.Random(_SEED)
+    ways: Counter[str] = Counter()
+    plainly, by_spark = SparkRun._read_plain, SparkRun._read_by_spark
+
+    def counting(jobs: SparkRun, parts: Any, *args: Any, **kwargs: Any) -> Any:
+        read = plainly(jobs, parts, *args, **kwargs)
+        if parts:
+            ways["driver" if jobs._pool is None else "tasks"] += 1
+        return read
+
+    def counting_spark(jobs: SparkRun, *args: Any) -> Any:
+        ways["spark"] += 1
+        return by_spark(jobs, *args)
+
+    monkeypatch.setattr(SparkRun, "_read_plain", counting)
+    monkeypatch.setattr(SparkRun, "_read_by_spark", counting_spark)
+    source = {
+        "file_format": "parquet",
+        "schema": "k string, n bigint, p string, l array<string>, x double",
+        "max_files_per_batch": 2,
+    }
+    job = new_job(source=source, expiry={"by": "never"})
+    files: list[tuple[Path, pa.Table]] = []
+    for number in range(2 * _WINDOWS):
+        # Each way is met, whatever the seed: the first three windows are large, small and Spark's.
+        rows = [max(_SIZES)] * 2 + [3] * 2 if number < 4 else []
+        table = table_of(number, rows[number] if rows else rnd.choice(_SIZES), number != 4 and rnd.random() > 0.12)
+        files.append((job.add_table(table), table))
+    job.run()
+    expected = verdicts(files)
+    columns = {str(path): table.to_pydict() for path, table in files}
+    seen: set[tuple[str, int]] = set()
+    for port in PORTS:
+        for row in job.rows(port):
+            dedup = row.pop("_dedup")
+            place = (dedup["source"], dedup["position"])
+            assert place not in seen
+            seen.add(place)
+            assert row == {name: values[place[1]] for name, values in columns[place[0]].items()}, place
+            assert port == expected[place], place
+    assert seen == set(expected)
+    assert set(ways) == {"driver", "tasks", "spark"}, f"seed {_SEED}: {ways}"
+
+
+def verdicts(files: list[tuple[Path, pa.Table]]) -> dict[tuple[str, int], str]:
+    """The port of every record, by its place."""
+    known: set[str] = set()
+    found = {}
+    for path, table in files:
+        for position, key in enumerate(table.column("k").to_pylist()):
+            found[str(path), position] = "error" if key is None else "duplicate" if key in known else "unique"
+            known.add(key)
+    return found

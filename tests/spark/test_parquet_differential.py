@@ -1,0 +1,395 @@
+"""Every type that a Parquet file can hold against every type that a source can declare, by both readers.
+
+A cell is (type in the file, encoding, declared type). For each, one of these holds:
+
+- read without Spark: the records, keys and receipts are those of Spark's reader, bit for bit
+- read by Spark: whole numbers and decimals have the value that the file has, or make their record malformed
+- read by neither: the file leaves as `file_unreadable`, and the job goes on
+
+Where only Arrow knows a codec or an encoding (`_OURS_ALONE`), the first has nothing to be compared with.
+
+A run takes a sample of the cells; DIFFERENTIAL_SEED gives another one, DIFFERENTIAL_ALL=1 takes all
+(`make differential`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyarrow import parquet
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from deduper.core.digest_kernels import has_array_digest
+from deduper.core.digests import key_type
+from deduper.core.verdict import Admission
+from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.tasks import exchange
+from deduper.tasks.parquet import NotPlain, UnreadableFile, _int96_writer
+from deduper.window.jobs import SparkJobs
+from tests.deduper.digest_cases import SALT
+from tests.spark.harness import Job
+from tests.spark.test_parquet_records import batch_of, check_same, set_aside, task_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200 if os.environ.get("DIFFERENTIAL_ALL") else 600)]
+
+_ALL = bool(os.environ.get("DIFFERENTIAL_ALL"))
+_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
+_SAMPLE = 12
+
+_DAY = date(2020, 1, 1)
+_FILES: dict[str, pa.Array] = {
+    "int8": pa.array([-128, 127, None, 1], pa.int8()),
+    "int16": pa.array([-(2**15), 127, None, 2**15 - 1], pa.int16()),
+    "int32": pa.array([-(2**31), 1, None, 2**31 - 1], pa.int32()),
+    "int64": pa.array([-(2**63), 1, None, 2**63 - 1], pa.int64()),
+    "small int32": pa.array([-128, 127, None, -128], pa.int32()),
+    "small int64": pa.array([-128, 127, None, -128], pa.int64()),
+    "uint8": pa.array([0, 127, None, 255], pa.uint8()),
+    "uint16": pa.array([0, 127, None, 2**16 - 1], pa.uint16()),
+    "uint32": pa.array([0, 127, None, 2**32 - 1], pa.uint32()),
+    "uint64": pa.array([0, 127, None, 2**64 - 1], pa.uint64()),
+    "small uint64": pa.array([0, 127, None, 127], pa.uint64()),
+    "float16": pa.array([1.0, -2.0, None, 1.0], pa.float16()),
+    "float32": pa.array([1.5, -0.0, None, float("nan")], pa.float32()),
+    "float64": pa.array([1.5, -0.0, None, float("inf")]),
+    "bool": pa.array([True, False, None, True]),
+    "string": pa.array(["a", "", None, "ü"]),
+    "large string": pa.array(["a", "", None, "ü"], pa.large_string()),
+    "binary": pa.array([b"a", b"", None, b"\xff"]),
+    "fixed": pa.array([b"abcd", b"abce", None, b"\0\0\0\0"], pa.binary(4)),
+    "date32": pa.array([_DAY, date(1, 1, 1), None, date(9999, 12, 31)]),
+    "time32": pa.array([time(1), time(0), None, time(1)], pa.time32("ms")),
+    "time64": pa.array([time(1), time(0), None, time(1)], pa.time64("us")),
+    "time64 ns": pa.array([1, 2, None, 1], pa.time64("ns")),
+    **{
+        f"timestamp {unit}{zone and ' ' + zone}": pa.array([1, -1, None, 10**12], pa.timestamp(unit, zone or None))
+        for unit in ("ms", "us", "ns")
+        for zone in ("", "UTC", "Asia/Kathmandu")
+    },
+    "far timestamp ms": pa.array([2**62, 0, None, 1], pa.timestamp("ms", "UTC")),
+    "far timestamp us": pa.array([-(2**63), 2**63 - 1, None, 0], pa.timestamp("us", "UTC")),
+    **{
+        f"decimal({precision},{scale})": pa.array(
+            [Decimal(125).scaleb(-scale), Decimal(-(10**precision - 1)).scaleb(-scale), None, Decimal(7)],
+            pa.decimal128(precision, scale),
+        )
+        for precision, scale in ((5, 0), (9, 2), (18, 2))
+    },
+    "decimal(38,2)": pa.array([Decimal("1.25"), Decimal(-1), None, Decimal("1.25")], pa.decimal128(38, 2)),
+    "decimal256": pa.array([Decimal("1.25"), Decimal(-1), None, Decimal(0)], pa.decimal256(40, 2)),
+    "list of int64": pa.array([[1, None], [], None, [2]], pa.list_(pa.int64())),
+    "list of uint64": pa.array([[2**63, 1], [], None, [1, 1]], pa.list_(pa.uint64())),
+    "list of int32": pa.array([[2**31 - 1, 1], [], None, [1, 1]], pa.list_(pa.int32())),
+    "struct of int64": pa.array([{"x": 1}, {"x": None}, None, {"x": 1}], pa.struct({"x": pa.int64()})),
+    "struct of uint32": pa.array([{"x": 2**32 - 1}, {"x": 1}, None, {"x": 1}], pa.struct({"x": pa.uint32()})),
+    "map to int64": pa.array([[("a", 1)], [], None, [("b", None)]], pa.map_(pa.string(), pa.int64())),
+    "map to uint64": pa.array([[("a", 2**63)], [], None, [("b", 1), ("c", 1)]], pa.map_(pa.string(), pa.uint64())),
+    "null": pa.nulls(4),
+}
+_DECLARED = [
+    *("tinyint", "smallint", "int", "bigint", "float", "double", "boolean", "string", "binary", "date", "timestamp"),
+    *("timestamp_ntz", "decimal(5,0)", "decimal(9,2)", "decimal(18,2)", "decimal(20,0)", "decimal(38,2)"),
+    *("array<bigint>", "array<smallint>", "struct<x: bigint>", "struct<x: int>", "map<string,bigint>"),
+]
+_ENCODINGS: dict[str, dict[str, Any]] = {
+    "dictionary": {},
+    "plain": {"use_dictionary": False},
+    "schema kept": {"store_schema": True},
+    "decimals as integers": {"store_decimal_as_integer": True, "use_dictionary": False},
+    "dictionary of integers": {"store_decimal_as_integer": True},
+    "second pages": {"data_page_version": "2.0"},
+    "first version": {"version": "1.0"},
+    "delta": {"use_dictionary": False, "column_encoding": {"v": "DELTA_BINARY_PACKED"}},
+    "delta bytes": {"use_dictionary": False, "column_encoding": {"v": "DELTA_BYTE_ARRAY"}},
+    "delta lengths": {"use_dictionary": False, "column_encoding": {"v": "DELTA_LENGTH_BYTE_ARRAY"}},
+    "split": {"use_dictionary": False, "column_encoding": {"v": "BYTE_STREAM_SPLIT"}},
+    "run lengths": {"use_dictionary": False, "column_encoding": {"v": "RLE"}},
+    "gzip": {"compression": "gzip"},
+    "zstd": {"compression": "zstd"},
+    "lz4": {"compression": "lz4"},
+    "brotli": {"compression": "brotli"},
+    "row groups": {"row_group_size": 2, "write_page_index": True},
+}
+_OURS_ALONE = ("split", "brotli")
+
+_Cell = tuple[str, str, str]
+_ALWAYS: list[_Cell] = [
+    ("uint64", "dictionary", "bigint"),
+    ("uint64", "plain", "bigint"),
+    ("small uint64", "delta", "bigint"),
+    ("uint32", "dictionary", "int"),
+    ("uint32", "plain", "double"),
+    ("uint32", "dictionary", "date"),
+    ("uint8", "plain", "tinyint"),
+    ("int32", "dictionary", "smallint"),
+    ("decimal(9,2)", "dictionary of integers", "int"),
+    ("list of uint64", "dictionary", "array<bigint>"),
+    ("float64", "split", "double"),
+    ("string", "brotli", "string"),
+]
+"""Those that have been wrong, or ended a job."""
+
+
+def cells() -> dict[str, list[_Cell]]:
+    """The cells of this run, by declared type."""
+    every = [(found, coding, declared) for declared in _DECLARED for found in _FILES for coding in _ENCODINGS]
+    chosen = every
+    if not _ALL:
+        # Most pairs of types are refused by both readers: half of the sample are such that have something in common.
+        near = [cell for cell in every if cell[0][:3] == cell[2][:3] or all("int" in kind for kind in cell[::2])]
+        rnd = random.Random(_SEED)
+        chosen = [*_ALWAYS, *rnd.sample(every, _SAMPLE // 2), *rnd.sample(near, _SAMPLE // 2)]
+    grouped: dict[str, list[_Cell]] = {}
+    for cell in dict.fromkeys(chosen):
+        grouped.setdefault(cell[2], []).append(cell)
+    return grouped
+
+
+@dataclass
+class Outcome:
+    """What a reader made of a file: columns K and V, by Spark also the fates; or why it did not."""
+
+    left: list[tuple[Any, ...]] | None
+    why_not: str = ""
+
+    @property
+    def column(self) -> pa.Array:
+        """V, in order."""
+        assert self.left is not None
+        return pa.concat_arrays([chunk for _, records, _ in self.left for chunk in records.column("_1").chunks])
+
+    @property
+    def fates(self) -> list[int]:
+        """What became of the records, in order."""
+        assert self.left is not None
+        found = {}
+        for _, _, keys in self.left:
+            for batch in keys:
+                rows, fates = (batch.column(name).to_pylist() for name in (exchange.ROW, exchange.FATE))
+                found.update(zip(rows, fates, strict=True))
+        return [found[row] for row in sorted(found)]
+
+
+class Readers:
+    """Both readers of a job whose column V is of one type."""
+
+    def __init__(self, session: SparkSession, job: Job) -> None:
+        self._job = job
+        self._jobs = SparkJobs(session, job.config, SALT)
+        self._reading = parquet_reading(job.config, SALT)
+        self._tries = 0
+
+    def without_spark(self, batch: FileBatch) -> Outcome:
+        """The plain reader's."""
+        assert self._reading is not None
+        task = self._task()
+        try:
+            found = [self._reading.part(ordinal, file) for ordinal, file in enumerate(batch.files)]
+        except (NotPlain, UnreadableFile) as exc:
+            return Outcome(None, str(exc))
+        parts = [part for part in found if part is not None]
+        with self._jobs.open() as run:
+            receipts, _, refused = run._read_plain(parts, task, have_pool=True)
+        return Outcome(None, min(refused.values())) if refused else Outcome(set_aside(task, receipts))
+
+    def by_spark(self, batch: FileBatch) -> Outcome:
+        """Spark's, with what a window makes of its failures; fails where that would end the job."""
+        plain, self._jobs._parquet = self._jobs._parquet, None
+        try:
+            task = self._task()
+            with self._jobs.open() as run:
+                read = run.read(batch, task)
+            left = Outcome(set_aside(task, read.receipts))
+            return Outcome(None, read.batch.files[0].problem) if Admission.FILE_UNREADABLE in left.fates else left
+        finally:
+            self._jobs._parquet = plain
+
+    def close(self) -> None:
+        """No file comes any more."""
+        self._jobs.close()
+
+    def _task(self) -> Any:
+        self._tries += 1
+        return task_of(self._job, self._job.directory / f"task{self._tries}")
+
+
+@pytest.fixture
+def new_readers(session: SparkSession, new_job: Callable[..., Job]) -> Iterator[Callable[[str], tuple[Job, Readers]]]:
+    """Makes the readers of a declared type."""
+    made: list[Readers] = []
+
+    def make(declared: str) -> tuple[Job, Readers]:
+        is_key = "<" not in declared and has_array_digest(key_type(declared))
+        job = new_job(
+            source={"file_format": "parquet", "schema": f"k string, v {declared}"},
+            key=["k", "v"] if is_key else "k",
+            null_keys="allow",
+            expiry={"by": "never"},
+        )
+        made.append(Readers(session, job))
+        return job, made[-1]
+
+    yield make
+    for readers in made:
+        readers.close()
+
+
+def batch_with(job: Job, values: pa.Array, **options: Any) -> FileBatch | None:
+    """A batch of one file of these values; None when no such file can be written."""
+    path = job.directory / "in/a.parquet"
+    path.parent.mkdir(exist_ok=True)
+    table = pa.table({"k": [str(number) for number in range(len(values))], "v": values})
+    try:
+        parquet.write_table(table, path, **{"store_schema": False, **options})
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    return batch_of(job)
+
+
+def has_numbers(kind: pa.DataType) -> bool:
+    """Whether a type is of whole numbers or decimals."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def is_sound(stored: pa.Array, outcome: Outcome) -> bool:
+    """Whether numbers are those of the file where they are numbers in both, but for records that are malformed."""
+    given = outcome.column
+    if not has_numbers(stored.type) or not (has_numbers(given.type) or given.type == pa.float64()):
+        return True
+    for value, found, fate in zip(stored.to_pylist(), given.to_pylist(), outcome.fates, strict=True):
+        is_same = found == (float(value) if isinstance(found, float) else value)
+        if found is None and value is not None:
+            is_same = fate == Admission.MALFORMED and not fits(value, given.type)
+        if not is_same:
+            return False
+    return True
+
+
+def fits(value: int | Decimal, kind: pa.DataType) -> bool:
+    """Whether a type holds a number."""
+    try:
+        return bool(pa.array([value]).cast(kind)[0].as_py() == value)
+    except (pa.ArrowException, OverflowError):
+        return False
+
+
+def problem_of(found: str, coding: str, readers: Readers, batch: FileBatch) -> str | None:
+    """What is wrong with a cell."""
+    ours = readers.without_spark(batch)
+    try:
+        theirs = readers.by_spark(batch)
+    except (PySparkException, Py4JJavaError) as exc:
+        return f"ends the job: {str(exc)[:200]}"
+    if ours.left is None:
+        return None if theirs.left is None or is_sound(_FILES[found], theirs) else "other numbers"
+    if theirs.left is None:
+        return None if coding in _OURS_ALONE else f"read without Spark alone: {theirs.why_not}"
+    try:
+        check_left(ours.left, theirs.left)
+    except AssertionError as exc:
+        return f"differs: {str(exc)[:200]}"
+    return None
+
+
+def check_left(left: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
+    """Receipts, records and keys."""
+    for (receipt, records, keys), (other, other_records, other_keys) in zip(left, expected, strict=True):
+        assert receipt == other
+        check_same(records.columns, other_records.columns)
+        for batch, other_batch in zip(keys, other_keys, strict=True):
+            check_same(batch.columns, other_batch.columns)
+
+
+@pytest.mark.parametrize(("declared", "chosen"), cells().items(), ids=list(cells()))
+def test_every_type_against_every_type(
+    new_readers: Callable[[str], tuple[Job, Readers]], declared: str, chosen: list[_Cell]
+) -> None:
+    """The same by both readers, or by Spark alone and exact, or an error tuple; never the end of a job."""
+    job, readers = new_readers(declared)
+    problems, read = [], 0
+    for found, coding, _ in chosen:
+        batch = batch_with(job, _FILES[found], **_ENCODINGS[coding])
+        if batch is not None:
+            read += 1
+            problem = problem_of(found, coding, readers, batch)
+            problems += [f"{found}, {coding}: {problem}"] * (problem is not None)
+    print(f"declared {declared}: {read} cells, {len(problems)} wrong, seed {_SEED}")
+    assert problems == []
+
+
+_EPOCH_DAY = 2_440_588
+_DAY_NS = 86_400_000_000_000
+_INT96 = {
+    "ordinary": [(_EPOCH_DAY, 0), (_EPOCH_DAY + 20_000, 123_456_789), (_EPOCH_DAY - 100_000, 5)],
+    "below zero": [(_EPOCH_DAY, -1), (_EPOCH_DAY, -1_000_000), (_EPOCH_DAY - 1, -_DAY_NS)],
+    "beyond a day": [(_EPOCH_DAY, _DAY_NS + 1_000), (_EPOCH_DAY, 5 * _DAY_NS)],
+    "days of no calendar": [(0, 0), (-1, 0), (-100_000_000, 0)],
+    "last day": [(100_000_000, 0)],
+}
+
+
+def write_int96(path: Path, values: list[tuple[int, int]], metadata: dict[str, str]) -> None:
+    """A file with times of these days and nanoseconds, which no library would write."""
+    stamps = pa.array(
+        [datetime(2000, 1, 1, tzinfo=UTC) + timedelta(seconds=at) for at in range(len(values))], pa.timestamp("ns")
+    )
+    table = pa.table({"k": [str(at) for at in range(len(values))], "v": stamps})
+    options = {"compression": "none", "use_dictionary": False, "store_schema": False, "write_statistics": False}
+    with parquet.ParquetWriter(path, table.schema, use_deprecated_int96_timestamps=True, **options) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(metadata)
+    data = path.read_bytes()
+    for at, (day, nanoseconds) in enumerate(values):
+        placeholder = struct.pack("<QI", at * 1_000_000_000, _EPOCH_DAY + 10_957)
+        assert data.count(placeholder) == 1
+        data = data.replace(placeholder, struct.pack("<qi", nanoseconds, day))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("metadata", [{}, {"org.apache.spark.version": "3.5.0"}], ids=["plain", "mark of Spark's"])
+@pytest.mark.parametrize("values", _INT96.values(), ids=list(_INT96))
+def test_int96_of_others_is_read_by_spark(
+    new_readers: Callable[[str], tuple[Job, Readers]], values: list[tuple[int, int]], metadata: dict[str, str]
+) -> None:
+    """Arrow takes some of its values for other times; a mark of Spark's may have been passed on by another writer."""
+    job, readers = new_readers("timestamp")
+    path = job.directory / "in/a.parquet"
+    path.parent.mkdir()
+    write_int96(path, values, metadata)
+    batch = batch_of(job)
+    assert "INT96" in readers.without_spark(batch).why_not
+    found = readers.by_spark(batch).column.cast(pa.int64()).to_pylist()
+    # Java's division cuts nanoseconds off towards zero.
+    assert found == [(day - _EPOCH_DAY) * _DAY_NS // 1_000 + int(nanoseconds / 1_000) for day, nanoseconds in values]
+
+
+@pytest.mark.parametrize(
+    ("creator", "version", "writer"),
+    [
+        ("parquet-mr version 1.13.1 (build db4183109d5b734ec5930d870cdae161e408ddba)", b"3.5.0", (3, 5)),
+        ("parquet-mr version 1.10.1", b"3.0.3", (3, 0)),
+        ("parquet-mr version 1.16.0", b"4.10.2-preview", (4, 10)),
+        ("parquet-mr version 1.16.0", None, (0, 0)),
+        ("parquet-mr version 1.16.0", b"odd", (0, 0)),
+        ("parquet-cpp-arrow version 26.0.1", b"3.5.0", (0, 0)),
+    ],
+)
+def test_who_wrote_int96(creator: str, version: bytes | None, writer: tuple[int, int]) -> None:
+    """Spark names itself, and the library that it writes with."""
+    metadata = None if version is None else {b"org.apache.spark.version": version}
+    footer: Any = SimpleNamespace(created_by=creator, metadata=metadata)
+    assert _int96_writer(footer) == writer
