@@ -8,9 +8,8 @@ A record is placed in these steps:
     c  link(2) to its number: of all racers one gets the name; after any error the record in the slot is read back, and
        its nonce names the writer
     d  the directory is synced
-    e  the log is listed: a snapshot above the number, and no record right before it any more, mean that the number may
-       have been folded and deleted, and was free only for that reason; otherwise the records above it are read, and a
-       higher claim among them means that another owner took over
+    e  the log is listed and read on. The slot may have been free only because another owner's record in it was folded
+       and deleted; the newer snapshot names that owner's claim, by its nonce: an epoch has one owner
 
 Readers start at the greatest number that is a multiple of `snapshot_every`, so records below a snapshot never
 count. Folded records are deleted in ascending order and after a grace, for readers that listed before the snapshot.
@@ -45,9 +44,6 @@ from bucket_store.log.state import fold, fold_all
 DIRECTORY = "log"
 DEFAULT_SNAPSHOT_EVERY = 1000
 DEFAULT_GRACE_US = 3_600_000_000
-
-_LISTINGS = 5
-"""Listings that deletions may overtake before a missing record counts as lost."""
 
 
 class CommitLog:
@@ -163,8 +159,9 @@ class CommitLog:
             # The old owner was faster into this slot. A claim takes the very slot it commits in, so this cannot last.
             self._catch_up()
         self._settle(record.number, after)
-        if self._state.epoch != epoch:
-            raise FencedError(f"{self.root}: epoch {self._state.epoch} has taken over from epoch {epoch}")
+        # By the claim's nonce: its slot may have been free only because the claim that had it was folded and deleted.
+        if self._state.lineage[-1][1] != record.nonce:
+            raise FencedError(f"{self.root}: another claim of epoch {self._state.epoch} has taken over from this one")
         self._epoch = epoch
         return epoch
 
@@ -323,21 +320,36 @@ class CommitLog:
         return record
 
     def _catch_up(self) -> None:
-        """List the log and fold what is beyond the state: from the newest snapshot on, where there is a newer one."""
-        missing: FileNotFoundError | None = None
-        for _ in range(_LISTINGS):
-            newest = max(self._numbers(), default=0)
-            first = max(self._state.next_number, newest - newest % self._every)
+        """List the log and fold what is beyond the state: from the newest snapshot on, where there is a newer one.
+
+        What was read counts only if the log, listed again, has no snapshot above the first record read: below one, a
+        number may have been deleted since the first listing, and taken again by a writer that slept.
+        """
+        numbers = self._numbers()
+        while True:
+            newest = max(numbers, default=0)
+            first = max(self._state.next_number, self._newest_snapshot(numbers))
             if first > newest:
                 return
+            state, fault = self._state, None
             try:
-                self._state = fold_all(self._state, map(self._read, range(first, newest + 1)))
-                return
+                state = fold_all(self._state, map(self._read, range(first, newest + 1)))
             except FileNotFoundError as exc:
-                missing = exc  # Deleted since the listing, after a newer snapshot: the next listing shows that one.
-        raise CorruptionError(
-            "missing record", file=str(self._directory), offset=0, expected="every number", found=str(missing)
-        ) from missing
+                where = str(self._directory)
+                fault = CorruptionError("missing record", file=where, offset=0, expected="every number", found=str(exc))
+            except CorruptionError as exc:
+                fault = exc
+            numbers = self._numbers()
+            if self._newest_snapshot(numbers) > first:
+                continue
+            if fault is not None:
+                raise fault
+            self._state = state
+            return
+
+    def _newest_snapshot(self, numbers: list[int]) -> int:
+        newest = max(numbers, default=0)
+        return newest - newest % self._every
 
     def _own_epoch(self) -> int:
         if self._epoch is None:
@@ -413,26 +425,15 @@ class CommitLog:
             return False  # The first error is the one to report.
 
     def _settle(self, number: int, after: LogState) -> None:
-        """With record `number` in its slot, take the state `after` it, if the record is in the log and the store still
-        ours.
+        """With record `number` in its slot, take the state `after` it and all that follows, if the store is still ours.
 
         Raises:
-            FencedError: the log has gone on without it, or a higher claim stands above it.
+            FencedError: a higher claim stands above it, or the log has gone on without it.
             MaybeCommittedError: the log could not be listed or read.
         """
         try:
-            numbers = self._numbers()
-            newest = numbers[-1]
-            # Deletion ascends: while the record before is there, this number was never deleted, and the writer of a
-            # snapshot above has read its record.
-            if newest - newest % self._every > number and number - 1 not in numbers:
-                self._catch_up()
-                raise FencedError(
-                    f"{self._path(number)}: the log is beyond it (epoch {self._state.epoch}, number {newest})"
-                )
             self._state = after
-            if newest > number:
-                self._catch_up()
+            self._catch_up()
         except OSError as exc:
             raise MaybeCommittedError(f"{self._path(number)} is placed, but the log cannot be read: {exc}") from exc
         if self._epoch is not None:

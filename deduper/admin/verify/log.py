@@ -29,6 +29,7 @@ from bucket_store.log.records import (
     LogRecord,
     LogState,
     Snapshot,
+    SourcesFoldRecord,
 )
 from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition
@@ -63,13 +64,15 @@ class LogHistory:
     """What the records say that count.
 
     `records` is how many lie there, counted or not. `base` is the state from which on every record was read and
-    follows, None when there is none. `commits` are the windows since, by number.
+    follows, None when there is none. `commits` are the windows since, by number; those up to `last_ahead` were judged
+    before a wall clock far ahead came back, so their clocks are not comparable with later ones.
     """
 
     records: int = 0
     base: LogState | None = None
     commits: dict[int, KnownCommit] = field(default_factory=dict)
     last_claim: ClaimRecord | None = None
+    last_ahead: int = -1
 
 
 @dataclass
@@ -285,19 +288,20 @@ def _check_record(
     match record.body:
         case ClaimRecord() as claim:
             history.last_claim = claim
-            _follow_wall_clock(run, claim.wall_us)
+            _follow_wall_clock(run, claim.wall_us, history)
         case CommitRecord() as commit:
             _check_commit(run, commit, file, history, findings)
             _check_entries(commit, file, is_all_live, findings)
-        case DeletionRecord(wall_us=wall_us) | CompactionRecord(wall_us=wall_us):
-            _follow_wall_clock(run, wall_us)
+        case DeletionRecord(wall_us=wall_us) | CompactionRecord(wall_us=wall_us) | SourcesFoldRecord(wall_us=wall_us):
+            _follow_wall_clock(run, wall_us, history)
             _check_wall_clock(run, wall_us, file, findings)
 
 
-def _follow_wall_clock(run: _Run, wall_us: int) -> None:
+def _follow_wall_clock(run: _Run, wall_us: int, history: LogHistory) -> None:
     """After a clock that was far ahead, windows begin at the present one; see `log.state`."""
     if is_far_ahead(run.last_wall_us, wall_us):
         run.last_commit_us, run.last_wall_us = None, wall_us
+        history.last_ahead = max(history.commits, default=-1)
     run.last_wall_us = max(run.last_wall_us, wall_us)
 
 

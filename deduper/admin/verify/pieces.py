@@ -146,8 +146,8 @@ def check_overdue(store: OpenStore, state: LogState, history: LogHistory, findin
             expected=f"fewer than {policy.DELETION_BATCH * config.store.shards} of them live",
             found=f"{len(dead)}, the first {dead[0].name}",
         )
-    if state.last_wall_us < settled.record.wall_us:
-        return  # That window was judged by a clock far ahead.
+    if settled.record.window <= history.last_ahead:
+        return
     for retired in state.retired:
         if retired.wall_us + policy.DELETION_GRACE_US <= settled.record.wall_us:
             findings.wrong(

@@ -35,6 +35,12 @@ def advance(log: CommitLog, windows: int) -> None:
         log.place(commit(log.state.next_window, log.epoch or 0))
 
 
+def advance_as(owner: str, log: CommitLog, windows: int) -> None:
+    """Claim the store and commit that many windows."""
+    log.claim_epoch(owner, 6)
+    advance(log, windows)
+
+
 def fold_away(log: CommitLog) -> None:
     """Delete all that the newest snapshot stands for."""
     log.delete_folded(now_us=time.time_ns() // 1000 + 1, grace_us=0)
@@ -144,7 +150,7 @@ def test_a_claim_that_is_overtaken_before_it_returns_is_fenced(tmp_path: Path, m
             CommitLog.open(tmp_path).claim_epoch("other", 7)
 
     monkeypatch.setattr(commit_log.failpoints, "hit", overtake)
-    with pytest.raises(FencedError, match="epoch 2 has taken over from epoch 1"):
+    with pytest.raises(FencedError, match="another claim of epoch 2 has taken over"):
         log.claim_epoch("me", 6)
     assert log.epoch is None
 
@@ -206,32 +212,29 @@ def foreign_snapshot(root: Path, number: int) -> None:
         CommitLog.open(root, fs=files).claim_epoch("second", 7)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("gone", "is_fenced"),
-    [((), False), ((0,), False), ((0, 1), False), ((0, 1, 2), True), ((0, 1, 2, 3), True)],
-)
-def test_a_record_counts_while_the_one_before_it_is_there(
-    tmp_path: Path, gone: tuple[int, ...], is_fenced: bool
-) -> None:
-    """Deletion ascends. Its number is 3, and a snapshot stands above it: with 2 gone, 3 may have been freed."""
+@pytest.mark.parametrize("litter", [(), (2,)])
+def test_a_claim_in_place_of_a_deleted_claim_of_its_epoch_is_fenced(tmp_path: Path, litter: tuple[int, ...]) -> None:
+    """An epoch has one owner, also when a record of another sleeper stands in the number before."""
+    CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=4)
+    advance_as("first", CommitLog.open(tmp_path), 1)  # records 1 and 2
     files = FaultyFiles()
-    log = new_log(tmp_path, snapshot_every=4, fs=files)
-    advance(log, 1)
+    slow = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
+    old = (tmp_path / "log" / record_name(2)).read_bytes()
 
     def meanwhile(index: int, name: str, path: Path) -> None:
-        if name == "listdir":
+        if name == "write_file":
             files.fault = None
-            foreign_snapshot(tmp_path, 4)
-            for number in gone:
-                (tmp_path / "log" / record_name(number)).unlink()
+            fast = CommitLog.open(tmp_path)
+            advance_as("fast", fast, 2)  # records 3, 5 and 6, of the epoch that the slow one claims
+            fold_away(fast)
+            for number in litter:
+                (tmp_path / "log" / record_name(number)).write_bytes(old)
 
     files.fault = meanwhile  # type: ignore[assignment]
-    if is_fenced:
-        with pytest.raises(FencedError, match="the log is beyond it"):
-            log.place(commit(1))
-        assert log.state.next_number == 5, "it has read the log that is beyond it"
-    else:
-        assert log.place(commit(1)).next_window == 2
+    with pytest.raises(FencedError, match="another claim of epoch 2"):
+        slow.claim_epoch("slow", 7)
+    assert slow.epoch is None
+    assert slow.state == CommitLog.open(tmp_path).state
 
 
 def test_a_snapshot_that_another_has_placed_is_as_good_though_all_before_it_is_gone(tmp_path: Path) -> None:
@@ -253,29 +256,47 @@ def test_a_snapshot_that_another_has_placed_is_as_good_though_all_before_it_is_g
 # --- reading on
 
 
-@pytest.mark.parametrize(("times", "is_found"), [(4, True), (5, False)])
-def test_a_reader_that_is_overtaken_again_and_again_gives_up(tmp_path: Path, times: int, is_found: bool) -> None:
-    """Five listings that each name a record which is gone by then: that is no other writer's work any more."""
+def test_a_missing_record_without_a_newer_snapshot_is_damage(tmp_path: Path) -> None:
+    """Only a snapshot lets records be deleted; the listing that named the record is not asked again and again."""
     log = new_log(tmp_path)
     advance(log, 1)
     gone = tmp_path / "log" / record_name(1)
-    kept = gone.read_bytes()
-    reads: list[str] = []
 
-    def meanwhile(index: int, name: str, path: Path) -> None:
-        if name == "listdir":
-            gone.write_bytes(kept)
+    def delete(index: int, name: str, path: Path) -> None:
         if name == "read" and path == gone:
-            reads.append(name)
-            if len(reads) <= times:
-                gone.unlink()
+            gone.unlink()
 
-    files: Any = FaultyFiles(meanwhile)  # type: ignore[arg-type]
-    if is_found:
-        assert CommitLog.open(tmp_path, fs=files).state == log.state
-    else:
-        with pytest.raises(CorruptionError, match="missing record"):
-            CommitLog.open(tmp_path, fs=files)
+    files: Any = FaultyFiles(delete)  # type: ignore[arg-type]
+    with pytest.raises(CorruptionError, match="missing record"):
+        CommitLog.open(tmp_path, fs=files)
+
+
+@pytest.mark.parametrize("woken", ["commit", "claim"])
+def test_a_record_of_a_writer_that_slept_is_not_read_in_a_deleted_one_s_place(tmp_path: Path, woken: str) -> None:
+    """Between listing and reading, the log goes on past a snapshot, the number is deleted, and a sleeper takes it.
+
+    A commit of its epoch cannot follow the state, a claim could.
+    """
+    log = new_log(tmp_path, snapshot_every=4)
+    late: Any = FaultyFiles()
+    reader = CommitLog.open(tmp_path, fs=late)
+    old = encode_record(envelope(2, commit(0, 1) if woken == "commit" else ClaimRecord(2, "slept", 6), epoch=2))
+    assert CommitLog.open(tmp_path).claim_epoch("second", 7) == 2
+    taken = tmp_path / "log" / record_name(2)
+
+    def go_on(index: int, name: str, path: Path) -> None:
+        if name == "read" and path == taken:
+            late.fault = None
+            new = CommitLog.open(tmp_path)
+            new.claim_epoch("third", 8)
+            advance(new, 2)
+            fold_away(new)
+            taken.write_bytes(old)
+
+    late.fault = go_on
+    assert reader.refresh() == CommitLog.open(tmp_path).state
+    assert reader.state.epoch == 3
+    assert log.state.epoch == 1
 
 
 def test_refreshing_after_a_snapshot_neither_lists_nor_reads(tmp_path: Path) -> None:

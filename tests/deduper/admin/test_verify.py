@@ -99,6 +99,24 @@ def test_a_sleepers_record_in_a_freed_slot_counts_for_nothing(tmp_path: Path) ->
     assert verify_store(job.open()).findings == ()
 
 
+def test_a_clock_that_was_ahead_twice_makes_no_piece_overdue(tmp_path: Path) -> None:
+    """A piece left by the clock that was ahead; set back, its date is before windows that were judged ahead."""
+    job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(3)
+    leap = 2 * 86_400_000_000
+    right_us = job.log.state.last_wall_us
+    job.interval_us = leap
+    job.run_window()
+    job.interval_us = 1_000_000
+    job.run_window()
+    piece = job.log.state.pieces[0][0]
+    ahead_us = job.log.state.last_wall_us
+    job.log.place(DeletionRecord((piece,), ahead_us, 0))
+    for wall_us in (right_us, ahead_us + 1):
+        job.log.claim_epoch("a start", wall_us)
+    assert job.log.state.retired[0].wall_us == right_us
+    assert not [finding for finding in verify_store(job.open()).findings if finding.check == Check.PIECES_OVERDUE]
+
+
 def test_without_a_config_it_says_what_was_not_checked(tmp_path: Path) -> None:
     """The ports and the period stand in the config alone."""
     job = WholeJob(tmp_path, seed=5).make(3)
