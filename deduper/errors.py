@@ -115,7 +115,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
     return ExitCode.BUG
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+NO_ROOM = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
+"""Errors of writing for lack of room or of leave to write."""
 
 
 @contextmanager
@@ -128,6 +129,6 @@ def telling_where(place: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        if exc.errno not in _NO_ROOM:
+        if exc.errno not in NO_ROOM:
             raise
         raise CannotWriteError(f"{place}: {os.strerror(exc.errno)}") from exc

@@ -55,6 +55,7 @@ __all__ = [
     "Snapshot",
     "SourcesRef",
     "decode_record",
+    "demand_kind",
     "encode_record",
     "record_name",
     "record_number",
@@ -138,6 +139,18 @@ def decode_record(data: bytes, *, number: int, file: str) -> LogRecord:
             found=f"{type(exc).__name__}: {exc}",
         ) from exc
     return LogRecord(number, epoch, nonce, published, purged, Snapshot(found) if isinstance(found, LogState) else found)
+
+
+def demand_kind(record: LogRecord, snapshot_every: int, file: str) -> None:
+    """A snapshot stands at every number that is a multiple of `snapshot_every`, and at no other.
+
+    Raises:
+        CorruptionError: it does not, or another kind of record does.
+    """
+    due = record.number % snapshot_every == 0
+    if isinstance(record.body, Snapshot) != due:
+        expected = "a snapshot" if due else "no snapshot"
+        raise CorruptionError("kind", file=file, offset=0, expected=expected, found=type(record.body).__name__)
 
 
 def _is_of_2(body: Body) -> bool:

@@ -25,7 +25,7 @@ from typing import Any
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
 from bucket_store.filesystem import LOCAL, FileSystem, discard, is_temporary, make_directories, place_new, stage
-from bucket_store.log.codec import decode_record, encode_record, record_name, record_number
+from bucket_store.log.codec import decode_record, demand_kind, encode_record, record_name, record_number
 from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
 from bucket_store.log.manifest import Manifest, new_manifest, place_manifest, read_manifest
 from bucket_store.log.records import (
@@ -308,15 +308,7 @@ class CommitLog:
     def _decode(self, number: int, data: bytes) -> LogRecord:
         file = str(self._path(number))
         record = decode_record(data, number=number, file=file)
-        due = number % self._every == 0
-        if isinstance(record.body, Snapshot) != due:
-            raise CorruptionError(
-                "kind",
-                file=file,
-                offset=0,
-                expected="a snapshot" if due else "no snapshot",
-                found=type(record.body).__name__,
-            )
+        demand_kind(record, self._every, file)
         return record
 
     def _catch_up(self) -> None:

@@ -24,7 +24,7 @@ from bucket_store.log.state import live_files
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.open_store import OpenStore
-from deduper.admin.orphans import LeftoverKind, Orphan, bytes_of, modified_us, orphans
+from deduper.admin.orphans import Orphan, OrphanKind, bytes_of, modified_us, orphans
 from deduper.admin.repair.plan import QUARANTINE
 from deduper.admin.stale_tables import stale_tables
 from deduper.as_json import AsJson
@@ -242,11 +242,11 @@ class _Listing:
 
 
 def _is_among_pieces(orphan: Orphan) -> bool:
-    return orphan.piece is not None or orphan.kind is LeftoverKind.SEGMENT
+    return orphan.piece is not None or orphan.kind is OrphanKind.SEGMENT
 
 
 def _is_fleeting(orphan: Orphan) -> bool:
-    return orphan.kind is LeftoverKind.TEMPORARY
+    return orphan.kind is OrphanKind.TEMPORARY
 
 
 def _remove_path(path: Path) -> None:

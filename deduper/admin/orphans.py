@@ -38,7 +38,7 @@ from deduper.as_json import AsJson
 from deduper.sinks.names import STAGING, Attempt, staging_homes
 
 
-class LeftoverKind(StrEnum):
+class OrphanKind(StrEnum):
     """See the table at the top."""
 
     PIECE = "piece"
@@ -63,7 +63,7 @@ class Orphan(AsJson):
 
     json_names = (*("kind", "path", "piece", "size_bytes", "window", "epoch", "modified_us", "is_abandoned", "why"),)
 
-    kind: LeftoverKind
+    kind: OrphanKind
     path: Path
     size_bytes: int
     why: str
@@ -128,9 +128,9 @@ def _judged(orphan: Orphan, state: LogState) -> Orphan:
 
 def _is_needed(store: OpenStore, state: LogState, orphan: Orphan) -> bool:
     """Whether a record names it after all."""
-    if orphan.kind is LeftoverKind.SOURCES:
+    if orphan.kind is OrphanKind.SOURCES:
         return orphan.path.name in {path.name for path in files_of(state)}
-    if orphan.kind is LeftoverKind.STAGING and orphan.window in state.outputs:
+    if orphan.kind is OrphanKind.STAGING and orphan.window in state.outputs:
         mark = read_published(store.root / PUBLISHED_NAME)
         is_out = mark is not None and mark.window >= orphan.window
         folders = {Path(output.staged).parts for output in state.outputs[orphan.window]}
@@ -148,7 +148,7 @@ def _pieces(store: OpenStore, state: LogState, lying: list[StoredPiece]) -> Iter
         gone = retired.get((piece.file, piece.name))
         path = store.root / piece.file
         yield Orphan(
-            LeftoverKind.PIECE if gone is None else LeftoverKind.RETIRED_PIECE,
+            OrphanKind.PIECE if gone is None else OrphanKind.RETIRED_PIECE,
             path,
             piece.length,
             "no record names it" if gone is None else f"left the store in record {gone.at_number}",
@@ -170,7 +170,7 @@ def _segments(store: OpenStore, state: LogState, with_pieces: set[str]) -> Itera
         epoch = _SEGMENT_EPOCH.match(path.name)
         if epoch is not None:
             yield Orphan(
-                LeftoverKind.SEGMENT,
+                OrphanKind.SEGMENT,
                 path,
                 bytes_of(path),
                 "no piece in it is live",
@@ -181,7 +181,7 @@ def _segments(store: OpenStore, state: LogState, with_pieces: set[str]) -> Itera
     for path in sorted((store.root / "pieces").glob("*/*.rocksdb/*.ingest")):
         epoch = _SEGMENT_EPOCH.match(path.parent.name)
         yield Orphan(
-            LeftoverKind.TEMPORARY,
+            OrphanKind.TEMPORARY,
             path,
             bytes_of(path),
             "a table that was not ingested",
@@ -196,7 +196,7 @@ def _sources(root: Path) -> Iterator[Orphan]:
         tried = sources_file.TRY.fullmatch(path.name)
         if tried is not None and not is_temporary(path.name):
             yield Orphan(
-                LeftoverKind.SOURCES,
+                OrphanKind.SOURCES,
                 path,
                 bytes_of(path),
                 "no record names it",
@@ -214,7 +214,7 @@ def _staging(store: OpenStore) -> Iterator[Orphan]:
             tried = Attempt.of_folder(path.name)
             if tried is not None:
                 yield Orphan(
-                    LeftoverKind.STAGING,
+                    OrphanKind.STAGING,
                     path,
                     bytes_of(path),
                     "what it holds was published, or is of an attempt that no record names",
@@ -231,7 +231,7 @@ def _intents(root: Path) -> Iterator[Orphan]:
     for path in _entries(root / INTENTS_DIRECTORY):
         if path.name.isascii() and path.name.isdigit() and int(path.name) < newest:
             yield Orphan(
-                LeftoverKind.INTENT,
+                OrphanKind.INTENT,
                 path,
                 bytes_of(path),
                 f"epoch {newest} has an intent of its own",
@@ -254,7 +254,7 @@ def _temporary(store: OpenStore) -> Iterator[Orphan]:
                 mark = _TEMPORARY_MARK.fullmatch(path.name)
                 epoch = tried["epoch"] if tried is not None else mark[1] if mark is not None else None
                 yield Orphan(
-                    LeftoverKind.TEMPORARY,
+                    OrphanKind.TEMPORARY,
                     path,
                     bytes_of(path),
                     "its writing was cut short",
@@ -277,7 +277,7 @@ def _checkpoints(store: OpenStore) -> Iterator[Orphan]:
         is_earlier = path.parent == root and path.name.isdecimal() and int(path.name) < newest
         if is_aside or is_earlier:
             yield Orphan(
-                LeftoverKind.CHECKPOINT,
+                OrphanKind.CHECKPOINT,
                 path,
                 bytes_of(path),
                 "a start could not trust it" if is_aside else f"epoch {newest} has a checkpoint of its own",

@@ -34,8 +34,7 @@ from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.model import Config
 from deduper.core.digests import Plain, plain_value
 from deduper.errors import IntegrityError
-from deduper.expiry_key import ExpiryKeyScale
-from deduper.tasks.dedup_column import DEDUP
+from deduper.tasks.dedup_column import DEDUP, expiry_ddl
 from deduper.units import UNIT_US
 
 
@@ -97,7 +96,9 @@ class RowFormat:
         scale = config.expiry_key_scale
         unit = UNIT_US[config.expiry.unit] if isinstance(config.expiry, EventTimeExpiry) and config.expiry.unit else 1
         column = None if isinstance(config.expiry, CategoryExpiry) else config.expiry_column
-        return cls(column, unit, _first_type(scale), scale.is_float, config.store.first_seen)
+        return cls(
+            column, unit, parse_columns(f"e {expiry_ddl(scale)}")[0].type, scale.is_float, config.store.first_seen
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -143,17 +144,6 @@ def _errors_of(file: Path) -> Iterator[None]:
         yield
     except (KeyError, ValueError, TypeError, ArithmeticError, AttributeError, pa.ArrowException) as error:
         raise IntegrityError(f"{file}: cannot be read as an output: {type(error).__name__}: {error}") from error
-
-
-def _first_type(scale: ExpiryKeyScale) -> ColumnType:
-    """The type that `sources.read_plan` gives to the expiry key of a first copy."""
-    if scale.is_time:
-        text = "timestamp"
-    elif scale.is_float:
-        text = "double"
-    else:
-        text = f"decimal(18,{scale.scale})" if scale.scale else "bigint"
-    return parse_columns(f"e {text}")[0].type
 
 
 def _parquet_table(file: Path, columns: Sequence[Column]) -> pa.Table:

@@ -151,7 +151,7 @@ def write_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 _GONE = "the topic is gone, and what may have followed with it"
-_MADE_ANEW = "the topic was deleted and recreated; what followed in the old one is unknown"
+_RECREATED = "the topic was deleted and recreated; what followed in the old one is unknown"
 _AGED_OUT = "older than what the broker still keeps"
 _CUT_OFF = "the broker has lost what it had acknowledged"
 
@@ -171,7 +171,7 @@ def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
             ends[place] = replace(known, is_gone=True)
         elif topic_id != known.topic_id:
             if not known.is_gone:
-                losses.append(Loss(place, known.offset, known.offset, _MADE_ANEW))
+                losses.append(Loss(place, known.offset, known.offset, _RECREATED))
             # The new one may have fewer partitions, and one that is not new to us must not begin where Spark thinks.
             del ends[place]
             for other, first in held.earliest.items():
@@ -209,7 +209,7 @@ def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOf
         else:
             begin = start.get(place, first)
             if begin > last:
-                losses.append(Loss(place, begin, begin, _MADE_ANEW))
+                losses.append(Loss(place, begin, begin, _RECREATED))
                 begin = first
             elif begin < first:
                 losses.append(Loss(place, begin, first, _AGED_OUT))

@@ -20,6 +20,7 @@ from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.spark.columns import Added, Selected
 from deduper.tasks.layout import CATEGORY, EXPIRY, FATE, ORDER, RAW
+from deduper.units import UNIT_US
 
 LINE, ROW = "_line", "_row"
 REC, CHANGED = "_rec", "_changed"
@@ -31,7 +32,6 @@ _BOM = "\ufeff"
 _TO_THE_END = 2**31 - 1
 _BLANKS = " \t\r"
 """What JSON allows around a value, but the line end."""
-UNIT_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
 
 
 class Steps:

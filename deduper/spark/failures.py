@@ -17,17 +17,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
-from deduper.errors import CannotWriteError, DeduperError, IntegrityError
+from deduper.errors import NO_ROOM, CannotWriteError, DeduperError, IntegrityError
 
 # Behind the frames of a Python traceback, which are indented: the exception without its module.
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\w.*)")
 # In a traceback an exception stands with its module, whatever room that is in.
 _RAISED = re.compile(r"^(?:bucket_store|deduper)(?:\.\w+)*\.(\w+): (.*)$", re.MULTILINE)
 _NO_REASON = "Mkdirs failed"
-_FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EROFS, errno.EDQUOT))
+_FULL = tuple(os.strerror(code) for code in NO_ROOM)
 _PASSING = (
     *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
-    *(errno.ENOSPC, errno.EROFS, errno.EDQUOT),
+    *NO_ROOM,
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
 )
 _PASSING_TEXTS = (

@@ -11,14 +11,15 @@ DEDUP = "_dedup"
 
 def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool) -> str:
     """The struct as Spark reads it; with where the first copy was read, for a store that keeps that."""
-    first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {_expiry_ddl(scale)}>"
+    first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {expiry_ddl(scale)}>"
     return (
         "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"
         f"{first if first_seen else ''}>"
     )
 
 
-def _expiry_ddl(scale: ExpiryKeyScale) -> str:
+def expiry_ddl(scale: ExpiryKeyScale) -> str:
+    """What an expiry key is in `_dedup.first_seen`, as Spark has it."""
     if scale.is_time:
         return "timestamp"
     if scale.is_float:

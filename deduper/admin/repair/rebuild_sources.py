@@ -23,9 +23,8 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import IntegrityError
 from deduper.sinks.names import FinalName
-from deduper.sources.files.judged import stat
 from deduper.sources.files.listing import list_files
-from deduper.sources.files.source_file import source_digest
+from deduper.sources.files.source_file import source_digest, source_order, stat
 
 _READ_BYTES = 1 << 20
 
@@ -75,8 +74,7 @@ def _unnamed(store: OpenStore, source: FilesSource, count: int) -> dict[str, int
         found = [file for path in list_files(source) if path not in named and (file := stat(path)) is not None]
     except OSError:
         return {}
-    found.sort(key=lambda file: (file.modified_ms, file.path))
-    return {file.path: file.modified_ms for file in found[:count]}
+    return {file.path: file.modified_ms for file in sorted(found, key=source_order)[:count]}
 
 
 def _shown(store: OpenStore, config: Config, window: int) -> dict[str, int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bucket_store.errors import CorruptionError, StoreError
-from bucket_store.log.codec import decode_record, record_name, record_number
+from bucket_store.log.codec import decode_record, demand_kind, record_name, record_number
 from bucket_store.log.commit_log import DIRECTORY
 from bucket_store.log.judged_files import read_judged
 from bucket_store.log.manifest import Manifest
@@ -97,7 +97,7 @@ def check_log(root: Path, manifest: Manifest, findings: Findings) -> LogHistory:
         path = root / DIRECTORY / record_name(number)
         try:
             record = decode_record(path.read_bytes(), number=number, file=str(path))
-            _demand_kind(record, manifest.snapshot_every, str(path))
+            demand_kind(record, manifest.snapshot_every, str(path))
         except FileNotFoundError:
             continue  # folded, and deleted since the listing
         except (StoreError, OSError) as error:
@@ -227,18 +227,6 @@ def _check_gaps(counted: set[int], root: Path, findings: Findings) -> None:
                 expected=f"records {before + 1} to {after - 1}",
                 found="no file",
             )
-
-
-def _demand_kind(record: LogRecord, snapshot_every: int, file: str) -> None:
-    due = record.number % snapshot_every == 0
-    if isinstance(record.body, Snapshot) != due:
-        raise CorruptionError(
-            "kind",
-            file=file,
-            offset=0,
-            expected="a snapshot" if due else "no snapshot",
-            found=type(record.body).__name__,
-        )
 
 
 def _fold(run: _Run, root: Path, findings: Findings) -> None:

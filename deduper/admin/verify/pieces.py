@@ -240,16 +240,7 @@ def _entry_faults(where: _Where, entries: BucketEntries, source_rows: dict[int, 
             expected=f"above {_digest(entries, row - 1)}",
             found=_digest(entries, row),
         )
-    is_strange = lo % np.uint64(where.store.settings["shards"]) != np.uint64(where.ref.shard)
-    if is_strange.any():
-        row = int(is_strange.argmax())
-        yield where.finding(
-            Check.PIECES_ORDER,
-            f"{int(is_strange.sum())} digests of other shards",
-            row=row,
-            expected=f"shard {where.ref.shard}",
-            found=f"{_digest(entries, row)} of shard {int(lo[row]) % where.store.settings['shards']}",
-        )
+    yield from _strays(where, entries, "shard", lo % np.uint64(where.store.settings["shards"]), where.ref.shard)
     yield from _bucket_faults(where, entries)
     if entries.expiry is not None:
         stated = (where.header.min_expiry, where.header.max_expiry)
@@ -284,22 +275,30 @@ def _entry_faults(where: _Where, entries: BucketEntries, source_rows: dict[int, 
             )
 
 
+def _strays(
+    where: _Where, entries: BucketEntries, kind: str, homes: np.ndarray[tuple[int], np.dtype[np.uint64]], home: int
+) -> Iterator[Finding]:
+    """Digests that belong to another shard or bucket than `home`; all of them do when it is below 0."""
+    is_stray = homes != np.uint64(home) if home >= 0 else np.ones(len(homes), np.bool_)
+    if is_stray.any():
+        row = int(is_stray.argmax())
+        yield where.finding(
+            Check.PIECES_ORDER,
+            f"{int(is_stray.sum())} digests of other {kind}s",
+            row=row,
+            expected=f"{kind} {home}",
+            found=f"{_digest(entries, row)} of {kind} {int(homes[row])}",
+        )
+
+
 def _bucket_faults(where: _Where, entries: BucketEntries) -> Iterator[Finding]:
     """Whether the entries belong into the bucket they lie in."""
     settings = where.store.settings
     by, bucket = settings["expiry.by"], entries.bucket
     if by == "never":
-        of_row = entries.digests[:, 0] % np.uint64(settings["expiry.buckets"])
-        is_strange = of_row != np.uint64(bucket) if bucket >= 0 else np.ones(len(of_row), np.bool_)
-        if is_strange.any():
-            row = int(is_strange.argmax())
-            yield where.finding(
-                Check.PIECES_ORDER,
-                f"{int(is_strange.sum())} digests of other buckets",
-                row=row,
-                expected=f"bucket {bucket}",
-                found=f"{_digest(entries, row)} of bucket {int(of_row[row])}",
-            )
+        yield from _strays(
+            where, entries, "bucket", entries.digests[:, 0] % np.uint64(settings["expiry.buckets"]), bucket
+        )
     elif by == "category":
         places = policy.category_state(where.state).next_place
         if not 0 <= bucket < places:

@@ -34,7 +34,7 @@ from bucket_store.log.profile import FILE_NAME as PROFILE_NAME
 from bucket_store.log.profile import decode_profiles
 from bucket_store.log.records import LogState
 from deduper.admin.open_store import OpenStore, named_store, open_store
-from deduper.admin.orphans import LeftoverKind, Orphan, orphans
+from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.admin.verify.findings import Check, Finding, Findings, Level, Note, confirmed
 from deduper.admin.verify.keys import check_keys, slice_edges
 from deduper.admin.verify.log import LOG_CHECKS, LogHistory, check_log, check_sources, check_totals
@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 FOR_TESTS = frozenset({Check.ROWS_EXPECTED, Check.UNSETTLED})
 """Checks that only tests request; otherwise they do not count as missing."""
-_UNSETTLED_KINDS = (LeftoverKind.PIECE, LeftoverKind.SOURCES, LeftoverKind.STAGING)
+_UNSETTLED_KINDS = (OrphanKind.PIECE, OrphanKind.SOURCES, OrphanKind.STAGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Verification(AsJson):
     @property
     def unnamed_pieces(self) -> int:
         """Pieces that no record names: of broken attempts, or of a running one."""
-        return sum(orphan.kind is LeftoverKind.PIECE for orphan in self.orphans)
+        return sum(orphan.kind is OrphanKind.PIECE for orphan in self.orphans)
 
     @property
     def checks(self) -> tuple[CheckResult, ...]:

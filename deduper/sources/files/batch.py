@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from bucket_store.log.sources_file import SourcePartition
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
-from deduper.sources.files.judged import FOLDER, KnownFiles, stat
+from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.listing import Listing
 from deduper.sources.files.plan import error_tuples, file_plan
-from deduper.sources.files.source_file import ListedFile, SourceFile, stat_files
+from deduper.sources.files.source_file import ListedFile, SourceFile, source_order, stat, stat_files
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class FileBatches:
         # An empty file has no records yet. Were it judged, the lines that its writer adds would never be read.
         self._empty = [file.path for file in found if not file.size_bytes] if self._source.is_text else []
         fresh = (file for file in found if file.size_bytes or not self._source.is_text)
-        self._pending = deque(sorted(fresh, key=_source_order))
+        self._pending = deque(sorted(fresh, key=source_order))
 
     def next_batch(self) -> FileBatch | None:
         """The oldest of the listed files, as they are now; None when none are left.
@@ -176,8 +176,7 @@ class FileBatches:
         """
         count = min(len(self._pending), self._source.max_files_per_batch)
         taken = [self._pending.popleft() for _ in range(count)]
-        now = sorted((stat(file.path) or file for file in taken), key=_source_order)
-        files = tuple(_refused(file, self._source) for file in stat_files(now))
+        files = tuple(_refused(file, self._source) for file in stat_files(taken))
         return FileBatch(self._source, files, folder=self.known.folder) if files else None
 
 
@@ -197,7 +196,3 @@ def _refused(file: SourceFile, source: FilesSource) -> SourceFile:
     else:
         return file
     return file.as_error(Admission.FILE_UNREADABLE, f"{file.path}: {problem}")
-
-
-def _source_order(file: ListedFile) -> tuple[int, str]:
-    return file.modified_ms, file.path

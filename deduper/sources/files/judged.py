@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -23,7 +22,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.judged_files import Digest, JudgedFiles, read_judged
 from bucket_store.log.sources_file import SourcePartition, read_sources
 from deduper.config.files import FilesSource
-from deduper.sources.files.source_file import ListedFile
+from deduper.sources.files.source_file import stat
 
 logger = logging.getLogger(__name__)
 
@@ -192,15 +191,6 @@ class KnownFiles:
             )
         if len(fresh) > _NAMED_IN_A_WARNING:
             logger.warning("%d more files were changed after they were judged", len(fresh) - _NAMED_IN_A_WARNING)
-
-
-def stat(path: str) -> ListedFile | None:
-    """The file as it is now; None when it is gone."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return ListedFile(path, found.st_mtime_ns // 1_000_000, found.st_size)
 
 
 def judged_of(partitions: Iterable[SourcePartition], seed: int) -> Judged:

@@ -13,8 +13,8 @@ from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
-from deduper.sources.parsing import UNIT_US
 from deduper.tasks.parquet import ExpiryKind, ParquetReading, PlainColumn, arrow_type
+from deduper.units import UNIT_US
 
 logger = logging.getLogger(__name__)
 

@@ -85,17 +85,31 @@ def source_digest(path: str, modified_ms: int) -> bytes:
 
 
 def stat_files(listed: Iterable[ListedFile]) -> list[SourceFile]:
-    """The files with their sizes as of now; one that is gone becomes an error tuple."""
+    """The files as they are now, in source order; one that is gone becomes an error tuple."""
     files = []
     for file in listed:
         try:
-            size_bytes = Path(file.path).stat().st_size
+            found = Path(file.path).stat()
         except OSError as exc:
             gone = SourceFile(file.path, file.modified_ms, 0)
             files.append(gone.as_error(Admission.FILE_MISSING, f"{file.path}: {exc.strerror or exc}"))
         else:
-            files.append(SourceFile(file.path, file.modified_ms, size_bytes))
-    return files
+            files.append(SourceFile(file.path, found.st_mtime_ns // 1_000_000, found.st_size))
+    return sorted(files, key=source_order)
+
+
+def stat(path: str) -> ListedFile | None:
+    """The file as it is now; None when it is gone."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return ListedFile(path, found.st_mtime_ns // 1_000_000, found.st_size)
+
+
+def source_order(file: ListedFile | SourceFile) -> tuple[int, str]:
+    """Sorts files as the tuples of a window come: by modification time, then by path."""
+    return file.modified_ms, file.path
 
 
 def _in_uri(character: str) -> str:

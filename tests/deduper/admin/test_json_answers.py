@@ -14,7 +14,7 @@ from deduper.admin.doctor import Diagnosis
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.inspect import BucketPart, BucketReport, KeyEntry, KeyReport
 from deduper.admin.lag import PartitionLag, SourceLag
-from deduper.admin.orphans import LeftoverKind, Orphan
+from deduper.admin.orphans import Orphan, OrphanKind
 from deduper.admin.profile import ProfileView
 from deduper.admin.repair.report import Damage, PieceRepair, RepairReport, SourcesRepair, Way
 from deduper.admin.status import StoreStatus
@@ -25,9 +25,9 @@ from deduper.diagnostics import error, note
 ANSWERS = Path(__file__).with_name("answers.json")
 PIECE = PieceRef(2, "shards/2/a.dat", "a-piece", 64, 512, 0xABC, 3, 5, 9, -1, 4, 17)
 ORPHAN = Orphan(
-    LeftoverKind.PIECE, Path("/store/a"), 7, "named by nothing", True, 3, 2, 99, StoredPiece("a", "b", 1, 2, 0, 7)
+    OrphanKind.PIECE, Path("/store/a"), 7, "named by nothing", True, 3, 2, 99, StoredPiece("a", "b", 1, 2, 0, 7)
 )
-FILE_ORPHAN = Orphan(LeftoverKind.TEMPORARY, Path("/store/.tmp-a"), 0, "half written", False)
+FILE_ORPHAN = Orphan(OrphanKind.TEMPORARY, Path("/store/.tmp-a"), 0, "half written", False)
 LAG = SourceLag((PartitionLag("t", 0, 5, 9, 4), PartitionLag("t", 1, None, None, None)))
 PROFILE = ProfileView((WindowProfile(4, 2, 0, 100, 0.51234567, {"intent": 0.1234567, "task.read": 0.25}),))
 REPORTS = {

@@ -12,7 +12,7 @@ from bucket_store.log.records import DeletionRecord
 from bucket_store.log.sources_file import write_sources
 from bucket_store.pieces.open import open_backend
 from deduper.admin.open_store import OpenStore, open_store
-from deduper.admin.orphans import LeftoverKind, Orphan, orphans
+from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.sinks.names import Attempt
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 from tests.deduper.whole_job import WholeJob
@@ -59,7 +59,7 @@ def test_without_a_config_the_ports_are_not_looked_at(config_file: Path) -> None
     """They are not known then."""
     store = open_store(str(config_file))
     (config_file.parent / "out/unique/_staging" / Attempt(5, 1, 0).folder).mkdir(parents=True)
-    assert [found.kind for found in orphans(store)] == [LeftoverKind.STAGING]
+    assert [found.kind for found in orphans(store)] == [OrphanKind.STAGING]
     assert orphans(open_store(store.url)) == ()
 
 
@@ -79,13 +79,13 @@ def test_epoch_and_window_tell_what_a_running_job_may_be_writing(
     folder.mkdir(parents=True)
     (folder / "part-0.parquet").write_bytes(b"12345")
     found = {orphan.kind: orphan for orphan in listed(config_file)}
-    assert found.keys() == {LeftoverKind.PIECE, LeftoverKind.SOURCES, LeftoverKind.STAGING}
+    assert found.keys() == {OrphanKind.PIECE, OrphanKind.SOURCES, OrphanKind.STAGING}
     assert {(orphan.window, orphan.epoch, orphan.is_abandoned) for orphan in found.values()} == {
         (window, epoch, is_abandoned)
     }
-    assert found[LeftoverKind.PIECE].piece is not None
-    assert found[LeftoverKind.PIECE].size_bytes == 100
-    assert found[LeftoverKind.STAGING].size_bytes == 5
+    assert found[OrphanKind.PIECE].piece is not None
+    assert found[OrphanKind.PIECE].size_bytes == 100
+    assert found[OrphanKind.STAGING].size_bytes == 5
     assert all(("running" in orphan.why) != is_abandoned for orphan in found.values())
 
 
@@ -96,7 +96,7 @@ def test_pieces_that_left_the_store_are_told_from_orphans(config_file: Path) -> 
     piece = log.state.pieces[0][0]
     log.place(DeletionRecord((piece,), BEGIN_US + 5, 0))
     (found,) = listed(config_file)
-    assert (found.kind, found.is_abandoned, found.modified_us) == (LeftoverKind.RETIRED_PIECE, True, BEGIN_US + 5)
+    assert (found.kind, found.is_abandoned, found.modified_us) == (OrphanKind.RETIRED_PIECE, True, BEGIN_US + 5)
     assert found.piece == piece.name
 
 
@@ -111,7 +111,7 @@ def test_a_segment_without_a_live_piece_is_listed(config_file: Path) -> None:
         path.mkdir()
         (path / "LOG").write_bytes(b"BSFRAME1 torn")
     (found,) = listed(config_file)
-    assert (found.kind, found.path, found.size_bytes) == (LeftoverKind.SEGMENT, path, 13)
+    assert (found.kind, found.path, found.size_bytes) == (OrphanKind.SEGMENT, path, 13)
     assert (found.epoch, found.is_abandoned) == (2, True)
 
 
@@ -128,7 +128,7 @@ def test_staged_files_of_a_committed_window_are_needed_until_the_mark(tmp_path: 
     assert {path for orphan in found for path in orphan.path.rglob("*.*")} == {
         Path(output.staged) for output in job.record(2)[1].outputs
     }
-    assert all(orphan.kind is LeftoverKind.STAGING and orphan.is_abandoned for orphan in found)
+    assert all(orphan.kind is OrphanKind.STAGING and orphan.is_abandoned for orphan in found)
 
 
 def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None:
@@ -144,7 +144,7 @@ def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None
     (store.root / "sources" / names[1]).write_bytes(b"half")
     found = {orphan.path.name: orphan for orphan in listed(config_file)}
     assert found.keys() == {"000001", *names, mark.name}
-    assert found["000001"].kind is LeftoverKind.INTENT
+    assert found["000001"].kind is OrphanKind.INTENT
     assert [found[name].is_abandoned for name in (names[0], names[1], mark.name)] == [False, True, True]
     assert (found[names[1]].window, found[names[1]].epoch, found[mark.name].epoch) == (2, 1, 2)
 
@@ -156,7 +156,7 @@ def test_checkpoints_that_were_set_aside_or_are_of_earlier_epochs(config_file: P
         (root.parent / name).mkdir(parents=True)
     found = [(orphan.kind, orphan.path.name, orphan.is_abandoned) for orphan in listed(config_file)]
     assert found == [
-        (LeftoverKind.CHECKPOINT, "checkpoint.set-aside-1", True),
-        (LeftoverKind.CHECKPOINT, "000001", True),
-        (LeftoverKind.CHECKPOINT, "000002.set-aside-1", True),
+        (OrphanKind.CHECKPOINT, "checkpoint.set-aside-1", True),
+        (OrphanKind.CHECKPOINT, "000001", True),
+        (OrphanKind.CHECKPOINT, "000002.set-aside-1", True),
     ]

@@ -18,7 +18,7 @@ from bucket_store.pieces.file_backend import FilePieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.open_store import open_store
-from deduper.admin.orphans import LeftoverKind
+from deduper.admin.orphans import OrphanKind
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.run import Verification, _made_twice, verify_store, verify_target
 from deduper.admin.verify.scope import ROWS_CHECKS
@@ -171,7 +171,7 @@ def test_a_window_that_lost_a_piece_to_expiry_is_sound(tmp_path: Path) -> None:
     job.log.place(DeletionRecord((piece,), job.log.state.last_wall_us, 0))
     report = verify_store(job.open(), rows=True)
     assert report.findings == ()
-    assert [orphan.kind for orphan in report.orphans] == [LeftoverKind.RETIRED_PIECE]
+    assert [orphan.kind for orphan in report.orphans] == [OrphanKind.RETIRED_PIECE]
 
 
 def test_remains_of_a_broken_attempt_are_counted_and_harmless(config_file: Path) -> None:

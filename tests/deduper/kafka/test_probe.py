@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ import pytest
 
 from deduper.kafka.described import Server
 from deduper.kafka.probe import probe, probe_all
+from tests.services.certificates import make_certificates
 
 PLAIN = {"security.protocol": "PLAINTEXT"}
 _UNSUPPORTED_VERSION = 35
@@ -45,6 +44,8 @@ def server(*answers: bytes | None, tls: ssl.SSLContext | None = None, stays: boo
                 with connection if tls is None else tls.wrap_socket(connection, server_side=True) as plain:
                     for answer in answers:
                         request = plain.recv(4096)
+                        if not request:
+                            return  # the client has hung up
                         plain.sendall(versions(request) if answer is None else answer)
                     if stays:
                         over.wait(20)
@@ -114,25 +115,20 @@ def test_an_address_without_a_server() -> None:
 
 
 @pytest.fixture(scope="module")
-def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Key and certificate in one file."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    file = tmp_path_factory.mktemp("tls") / "own.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    names = ["-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = subprocess.run([*command, *names, "-days", "10", "-keyout", "-"], capture_output=True, check=True)
-    file.write_bytes(made.stdout)
-    return file
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an authority, and of a broker's identity that it has issued."""
+    folder = tmp_path_factory.mktemp("tls")
+    make_certificates(folder)
+    return folder
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_tls_that_fails_is_told(identity: Path, version: ssl.TLSVersion) -> None:
+def test_tls_that_fails_is_told(certificates: Path, version: ssl.TLSVersion) -> None:
     """Our certificate is missing, theirs is not trusted, or one of the two does not speak it: no waiting mends it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.maximum_version = version
-    context.load_cert_chain(identity)
-    trusting = {"security.protocol": "SSL", "ssl.ca.location": str(identity)}
+    context.load_cert_chain(certificates / "broker.pem")
+    trusting = {"security.protocol": "SSL", "ssl.ca.location": str(certificates / "ca.pem")}
     with server(tls=context) as address:
         needed = probe(address, PLAIN, 5)
         distrusted = probe(address, {"security.protocol": "SSL"}, 5)

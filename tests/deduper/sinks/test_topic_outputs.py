@@ -17,7 +17,7 @@ from bucket_store.log.records import CommitRecord, OutputFile
 from bucket_store.log.sources_file import SourcePartition, write_sources
 from deduper.admin import gc
 from deduper.admin.open_store import OpenStore, open_store
-from deduper.admin.orphans import LeftoverKind, orphans
+from deduper.admin.orphans import OrphanKind, orphans
 from deduper.admin.repair import plan
 from deduper.admin.status import store_status
 from deduper.admin.verify.findings import Check
@@ -135,7 +135,7 @@ def test_what_waits_to_be_sent_is_neither_missing_nor_garbage(mixed: Mixed) -> N
     report = mixed.verified()
     assert report.findings == ()
     assert any("not yet marked" in note.text for note in report.notes)
-    assert [left for left in orphans(mixed.open()) if left.kind is LeftoverKind.STAGING] == []
+    assert [left for left in orphans(mixed.open()) if left.kind is OrphanKind.STAGING] == []
     mixed.log.claim_epoch("somebody:2", WALL_US)
     gc.collect(mixed.open(), grace_us=0, delete=True, now_us=2 * WALL_US)
     assert mixed.sent.is_file()
@@ -161,7 +161,7 @@ def test_after_the_mark_what_was_staged_goes(mixed: Mixed) -> None:
     mixed.publish()
     report = mixed.verified()
     assert report.findings == ()
-    assert {left.kind for left in report.orphans} == {LeftoverKind.STAGING}
+    assert {left.kind for left in report.orphans} == {OrphanKind.STAGING}
     mixed.log.claim_epoch("somebody:2", WALL_US)
     gc.collect(mixed.open(), grace_us=0, delete=True, now_us=2 * WALL_US)
     assert not mixed.sent.exists()
