@@ -104,5 +104,5 @@ class Calls:
                 if words is not None and words.code() in BAD_LOGIN and waited > _LOGIN_GRACE_S:
                     raise lasting_error(words, what) or KafkaDeniedError(f"{what}: {words.str()}") from exc
             else:
-                retry.forward()
+                retry.progressed()
                 return result

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from threading import Event
 from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
@@ -35,9 +36,9 @@ _LAG_ANSWER_S = 5.0
 class KafkaCluster:
     """The cluster of a job's source. For one thread."""
 
-    def __init__(self, source: KafkaSource, is_stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, source: KafkaSource, stop: Event | None = None) -> None:
         self._source = source
-        self._is_stopping = is_stopping
+        self._stop = stop
         self._group = None if source.group is None else GroupOffsets(source_options(source), source.group)
         self._admin = source_admin(source)
         self._reporter = ThrottledLog()
@@ -69,7 +70,7 @@ class KafkaCluster:
 
     def held(self, topics: Iterable[str]) -> Held:
         """What the cluster holds of these topics now; every partition of a topic that is there is answered for."""
-        retry = self._patience()
+        retry = self._deadline()
         while True:
             described = self._described(topics)
             places = [TopicPartition(topic, number) for topic, (_, numbers) in described.items() for number in numbers]
@@ -161,7 +162,7 @@ class KafkaCluster:
         return self._ask(what, lambda: _answers(ask(), _STEP_S))
 
     def _ask(self, what: str, ask: Callable[[], _T]) -> _T:
-        retry = self._patience()
+        retry = self._deadline()
         while True:
             try:
                 return ask()
@@ -173,12 +174,12 @@ class KafkaCluster:
             except TimeoutError:
                 retry.wait(what, "no answer")
 
-    def _patience(self) -> RetryDeadline:
+    def _deadline(self) -> RetryDeadline:
         return RetryDeadline(
             "source",
             self._source.deadline / 1_000_000,
             self._reporter,
-            is_stopping=self._is_stopping,
+            stop=self._stop,
             when_stopped="nothing of the batch is committed",
         )
 

@@ -31,7 +31,7 @@ class ThrottledLog:
         self._lock = threading.Lock()
         self._last: float | None = None
 
-    def say(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Log it, unless the last line is younger than ten seconds."""
         with self._lock:
             now = self._clock()
@@ -50,12 +50,12 @@ class RetryDeadline:
         deadline_s: float,
         throttled: ThrottledLog,
         *,
-        is_stopping: Callable[[], bool] = lambda: False,
+        stop: threading.Event | None = None,
         when_stopped: str = "the window is committed, and the next start publishes what is missing",
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._is_stopping = is_stopping
+        self._stop = stop or threading.Event()
         self._when_stopped = when_stopped
         self._subject = subject
         self._deadline_s = deadline_s
@@ -65,7 +65,7 @@ class RetryDeadline:
         self._since: float | None = None
         self._first_repeat: float | None = None
 
-    def forward(self) -> None:
+    def progressed(self) -> None:
         """A step succeeded: the deadline begins again."""
         self._since = None
 
@@ -103,11 +103,11 @@ class RetryDeadline:
                 f"{self._subject}: waited {waited_s:.0f} s for {what}: {reason}; nothing is lost: bring the brokers "
                 "back and start the job again"
             )
-        if waited_s >= STOPPING_S and self._is_stopping():
+        if waited_s >= STOPPING_S and self._stop.is_set():
             raise StopRequested(f"{self._subject}: stopped while waiting for {what} ({reason}): {self._when_stopped}")
         # The first second or so of a fault is not worth a line: a new leader is found within it.
         if waited_s >= 1:
-            self._reporter.say(
-                f"{self._subject}: waiting for {what} for {waited_s:.0f} s ({reason}); goes on by itself, gives up "
+            self._reporter.warn(
+                f"{self._subject}: waiting for {what} for {waited_s:.0f} s ({reason}); retrying, gives up "
                 f"after {self._deadline_s:.0f} s"
             )

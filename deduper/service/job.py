@@ -1,55 +1,48 @@
-"""The job: a source gives batches, a `WindowRunner` makes windows of them, until the source ends or a stop.
-
-The job lists files itself, at every trigger (`file_loop`). A stream of Spark's watches topics; its callback holds a
-lock while it works, so that a stop falls between two batches. A batch that comes after the stop flag was raised ends in
-an exception, never in a return: Spark would count it as done.
-"""
+"""The job: a source gives batches, a `WindowRunner` makes windows of them, until the source ends or a stop."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql import SparkSession
 
-from bucket_store import failpoints
-from bucket_store.errors import FencedError
 from bucket_store.maintenance.worker_process import MaintenanceWorker
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
-from deduper.errors import DeduperError, StopRequested
-from deduper.service.file_loop import LOOK_SECONDS, FileLoop
+from deduper.errors import DeduperError
+from deduper.service.file_loop import FileLoop
 from deduper.service.stop import Stop, restoring_handlers
+from deduper.service.stream_loop import StreamLoop
+from deduper.service.windows import Reports, Windows
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.open import check_source, open_source, session_settings
-from deduper.sources.protocol import SourceBatch, StreamedSource
-from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
+from deduper.sources.protocol import StreamedSource
 from deduper.spark.java import require_java
-from deduper.spark.session import end_session, has_ended, kill_children, require_promises, start_session
+from deduper.spark.session import (
+    JVM_ERRORS,
+    end_session,
+    has_ended,
+    kill_children,
+    require_promises,
+    start_session,
+)
 from deduper.window.attempt import WindowJudge
 from deduper.window.jobs import SparkJobs
 from deduper.window.progress import BatchProgress, RunSummary
-from deduper.window.recovery import Ownership, owned_store, reason_to_stop
-from deduper.window.runner import Batch, WindowRunner
+from deduper.window.recovery import Ownership, owned_store, recover
+from deduper.window.runner import TopicPorts, WindowRunner
 from deduper.window.table_folder import table_settings
 
 if TYPE_CHECKING:
     from deduper.service.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
-
-_POLL_SECONDS = 0.25  # PySpark takes fractions, its annotation does not
 
 
 def wall_clock_us() -> int:
@@ -82,244 +75,113 @@ def run(
     check_source(config)
     started = time.perf_counter()
     stop = Stop()
-
-    @functools.cache  # ports may ask for it before the stream does, and from its thread
-    def the_session() -> SparkSession:
-        if session is not None:
-            require_promises(session, config.spark)
-            return session
-        stop.end_at_once(kill_children)
-        return start_session(config.name, session_settings(config))
-
+    drain = once or config.trigger == "available_now"
     with (
         restoring_handlers(),
         _metrics(config, clock) as metrics,
-        owned_store(
-            config,
-            take_over=take_over,
-            wall_clock_us=clock,
-            open_topics=lambda log: open_topics(config, log, the_session, unpublished, lambda: stop.is_asked_for),
-        ) as owned,
-        _watched_source(config, metrics, owned) as look_at_source,
+        owned_store(config, take_over=take_over, wall_clock_us=clock) as owned,
+        _Engine(config, session, stop) as engine,
+        open_topics(config, owned.log, engine.session, unpublished, stop.event) as topics,
     ):
-        if metrics is not None:
-            metrics.opened(owned.log)
-        spark = the_session()
-        stop.listen()
-        try:
-            job = _Job(spark, config, owned, max_batches, on_progress, clock, stop, metrics, look_at_source)
-            job.run(drain=once or config.trigger == "available_now")
-        finally:
-            if session is None:
-                end_session(spark)
+        checkpoint = recover(config, owned, topics)
+        with _lag_requests(config, metrics, owned) as request_lag:
+            if metrics is not None:
+                metrics.opened(owned.log)
+            spark = engine.session()
+            stop.listen()
+            source = open_source(config, owned.log, checkpoint, stop.event)
+            with _opened_runner(config, owned, spark, source, topics, clock) as runner:
+                reports = Reports(on_progress, metrics, request_lag)
+                windows = Windows(owned.log, source, runner, reports, stop, max_batches)
+                loop: FileLoop | StreamLoop
+                if isinstance(source, FileBatches):
+                    loop = FileLoop(source, windows, stop, _trigger_s(config))
+                else:
+                    loop = StreamLoop(source, windows, stop, spark, config, checkpoint)
+                _follow(loop, windows, stop, spark, drain=drain)
     return RunSummary(
-        windows=job.windows,
-        **job.totals,
+        windows=reports.windows,
+        **reports.totals,
         seconds=time.perf_counter() - started,
         stopped_by=stop.reason,
     )
 
 
-# Errors of a call into a JVM that has ended.
-_OF_SPARK = (PySparkException, Py4JError, OSError)
+def _follow(loop: FileLoop | StreamLoop, windows: Windows, stop: Stop, session: SparkSession, *, drain: bool) -> None:
+    """Run the loop to its end, and raise the failure that ended it."""
+    try:
+        loop.run(drain=drain)
+        if windows.failure is not None:
+            raise windows.failure
+        if not stop.is_by_signal:
+            windows.finish()
+    except JVM_ERRORS as exc:
+        if not has_ended(session, after_signal=stop.is_by_signal):
+            raise
+        # The window's thread first finishes its work that needs no Spark.
+        windows.wait_until_idle()
+        failure = windows.failure or exc
+        if not isinstance(failure, JVM_ERRORS):
+            raise failure from exc
+        if not stop.is_by_signal:
+            reason = "Spark's JVM has ended: killed, or out of memory; nothing is lost, start the job again"
+            raise DeduperError(reason) from exc
+        # A supervisor's signal goes to all processes of a job: the JVM ends with the window half done.
+        logger.warning("the JVM was ended too; the next start judges the window that it had begun")
 
 
-class _Job:
-    """One run. A stream's callback runs on a thread of Spark's, the rest on the main thread."""
+class _Engine:
+    """The job's Spark session: started at its first use, ended with the job. A given one is left running.
 
-    def __init__(
-        self,
-        session: SparkSession,
-        config: Config,
-        owned: Ownership,
-        max_batches: int | None,
-        on_progress: Callable[[BatchProgress], None],
-        clock: Callable[[], int],
-        stop: Stop,
-        metrics: JobMetrics | None,
-        look_at_source: Callable[[], None],
-    ) -> None:
-        self._metrics = metrics
-        self._look_at_source = look_at_source
-        self._session = session
+    A start that publishes nothing by Spark claims and recovers the store without waiting for it.
+    """
+
+    def __init__(self, config: Config, given: SparkSession | None, stop: Stop) -> None:
         self._config = config
-        self._log = owned.log
-        self._checkpoint = owned.checkpoint
-        self._max_batches = max_batches
-        self._on_progress = on_progress
-        self._jobs = SparkJobs(session, config, owned.log.manifest.salt)
-        self._judge = WindowJudge(self._jobs, config, owned.log, owned.pieces, table_settings(config))
-        self._housekeeper = MaintenanceWorker(owned.pieces.url)
-        self._source = open_source(config, owned.log, owned.checkpoint, lambda: stop.is_asked_for)
-        known = self._source.known if isinstance(self._source, FileBatches) else None
-        self._runner = WindowRunner(
-            config, owned.log, owned.pieces, self._judge, clock, owned.topics, known, maintenance=self._housekeeper
-        )
+        self._given = given
         self._stop = stop
-        self._working = threading.Lock()
-        self._failure: Exception | None = None
-        self._next_look = 0.0
-        self._trigger_s = 0.0 if isinstance(config.trigger, str) else config.trigger / 1_000_000
-        self.windows = 0
-        self.totals = dict.fromkeys(("unique", "duplicate", "expired", "error"), 0)
+        self._session: SparkSession | None = None
 
-    def run(self, *, drain: bool) -> None:
-        """Run to the end."""
-        with contextlib.ExitStack() as ended:
-            for part in (self._housekeeper, self._judge, self._jobs, self._runner):
-                ended.enter_context(contextlib.closing(part))
-            self._run(drain=drain)
+    def session(self) -> SparkSession:
+        """The session. Its first use is on the main thread."""
+        if self._session is None:
+            if self._given is not None:
+                require_promises(self._given, self._config.spark)
+                self._session = self._given
+            else:
+                self._stop.end_at_once(kill_children)
+                self._session = start_session(self._config.name, session_settings(self._config))
+        return self._session
 
-    def _run(self, *, drain: bool) -> None:
-        try:
-            self._follow(drain=drain)
-            if self._failure is not None:
-                raise self._failure
-            if not self._stop.is_by_signal:
-                self._runner.finish()
-        except _OF_SPARK as exc:
-            # The text of a JVM's exception is gone with the JVM, so none is shown below.
-            if not has_ended(self._session, after_signal=self._stop.is_by_signal):
-                raise
-            with self._working:
-                # The window's thread first finishes its work that needs no Spark.
-                failure = self._failure or exc
-            if not isinstance(failure, _OF_SPARK):
-                raise failure from exc
-            if not self._stop.is_by_signal:
-                reason = "Spark's JVM has ended: killed, or out of memory; nothing is lost, start the job again"
-                raise DeduperError(reason) from exc
-            # A supervisor's signal goes to all processes of a job: the JVM ends with the window half done.
-            logger.warning("the JVM was ended too; what it had begun is judged again at the next start")
+    def __enter__(self) -> Self:
+        return self
 
-    def _follow(self, *, drain: bool) -> None:
-        if isinstance(self._source, FileBatches):
-            FileLoop(self._source, self, self._stop, self._trigger_s).run(drain=drain)
-        else:
-            self._stream(self._source, drain=drain)
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None and self._given is None:
+            end_session(self._session)
 
-    def listed(self, source: FileBatches) -> None:
-        """The loop over files has listed its source."""
-        self._runner.fold_moved()
-        if self._metrics is not None:
-            self._metrics.source_files(pending=source.pending, changed=source.changed)
 
-    def make(self, batch: SourceBatch) -> bool:
-        """The next window, of a batch of the loop over files; False when it failed."""
-        number = self._log.state.next_window
-        with self._attempted(number):
-            self._run_window(number, batch)
-        return self._failure is None
-
-    def _stream(self, source: StreamedSource, *, drain: bool) -> None:
-        """Run the stream to its end. Once a failure of its source is over, it continues from its checkpoint."""
-        while True:
-            failure = self._failure_of(source, self._writer(source, drain=drain).start())
-            if failure is None or not self._passes(source, failure):
-                return
-            logger.warning("the stream is started again where it was: %s", innermost_cause(failure))
-
-    def _failure_of(self, source: StreamedSource, query: StreamingQuery) -> Exception | None:
-        """Wait for the query's end, or end it; gives why it has failed, when that was not in a batch of ours."""
-        while True:
-            try:
-                if query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]
-                    return None
-            except StreamingQueryException as exc:
-                return None if self._failure is not None or self._stop.is_asked_for else exc
-            self.look_at_owner()
-            source.look()
-            # Between two batches only: a query that is stopped in the middle of a write may return before it ends.
-            if self._stop.is_asked_for and self._working.acquire(blocking=False):
-                self._working.release()
-                query.stop()
-                return None
-
-    def _passes(self, source: StreamedSource, failure: Exception) -> bool:
-        """Wait until what has failed may be tried again; False when a stop was asked for meanwhile."""
-        try:
-            while not source.is_over(failure):
-                if self._stop.is_asked_for:
-                    return False
-                self.look_at_owner()
-        except (DeduperError, *_OF_SPARK) as exc:
-            raise reason_to_stop(self._log, cannot_write(exc, "its checkpoint", self._checkpoint) or exc) from failure
-        return not self._stop.is_asked_for
-
-    def _writer(self, source: StreamedSource, *, drain: bool) -> DataStreamWriter:
-        writer = (
-            source.stream(self._session)
-            .writeStream.foreachBatch(functools.partial(self._on_batch, source))
-            .queryName(self._config.name)
-            .option("checkpointLocation", str(self._checkpoint))
-        )
-        if drain:
-            return writer.trigger(availableNow=True)
-        assert isinstance(self._config.trigger, int)
-        return writer.trigger(processingTime=f"{self._config.trigger // 1000} milliseconds")
-
-    def look_at_owner(self) -> None:
-        """Between two batches: an owner with nothing to do must notice too that another has taken over."""
-        if time.monotonic() < self._next_look or not self._working.acquire(blocking=False):
-            return
-        try:
-            self._next_look = time.monotonic() + LOOK_SECONDS
-            self._log.check_owner()
-        except FencedError as exc:
-            self._failure = exc
-            self._stop.ask("fenced")
-        finally:
-            self._working.release()
-
-    def _on_batch(self, source: StreamedSource, frame: DataFrame, batch_id: int) -> None:
-        """Spark's callback. An error ends the stream, with the batch not done."""
-        with self._attempted(batch_id):
-            batch = source.batch(batch_id, frame)
-            if batch is not None:
-                self._run_window(batch_id, batch)
-        if self._failure is not None:
-            raise self._failure
-
-    @contextlib.contextmanager
-    def _attempted(self, batch_id: int) -> Iterator[None]:
-        """Around the work on a batch. A failure is kept whole as `_failure`: through Spark it would return as a text.
-
-        Raises:
-            StopRequested: a stop was asked for, and nothing of the batch is committed.
-        """
-        with self._working:
-            if self._stop.is_asked_for:
-                raise StopRequested(f"batch {batch_id} came after the stop")
-            try:
-                yield
-            except StopRequested as exc:
-                logger.warning("%s", exc)
-                raise
-            except Exception as exc:  # noqa: BLE001  # raised where the run ends
-                self._failure = reason_to_stop(self._log, raised_in_worker(exc))
-                if self._metrics is not None:
-                    self._metrics.failed("window")
-
-    def _run_window(self, batch_id: int, batch: SourceBatch) -> None:
-        with contextlib.nullcontext() if self._metrics is None else self._metrics.window():
-            progress, judged = self._runner.run(Batch(self._query_id(), batch_id, batch))
-        if self._metrics is not None:
-            self._metrics.window_ended(progress)
-            self._look_at_source()
-        if not isinstance(self._source, FileBatches):
-            # The judged ends, not the requested ones: the stream continues from the commit record.
-            self._source.judged(judged)
-        self.windows += 1
-        for port in self.totals:
-            self.totals[port] += getattr(progress, port)
-        self._on_progress(progress)
-        failpoints.hit("window.7.checkpoint")
-        if self._max_batches is not None and self.windows >= self._max_batches:
-            self._stop.ask("max_batches")
-
-    def _query_id(self) -> str:
-        active = self._session.streams.active
-        return str(active[0].id) if active else ""
+@contextlib.contextmanager
+def _opened_runner(
+    config: Config,
+    owned: Ownership,
+    session: SparkSession,
+    source: FileBatches | StreamedSource,
+    topics: TopicPorts | None,
+    clock: Callable[[], int],
+) -> Iterator[WindowRunner]:
+    """The runner of the job's windows, with all that it uses; closed at the end of the `with` block."""
+    jobs = SparkJobs(session, config, owned.log.manifest.salt)
+    known = source.known if isinstance(source, FileBatches) else None
+    with (
+        contextlib.closing(MaintenanceWorker(owned.pieces.url)) as maintenance,
+        contextlib.closing(WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))) as judge,
+        contextlib.closing(jobs),
+        contextlib.closing(
+            WindowRunner(config, owned.log, owned.pieces, judge, clock, topics, known, maintenance=maintenance)
+        ) as runner,
+    ):
+        yield runner
 
 
 def _metrics(config: Config, clock: Callable[[], int]) -> contextlib.AbstractContextManager[JobMetrics | None]:
@@ -330,7 +192,11 @@ def _metrics(config: Config, clock: Callable[[], int]) -> contextlib.AbstractCon
     return serving_metrics(config, config.metrics, clock)
 
 
-def _watched_source(
+def _trigger_s(config: Config) -> float:
+    return 0.0 if isinstance(config.trigger, str) else config.trigger / 1_000_000
+
+
+def _lag_requests(
     config: Config, metrics: JobMetrics | None, owned: Ownership
 ) -> contextlib.AbstractContextManager[Callable[[], None]]:
     if metrics is None or not isinstance(config.source, KafkaSource):

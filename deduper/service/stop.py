@@ -21,17 +21,20 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """Whether the job is to stop, and why. Safe for all threads."""
+    """Whether the job is to stop, and why. Safe for all threads.
+
+    `event` is set by the first request; rooms that only wait for a stop take that.
+    """
 
     def __init__(self) -> None:
-        self._flag = threading.Event()
+        self.event = threading.Event()
         self._signals = 0
         self.reason = "drained"
 
     @property
-    def is_asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether a stop was requested."""
-        return self._flag.is_set()
+        return self.event.is_set()
 
     @property
     def is_by_signal(self) -> bool:
@@ -40,13 +43,13 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until a stop is requested; whether one is."""
-        return self._flag.wait(seconds)
+        return self.event.wait(seconds)
 
-    def ask(self, reason: str) -> None:
+    def request(self, reason: str) -> None:
         """Request a stop; the first reason counts."""
-        if not self._flag.is_set():
+        if not self.event.is_set():
             self.reason = reason
-            self._flag.set()
+            self.event.set()
 
     def end_at_once(self, clean_up: Callable[[], None]) -> None:
         """Until `listen`, a signal ends the process, after `clean_up`. In the main thread only, as `listen`."""
@@ -67,8 +70,8 @@ class Stop:
         self._signals += 1
         if self._signals > 1:
             os._exit(128 + number)
-        logger.warning("%s: finishing the window at hand, then stopping", signal.Signals(number).name)
-        self.ask("signal")
+        logger.warning("%s: finishing the current window, then stopping", signal.Signals(number).name)
+        self.request("signal")
 
 
 @contextlib.contextmanager

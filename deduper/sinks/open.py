@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from threading import Event
 from typing import TYPE_CHECKING
 
 from bucket_store.log.commit_log import CommitLog
@@ -21,7 +22,7 @@ def open_topics(
     log: CommitLog,
     session: Callable[[], SparkSession],
     unpublished: OnUnknown,
-    is_stopping: Callable[[], bool],
+    stop: Event,
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
     """The ports that are topics; None for a job without any. `unpublished`: see `deduper run --unpublished`."""
     if not config.topic_ports:
@@ -29,4 +30,4 @@ def open_topics(
     # Not everybody has Kafka's client.
     from deduper.sinks.topics import KafkaPorts
 
-    return contextlib.closing(KafkaPorts(config, log, session, unpublished, is_stopping))
+    return contextlib.closing(KafkaPorts(config, log, session, unpublished, stop))

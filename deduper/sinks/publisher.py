@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 from deduper.config.kafka_options import librdkafka_options
 from deduper.errors import IntegrityError, StopRequested
@@ -77,7 +78,7 @@ class KafkaPublisher:
         options: Mapping[str, str] | None = None,
         keep_order: bool = False,
         settings: PublisherSettings | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
+        stop: Event | None = None,
     ) -> None:
         self._pool = pool
         self._sink = TransactionalSink(
@@ -88,7 +89,7 @@ class KafkaPublisher:
             client=librdkafka_options(bootstrap_servers, options or {}),
             keep_order=keep_order,
             settings=settings or PublisherSettings(),
-            is_stopping=is_stopping,
+            stop=stop,
         )
         self._slots: dict[int, Slot] = {}
 

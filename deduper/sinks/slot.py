@@ -95,7 +95,7 @@ class Slot:
         Raises: what `KafkaPublisher.begin` promises.
         """
         subject = f"port {self.sink.port}, topic {self.sink.topic}, window {work.number}, slot {self.number}"
-        retry = RetryDeadline(subject, self.sink.settings.deadline_s, throttled, is_stopping=self.sink.is_stopping)
+        retry = RetryDeadline(subject, self.sink.settings.deadline_s, throttled, stop=self.sink.stop)
         while True:
             try:
                 with client_errors():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 
@@ -32,7 +33,7 @@ class TransactionalSink:
     client: Mapping[str, str]
     keep_order: bool
     settings: PublisherSettings
-    is_stopping: Callable[[], bool]
+    stop: Event | None
 
     def transactional_id(self, slot: int) -> str:
         """The name of a slot's producer and of its consumer group."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import xxhash
 from py4j.protocol import Py4JJavaError
@@ -61,7 +62,7 @@ class KafkaPorts:
 
     `session` gives the Spark session that writes ports with `delivery: at_least_once`, starting one if need be.
     `unpublished` is the operator's answer for windows of which the cluster has forgotten whether they were published.
-    `is_stopping` tells whether a stop was asked for, which ends the waiting for brokers that are away.
+    `stop` ends the waiting for brokers that are away.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class KafkaPorts:
         log: CommitLog,
         session: Callable[[], SparkSession],
         unpublished: OnUnknown = OnUnknown.REFUSE,
-        is_stopping: Callable[[], bool] = lambda: False,
+        stop: Event | None = None,
     ) -> None:
         assert isinstance(config.source, KafkaSource)
         self._config = config
@@ -78,7 +79,7 @@ class KafkaPorts:
         self._log = log
         self._session = session
         self._unpublished = unpublished
-        self._is_stopping = is_stopping
+        self._stop = stop
         self._reporter = ThrottledLog()
         self._publishers: dict[tuple[str, str, str], KafkaPublisher] = {}
         self._pool = ThreadPoolExecutor(_THREADS, "kafka")
@@ -165,7 +166,7 @@ class KafkaPorts:
                 options=port.sink.options,
                 keep_order=port.sink.preserve_order,
                 settings=PublisherSettings(deadline_s=self._deadline_s),
-                is_stopping=self._is_stopping,
+                stop=self._stop,
             )
         return self._publishers[name]
 
@@ -176,7 +177,7 @@ class KafkaPorts:
             # They were durable before the record, and nobody removes them before the mark, which is not synced.
             logger.warning("%s: not sent again: what was staged is gone, so a mark was there and is lost", subject)
             return
-        retry = RetryDeadline(subject, self._deadline_s, self._reporter, is_stopping=self._is_stopping)
+        retry = RetryDeadline(subject, self._deadline_s, self._reporter, stop=self._stop)
         while True:
             try:
                 self._send_by_spark(port)

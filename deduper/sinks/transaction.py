@@ -121,7 +121,7 @@ class OpenProducer:
             else:
                 left = self.producer.flush(1.0)
             if left < before:
-                retry.forward()
+                retry.progressed()
             else:
                 # In a transaction that has failed nothing is sent any more.
                 self._raise_failure()

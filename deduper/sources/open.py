@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.files import FilesSource
@@ -47,9 +47,7 @@ def check_source(config: Config) -> None:
         require(config)
 
 
-def open_source(
-    config: Config, log: CommitLog, checkpoint: Path, is_stopping: Callable[[], bool]
-) -> FileBatches | StreamedSource:
+def open_source(config: Config, log: CommitLog, checkpoint: Path, stop: Event) -> FileBatches | StreamedSource:
     """The batches of the job's source, from where the store's log says.
 
     Raises:
@@ -62,7 +60,5 @@ def open_source(
     from deduper.sources.kafka.batch import KafkaBatches
     from deduper.sources.kafka.broker_watch import BrokerWatch
 
-    cluster = KafkaCluster(config.source, is_stopping=is_stopping)
-    return KafkaBatches(
-        config.source, checkpoint, cluster, log.state, BrokerWatch(config.source, is_stopping=is_stopping)
-    )
+    cluster = KafkaCluster(config.source, stop)
+    return KafkaBatches(config.source, checkpoint, cluster, log.state, BrokerWatch(config.source, stop))

@@ -37,6 +37,8 @@ from deduper.spark_promises import (
 
 logger = logging.getLogger(__name__)
 
+JVM_ERRORS = (PySparkException, Py4JError, OSError)
+"""The errors of a call into a JVM that has ended; its exceptions have no text any more."""
 _JVM_END_S, _JVM_HOOKS_S = 1.0, 10.0
 
 _HADOOP = "spark.hadoop."
@@ -199,7 +201,7 @@ def end_session(session: SparkSession) -> None:
     """Stop a session; one whose JVM is gone has nothing left to stop, and must not hide why."""
     try:
         session.stop()
-    except (PySparkException, Py4JError, OSError):
+    except JVM_ERRORS:
         if not has_ended(session):
             raise
         logger.warning("Spark need not be stopped, its JVM is gone")

@@ -14,7 +14,6 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,27 +46,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A store whose owner this process is, recovered. `checkpoint` is the directory for Spark's, this epoch's own."""
+    """A store whose owner this process is: its log, with an epoch claimed, and its pieces."""
 
     log: CommitLog
     pieces: PieceStore
-    checkpoint: Path
-    topics: TopicPorts | None = None
-
-
-def _no_topics(_: CommitLog) -> AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def owned_store(
-    config: Config,
-    *,
-    take_over: bool,
-    wall_clock_us: Callable[[], int],
-    open_topics: Callable[[CommitLog], AbstractContextManager[TopicPorts | None]] = _no_topics,
-) -> Iterator[Ownership]:
-    """Own the store from start (steps a to f) to stop, with a heartbeat in between.
+def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], int]) -> Iterator[Ownership]:
+    """Claim the store (steps a to c) and hold it, with a heartbeat, while the `with` block runs; `recover` comes next.
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.
@@ -83,16 +70,8 @@ def owned_store(
     epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
     logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
     failpoints.hit("start.claimed")
-    with (
-        HeartBeat(log.root, owner),
-        contextlib.closing(open_backend(config.store.url)) as pieces,
-        open_topics(log) as topics,
-    ):
-        try:
-            recovered = recover(config, log, pieces, topics)
-        except Exception as exc:
-            raise reason_to_stop(log, exc) from exc
-        yield Ownership(log, pieces, recovered, topics)
+    with HeartBeat(log.root, owner), contextlib.closing(open_backend(config.store.url)) as pieces:
+        yield Ownership(log, pieces)
 
 
 def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
@@ -128,11 +107,28 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
     return log
 
 
-def recover(config: Config, log: CommitLog, pieces: PieceStore, topics: TopicPorts | None = None) -> Path:
+def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) -> Path:
     """Steps d to f. Safe to repeat, and to die in. Gives the directory of this epoch's checkpoint.
 
-    All but the checkpoint, which is Spark's, goes through the file system that `log` was opened on.
+    All but the checkpoint, which is Spark's, goes through the file system that the log was opened on.
+
+    Raises:
+        FencedError: another owner has taken the store; that alone explains whatever breaks.
+        UsageError, IntegrityError: the ports are not this store's, or newer than it.
     """
+    log = owned.log
+    try:
+        _publish_unmarked(config, log, topics)
+        failpoints.hit("start.published")
+        _discard_unnamed(config, log, owned.pieces)
+        failpoints.hit("start.discarded")
+        return _take_checkpoint(config, log)
+    except Exception as exc:
+        raise reason_to_stop(log, exc) from exc
+
+
+def _publish_unmarked(config: Config, log: CommitLog, topics: TopicPorts | None) -> None:
+    """Step d: publish committed windows without a mark, and mark every port."""
     staging.make_port_directories(config, fs=log.fs)
     make_directories(log.fs, log.root / SOURCES_DIRECTORY)
     for mark in mark_paths(config, log):
@@ -146,7 +142,10 @@ def recover(config: Config, log: CommitLog, pieces: PieceStore, topics: TopicPor
             publish_window(config, log, window, outputs, topics)
     # Also for ports without rows: no other store may take them for unused.
     mark_published(config, log, log.state.next_window - 1)
-    failpoints.hit("start.published")
+
+
+def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore) -> None:
+    """Step e: discard staged files, sources files, intents and pieces of lower epochs that no record names."""
     discarded = staging.discard_abandoned(config, log.state.epoch, fs=log.fs)
     remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch, fs=log.fs)
     newest_intent = max((intent.epoch for intent in read_intents(log.root, fs=log.fs)), default=0)
@@ -155,8 +154,6 @@ def recover(config: Config, log: CommitLog, pieces: PieceStore, topics: TopicPor
     pieces.delete(orphans, keep=live_files(log.state))
     if discarded or orphans:
         logger.warning("discarded what no record names: %d staged attempts, %d pieces", discarded, len(orphans))
-    failpoints.hit("start.discarded")
-    return _take_checkpoint(config, log)
 
 
 def _check_ports(config: Config, log: CommitLog) -> None:

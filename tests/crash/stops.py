@@ -16,7 +16,7 @@ from tests.processes import is_frozen
 
 _AT_ONCE_S = 10.0  # on a machine that has other things to do; the figures are printed
 _STARTS = 3
-_STOPPING = "finishing the window at hand, then stopping"
+_STOPPING = "finishing the current window, then stopping"
 
 
 def stop_when_asked(undisturbed: Undisturbed, directory: Path) -> None:

@@ -632,7 +632,7 @@ class Process:
         self.log.claim_epoch("small:1", present_wall_us(self.log, world.now_us))
         failpoints.hit("start.claimed")
         self.pieces = open_backend(config.store.url)
-        self._guarded(lambda: recovery.recover(config, self.log, self.pieces))
+        recovery.recover(config, recovery.Ownership(self.log, self.pieces))
         self.judge = _SmallJudge(world, self.log, self.pieces)
         self._files = None if world.trial.counts else KnownFiles(config.source, self.log)
         self.runner = WindowRunner(

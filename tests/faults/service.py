@@ -221,7 +221,7 @@ class Process:
         self.log.claim_epoch("test", max(BEGIN_US, self.log.state.last_wall_us))
         HeartBeat(root, "test", fs=self.fs).beat()
         self.pieces = open_backend(scene.config.store.url, self.fs)
-        recovery.recover(scene.config, self.log, self.pieces)
+        recovery.recover(scene.config, recovery.Ownership(self.log, self.pieces))
         self.judge = Judge(scene, self.log, self.pieces, self.fs)
         self._files = KnownFiles(scene.config.source, self.log)
         self.runner = WindowRunner(

@@ -118,7 +118,7 @@ class KafkaBatch:
         return self.batches.parsing(session).of(frame)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
-        self.batches.watch.bear(error)
+        self.batches.watch.wait_for(error)
         return self.batches.looked_at_again(self)
 
     def confirmed(self, rows: Mapping[int, int]) -> KafkaBatch:
@@ -190,11 +190,11 @@ class KafkaBatches:
     def judged(self, batch: SourceBatch) -> None:
         assert isinstance(batch, KafkaBatch)
         self._ends = batch.ends
-        self.watch.forward()
+        self.watch.progressed()
         self._cluster.commit_offsets(batch.ranges)
 
     def look(self) -> None:
-        self.watch.look()
+        self.watch.check()
 
     def is_over(self, failure: Exception) -> bool:
         try:

@@ -38,14 +38,14 @@ class BrokerWatch:
     def __init__(
         self,
         source: KafkaSource,
+        stop: threading.Event | None = None,
         *,
-        is_stopping: Callable[[], bool] = lambda: False,
         ask: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._deadline_s = source.deadline / 1_000_000
-        self._is_stopping = is_stopping
+        self._stop = stop or threading.Event()
         self._ask = ask or _asking(source)
         self._clock = clock
         self._sleep = sleep
@@ -56,7 +56,7 @@ class BrokerWatch:
         self._failing_since: float | None = None
         self._last_failure = clock()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Called from time to time while a stream runs: logs when the brokers do not answer. Never fails."""
         with self._lock:
             if self._clock() < self._next_look:
@@ -90,7 +90,7 @@ class BrokerWatch:
             self._sleep(_PAUSE_S)
             return reason is None
 
-    def bear(self, failure: Exception) -> None:
+    def wait_for(self, failure: Exception) -> None:
         """Wait until what has failed in the middle of a batch may be tried again.
 
         Raises:
@@ -98,10 +98,10 @@ class BrokerWatch:
             Exception: see `is_over`.
         """
         while not self.is_over(failure):
-            if self._is_stopping():
+            if self._stop.is_set():
                 raise StopRequested("a stop was asked for while the brokers were away") from failure
 
-    def forward(self) -> None:
+    def progressed(self) -> None:
         """A window was judged: the deadline starts anew."""
         self._failing_since = None
 
@@ -117,8 +117,8 @@ class BrokerWatch:
             reason = error_of(exc).str()
             # The first second of a fault is not worth a line.
             if waited >= 1:
-                self._reporter.say(
-                    f"source: the brokers have not answered for {waited:.0f} s ({reason}); goes on by itself, gives up "
+                self._reporter.warn(
+                    f"source: the brokers have not answered for {waited:.0f} s ({reason}); retrying, gives up "
                     f"after {self._deadline_s:.0f} s"
                 )
             return reason

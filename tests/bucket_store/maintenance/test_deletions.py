@@ -351,7 +351,7 @@ def test_a_start_goes_on_with_what_a_crash_left(config: Config) -> None:
     assert job.lying() == job.names(0, 2)
     new = Job(config, at_once, windows=0)
     new.now_us = job.now_us
-    recovery.recover(config, new.log, new.pieces)
+    recovery.recover(config, recovery.Ownership(new.log, new.pieces))
     new.expire()
     assert new.lying() == set()
     new.window(3)
@@ -368,7 +368,7 @@ def test_files_emptied_while_they_could_still_grow_go_at_the_next_start(config: 
     assert job.lying() == set()
     assert path.exists()
     new = Job(config, at_once, windows=0)
-    recovery.recover(config, new.log, new.pieces)
+    recovery.recover(config, recovery.Ownership(new.log, new.pieces))
     assert not path.exists()
 
 

@@ -35,14 +35,22 @@ def clock() -> Clock:
 
 
 def retry(clock: Clock, deadline_s: float = 60.0, *, stops_at: float = float("inf")) -> RetryDeadline:
-    """Patience by this clock; a stop is asked for at a time of it."""
+    """A deadline by this clock; a stop is requested at a time of it."""
+    stop = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.now >= stops_at:
+            stop.set()
+
+    sleep(0)
     return RetryDeadline(
         "slot 3",
         deadline_s,
         ThrottledLog(clock),
-        is_stopping=lambda: clock.now >= stops_at,
+        stop=stop,
         clock=clock,
-        sleep=clock.sleep,
+        sleep=sleep,
     )
 
 
@@ -56,9 +64,7 @@ def test_one_line_every_ten_seconds(clock: Clock, caplog: pytest.LogCaptureFixtu
         for _ in range(35):
             waiting.wait("the commit", "refused", 1.0)
     assert len(caplog.messages) == 4
-    assert caplog.messages[0] == (
-        "slot 3: waiting for the commit for 2 s (refused); goes on by itself, gives up after 60 s"
-    )
+    assert caplog.messages[0] == ("slot 3: waiting for the commit for 2 s (refused); retrying, gives up after 60 s")
 
 
 def test_the_deadline(clock: Clock) -> None:
@@ -67,7 +73,7 @@ def test_the_deadline(clock: Clock) -> None:
     for _ in range(3):
         for _ in range(59):
             waiting.wait("the commit", "refused", 1.0)
-        waiting.forward()
+        waiting.progressed()
     for _ in range(60):
         waiting.wait("the commit", "refused", 1.0)
     with pytest.raises(BrokerUnavailableError, match=r"slot 3: waited 60 s for the commit: refused"):
@@ -92,7 +98,7 @@ def test_beginning_again_is_no_step_forward(clock: Clock) -> None:
     """What always fails at the same place ends, though it goes forward in between each time."""
     waiting = retry(clock)
     for _ in range(6):
-        waiting.forward()
+        waiting.progressed()
         waiting.repeat("too bad")
         clock.sleep(LOG_EVERY_S)
     with pytest.raises(BrokerUnavailableError, match="the transaction to succeed: too bad"):

@@ -13,8 +13,8 @@ import pytest
 
 from deduper.errors import DeduperError
 from deduper.service.file_loop import FileLoop
-from deduper.service.job import _Job
 from deduper.service.stop import Stop
+from deduper.service.windows import Reports, Windows
 from deduper.sources.files.batch import FileBatches
 
 
@@ -42,35 +42,33 @@ class Listing:
         return self.files.pop(0) if self.files else None
 
 
-class Polled(_Job):
+class Polled(Windows):
     """A job without Spark and store: its windows are the names of their files."""
 
     def __init__(self, source: Listing, *, trigger_s: float = 0.0) -> None:
         self.source = source
         self.taken: list[str] = []
         self.moves_written = 0
-        self.owner_looks = 0
-        self._stop = Stop()
+        self.owner_checks = 0
+        self.stop = Stop()
         self._trigger_s = trigger_s
-        self._failure = None
-        self._working = threading.Lock()
-        self._metrics = None
-        self._log = cast(Any, SimpleNamespace(state=SimpleNamespace(next_window=0)))
-        self._runner = cast(Any, SimpleNamespace(fold_moved=self._write_move))
+        log = SimpleNamespace(state=SimpleNamespace(next_window=0), check_owner=lambda: None, root=Path("state"))
+        runner = SimpleNamespace(fold_moved=self._write_move)
+        super().__init__(*cast(Any, (log, source, runner, Reports(lambda _: None), self.stop, None)))
 
     def _write_move(self) -> None:
         self.moves_written += 1
 
-    def look_at_owner(self) -> None:
-        self.owner_looks += 1
+    def check_owner(self) -> None:
+        self.owner_checks += 1
 
-    def _run_window(self, batch_id: int, batch: Any) -> None:
+    def make(self, batch: Any, batch_id: int, query_id: str = "") -> None:
         self.taken.append(batch)
         if batch == "last":
-            self._stop.ask("max_batches")
+            self.stop.request("max_batches")
 
     def go(self, *, drain: bool) -> list[str]:
-        FileLoop(cast(FileBatches, self.source), self, self._stop, self._trigger_s).run(drain=drain)
+        FileLoop(cast(FileBatches, self.source), self, self.stop, self._trigger_s).run(drain=drain)
         return self.taken
 
 
@@ -89,52 +87,51 @@ def test_a_running_job_lists_again_when_nothing_is_left() -> None:
 
 
 def test_a_window_begins_at_each_trigger() -> None:
-    """Not sooner, and the owner is looked at meanwhile."""
+    """Not sooner, and the owner is checked meanwhile."""
     began = time.monotonic()
     job = Polled(Listing(["a", "b", "last"]), trigger_s=0.05)
     job.go(drain=False)
     assert time.monotonic() - began >= 0.1
-    assert job.owner_looks >= 2
+    assert job.owner_checks >= 2
 
 
-def test_an_idle_job_looks_at_its_owner_however_short_the_trigger() -> None:
+def test_an_idle_job_checks_its_owner_however_short_the_trigger() -> None:
     """Another may have taken the store while this one was frozen, and no file may ever come."""
     job = Polled(Listing(), trigger_s=0.001)
-    look = job.look_at_owner
+    check = job.check_owner
 
     def stop_after_some() -> None:
-        look()
-        if job.owner_looks == 20:
-            job._stop.ask("fenced")
+        check()
+        if job.owner_checks == 20:
+            job.stop.request("fenced")
 
-    job.look_at_owner = stop_after_some  # type: ignore[method-assign]
-    too_late = threading.Timer(5, job._stop.ask, ("too late",))
+    job.check_owner = stop_after_some  # type: ignore[method-assign]
+    too_late = threading.Timer(5, job.stop.request, ("too late",))
     too_late.start()
     job.go(drain=False)
     too_late.cancel()
-    assert job._stop.reason == "fenced"
+    assert job.stop.reason == "fenced"
 
 
 def test_a_stop_between_two_windows_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that comes while files are looked at: nothing of them is judged, and it is no failure."""
     source = Listing(["a", "b"])
     job = Polled(source)
-    source.between = lambda: job._stop.ask("signal") if job.taken else None
+    source.between = lambda: job.stop.request("signal") if job.taken else None
     assert job.go(drain=True) == ["a"]
-    assert job._failure is None
+    assert job.failure is None
 
 
 def test_a_failure_of_a_window_ends_it() -> None:
     """It is kept for who ends the run."""
     job = Polled(Listing(["a", "b"]))
 
-    def fails(batch_id: int, batch: Any) -> None:
+    def fails(batch: Any, batch_id: int, query_id: str = "") -> None:
         raise ValueError(batch)
 
-    job._run_window = fails  # type: ignore[method-assign]
-    job._log = cast(Any, SimpleNamespace(state=job._log.state, check_owner=lambda: None, root=Path("state")))
+    job.make = fails  # type: ignore[method-assign]
     job.go(drain=True)
-    assert isinstance(job._failure, ValueError)
+    assert isinstance(job.failure, ValueError)
     assert job.source.pending == 1
 
 

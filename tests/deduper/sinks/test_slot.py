@@ -88,7 +88,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, time_: Time) -> Cluster:
 def slot_of(**changes: Any) -> Slot:
     """The writer 2 of the port `unique`."""
     settings = PublisherSettings(deadline_s=30, transaction_timeout_s=60, offsets_retention_s=7 * DAY_S)
-    sink = TransactionalSink("clicks", "5a5a", "unique", "unique", {}, True, settings, lambda: False)
+    sink = TransactionalSink("clicks", "5a5a", "unique", "unique", {}, True, settings, None)
     return Slot(replace(sink, **changes), SLOT)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import cast
 
 import pytest
@@ -77,7 +78,7 @@ class World:
     """Brokers that are there or not, and a clock that only sleeping moves."""
 
     def __init__(self, deadline_s: float = 60.0) -> None:
-        self.now, self.away, self.asked, self.stopping = 100.0, False, 0, False
+        self.now, self.away, self.asked, self.stop = 100.0, False, 0, threading.Event()
         source = KafkaSource.model_validate(
             {
                 "format": "kafka",
@@ -87,9 +88,7 @@ class World:
                 "deadline": f"{deadline_s:.0f}s",
             }
         )
-        self.watch = BrokerWatch(
-            source, is_stopping=lambda: self.stopping, ask=self._ask, clock=lambda: self.now, sleep=self._sleep
-        )
+        self.watch = BrokerWatch(source, self.stop, ask=self._ask, clock=lambda: self.now, sleep=self._sleep)
 
     def _ask(self) -> None:
         self.asked += 1
@@ -108,13 +107,13 @@ def test_it_says_so_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     for _ in range(100):
         world.now += 0.25
-        world.watch.look()
+        world.watch.check()
     assert 5 <= world.asked <= 10
     assert caplog.messages == []
     world.away = True
     for _ in range(120):
         world.now += 0.25
-        world.watch.look()
+        world.watch.check()
     assert 3 <= len(caplog.messages) <= 4
     assert all("the brokers have not answered for" in message for message in caplog.messages)
     assert caplog.records[0].levelno == logging.WARNING
@@ -136,15 +135,15 @@ def test_the_deadline_counts_from_the_first_silence() -> None:
     world = World(deadline_s=60)
     world.away = True
     world.now += 10
-    world.watch.look()
+    world.watch.check()
     world.now += 59
     assert not world.watch.is_over(FAILURE)
     world.now += 1
     with pytest.raises(BrokerUnavailableError, match=r"source: waited 6\d s for the brokers: connection refused"):
         world.watch.is_over(FAILURE)
     world.away = False
-    world.watch.look()
-    world.watch.forward()
+    world.watch.check()
+    world.watch.progressed()
     assert world.watch.is_over(FAILURE)
 
 
@@ -173,7 +172,7 @@ def test_any_other_failure_ends_the_job() -> None:
     """As it is."""
     world = World()
     failure = SparkFailure(LASTING[0])
-    for call in (world.watch.is_over, world.watch.bear):
+    for call in (world.watch.is_over, world.watch.wait_for):
         with pytest.raises(SparkFailure) as raised:
             cast("object", call(failure))
         assert raised.value is failure
@@ -182,6 +181,7 @@ def test_any_other_failure_ends_the_job() -> None:
 def test_a_stop_ends_the_waiting() -> None:
     """Nothing of the batch is committed, and Spark must not count it as done."""
     world = World()
-    world.away = world.stopping = True
+    world.away = True
+    world.stop.set()
     with pytest.raises(StopRequested):
-        world.watch.bear(FAILURE)
+        world.watch.wait_for(FAILURE)

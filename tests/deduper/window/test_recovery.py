@@ -69,7 +69,7 @@ def owned(config: Config) -> CommitLog:
 
 def recover(config: Config, log: CommitLog) -> Path:
     """Steps d to f."""
-    return recovery.recover(config, log, open_backend(config.store.url))
+    return recovery.recover(config, recovery.Ownership(log, open_backend(config.store.url)))
 
 
 def stage(config: Config, log: CommitLog, window: int = 0) -> OutputFile:

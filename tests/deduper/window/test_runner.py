@@ -65,7 +65,7 @@ class Job:
         self.log = recovery.open_or_create(self.config, self.now_us)
         self.log.claim_epoch("test", self.now_us)
         self.pieces = open_backend(self.config.store.url)
-        recovery.recover(self.config, self.log, self.pieces)
+        recovery.recover(self.config, recovery.Ownership(self.log, self.pieces))
         self.runner = WindowRunner(
             self.config, self.log, self.pieces, self, lambda: self.now_us, in_background=lambda action: action()
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,35 +34,28 @@ def config(tmp_path: Path) -> Config:
     return config_of(tmp_path)
 
 
-def test_an_owned_store_is_claimed_recovered_and_shown_to_live(config: Config) -> None:
-    """The log with its epoch, the pieces, the checkpoint's directory, the topics; a heart beats until the end."""
-    topics: Any = object()
-
-    @contextmanager
-    def open_topics(log: CommitLog) -> Iterator[Any]:
-        assert log.epoch is not None
-        yield topics
+def test_an_owned_store_is_claimed_and_shown_to_live(config: Config) -> None:
+    """The log with its epoch, and the pieces; a heart beats until the end. Recovery is a step of its own."""
 
     def clock() -> int:
         return now_us[0]
 
     now_us = [7_000]
     for epoch in (1, 2):
-        with recovery.owned_store(config, take_over=False, wall_clock_us=clock, open_topics=open_topics) as ownership:
+        with recovery.owned_store(config, take_over=False, wall_clock_us=clock) as ownership:
             assert (ownership.log.epoch, ownership.log.state.epoch) == (epoch, epoch)
             assert ownership.log.root == config.store.path
             assert list(ownership.pieces.pieces()) == []
-            assert ownership.checkpoint == config.checkpoint_path / f"{epoch:06d}"
-            assert ownership.topics is topics
             beat = read_beat(config.store.path)
             assert beat is not None
             assert beat.owner == own_name()
-            assert read_published(config.sinks.error.path / staging.PUBLISHED) is not None, "it is recovered"
+            mark = config.sinks.error.path / staging.PUBLISHED
+            assert (read_published(mark) is not None) == (epoch == 2), "it is not recovered yet"
+            assert recovery.recover(config, ownership) == config.checkpoint_path / f"{epoch:06d}"
+            assert read_published(mark) is not None, "it is recovered"
             assert ownership.log.state.last_wall_us == 7_000
         assert read_beat(config.store.path) is None
         now_us[0] = 6_000  # a clock that goes back does not take the log's with it
-    with recovery.owned_store(config, take_over=False, wall_clock_us=clock) as ownership:
-        assert ownership.topics is None
 
 
 @pytest.mark.parametrize("is_overtaken", [False, True])
@@ -72,17 +63,17 @@ def test_a_start_that_fails_says_why(config: Config, monkeypatch: pytest.MonkeyP
     """As it is; that it was overtaken, when it was, since that alone explains whatever breaks."""
     broken = OSError("nothing there")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         if is_overtaken:
             owned(config)
         raise broken
 
-    monkeypatch.setattr(recovery, "recover", fail)
+    monkeypatch.setattr(staging, "discard_abandoned", fail)
     with (
         pytest.raises((OSError, FencedError)) as raised,
-        recovery.owned_store(config, take_over=False, wall_clock_us=lambda: 1),
+        recovery.owned_store(config, take_over=False, wall_clock_us=lambda: 1) as ownership,
     ):
-        pytest.fail("it is owned")
+        recovery.recover(config, ownership)
     assert isinstance(raised.value, FencedError) == is_overtaken
     assert raised.value.__cause__ is broken or raised.value is broken
 

@@ -1,0 +1,177 @@
+"""The windows of a run, one at a time: made of batches, counted, reported; the first failure ends the run."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from bucket_store import failpoints
+from bucket_store.errors import FencedError
+from bucket_store.log.commit_log import CommitLog
+from deduper.errors import StopRequested
+from deduper.service.stop import Stop
+from deduper.sources.files.batch import FileBatches
+from deduper.sources.protocol import SourceBatch, StreamedSource
+from deduper.spark.failures import raised_in_worker
+from deduper.window.progress import BatchProgress
+from deduper.window.recovery import reason_to_stop
+from deduper.window.runner import Batch, WindowRunner
+
+if TYPE_CHECKING:
+    from deduper.service.metrics import JobMetrics
+
+logger = logging.getLogger(__name__)
+
+OWNER_CHECK_S = 1.0
+"""Between two checks of the store's owner."""
+
+
+class Reports:
+    """What a run reports: metrics, `on_progress` after every window, and the totals of its summary.
+
+    `request_lag` makes the metrics ask the brokers where the source ends.
+    """
+
+    def __init__(
+        self,
+        on_progress: Callable[[BatchProgress], None],
+        metrics: JobMetrics | None = None,
+        request_lag: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_progress = on_progress
+        self._metrics = metrics
+        self._request_lag = request_lag
+        self.windows = 0
+        self.totals = dict.fromkeys(("unique", "duplicate", "expired", "error"), 0)
+
+    def window(self) -> contextlib.AbstractContextManager[None]:
+        """Around a window."""
+        return contextlib.nullcontext() if self._metrics is None else self._metrics.window()
+
+    def window_ended(self, progress: BatchProgress) -> None:
+        """A window is published."""
+        if self._metrics is not None:
+            self._metrics.window_ended(progress)
+            self._request_lag()
+        self.windows += 1
+        for port in self.totals:
+            self.totals[port] += getattr(progress, port)
+        self._on_progress(progress)
+
+    def window_failed(self) -> None:
+        """The work on a batch has failed."""
+        if self._metrics is not None:
+            self._metrics.failed("window")
+
+    def listed(self, source: FileBatches) -> None:
+        """A source of files was listed."""
+        if self._metrics is not None:
+            self._metrics.source_files(pending=source.pending, changed=source.changed)
+
+
+class Windows:
+    """Makes the windows of a run. A stream's batches come on a thread of Spark's, all else on the main thread.
+
+    `failure` is that of a window, or of the ownership.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        source: FileBatches | StreamedSource,
+        runner: WindowRunner,
+        reports: Reports,
+        stop: Stop,
+        max_windows: int | None,
+    ) -> None:
+        self._log = log
+        self._source = source
+        self._runner = runner
+        self._reports = reports
+        self._stop = stop
+        self._max_windows = max_windows
+        self._working = threading.Lock()
+        self._next_check = 0.0
+        self.failure: Exception | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is being worked on."""
+        return not self._working.locked()
+
+    def wait_until_idle(self) -> None:
+        """Wait for the end of the work on a batch."""
+        with self._working:
+            pass
+
+    @contextlib.contextmanager
+    def attempted(self, batch_id: int) -> Iterator[None]:
+        """Around the work on a batch. Its failure is kept whole as `failure`: through Spark it would return as a text.
+
+        Raises:
+            StopRequested: a stop was requested, and nothing of the batch is committed.
+        """
+        with self._working:
+            if self._stop.is_requested:
+                raise StopRequested(f"batch {batch_id} came after the stop")
+            try:
+                yield
+            except StopRequested as exc:
+                logger.warning("%s", exc)
+                raise
+            except Exception as exc:  # noqa: BLE001  raised where the run ends
+                self.failure = self.reason_to_stop(raised_in_worker(exc))
+                self._reports.window_failed()
+
+    def make(self, batch: SourceBatch, batch_id: int, query_id: str = "") -> None:
+        """Make the window of a batch, within `attempted`. The ids are those of Spark's stream, if there is one."""
+        with self._reports.window():
+            progress, judged = self._runner.run(Batch(query_id, batch_id, batch))
+        if not isinstance(self._source, FileBatches):
+            # The judged ends, not the requested ones: the stream continues from the commit record.
+            self._source.judged(judged)
+        self._reports.window_ended(progress)
+        failpoints.hit("window.7.checkpoint")
+        if self._max_windows is not None and self._reports.windows >= self._max_windows:
+            self._stop.request("max_batches")
+
+    def make_next(self, batch: SourceBatch) -> bool:
+        """Make the next window, of a batch of files; False when it failed.
+
+        Raises:
+            StopRequested: a stop was requested, and nothing of the batch is committed.
+        """
+        number = self._log.state.next_window
+        with self.attempted(number):
+            self.make(batch, number)
+        return self.failure is None
+
+    def listed(self, source: FileBatches) -> None:
+        """A source of files was listed."""
+        self._runner.fold_moved()
+        self._reports.listed(source)
+
+    def finish(self) -> None:
+        """After the last window of a drained source."""
+        self._runner.finish()
+
+    def check_owner(self) -> None:
+        """Between two batches: an owner with nothing to do must notice too that another has taken over."""
+        if time.monotonic() < self._next_check or not self._working.acquire(blocking=False):
+            return
+        try:
+            self._next_check = time.monotonic() + OWNER_CHECK_S
+            self._log.check_owner()
+        except FencedError as exc:
+            self.failure = exc
+            self._stop.request("fenced")
+        finally:
+            self._working.release()
+
+    def reason_to_stop(self, error: Exception) -> Exception:
+        """The error, or the takeover that explains it."""
+        return reason_to_stop(self._log, error)
