@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 
 from bucket_store.log.commit_log import CommitLog
+from deduper import tasks
 from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
@@ -19,14 +21,27 @@ from deduper.spark.kafka_jars import connector_settings
 
 
 def session_settings(config: Config) -> dict[str, object]:
-    """The settings of a session for this job: what its source needs, and over it the `spark:` section.
+    """The settings of a session for this job: what our tasks and its source need, and over it the `spark:` section.
 
     Raises:
         UsageError: as `connector_settings`.
     """
-    if not isinstance(config.source, KafkaSource):
-        return dict(config.spark)
-    return {**connector_settings(config.spark, avro=config.source.value.format == "avro"), **config.spark}
+    needed = {"spark.python.daemon.module": worker_daemon()}
+    if isinstance(config.source, KafkaSource):
+        needed |= connector_settings(config.spark, avro=config.source.value.format == "avro")
+    return {**needed, **config.spark}
+
+
+def worker_daemon(name: str = "worker_daemon") -> str:
+    """The module that Spark starts as its daemon of Python workers. Not imported: that would warm its kernels here.
+
+    Raises:
+        ModuleNotFoundError: it was moved; without this check Spark's tasks would fail, in words of their own.
+    """
+    module = f"{tasks.__name__}.{name}"
+    if find_spec(module) is None:
+        raise ModuleNotFoundError(f"no module {module} for Spark's workers")
+    return module
 
 
 def check_source(config: Config) -> None:

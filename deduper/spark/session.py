@@ -57,7 +57,6 @@ _SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.python.daemon.module": "deduper.tasks.worker_daemon",
     "spark.python.worker.reuse": "true",
     # The one difference between the environment of SQL's workers and of RDDs': with it, each kind has its own.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from deduper.errors import DeduperError
+from deduper.sources.open import worker_daemon
 from deduper.spark.java import require_java, require_user_name
 from deduper.spark.session import java_options
 
@@ -38,3 +39,10 @@ def test_what_java_tells_of_its_options_is_not_its_version(monkeypatch: pytest.M
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dversion=1")
     assert "version" in require_java().shown
     assert "JAVA_TOOL_OPTIONS" not in require_java().shown
+
+
+def test_the_daemon_of_the_workers_is_a_module_that_is_there() -> None:
+    """One that was moved fails before Spark starts, not in every task."""
+    assert worker_daemon() == "deduper.tasks.worker_daemon"
+    with pytest.raises(ModuleNotFoundError, match=r"no module deduper\.tasks\.elsewhere for Spark's workers"):
+        worker_daemon("elsewhere")
