@@ -57,13 +57,13 @@ def source_lag(store: OpenStore) -> SourceLag | None:
     if not is_client_installed():
         error = f"{CLIENT_MISSING}: {INSTALL_CLIENT}"
     else:
-        from deduper.kafka.cluster import LatestOffsets
+        from deduper.kafka.cluster import ClusterOffsets
 
         try:
-            brokers = LatestOffsets(store.config.source, answer_s=_ANSWER_S)
+            brokers = ClusterOffsets(store.config.source, answer_s=_ANSWER_S)
             places = brokers.places()
-            ends = brokers.ask({*places, *judged})
-            firsts = brokers.ask_first(place for place in places if place not in judged)
+            ends = brokers.latest_offsets({*places, *judged})
+            firsts = brokers.earliest_offsets(place for place in places if place not in judged)
         except DeduperError as exc:
             error = str(exc)
     found = []

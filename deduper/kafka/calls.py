@@ -1,6 +1,6 @@
 """Calls to the brokers: bounded in time, and repeated while the failure may pass.
 
-A call that ran out of its time does not name the cause. The client gives the cause, a refused connection or login, to a
+A call that timed out does not name the cause. The client gives the cause, a refused connection or login, to a
 callback, and only while it is polled: `Calls` keeps the last such error.
 
 A call may also hang for good, although it has a timeout. librdkafka's `send_offsets_to_transaction` ignores its timeout
@@ -68,17 +68,17 @@ class Calls:
 
     def __init__(self, serve: Callable[[], object]) -> None:
         self._serve = serve
-        self.last_words: KafkaError | None = None
+        self.last_error: KafkaError | None = None
 
     def remember(self, error: KafkaError) -> None:
         """Keep an error of a client's connections."""
-        self.last_words = error
+        self.last_error = error
 
-    def said(self, error: KafkaError | None = None) -> str:
-        """The cause of a fault: of a call that only ran out of time, the last error of the client's connections."""
-        words = self.last_words
-        if words is not None and (error is None or error.code() == KafkaError._TIMED_OUT):
-            return words.str()
+    def cause(self, error: KafkaError | None = None) -> str:
+        """The cause of a fault; for a call that only timed out, the last error of the client's connections."""
+        last = self.last_error
+        if last is not None and (error is None or error.code() == KafkaError._TIMED_OUT):
+            return last.str()
         return "no answer" if error is None else error.str()
 
     def again(self, call: Callable[[], T], what: str, retry: RetryDeadline, hung_s: float = HUNG_S) -> T:
@@ -99,10 +99,10 @@ class Calls:
                 if action_of(error) is not ErrorAction.RETRY:
                     raise
                 self._serve()
-                waited = retry.wait(what, self.said(error))
-                words = self.last_words
-                if words is not None and words.code() in BAD_LOGIN and waited > _LOGIN_GRACE_S:
-                    raise lasting_error(words, what) or KafkaDeniedError(f"{what}: {words.str()}") from exc
+                waited = retry.wait(what, self.cause(error))
+                last = self.last_error
+                if last is not None and last.code() in BAD_LOGIN and waited > _LOGIN_GRACE_S:
+                    raise lasting_error(last, what) or KafkaDeniedError(f"{what}: {last.str()}") from exc
             else:
                 retry.progressed()
                 return result

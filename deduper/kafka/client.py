@@ -1,4 +1,4 @@
-"""The clients that ask a source's brokers for everything but records, which Spark reads."""
+"""Clients for all requests to a source's brokers but the records, which Spark reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deduper.config.kafka import KafkaSource
 from deduper.config.kafka_options import connection_options, librdkafka_options
 
 QUIET = logging.getLogger("deduper.kafka.client")
-"""Takes librdkafka's lines about lost connections: what matters of them comes as errors, which the caller reports."""
+"""Takes librdkafka's lines about lost connections; those that matter come as errors too, which the caller reports."""
 QUIET.setLevel(logging.CRITICAL)
 
 
@@ -21,7 +21,7 @@ def source_options(source: KafkaSource) -> dict[str, str]:
 
 
 def source_admin(source: KafkaSource) -> AdminClient:
-    """A client that asks a source's brokers."""
+    """An admin client of a source's brokers."""
     return AdminClient(dict(source_options(source)), logger=QUIET)
 
 

@@ -1,7 +1,6 @@
-"""Questions to a source's Kafka cluster: its id, its topics, the offsets they hold; and the group's offsets.
+"""Questions to a source's Kafka cluster: its id, its topics, their offsets; and commits to the group.
 
-A question of `KafkaCluster` is repeated while the brokers do not answer, until the source's deadline; an error that no
-waiting mends (no right to a topic, a wrong password) is raised at once. `LatestOffsets` never waits.
+`KafkaCluster` repeats a question while the brokers do not answer; `ClusterOffsets` asks once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in its annotations
+from confluent_kafka.admin import OffsetSpec, TopicMetadata  # type: ignore[attr-defined]  # not in its annotations
 
 from deduper.config.kafka import KafkaSource
 from deduper.errors import DeduperError
@@ -30,19 +29,90 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _STEP_S = 5.0
-_LAG_ANSWER_S = 5.0
+_ANSWER_S = 5.0
 
 
-class KafkaCluster:
-    """The cluster of a job's source. For one thread."""
+class ClusterOffsets:
+    """The partitions of a source and their offsets, asked for once, for a lag that is shown. For one thread.
+
+    Every method raises BrokerUnavailableError when there is no answer within `answer_s`.
+    """
+
+    def __init__(self, source: KafkaSource, answer_s: float = _ANSWER_S) -> None:
+        self._source = source
+        self._answer_s = answer_s
+        self._admin = source_admin(source)
+        # By it `latest_offsets` end where the source can read to: before the first open transaction, or after it.
+        self._isolation = source_isolation(source)
+
+    def places(self) -> list[TopicPartition]:
+        """The partitions of the source's topics that are there."""
+        listed = self._listed()
+        topics = [topic for topic in listed if self._source.reads(topic)]
+        return sorted(TopicPartition(topic, number) for topic in topics for number in listed[topic].partitions)
+
+    def earliest_offsets(self, places: Iterable[TopicPartition]) -> Offsets:
+        """The first offset that each of these partitions still holds; those that are gone are left out."""
+        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not in its annotations
+
+    def latest_offsets(self, places: Iterable[TopicPartition], *, isolation: IsolationLevel | None = None) -> Offsets:
+        """The offset after the last record of each of these partitions that can be read; see `earliest_offsets`.
+
+        With `isolation`, by another rule than the source's of what can be read.
+        """
+        return self._offsets(places, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]  # see above
+
+    def _offsets(
+        self, places: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel | None = None
+    ) -> Offsets:
+        wanted = {ClientPartition(place.topic, place.partition): spec for place in places}
+        if not wanted:
+            return {}
+        level = self._isolation if isolation is None else isolation
+        found = self._ask_each(
+            "the offsets",
+            lambda: self._admin.list_offsets(wanted, isolation_level=level, request_timeout=self._answer_s),
+        )
+        return {TopicPartition(place.topic, place.partition): answer.offset for place, answer in found.items()}
+
+    def _listed(self) -> dict[str, TopicMetadata]:
+        return self._ask("the topics", lambda: self._admin.list_topics(timeout=self._answer_s)).topics
+
+    def _ask_each(self, what: str, ask: Callable[[], Mapping[Any, Future[Any]]]) -> dict[Any, Any]:
+        """The answers that there are; of topics that are gone there is none."""
+
+        def answers() -> dict[Any, Any]:
+            found = {}
+            for key, future in ask().items():
+                try:
+                    found[key] = future.result(self._answer_s)
+                except KafkaException as exc:
+                    if not names_a_missing_topic(error_of(exc)):
+                        raise
+            return found
+
+        return self._ask(what, answers)
+
+    def _ask(self, what: str, ask: Callable[[], _T]) -> _T:
+        try:
+            return ask()
+        except KafkaException as exc:
+            raise BrokerUnavailableError(f"{what} of the source: {error_of(exc).str()}") from exc
+        except TimeoutError as exc:
+            raise BrokerUnavailableError(f"{what} of the source: no answer") from exc
+
+
+class KafkaCluster(ClusterOffsets):
+    """The cluster of a job's source, asked again until the source's deadline. For one thread.
+
+    An error that no waiting mends (no right to a topic, a wrong password) is raised at once.
+    """
 
     def __init__(self, source: KafkaSource, stop: Event | None = None) -> None:
-        self._source = source
+        super().__init__(source, _STEP_S)
         self._stop = stop
         self._group = None if source.group is None else GroupOffsets(source_options(source), source.group)
-        self._admin = source_admin(source)
         self._reporter = ThrottledLog()
-        self._isolation = source_isolation(source)
         self.cluster_id: str = self._ask(
             "the brokers", lambda: self._admin.describe_cluster(request_timeout=_STEP_S).result(_STEP_S).cluster_id
         )
@@ -53,7 +123,7 @@ class KafkaCluster:
         Raises:
             TopicMissingError: one that was named is not there, and never was.
         """
-        listed = self._ask("the brokers", lambda: self._admin.list_topics(timeout=_STEP_S)).topics
+        listed = self._listed()
         if self._source.topic_pattern is not None:
             return sorted(topic for topic in listed if self._source.reads(topic))
         known = {place.topic for place in judged}
@@ -69,7 +139,7 @@ class KafkaCluster:
         return {topic: topic_id for topic, (topic_id, _) in self._described(topics).items()}
 
     def held(self, topics: Iterable[str]) -> Held:
-        """What the cluster holds of these topics now; every partition of a topic that is there is answered for."""
+        """The offsets that the cluster holds of these topics now, for every partition of a topic that is there."""
         retry = self._deadline()
         while True:
             described = self._described(topics)
@@ -77,23 +147,12 @@ class KafkaCluster:
             earliest, latest = self.earliest_offsets(places), self.latest_offsets(places)
             if len(earliest) == len(latest) == len(places):
                 return Held({topic: topic_id for topic, (topic_id, _) in described.items()}, earliest, latest)
-            # A topic is being made or deleted; the next look says which.
+            # A topic is being made or deleted; the next answers show which.
             absent = sorted(set(places) - (earliest.keys() & latest.keys()))
             retry.wait("the offsets", f"{absent[0]} is listed, and not known to its broker")
 
-    def earliest_offsets(self, places: Iterable[TopicPartition]) -> Offsets:
-        """The first offset that each of these partitions still holds; those that are gone are left out."""
-        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not in its annotations
-
-    def latest_offsets(self, places: Iterable[TopicPartition], *, isolation: IsolationLevel | None = None) -> Offsets:
-        """The offset after the last record of each of these partitions that can be read; see `earliest_offsets`.
-
-        With `isolation`, by another rule than the source's of what can be read.
-        """
-        return self._offsets(places, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]  # see above
-
     def configured_start(self, held: Held) -> Offsets:
-        """Where a new store begins in each partition that is held.
+        """The offset at which a new store begins in each partition that is held.
 
         Raises:
             DeduperError: offsets are named that no partition has.
@@ -128,7 +187,7 @@ class KafkaCluster:
         return {**held.earliest, **named}
 
     def commit_offsets(self, ranges: Iterable[OffsetRange]) -> None:
-        """Tell the consumer group how far a window has come, for tools that show lag. Nothing of ours depends on it."""
+        """Commit the ends of a window to the consumer group, for tools that show lag. Nothing of ours depends on it."""
         if self._group is not None:
             self._group.commit(ranges)
 
@@ -144,22 +203,6 @@ class KafkaCluster:
             topic: (str(found.topic_id), [partition.id for partition in found.partitions])
             for topic, found in described.items()
         }
-
-    def _offsets(
-        self, places: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel | None = None
-    ) -> Offsets:
-        wanted = {ClientPartition(place.topic, place.partition): spec for place in places}
-        if not wanted:
-            return {}
-        level = self._isolation if isolation is None else isolation
-        found = self._ask_each(
-            "the offsets", lambda: self._admin.list_offsets(wanted, isolation_level=level, request_timeout=_STEP_S)
-        )
-        return _by_partition(found)
-
-    def _ask_each(self, what: str, ask: Callable[[], Mapping[Any, Future[Any]]]) -> dict[Any, Any]:
-        """The answers that there are; of topics that are gone there is none."""
-        return self._ask(what, lambda: _answers(ask(), _STEP_S))
 
     def _ask(self, what: str, ask: Callable[[], _T]) -> _T:
         retry = self._deadline()
@@ -182,71 +225,3 @@ class KafkaCluster:
             stop=self._stop,
             when_stopped="nothing of the batch is committed",
         )
-
-
-class LatestOffsets:
-    """The ends of a source's partitions, for a lag that is shown. For one thread.
-
-    It has a client of its own and does not wait for brokers that are down: the job does not depend on it.
-    """
-
-    def __init__(self, source: KafkaSource, answer_s: float = _LAG_ANSWER_S) -> None:
-        self._source = source
-        self._answer_s = answer_s
-        self._admin = source_admin(source)
-        # The end that the source itself can read up to, before the first open transaction.
-        self._isolation = source_isolation(source)
-
-    def ask(self, places: Iterable[TopicPartition]) -> Offsets:
-        """The offset after the last readable record of each of these partitions; those that are gone are left out.
-
-        Raises:
-            BrokerUnavailableError: no answer within seconds.
-        """
-        return self._ask(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # not in its annotations
-
-    def ask_first(self, places: Iterable[TopicPartition]) -> Offsets:
-        """The first offset that each of these partitions still holds; as `ask`."""
-        return self._ask(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # as above
-
-    def places(self) -> list[TopicPartition]:
-        """The partitions of the source's topics that are there.
-
-        Raises:
-            BrokerUnavailableError: no answer within seconds.
-        """
-        try:
-            listed = self._admin.list_topics(timeout=self._answer_s).topics
-        except KafkaException as exc:
-            raise BrokerUnavailableError(f"the source's topics: {error_of(exc).str()}") from exc
-        topics = [topic for topic in listed if self._source.reads(topic)]
-        return sorted(TopicPartition(topic, number) for topic in topics for number in listed[topic].partitions)
-
-    def _ask(self, places: Iterable[TopicPartition], spec: OffsetSpec) -> Offsets:
-        wanted = {ClientPartition(place.topic, place.partition): spec for place in places}
-        if not wanted:
-            return {}
-        asked = self._admin.list_offsets(wanted, isolation_level=self._isolation, request_timeout=self._answer_s)
-        try:
-            found = _answers(asked, self._answer_s)
-        except KafkaException as exc:
-            raise BrokerUnavailableError(f"the ends of the source's topics: {error_of(exc).str()}") from exc
-        except TimeoutError as exc:
-            raise BrokerUnavailableError("the ends of the source's topics: no answer") from exc
-        return _by_partition(found)
-
-
-def _answers(asked: Mapping[Any, Future[Any]], answer_s: float) -> dict[Any, Any]:
-    """The answers; topics that are gone have none."""
-    found = {}
-    for key, future in asked.items():
-        try:
-            found[key] = future.result(answer_s)
-        except KafkaException as exc:
-            if not names_a_missing_topic(error_of(exc)):
-                raise
-    return found
-
-
-def _by_partition(found: Mapping[ClientPartition, Any]) -> Offsets:
-    return {TopicPartition(place.topic, place.partition): answer.offset for place, answer in found.items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a look at one bootstrap server found. `lasts`: no waiting mends the error."""
+    """The result of probing one bootstrap server. `lasts`: no waiting mends the error."""
 
     address: str
     error: str = ""
@@ -20,7 +20,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that was asked for. `rights` and `settings` are None when the cluster would not tell them."""
+    """A topic of the job. `rights` and `settings` are None when the cluster does not report them."""
 
     name: str
     is_there: bool = True
@@ -32,7 +32,7 @@ class Topic:
 
     @property
     def partitions(self) -> int:
-        """How many."""
+        """The number of partitions."""
         return len(self.replicas)
 
     def number(self, name: str) -> int | None:
@@ -50,11 +50,11 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What was found by one way of connecting.
+    """The cluster as one access found it.
 
     `refusal`: why the login was refused. `silence`: why no question was answered, which may pass. `unseen`: why only
-    Spark can ask. `groups` has the rights on each group that was asked for, `transactions` what refused a transactional
-    id: None for none.
+    Spark can ask. `groups` has the rights on each group of the job, `transactions` why a transactional id
+    was refused: None if it was not.
     """
 
     servers: tuple[Server, ...] = ()

@@ -1,8 +1,8 @@
-"""What to do about a failed call of the Kafka client: the one place for librdkafka's error codes.
+"""The action after a failed call of the Kafka client: the one place for librdkafka's error codes.
 
-Every error of the client leads to one of five actions. *again*: the same call is repeated, under a deadline. *abort*:
-the transaction is aborted and the whole protocol repeated. *renew*: this producer is of no more use, another is made.
-*fenced*: another producer has taken its place. *give up*: only a person can help.
+Every error of the client leads to one of five actions. RETRY: the same call is repeated, under a deadline. ABORT: the
+transaction is aborted and the whole protocol repeated. RECREATE: the producer is unusable, and replaced. FENCED:
+another producer has taken its place. FAIL: the operator must act.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from deduper.kafka.errors import KafkaDeniedError, RecordRefusedError
 
 
 class ErrorAction(Enum):
-    """What to do about a failed call."""
+    """The action after a failed call."""
 
-    RETRY = "again"
+    RETRY = "retry"
     ABORT = "abort"
-    RECREATE = "renew"
+    RECREATE = "recreate"
     FENCED = "fenced"
-    FAIL = "give up"
+    FAIL = "fail"
 
 
 @contextmanager
@@ -86,7 +86,7 @@ _OPTIONS = {
     KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "the topic's message format is too old: set message.format.version",
 }
 
-# Seen to come back from calls that may simply be made again; librdkafka does not call all of them retriable.
+# Seen from calls that succeed when they are repeated; librdkafka does not call all of them retriable.
 _PASSING = {
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
@@ -116,7 +116,7 @@ def error_of(exc: KafkaException) -> KafkaError:
 
 
 def action_of(error: KafkaError) -> ErrorAction:
-    """What to do about a call that failed with this.
+    """The action after a call that failed with this.
 
     A fatal error that is not a fence ends the producer only: its sequence numbers are lost, the records in the log are
     not. A transaction that must be aborted comes before its cause, because only the abort shows whether this producer
@@ -133,20 +133,20 @@ def action_of(error: KafkaError) -> ErrorAction:
         return ErrorAction.RECREATE
     if error.retriable() or code in _PASSING:
         return ErrorAction.RETRY
-    # A call that the producer's state forbids, or an error never met: begin from the start.
+    # A call that the producer's state forbids, or an unknown error: begin from the start.
     return ErrorAction.RECREATE
 
 
 def lasting_error(error: KafkaError, subject: str) -> DeduperError | None:
     """The error for the operator, when repeating would end the same way; None when it may pass."""
     code = error.code()
-    said = error.str()
+    text = error.str()
     if code in _DENIED:
-        return KafkaDeniedError(f"{subject}: not allowed: {said}; it needs {_DENIED[code]}")
+        return KafkaDeniedError(f"{subject}: not allowed: {text}; it needs {_DENIED[code]}")
     if code in _REFUSED:
-        return RecordRefusedError(f"{subject}: {said}; {_REFUSED[code]}")
+        return RecordRefusedError(f"{subject}: {text}; {_REFUSED[code]}")
     if code in _OPTIONS:
-        return KafkaOptionsError(f"{subject}: {said}; {_OPTIONS[code]}")
+        return KafkaOptionsError(f"{subject}: {text}; {_OPTIONS[code]}")
     return None
 
 

@@ -1,7 +1,7 @@
-"""What can go wrong between the job and a Kafka cluster, and what the operator does.
+"""The errors between the job and a Kafka cluster, each with what the operator does.
 
-What each of librdkafka's errors becomes stands in `kafka.error_actions`: this module knows no client, so that a
-configuration can be checked without one.
+`kafka.error_actions` maps librdkafka's errors to them: this module needs no client, so that a configuration can be
+checked without one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class KafkaSinkError(DeduperError):
 
 
 class BrokerUnavailableError(KafkaSinkError):
-    """The cluster did not do within the deadline what it was asked for.
+    """The cluster did not answer a request within the deadline.
 
-    The operator: bring the brokers back (the message says what was waited for), then start the job again: it goes on
-    with the window it could not publish.
+    The operator: bring the brokers back (the message names the request), then start the job again: it continues with
+    the window that it could not publish.
     """
 
 
 class ProducerFencedError(KafkaSinkError):
     """Another producer with the same transactional id has begun after this one: nothing of ours becomes visible.
 
-    The caller looks at the epochs: under a higher one this process must stop; otherwise it publishes again, and fences
+    The caller checks the epochs: under a higher one this process must stop; otherwise it publishes again, and fences
     the other. The operator: nothing; if it repeats, two jobs of the same name work on copies of one store: stop one.
     """
 
@@ -42,7 +42,7 @@ class ProducerFencedError(KafkaSinkError):
 
 
 class KafkaDeniedError(KafkaSinkError):
-    """The cluster does not let this user in, or not do what publishing needs.
+    """The cluster refuses this user's login, or an operation that publishing needs.
 
     The operator: grant what the message names, or correct the credentials; then start the job again.
     """
@@ -65,7 +65,7 @@ class RecordRefusedError(KafkaSinkError):
 class TransactionTooLongError(ProducerFencedError):
     """A transaction was open for longer than `transaction.timeout.ms`: the broker aborted it and fenced its producer.
 
-    The cluster says no more than that the producer is fenced, so the caller looks at the epochs first. Under the
+    The cluster says no more than that the producer is fenced, so the caller checks the epochs first. Under the
     highest one it may call again, a few times: the process may only have slept.
 
     The operator: raise `kafka.transaction.timeout.ms` (and the broker's `transaction.max.timeout.ms`), or make windows
@@ -76,9 +76,9 @@ class TransactionTooLongError(ProducerFencedError):
 
 
 class PublicationUnknownError(KafkaSinkError):
-    """Whether a window was published cannot be known any more: the cluster has forgotten.
+    """The cluster has forgotten whether a window was published.
 
-    The operator: look for the window's records in the topic (header `dedup-window`) with a read_committed consumer,
+    The operator: search the topic for the window's records (header `dedup-window`) with a read_committed consumer,
     then start once with `--unpublished publish` (send it again) or `--unpublished skip` (take it as published).
     """
 

@@ -39,7 +39,7 @@ class GroupOffsets:
         self._consumer = Consumer(options, logger=QUIET)
 
     def commit(self, ranges: Iterable[OffsetRange]) -> None:
-        """Commit the ends of these ranges. Waits a moment for the answer, and goes on without it."""
+        """Commit the ends of these ranges. Waits a moment for the answer, and continues without it."""
         ends = [TopicPartition(taken.place.topic, taken.place.partition, taken.end) for taken in ranges]
         try:
             if ends:
@@ -57,4 +57,4 @@ class GroupOffsets:
             self._failed(error)
 
     def _failed(self, error: KafkaError) -> None:
-        logger.warning("consumer group %s could not be told the offsets: %s", self._group, error.str())
+        logger.warning("consumer group %s: the judged offsets were not committed: %s", self._group, error.str())

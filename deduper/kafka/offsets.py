@@ -1,4 +1,4 @@
-"""Which offsets of which topic partitions a batch holds, and which of them are new to the store. PURE.
+"""The offsets of a batch by topic partition, and those of them that are new to the store. PURE.
 
 Spark writes the end of every batch into its checkpoint, as `{"topic": {"0": 23, …}, …}`; its beginning is the end of
 the batch before. What the store has judged stands in its last commit record: for each topic partition the topic's id
@@ -29,7 +29,7 @@ from bucket_store.log.records import LogState
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 
 ENDS = "kafka.ends"
-"""Where a commit record keeps how far each topic partition was judged: in its `extra`."""
+"""The name, in the `extra` of a commit record, of the judged end of each topic partition."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,7 +50,7 @@ Offsets = dict[TopicPartition, int]
 class End:
     """Up to where a topic partition was judged, and of which topic of that name: a recreated one has another id.
 
-    `is_gone`: the topic was not there any more when it was looked for last, and that was told.
+    `is_gone`: the topic was absent at the last check, and that was reported.
     """
 
     topic_id: str
@@ -63,9 +63,9 @@ Ends = dict[TopicPartition, End]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the cluster holds at one moment: the id of each topic, and of each partition the offsets [earliest, latest).
+    """A cluster at one moment: the id of each topic, and of each partition the offsets [earliest, latest).
 
-    What is not there is left out. `latest` is as far as can be read: before the first open transaction.
+    Absent topics are left out. `latest` is as far as can be read: before the first open transaction.
     """
 
     topic_ids: Mapping[str, str]
@@ -75,7 +75,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What a window takes from one topic partition: the offsets [start, end)."""
+    """The offsets [start, end) that a window takes from one topic partition."""
 
     place: TopicPartition
     topic_id: str
@@ -83,7 +83,7 @@ class OffsetRange:
     end: int
 
     def digest(self, cluster_id: str) -> bytes:
-        """16 bytes that tell this range from all others, for as long as the store lives."""
+        """16 bytes that identify this range among all of the store's life."""
         parts = (cluster_id, self.topic_id, self.place.topic, self.place.partition, self.start, self.end)
         return hashlib.blake2b("\0".join(map(str, parts)).encode(), digest_size=16).digest()
 
@@ -92,7 +92,7 @@ class OffsetRange:
 class Loss:
     """Offsets [start, end) of a topic partition that cannot be judged any more, and why.
 
-    Where `end` is `start`, nobody knows how many there were.
+    Where `end` is `start`, their number is unknown.
     """
 
     place: TopicPartition
@@ -109,7 +109,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class NewOffsets:
-    """What of a batch the store has not judged: its ranges in the order of the source, and what is lost before them.
+    """The part of a batch that the store has not judged: its ranges in source order, and the losses before them.
 
     `ends` is how far each topic partition is judged, or lost, after them.
     """
@@ -128,7 +128,7 @@ def parse_offsets(text: str) -> Offsets:
     try:
         parsed = json.loads(text)
     except RecursionError:
-        raise ValueError("brackets in brackets without end") from None
+        raise ValueError("nested too deeply") from None
     if not isinstance(parsed, dict):
         raise ValueError(f"no object of topics: {text[:100]!r}")
     offsets: Offsets = {}
@@ -157,9 +157,9 @@ _CUT_OFF = "the broker has lost what it had acknowledged"
 
 
 def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
-    """From where each topic partition is to be judged on, when the cluster holds this; and what was lost on the way.
+    """The offset from which each topic partition is judged next, when the cluster holds this; and the losses before it.
 
-    Applied again to its own result it finds nothing more. A topic that was recreated begins at its earliest offsets.
+    Applied again to its own result it finds no more losses. A topic that was recreated begins at its earliest offsets.
     """
     ends = dict(judged)
     losses: list[Loss] = []
@@ -188,7 +188,7 @@ def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
 
 
 def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOffsets:
-    """What of a batch the store has not judged; Spark says that it goes from `start` to `end`.
+    """The part of a batch that the store has not judged; for Spark the batch is from `start` to `end`.
 
     Its beginning counts only for partitions that the store knows nothing of, and one that is not in `start` either was
     found after the batch before and begins at its earliest offset. A job that may lose nothing stops when there are
@@ -214,7 +214,7 @@ def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOf
             elif begin < first:
                 losses.append(Loss(place, begin, first, _AGED_OUT))
                 begin = first
-        # Spark may have looked when the topic was another one, with more in it.
+        # Spark may have read the end of an earlier topic of the name, with more records.
         past = min(end[place], last)
         if begin < past:
             ranges.append(OffsetRange(place, topic_id, begin, past))
@@ -242,5 +242,5 @@ def ends_from_wire(wire: Iterable[Any]) -> Ends:
 
 
 def judged_ends(state: LogState) -> Ends:
-    """How far each topic partition was judged, says the log."""
+    """The judged end of each topic partition, from the log."""
     return ends_from_wire(state.extra.get(ENDS, ()))

@@ -1,8 +1,8 @@
 """Checks a Kafka cluster before a job starts: all faults that would stop it later, at once, each with a remedy.
 
-`describe` asks, `kafka.preflight_rules` judges. No transactional id, group or record of the job's slots is touched. To
-find out whether transactions are allowed, a producer with a name of its own (`probe_id`) asks for its identity and
-begins none; the cluster forgets that name by itself.
+`describe` asks the cluster, `kafka.preflight_rules` judges the answers. No transactional id, group or record of the
+job's slots is touched. To find out whether transactions are allowed, a producer with a name of its own (`probe_id`)
+asks for its identity and begins none; the cluster forgets that name in time.
 
 `require` is for a job that starts: brokers that are down are waited for, as in the middle of the stream, until the
 source's deadline; anything else that is wrong ends the start. `examine` is for a person: it answers within seconds.
@@ -36,10 +36,10 @@ from deduper.kafka.retry import RetryDeadline, ThrottledLog
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 5.0
-"""For all answers of one access: a person waits for them."""
+ANSWER_S = 5.0
+"""For all answers of one access, while a person waits."""
 _PROBE_S = 2.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _LEAST_S = 0.3
 _AGAIN_S = 0.5
 _T = TypeVar("_T")
@@ -77,12 +77,12 @@ def require(config: Config) -> None:
             reason = cluster.silence or "; ".join(f"{server.address}: {server.error}" for server in cluster.servers)
             retry.wait("the brokers", reason)
         if cluster.refusal or any(server.lasts for server in cluster.servers):
-            # A broker that ends in the middle of a greeting looks much like one that wants another greeting.
+            # A broker that ends in the middle of a handshake looks like one that requires another protocol.
             time.sleep(_AGAIN_S)
             cluster = describe(config.name, access)
         seen.append((access, cluster))
     found = [*files, *kafka_concerns(config, seen)]
-    logger.debug("looked at Kafka in %.1f s", time.monotonic() - began)
+    logger.debug("checked Kafka in %.1f s", time.monotonic() - began)
     for diagnostic in found:
         if diagnostic.severity is Severity.WARNING:
             logger.warning("%s", diagnostic)
@@ -99,7 +99,7 @@ def require(config: Config) -> None:
 
 
 def examine(config: Config) -> list[Diagnostic]:
-    """All that is wrong now, without waiting; notes at the end name the clusters."""
+    """All faults of this moment, without waiting; notes at the end name the clusters."""
     seen = [(access, describe(config.name, access)) for access in accesses(config)]
     return [
         *file_concerns(config),
@@ -136,7 +136,7 @@ def _file_concern(place: str, path: Path, what: str) -> list[Diagnostic]:
     return []
 
 
-def describe(job: str, access: Access, *, seconds: float = PATIENCE_S) -> Cluster:
+def describe(job: str, access: Access, *, seconds: float = ANSWER_S) -> Cluster:
     """The cluster's answers about everything that the job needs there."""
     until = time.monotonic() + seconds
     try:
@@ -148,22 +148,22 @@ def describe(job: str, access: Access, *, seconds: float = PATIENCE_S) -> Cluste
     if all(server.error for server in servers):
         return Cluster(servers)
     try:
-        asking = _Asking(job, access, options, until)
+        questions = _Questions(job, access, options, until)
     except KafkaException as exc:
         return Cluster(servers, refusal=error_of(exc).str())
     try:
-        return asking.all(Cluster(servers))
+        return questions.all(Cluster(servers))
     except _RefusedError as exc:
         return Cluster(servers, refusal=str(exc))
     except KafkaException as exc:
-        return Cluster(servers, silence="; ".join(filter(None, (error_of(exc).str(), asking.heard))))
+        return Cluster(servers, silence="; ".join(filter(None, (error_of(exc).str(), questions.heard))))
 
 
 class _RefusedError(Exception):
     """The brokers refuse this login."""
 
 
-class _Asking:
+class _Questions:
     """The questions to one cluster, by one client, until one point in time."""
 
     def __init__(self, job: str, access: Access, options: Mapping[str, str], until: float) -> None:
@@ -216,7 +216,7 @@ class _Asking:
         until = time.monotonic() + self._left + _LEAST_S
         while True:
             try:
-                return future.result(_LOOK_S)
+                return future.result(_POLL_S)
             except FutureTimeoutError:
                 if time.monotonic() > until:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
@@ -301,7 +301,7 @@ class _Asking:
 
 
 def _rights(operations: Any) -> frozenset[str] | None:
-    """The names of the operations that are allowed; None when the cluster does not say.
+    """The names of the operations that are allowed; None when the cluster does not report them.
 
     A user that may ask has one right at least: no right at all is the answer of a broker too old for the question.
     """

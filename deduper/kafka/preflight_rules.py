@@ -1,7 +1,7 @@
-"""PURE. What is wrong between a job and a Kafka cluster, judged from the cluster's own answers.
+"""PURE. The faults between a job and a Kafka cluster, found in the cluster's own answers.
 
 An *access* is one way of connecting and all that the job does by it: the source's, and those of ports with brokers or a
-login of their own. A missing answer is a note and no fault, because the job does not need the right to look.
+login of their own. A missing answer is a note and no fault, because the job does not need the right to ask.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Access:
 
     @property
     def place(self) -> str:
-        """Where its settings stand."""
+        """The section of the configuration with its settings."""
         return "source" if self.source is not None else f"sinks.{next(iter(self.ports))}"
 
     @property
@@ -69,18 +69,18 @@ def probe_id(job: str, port: str) -> str:
 
 
 def transaction_timeout_ms(sink: KafkaSink) -> int:
-    """How long a transaction of a port may stay open."""
+    """The time for which a transaction of a port may stay open, in ms."""
     text = sink.options.get("librdkafka.transaction.timeout.ms") or sink.options.get("kafka.transaction.timeout.ms")
     return int(text) if text is not None and text.isdecimal() else TRANSACTION_TIMEOUT_MS
 
 
 def kafka_concerns(config: Config, seen: list[tuple[Access, Cluster]]) -> list[Diagnostic]:
-    """Everything that is wrong, over all accesses."""
+    """The faults of all accesses."""
     found: list[Diagnostic] = []
     for access, cluster in seen:
         found += _of_servers(access, cluster)
         if cluster.unseen:
-            what = f"these brokers cannot be looked at before the start: {cluster.unseen}"
+            what = f"these brokers cannot be checked before the start: {cluster.unseen}"
             found.append(note("brokers", f"{access.place}.options", what))
         if not cluster.is_reached or cluster.refusal or cluster.silence:
             continue
@@ -108,9 +108,9 @@ def _of_servers(access: Access, cluster: Cluster) -> Iterator[Diagnostic]:
             yield error("brokers", place, what, "start the broker, or correct the address")
     if cluster.refusal:
         remedy = f"correct `kafka.sasl` and `kafka.ssl` in {access.place}.options"
-        yield error("login", f"{access.place}.options", f"the brokers do not let us in: {cluster.refusal}", remedy)
+        yield error("login", f"{access.place}.options", f"the brokers refuse the login: {cluster.refusal}", remedy)
     elif cluster.silence and cluster.is_reached:
-        remedy = "look at the brokers' logs: they take connections and do not answer"
+        remedy = "read the brokers' logs: they take connections and do not answer"
         yield error("brokers", place, f"the cluster does not answer: {cluster.silence}", remedy)
 
 
@@ -215,7 +215,7 @@ def _of_times(place: str, topic: Topic, origin: Topic) -> Iterator[Diagnostic]:
         what = (
             f"topic {topic.name} deletes records {_ms(kept)} after their timestamp, which is that of the source's "
             f"record, and {origin.name} keeps them {_ms(was_kept)}: those older than {_ms(kept)} are gone soon after "
-            "they are sent, perhaps before anybody reads them"
+            "they are sent, perhaps before they are read"
         )
         remedy = "raise its retention.ms, or set message.timestamp.type=LogAppendTime on it"
         yield warning("retention", place, what, remedy)
@@ -287,8 +287,8 @@ def _of_transactions(config: Config, access: Access, cluster: Cluster) -> Iterat
     kept = cluster.number("offsets.retention.minutes")
     if access.once and kept is not None and kept < _DAY_MIN:
         what = (
-            f"the brokers forget offsets after {kept} min: of a window that is not marked by then nobody can tell "
-            "whether it was published, and it stops the job"
+            f"the brokers forget offsets after {kept} min: whether a window that is not marked by then was published "
+            "is unknown, and it stops the job"
         )
         yield warning("offsets", access.place, what, "set offsets.retention.minutes to 7 days, its default")
 
@@ -301,5 +301,5 @@ def _of_ports_together(seen: list[tuple[Access, Cluster]]) -> Iterator[Diagnosti
     ]
     for (port, topic, cluster_id), (other, of_other, of_cluster) in combinations(places, 2):
         if topic == of_other and cluster_id == of_cluster:
-            what = f"topic {topic} is the one of port {port} too: only the header dedup-verdict tells them apart"
+            what = f"topic {topic} is the one of port {port} too: only the header dedup-verdict separates them"
             yield warning("ports", f"sinks.{other}.topic", what, "give each port a topic, unless that is meant")

@@ -1,4 +1,4 @@
-"""A look at one bootstrap server: does it answer a client that has the job's options?
+"""Probes one bootstrap server: does it answer a client that has the job's options?
 
 A client with several servers needs only one of them and reports nothing of the others, so each is asked by a client of
 its own, and that client's errors are the answer.
@@ -38,7 +38,7 @@ def probe_all(addresses: str, options: Mapping[str, str], seconds: float) -> tup
 
 
 def probe(address: str, options: Mapping[str, str], seconds: float) -> Server:
-    """One server; the answer says what is wrong with it. A login that it refuses is no fault of the server."""
+    """One server, with its fault. A login that it refuses is no fault of the server."""
     errors: list[KafkaError] = []
     lost = _LostConnections()
     log = logging.Logger("probe")  # outside the tree of loggers: nothing is printed
@@ -66,19 +66,19 @@ def probe(address: str, options: Mapping[str, str], seconds: float) -> Server:
     protocol = options.get("security.protocol", "PLAINTEXT").upper()
     lasting = _lasting(errors)
     if "SASL" not in protocol and "UP" in lost.states:
-        lasting = lasting or "it wants a login, and `kafka.security.protocol` has none"
+        lasting = lasting or "it requires a login, and `kafka.security.protocol` has none"
     if "SSL" not in protocol and not lasting and lost.states and _speaks_tls(address, seconds):
         lasting = "it speaks TLS there, and `kafka.security.protocol` does not"
     if lasting:
         return Server(address, lasting, lasts=True)
-    said = [_words(error) for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
-    return Server(address, (said or lost.words or [f"no answer within {seconds:.0f} s"])[-1])
+    texts = [_words(error) for error in errors if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    return Server(address, (texts or lost.words or [f"no answer within {seconds:.0f} s"])[-1])
 
 
 class _LostConnections(logging.Handler):
     """The connections that a client logs as lost: it makes no error of a server that hangs up.
 
-    `states` says how far they had come. A broker that wants a login answers the client's first question and hangs up at
+    `states` has the state of each. A broker that requires a login answers the client's first question and hangs up at
     the next: the client is `UP` by then. One that speaks TLS hangs up at the first, `APIVERSION_QUERY`.
     """
 
@@ -111,7 +111,7 @@ def _speaks_tls(address: str, seconds: float) -> bool:
     try:
         ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=seconds)
     except ssl.SSLError as exc:
-        return "ALERT" in str(exc.reason)  # it wants a certificate of the client
+        return "ALERT" in str(exc.reason)  # it requires a certificate of the client
     except OSError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Waiting for a passing fault: one deadline, and one line of log every ten seconds that names what is waited for.
+"""Waits for a passing fault: one deadline, and one line of log every ten seconds that names the cause.
 
 A stop ends a wait that has lasted for some seconds: the next start does the rest, and nothing is lost. Needs no Kafka
 client, because jobs on files import it.
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 LOG_EVERY_S = 10.0
 STOPPING_S = 5.0
-"""How long a wait goes on after a stop: a broker that only restarts may let the window be finished."""
+"""A wait continues so long after a stop: when a broker only restarts, the window can be finished."""
 
 _PAUSE_S = 0.2
 
@@ -32,7 +32,7 @@ class ThrottledLog:
         self._last: float | None = None
 
     def warn(self, text: str) -> None:
-        """Log it, unless the last line is younger than ten seconds."""
+        """Log the text, unless the last line is younger than ten seconds."""
         with self._lock:
             now = self._clock()
             if self._last is not None and now - self._last < LOG_EVERY_S:
@@ -42,7 +42,7 @@ class ThrottledLog:
 
 
 class RetryDeadline:
-    """Waiting for one thing after another. Every step forward restarts the deadline. For one thread."""
+    """The deadline of a sequence of waits; progress restarts it. For one thread."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RetryDeadline:
 
         Raises:
             BrokerUnavailableError: longer than the deadline.
-            StopRequested: longer than some seconds, and a stop was asked for.
+            StopRequested: longer than some seconds, and a stop was requested.
         """
         now = self._clock()
         if self._since is None:
@@ -89,7 +89,7 @@ class RetryDeadline:
 
         Raises:
             BrokerUnavailableError: the first time was longer ago than the deadline.
-            StopRequested: the first time was some seconds ago, and a stop was asked for.
+            StopRequested: the first time was some seconds ago, and a stop was requested.
         """
         now = self._clock()
         if self._first_repeat is None:

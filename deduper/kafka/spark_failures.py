@@ -1,4 +1,4 @@
-"""Kafka's part in a failure of Spark: may it pass, or must a person act? PURE.
+"""Kafka's part in a failure of Spark: it may pass, or the operator must act. PURE.
 
 Spark's connector uses Kafka's Java client, and this process gets only the text of a Java exception with its causes. The
 twin of `kafka.error_actions`, which has the errors of librdkafka.
@@ -58,14 +58,14 @@ def may_pass(error: BaseException) -> bool:
 def lasting_error(error: BaseException, subject: str) -> KafkaSinkError | None:
     """The error for the operator when a write can never succeed; None when the cause is open."""
     names = set(_OF_KAFKA.findall(whole_text(error)))
-    said = innermost_cause(error)
+    cause = innermost_cause(error)
     if names & _TOO_LARGE:
         return RecordRefusedError(
-            f"{subject}: {said}; a record is larger than it may be: raise the topic's max.message.bytes, and the "
+            f"{subject}: {cause}; a record is larger than it may be: raise the topic's max.message.bytes, and the "
             "sink's kafka.max.request.size (the headers that deduper adds make a record about 200 bytes larger)"
         )
     if names & _REFUSED:
-        return RecordRefusedError(f"{subject}: {said}; change the topic's setting that forbids it")
+        return RecordRefusedError(f"{subject}: {cause}; change the topic's setting that forbids it")
     if any(_DENIED.fullmatch(name) for name in names):
-        return KafkaDeniedError(f"{subject}: not allowed: {said}; it needs a valid login, and Write on the topic")
+        return KafkaDeniedError(f"{subject}: not allowed: {cause}; it needs a valid login, and Write on the topic")
     return None

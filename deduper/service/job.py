@@ -61,7 +61,7 @@ def run(
     unpublished: OnUnknown = OnUnknown.REFUSE,
     clock: Callable[[], int] = wall_clock_us,
 ) -> RunSummary:
-    """Run the job until the source is drained (`once`, or the trigger says so), `max_batches` windows, or a signal.
+    """Run the job until the source is drained (`once`, or the trigger `available_now`), `max_batches`, or a signal.
 
     Called from the main thread: SIGTERM and SIGINT finish the running window and stop. A `session` that is given is
     used as it is and left running, if it has the settings that promises rest on; without one, the job starts its own.

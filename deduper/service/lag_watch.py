@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.kafka import KafkaSource
-from deduper.kafka.cluster import LatestOffsets
+from deduper.kafka.cluster import ClusterOffsets
 from deduper.kafka.offsets import judged_ends
 from deduper.service.metrics import JobMetrics
 
@@ -58,8 +58,8 @@ class _SourceWatch(threading.Thread):
     def run(self) -> None:
         """The thread."""
         try:
-            latest = LatestOffsets(self._source)
-        except Exception as exc:  # noqa: BLE001  the job says what is wrong with its options
+            brokers = ClusterOffsets(self._source)
+        except Exception as exc:  # noqa: BLE001  the job reports mistakes in its options
             self._metrics.broke(exc)
             return
         while not self._ending.is_set():
@@ -67,7 +67,7 @@ class _SourceWatch(threading.Thread):
             try:
                 places = judged_ends(self._log.state)
                 if places:
-                    self._metrics.source_ends(latest.ask(places))
+                    self._metrics.source_ends(brokers.latest_offsets(places))
             except Exception as exc:  # noqa: BLE001  brokers that are down are the job's to report
                 logger.debug("the source's ends are not known: %s", exc)
                 self._metrics.failed("source_lag")

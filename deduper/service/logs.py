@@ -1,4 +1,4 @@
-"""Where log lines go: standard error, as text for people or as one JSON object a line. Configured by the CLI alone."""
+"""Log lines on standard error, as text for people or as one JSON object a line. Configured by the CLI alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def configure_logging(*, as_json: bool, verbose: bool) -> None:
-    """Sends the log lines of both packages to standard error; INFO and above when `verbose`, else WARNING and above."""
+    """Send the log lines of both packages to standard error; INFO and above when `verbose`, else WARNING and above."""
     import structlog  # 40 ms that commands which log nothing need not pay
 
     shared: list[Any] = [

@@ -3,10 +3,10 @@
 Two sources, and nothing is counted twice:
 
 - the commit log's state, which is the truth: records, reasons, windows, points, pieces. Counters from it begin at the
-  store's own totals, so they equal `deduper status`, go on over restarts, and a crash loses none;
+  store's own totals, so they equal `deduper status`, continue over restarts, and a crash loses none;
 - the reports after each window (`BatchProgress`), since the start of this process: seconds, rates, tables.
 
-Labels come from closed sets, except topic and partition of the source; no value of a setting but the job's name is one.
+Labels come from closed sets, except topic and partition of the source; the job's name is the only setting among them.
 Metrics never stop the job: the first exception is logged, all are counted.
 """
 
@@ -17,14 +17,14 @@ import logging
 import platform
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Concatenate, ParamSpec
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -47,7 +47,23 @@ FAILURES = ("window", "source_lag", "metrics")
 
 SECONDS_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 ROWS_BOUNDS = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)
-_TABLE_COUNTERS = {
+_PHASES = {
+    "": ("deduper_window_phase_seconds", "Wall seconds by step of a window, on the driver", ("phase",), PHASES),
+    "judge.": (
+        "deduper_judge_seconds",
+        "Wall seconds by part of the step `judge`: its three jobs, then ports of other formats",
+        ("part",),
+        JUDGE_PARTS,
+    ),
+    "task.": (
+        "deduper_task_seconds",
+        "Seconds by step inside the tasks, summed over the tasks of the three jobs",
+        ("step",),
+        TASK_STEPS,
+    ),
+}
+"""Counters of a window's phases, by the prefix of the phases' names."""
+_TABLES = {
     "loaded": ("deduper_tables_loaded", "Tables that were built from pieces"),
     "evicted": ("deduper_tables_evicted", "Tables that were dropped for room"),
     "expired": ("deduper_tables_expired", "Tables that were dropped because their bucket died"),
@@ -60,62 +76,28 @@ _P = ParamSpec("_P")
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """Observations by bound: `counts` has one more than `bounds`, for values above all of them."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float = 0.0
-
-    @classmethod
-    def empty(cls, bounds: tuple[float, ...]) -> Histogram:
-        """Without observations."""
-        return cls(bounds, (0,) * (len(bounds) + 1))
-
-    def with_one(self, value: float) -> Histogram:
-        """With one more observation; a value on a bound counts below it, as Prometheus has it."""
-        at = bisect_left(self.bounds, value)
-        counts = tuple(count + (position == at) for position, count in enumerate(self.counts))
-        return replace(self, counts=counts, total=self.total + value)
-
-    def family(self, name: str, text: str) -> Metric:
-        """As Prometheus takes it, cumulative."""
-        buckets, below = [], 0
-        for bound, count in zip((*map(repr, self.bounds), "+Inf"), self.counts, strict=True):
-            below += count
-            buckets.append((bound, below))
-        return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self.total)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reported:
-    """All reports so far. An immutable value: a scrape reads one, while new reports replace it."""
+class _Newest:
+    """The newest reported values, for the gauges. Immutable: a scrape reads one, while new reports replace it."""
 
     log: CommitLog | None = None
     last: BatchProgress | None = None
     begun_s: float | None = None
     committed_s: float | None = None
     published: int | None = None
-    seconds: Histogram = field(default_factory=lambda: Histogram.empty(SECONDS_BOUNDS))
-    rows: Histogram = field(default_factory=lambda: Histogram.empty(ROWS_BOUNDS))
-    phases: Mapping[str, float] = field(default_factory=dict)
-    tables: Mapping[str, float] = field(default_factory=dict)
     latest: Mapping[TopicPartition, int] = field(default_factory=dict)
     latest_s: float | None = None
     files: Mapping[str, int] = field(default_factory=dict)
-    failures: Mapping[str, float] = field(default_factory=dict)
-    failed_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def _never_stops_the_job(
-    tell: Callable[Concatenate[JobMetrics, _P], None],
+    report: Callable[Concatenate[JobMetrics, _P], None],
 ) -> Callable[Concatenate[JobMetrics, _P], None]:
     """A report whose exceptions do not reach the job."""
 
-    @functools.wraps(tell)
+    @functools.wraps(report)
     def reported(metrics: JobMetrics, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
-            tell(metrics, *args, **kwargs)
+            report(metrics, *args, **kwargs)
         except Exception as exc:  # noqa: BLE001  a job that runs is worth more than its numbers
             metrics.broke(exc)
 
@@ -138,8 +120,23 @@ class JobMetrics(Collector):
         self._config = config
         self._wall_clock_us = wall_clock_us
         self._seconds = seconds
-        self._told = _Reported()
-        self._writing = threading.Lock()
+        self._lock = threading.Lock()  # held to add some numbers, or to copy them
+        self._newest = _Newest()
+        self._window_seconds = Histogram(
+            "deduper_window_seconds", "Wall seconds of a window", registry=None, buckets=SECONDS_BOUNDS
+        )
+        self._window_rows = Histogram("deduper_window_rows", "Records of a window", registry=None, buckets=ROWS_BOUNDS)
+        self._phases = {prefix: _counter(*described) for prefix, described in _PHASES.items()}
+        self._tables = {name: Counter(*described, registry=None) for name, described in _TABLES.items()}
+        self._failures = _counter(
+            "deduper_errors", "Failures that the job has seen since its start", ("kind",), FAILURES
+        )
+        self._failed_s = Gauge(
+            "deduper_last_error_timestamp_seconds",
+            "When something of the kind failed last, as Unix time",
+            ("kind",),
+            registry=None,
+        )
         self._has_broken = False
         registry.register(self)
 
@@ -148,7 +145,7 @@ class JobMetrics(Collector):
         """The store is owned and recovered: all that it has committed is published."""
         committed = log.last_commits(1)
         committed_s = committed[-1].wall_us / 1e6 if committed else None
-        self._tell(log=log, published=log.state.next_window - 1, committed_s=committed_s)
+        self._set(log=log, published=log.state.next_window - 1, committed_s=committed_s)
 
     @contextmanager
     def window(self) -> Iterator[None]:
@@ -162,58 +159,51 @@ class JobMetrics(Collector):
     @_never_stops_the_job
     def window_ended(self, progress: BatchProgress) -> None:
         """A window is committed and published."""
-        reported = self._told
-        self._tell(
-            last=progress,
-            committed_s=self._wall_clock_us() / 1e6,
-            published=progress.window,
-            seconds=reported.seconds.with_one(progress.seconds),
-            rows=reported.rows.with_one(progress.rows),
-            phases=_summed(reported.phases, progress.phases),
-            tables=_summed(reported.tables, progress.tables),
-        )
+        committed_s = self._wall_clock_us() / 1e6
+        with self._lock:
+            self._newest = replace(self._newest, last=progress, committed_s=committed_s, published=progress.window)
+            self._window_seconds.observe(progress.seconds)
+            self._window_rows.observe(progress.rows)
+            for prefix, (_, _, _, names) in _PHASES.items():
+                for name in names:
+                    self._phases[prefix].labels(name).inc(progress.phases.get(prefix + name, 0))
+            for name, counter in self._tables.items():
+                counter.inc(progress.tables.get(name, 0))
 
     @_never_stops_the_job
     def source_ends(self, latest: Offsets) -> None:
-        """The brokers have said where the source's partitions end."""
-        self._tell(latest=dict(latest), latest_s=self._wall_clock_us() / 1e6)
+        """The brokers have reported the ends of the source's partitions."""
+        self._set(latest=dict(latest), latest_s=self._wall_clock_us() / 1e6)
 
     @_never_stops_the_job
     def source_files(self, *, pending: int, changed: int) -> None:
-        """What the last listing of a source of files has found."""
-        self._tell(files={"pending": pending, "changed": changed})
+        """A source of files was listed."""
+        self._set(files={"pending": pending, "changed": changed})
 
     @_never_stops_the_job
     def failed(self, kind: str) -> None:
         """Something failed; `kind` is one of FAILURES."""
-        with self._writing:
-            reported = self._told
-            self._told = replace(
-                reported,
-                failures=_summed(reported.failures, {kind: 1}),
-                failed_s={**reported.failed_s, kind: self._wall_clock_us() / 1e6},
-            )
+        self._count_failure(kind, self._wall_clock_us() / 1e6)
 
     def broke(self, error: Exception) -> None:
         """The metrics themselves have failed: logged once, always counted."""
         if not self._has_broken:
             self._has_broken = True
-            logger.warning("metrics: the job goes on, their page may be wrong from here on", exc_info=error)
-        with self._writing:
-            reported = self._told
-            self._told = replace(
-                reported,
-                failures=_summed(reported.failures, {"metrics": 1}),
-                failed_s={**reported.failed_s, "metrics": time.time()},  # the job's own clock may be what broke
-            )
+            logger.warning("metrics: the job continues, their page may be wrong from here on", exc_info=error)
+        self._count_failure("metrics", time.time())  # the job's own clock may be what broke
+
+    def _count_failure(self, kind: str, seconds: float) -> None:
+        with self._lock:
+            self._failures.labels(kind).inc()
+            self._failed_s.labels(kind).set(seconds)
 
     @_never_stops_the_job
     def _begun(self, seconds: Callable[[], float] | None) -> None:
-        self._tell(begun_s=None if seconds is None else seconds())
+        self._set(begun_s=None if seconds is None else seconds())
 
-    def _tell(self, **news: object) -> None:
-        with self._writing:
-            self._told = replace(self._told, **news)  # type: ignore[arg-type]  # field by field as named above
+    def _set(self, **values: object) -> None:
+        with self._lock:
+            self._newest = replace(self._newest, **values)  # type: ignore[arg-type]  # field by field as named above
 
     # ---- the page
 
@@ -222,21 +212,26 @@ class JobMetrics(Collector):
         return []
 
     def collect(self) -> list[Metric]:
-        """The page. What cannot be made is left out, and counted."""
+        """The page. A part that fails is left out, and counted."""
         families: list[Metric] = []
+        with self._lock:
+            newest = self._newest
+            counted = (self._window_seconds, self._window_rows, *self._phases.values(), *self._tables.values())
+            families += [_shown(metric) for one in counted for metric in one.collect()]
         for part in (self._about, self._of_the_store, self._of_windows, self._of_the_source):
             try:
-                families += part(self._told)
+                families += part(newest)
             except Exception as exc:  # noqa: BLE001  the rest of the page still holds
                 self.broke(exc)
-        return families + list(_of_failures(self._told))
+        with self._lock:
+            return families + [_shown(metric) for one in (self._failures, self._failed_s) for metric in one.collect()]
 
-    def _about(self, reported: _Reported) -> Iterator[Metric]:
+    def _about(self, newest: _Newest) -> Iterator[Metric]:
         names = ("version", "python", "spark")
         values = (__version__, platform.python_version(), version("pyspark"))
         yield _info("deduper_build_info", "What runs", names, values)
         config = self._config
-        store = "" if reported.log is None else reported.log.manifest.store_id[:8]
+        store = "" if newest.log is None else newest.log.manifest.store_id[:8]
         yield _info(
             "deduper_job_info",
             "Which job it is",
@@ -246,10 +241,10 @@ class JobMetrics(Collector):
         memory = resident_bytes()
         yield _gauges("deduper_resident_memory_bytes", "Resident bytes of the job's processes", "process", memory)
 
-    def _of_the_store(self, reported: _Reported) -> Iterator[Metric]:
-        if reported.log is None:
+    def _of_the_store(self, newest: _Newest) -> Iterator[Metric]:
+        if newest.log is None:
             return
-        state = reported.log.state
+        state = newest.log.state
         yield _counters(
             "deduper_records",
             "Records judged and committed",
@@ -277,9 +272,9 @@ class JobMetrics(Collector):
         if state.next_window > 0:
             committed = state.next_window - 1
             yield GaugeMetricFamily("deduper_committed_window", "The greatest committed window", committed)
-        if reported.published is not None and reported.published >= 0:
+        if newest.published is not None and newest.published >= 0:
             text = "The greatest window that is out on every port"
-            yield GaugeMetricFamily("deduper_published_window", text, reported.published)
+            yield GaugeMetricFamily("deduper_published_window", text, newest.published)
         yield from self._of_points(state)
 
     def _of_points(self, state: LogState) -> Iterator[Metric]:
@@ -294,55 +289,33 @@ class JobMetrics(Collector):
         period = self._config.period_steps
         point = None if period is None else expiry_point(latest_us, period)
         if point is not None:
-            text = "What lies at or before it is expired, as Unix time"
+            text = "Keys at or before it are expired, as Unix time"
             yield GaugeMetricFamily("deduper_expiry_point_timestamp_seconds", text, point / 1e6)
 
-    def _of_windows(self, reported: _Reported) -> Iterator[Metric]:
-        running = 0.0 if reported.begun_s is None else max(0.0, self._seconds() - reported.begun_s)
+    def _of_windows(self, newest: _Newest) -> Iterator[Metric]:
+        running = 0.0 if newest.begun_s is None else max(0.0, self._seconds() - newest.begun_s)
         yield GaugeMetricFamily(
-            "deduper_window_running_seconds", "How long the window at hand has been running", running
+            "deduper_window_running_seconds", "How long the current window has been running", running
         )
-        if reported.committed_s is not None:
+        if newest.committed_s is not None:
             text = "When the last window was committed, as Unix time"
-            yield GaugeMetricFamily("deduper_last_commit_timestamp_seconds", text, reported.committed_s)
-        yield reported.seconds.family("deduper_window_seconds", "Wall seconds of a window")
-        yield reported.rows.family("deduper_window_rows", "Records of a window")
-        yield _counters(
-            "deduper_window_phase_seconds",
-            "Wall seconds by step of a window, on the driver",
-            ("phase",),
-            {(phase,): reported.phases.get(phase, 0.0) for phase in PHASES},
-        )
-        yield _counters(
-            "deduper_judge_seconds",
-            "Wall seconds by part of the step `judge`: its three jobs, then ports of other formats",
-            ("part",),
-            {(part,): reported.phases.get(f"judge.{part}", 0.0) for part in JUDGE_PARTS},
-        )
-        yield _counters(
-            "deduper_task_seconds",
-            "Seconds by step inside the tasks, summed over the tasks of the three jobs",
-            ("step",),
-            {(step,): reported.phases.get(f"task.{step}", 0.0) for step in TASK_STEPS},
-        )
-        for name, (metric, text) in _TABLE_COUNTERS.items():
-            yield CounterMetricFamily(metric, text, reported.tables.get(name, 0))
-        if reported.last is not None:
-            rate = reported.last.rows_per_second
+            yield GaugeMetricFamily("deduper_last_commit_timestamp_seconds", text, newest.committed_s)
+        if newest.last is not None:
+            rate = newest.last.rows_per_second
             yield GaugeMetricFamily("deduper_rows_per_second", "Records a second of the last window", rate)
-            tables = reported.last.tables
-            text = "Tables that lie ready, over all shards"
+            tables = newest.last.tables
+            text = "Resident tables, over all shards"
             yield GaugeMetricFamily("deduper_tables_resident", text, tables.get("resident_tables", 0))
-            text = "Bytes of the tables that lie ready"
+            text = "Bytes of the resident tables"
             yield GaugeMetricFamily("deduper_tables_resident_bytes", text, tables.get("resident_bytes", 0))
 
-    def _of_the_source(self, reported: _Reported) -> Iterator[Metric]:
-        if reported.files:
+    def _of_the_source(self, newest: _Newest) -> Iterator[Metric]:
+        if newest.files:
             text = "Files that were listed and are not judged yet"
-            yield GaugeMetricFamily("deduper_source_pending_files", text, reported.files["pending"])
+            yield GaugeMetricFamily("deduper_source_pending_files", text, newest.files["pending"])
             text = "Files that were changed after they were judged; they are not read again"
-            yield GaugeMetricFamily("deduper_source_changed_files", text, reported.files["changed"])
-        ends = {} if reported.log is None else judged_ends(reported.log.state)
+            yield GaugeMetricFamily("deduper_source_changed_files", text, newest.files["changed"])
+        ends = {} if newest.log is None else judged_ends(newest.log.state)
         if not ends:
             return
         places = ("topic", "partition")
@@ -350,27 +323,16 @@ class JobMetrics(Collector):
         for place, end in ends.items():
             judged.add_metric((place.topic, str(place.partition)), end.offset)
         yield judged
-        if reported.latest_s is None:
+        if newest.latest_s is None:
             return
         lag = GaugeMetricFamily("deduper_source_lag_records", "Offsets that no committed window has", labels=places)
         for place, end in ends.items():
-            if place in reported.latest:
+            if place in newest.latest:
                 # Judged offsets may be newer than the end offsets.
-                lag.add_metric((place.topic, str(place.partition)), max(0, reported.latest[place] - end.offset))
+                lag.add_metric((place.topic, str(place.partition)), max(0, newest.latest[place] - end.offset))
         yield lag
-        text = "When the brokers said where the source ends, as Unix time"
-        yield GaugeMetricFamily("deduper_source_lag_timestamp_seconds", text, reported.latest_s)
-
-
-def _of_failures(reported: _Reported) -> Iterator[Metric]:
-    yield _counters(
-        "deduper_errors",
-        "Failures that the job has seen since its start",
-        ("kind",),
-        {(kind,): reported.failures.get(kind, 0) for kind in FAILURES},
-    )
-    text = "When something of the kind failed last, as Unix time"
-    yield _gauges("deduper_last_error_timestamp_seconds", text, "kind", reported.failed_s)
+        text = "When the brokers reported the ends of the source, as Unix time"
+        yield GaugeMetricFamily("deduper_source_lag_timestamp_seconds", text, newest.latest_s)
 
 
 def _info(name: str, text: str, labels: Sequence[str], values: Sequence[str]) -> Metric:
@@ -393,8 +355,21 @@ def _counters(name: str, text: str, labels: Sequence[str], values: Mapping[tuple
     return family
 
 
-def _summed(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
-    return {name: before.get(name, 0) + more.get(name, 0) for name in before.keys() | more.keys()}
+def _counter(name: str, text: str, labels: Sequence[str], values: Sequence[str]) -> Counter:
+    """A counter that shows all its labels from the first scrape on."""
+    counter = Counter(name, text, labels, registry=None)
+    for value in values:
+        counter.labels(value)
+    return counter
+
+
+def _shown(metric: Metric) -> Metric:
+    """A metric without its times of creation, and with the bounds of its buckets as they have always been written."""
+    metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+    for sample in metric.samples:
+        if sample.labels.get("le", "+Inf") != "+Inf":
+            sample.labels["le"] = repr(float(sample.labels["le"]))
+    return metric
 
 
 def _bytes(refs: Sequence[PieceRef]) -> int:

@@ -1,7 +1,7 @@
 """The page of a job's metrics, for as long as the job runs.
 
-The port is bound first of all: a job whose page cannot be served does not start. Own threads serve the page: no window
-waits for a scrape.
+The port is bound first of all: a job whose page cannot be served does not start. Threads of its own serve the page, so
+no window waits for a scrape.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def serving_metrics(config: Config, page: MetricsConfig, wall_clock_us: Callable
     """The metrics of a job, on their page while the `with` block runs.
 
     Raises:
-        DeduperError: the page cannot be served where the configuration says.
+        DeduperError: the configured address cannot be listened on.
     """
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

@@ -15,24 +15,20 @@ import psutil
 def resident_bytes(driver: int | None = None) -> dict[str, int]:
     """RSS of the driver (`driver`, a process id; this process without one), its `jvm`, and the JVM's `workers`.
 
-    `housekeeping` is the driver's other children: the maintenance worker. Zeros for processes that do not run.
+    `maintenance` is the driver's other children: the maintenance worker. Zeros for processes that do not run.
     """
-    return _by_process(driver, _resident)
+    return bytes_by_process(_resident, driver)
 
 
-def anonymous_bytes(driver: int | None = None) -> dict[str, int]:
-    """As `resident_bytes`, without pages of files and of shared memory: a leak shows here."""
-    return _by_process(driver, _anonymous)
-
-
-def _by_process(driver: int | None, measured: Callable[[psutil.Process], int]) -> dict[str, int]:
-    found = {"driver": 0, "housekeeping": 0, "jvm": 0, "workers": 0}
+def bytes_by_process(measured: Callable[[psutil.Process], int], driver: int | None = None) -> dict[str, int]:
+    """As `resident_bytes`, by another measure of a process."""
+    found = {"driver": 0, "maintenance": 0, "jvm": 0, "workers": 0}
     with contextlib.suppress(psutil.Error):
         job = psutil.Process(driver)
         found["driver"] = measured(job)
         for child in job.children():
             is_jvm = _is_java(child)
-            found["jvm" if is_jvm else "housekeeping"] += measured(child)
+            found["jvm" if is_jvm else "maintenance"] += measured(child)
             if is_jvm:
                 found["workers"] += sum(map(measured, _descendants(child)))
     return found
@@ -53,11 +49,4 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
 def _resident(process: psutil.Process) -> int:
     with contextlib.suppress(psutil.Error):
         return process.memory_info().rss
-    return 0
-
-
-def _anonymous(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
-        memory = process.memory_info()
-        return memory.rss - memory.shared
     return 0

@@ -1,8 +1,8 @@
 """Requests to stop a job before its source ends: a signal, a limit, another owner. One flag, set once, with its reason.
 
 SIGTERM and SIGINT request a stop: the current window is finished first. A second signal ends the process at once, which
-is as safe as a power cut. While Spark starts there is no window to finish, and the first signal ends the process: at
-once, because a call into the JVM may catch an exception on its way.
+is as safe as a power cut. While Spark starts there is no window to finish, and the first signal ends the process at
+once: an exception could be caught by a call into the JVM on its way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Python's garbage collection, put off while records are made to be sent.
+"""Python's garbage collection, paused while records are made to be sent.
 
-Every record is some small objects that die with the next batch, in no cycle. Looking through them again and again for
-cycles took half of the time of making them.
+Every record is some small objects that die with the next batch, in no cycle. Searching them again and again for cycles
+took half of the time of making them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _was_on = False
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
-    """Nothing is collected while any thread is within. Not for what may take hours: what is in cycles stays so long."""
+def paused() -> Iterator[None]:
+    """Collect nothing while any thread is within. Not for work of hours: objects in cycles stay so long."""
     global _under_way, _was_on
     with _lock:
         if not _under_way:

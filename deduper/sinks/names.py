@@ -1,7 +1,7 @@
-"""PURE. What the files and folders of the ports are called, staged and published, and what their names say.
+"""PURE. The names of the ports' files and folders, staged and published, written and parsed.
 
-A staged file lies in `<home>/_staging/<window>-<epoch>-<attempt>/…`, a published one in its port's directory as
-`<store id, 8 digits>-<window>-<number>.<ending>`. Beside it lies the port's mark.
+A staged file is in `<home>/_staging/<window>-<epoch>-<attempt>/…`, a published one in its port's directory as
+`<store id, 8 digits>-<window>-<number>.<ending>`. The port's mark is beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FINAL = re.compile(r"([0-9a-f]{8})-(\d{12,})-(\d{4,})(\.[a-z]+)")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Which judging of which window, as it stands in the names of staged files and pieces."""
+    """One judging of a window, as the names of staged files and pieces have it."""
 
     window: int
     epoch: int
@@ -44,7 +44,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class FinalName:
-    """What the name of a published file says; `store` is the beginning of the store's id."""
+    """The parts of a published file's name; `store` is the beginning of the store's id."""
 
     store: str
     window: int
@@ -53,7 +53,7 @@ class FinalName:
 
     @classmethod
     def of(cls, name: str) -> FinalName | None:
-        """What this name says; None when no published file is called so."""
+        """The parts of this name; None when it is no published file's."""
         found = _FINAL.fullmatch(name)
         return None if found is None else cls(found[1], int(found[2]), int(found[3]), found[4])
 
@@ -70,10 +70,10 @@ _TOPIC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
-    """Where the rows of a staged file go that is never published as a file: a topic, by these writers.
+    """The topic and writers for a staged file's rows, when they are not published as a file.
 
     `job` is the name in their transactional ids, and None when they are sent at least once, without transactions. It is
-    the name the job had when the window was committed: under another nobody would know whether it was published.
+    the name the job had when the window was committed: under another its publication could not be found again.
     """
 
     topic: str
@@ -86,7 +86,7 @@ class TopicPlace:
 
     @classmethod
     def of(cls, final: str) -> TopicPlace | None:
-        """What the final name in a commit record says; None when it is a file's."""
+        """The topic and writers in a final name of a commit record; None when it is a file's."""
         found = _TOPIC.fullmatch(final)
         return None if found is None else cls(found["topic"], tuple(map(int, found["slots"].split(","))), found["job"])
 
@@ -119,5 +119,5 @@ def staging_homes(config: Config) -> list[Path]:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether readers of a port's directory take a file of this name for rows: not with a dot or underscore first."""
+    """Whether readers of a port's directory read a file of this name: it begins with no dot and no underscore."""
     return not name.startswith((".", "_"))

@@ -1,4 +1,4 @@
-"""The way out to topics: where a job has ports that are topics, they are opened here."""
+"""Opens the ports of a job that are topics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_topics(
     """The ports that are topics; None for a job without any. `unpublished`: see `deduper run --unpublished`."""
     if not config.topic_ports:
         return contextlib.nullcontext()
-    # Not everybody has Kafka's client.
+    # Kafka's client is optional.
     from deduper.sinks.topics import KafkaPorts
 
     return contextlib.closing(KafkaPorts(config, log, session, unpublished, stop))

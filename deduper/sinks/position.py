@@ -1,8 +1,8 @@
-"""How far a slot has published: the committed offset of the slot's consumer group.
+"""The position that a slot has published to: the committed offset of the slot's consumer group.
 
-`publish_state` says what it means. Two things can stand between the question and its answer. A transaction that is
-still open, of a predecessor about to move the offset: the coordinator answers only when it is decided. And time: the
-cluster forgets the offset of a group that has been idle for `offsets.retention.minutes`.
+`publish_state` interprets it. While a predecessor's transaction that moves the offset is open, the coordinator answers
+only when it is decided. And the cluster forgets the offset of a group that has been idle for
+`offsets.retention.minutes`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNDECIDED = (
 )
 
 
-def look(
+def read_position(
     sink: TransactionalSink, name: str, calls: Calls, retry: RetryDeadline, subject: str
 ) -> tuple[Position | None, Any]:
     """The last window that the slot of this name has published, None when the cluster has no offset; and its group.
@@ -41,7 +41,7 @@ def look(
     is still open.
 
     Raises:
-        IntegrityError: somebody else has committed an offset to this group.
+        IntegrityError: another program has committed an offset to this group.
         What `Calls.again` raises.
     """
     options = {
@@ -87,7 +87,7 @@ def _committed(consumer: Consumer, topic: str) -> TopicPartition:
 def _is_undecided(options: Mapping[str, Any], topic: str) -> bool:
     """Whether the coordinator gives an offset to a client that does not wait for transactions.
 
-    A client that waits asks again by itself while one is open, and then reports no more than a timeout.
+    A client that waits repeats the request while one is open, and then reports no more than a timeout.
     """
     consumer = Consumer({**options, "isolation.level": "read_uncommitted"}, logger=QUIET)
     try:
@@ -110,7 +110,7 @@ def may_be_forgotten(sink: TransactionalSink, age_s: float) -> bool:
 
 
 def offsets_retention_s(client: Mapping[str, str]) -> float | None:
-    """How long the cluster keeps the offsets of an idle group; None when it does not say or may not be asked."""
+    """Seconds for which the cluster keeps the offsets of an idle group; None when it does not report them."""
     admin = AdminClient(dict(client), logger=QUIET)
     try:
         broker = next(iter(admin.list_topics(timeout=STEP_S).brokers))

@@ -1,4 +1,4 @@
-"""Has a slot of a window been published? What the group's committed offset says, and what it can say no more. PURE.
+"""Decides, from the group's committed offset, whether a slot of a window was published. PURE.
 
 A slot is one writer of one port. Its consumer group holds one committed offset, for partition 0 of the port's topic:
 
@@ -9,10 +9,10 @@ A slot is one writer of one port. Its consumer group holds one committed offset,
 2. The last `REMEMBERED` windows this slot has published, newest first, each with the checksum of its commit record in
    16 hexadecimal digits. Windows in which the slot had no rows are left out.
 
-More than the newest is kept for two cases in which windows are asked for that lie further back. After a power cut
+More than the newest is kept for two cases in which earlier windows are checked. After a power cut
 several windows may be without their mark, because marks are not synced. And a store that was restored from a backup
 numbers its windows again from where it stands: they carry the numbers of published windows but hold other rows, and to
-take them as published would lose them without a word. 64 entries are at most 2 KB, half of what brokers take.
+take them as published would lose them silently. 64 entries are at most 2 KB, half of what brokers take.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FORM = re.compile(r"1( \d+:[0-9a-f]{16})+")
 
 
 class OnUnknown(Enum):
-    """What is done with a window of which nobody knows any more whether it was published."""
+    """The operator's choice for a window whose publication the cluster has forgotten."""
 
     REFUSE = "refuse"
     PUBLISH = "publish"
@@ -38,7 +38,7 @@ class OnUnknown(Enum):
 
 
 class PublishDecision(Enum):
-    """What is to be done with a slot of a window."""
+    """What to do with a slot of a window: publish it, nothing, or ask the operator."""
 
     PUBLISH = "publish"
     PUBLISHED = "published"
@@ -47,14 +47,14 @@ class PublishDecision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a slot has published. `checksums` maps windows to checksums of their records; the newest is `last`."""
+    """A slot's published windows. `checksums` maps windows to checksums of their records; the newest is `last`."""
 
     last: int
     checksums: Mapping[int, int]
 
     @classmethod
     def of(cls, offset: int, metadata: str, where: str) -> Position:
-        """What an offset and its metadata say.
+        """The position in an offset and its metadata.
 
         Raises:
             IntegrityError: they were not written by a publisher of this or an earlier version.
@@ -65,18 +65,18 @@ class Position:
         if not checksums or max(checksums) != offset - 1:
             raise IntegrityError(
                 f"{where}: the committed offset {offset} with metadata {metadata[:80]!r} is not one that deduper of "
-                "this version has written; somebody else commits to this group, or a later version did"
+                "this version has written; another program commits to this group, or a later version did"
             )
         return cls(offset - 1, MappingProxyType(checksums))
 
     @property
     def offset(self) -> int:
-        """What is committed to the group."""
+        """The offset to commit to the group."""
         return self.last + 1
 
     @property
     def metadata(self) -> str:
-        """What is committed with the offset."""
+        """The metadata to commit with the offset."""
         newest_first = sorted(self.checksums.items(), reverse=True)
         return " ".join(["1", *(f"{window}:{checksum:016x}" for window, checksum in newest_first)])
 

@@ -1,14 +1,12 @@
 """Publishes the committed windows of one port to its Kafka topic: its slots side by side, each as one transaction.
 
-`sinks.slot` has the protocol, docs/kafka.md argues it.
+`sinks.slot` has the protocol, docs/kafka.md its proof.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
@@ -19,40 +17,6 @@ from deduper.kafka.retry import ThrottledLog
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.slot import CommittedWindow, Slot
 from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """What became of a window: rows sent by slot; slots that had been published before; seconds."""
-
-    sent: Mapping[int, int]
-    already: tuple[int, ...]
-    seconds: float
-
-
-class Publishing:
-    """The slots of one window and one port that are being published."""
-
-    def __init__(self, slots: Mapping[int, Future[int | None]]) -> None:
-        self._slots = slots
-        self._began = time.monotonic()
-
-    def error(self) -> BaseException | None:
-        """Wait for all of them, whatever becomes of each; of several errors the gravest, with the others as notes."""
-        errors = [error for slot in self._slots.values() if (error := slot.exception()) is not None]
-        return gravest(errors) if errors else None
-
-    def wait(self) -> Publication:
-        """Wait for all of them, and raise what `error` gives."""
-        error = self.error()
-        if error is not None:
-            raise error
-        rows = {number: slot.result() for number, slot in self._slots.items()}
-        return Publication(
-            sent={number: count for number, count in rows.items() if count is not None},
-            already=tuple(number for number, count in rows.items() if count is None),
-            seconds=time.monotonic() - self._began,
-        )
 
 
 class KafkaPublisher:
@@ -101,19 +65,21 @@ class KafkaPublisher:
         *,
         age_s: float = 0.0,
         unknown: OnUnknown = OnUnknown.REFUSE,
-    ) -> Publishing:
-        """Publish a committed window, unless it is published: after waiting it is. Safe to repeat after any crash.
+    ) -> dict[int, Future[int | None]]:
+        """Begin to publish a committed window, unless it is published. Safe to repeat after any crash.
 
-        `slots` is what the commit record says, never what today's settings would give: the staged files of each slot,
-        in order. Windows come in order. `age_s` is how long ago the window was committed, for the case that the cluster
+        Gives each slot's future: the rows that were sent, None when it was published before; `failure` waits for all.
+
+        `slots` is taken from the commit record, never from today's settings: the staged files of each slot, in order.
+        Windows come in order. `age_s` is how long ago the window was committed, for the case that the cluster
         has forgotten the slot's offset since; `unknown` is the operator's answer to that.
 
-        Raises, when it is waited for:
-            ProducerFencedError: look at the epochs; if this is still the highest, call again, a few times.
+        Raises, in the futures:
+            ProducerFencedError: check the epochs; if this is still the highest, call again, a few times.
             IntegrityError: another record was published under this number, or staged rows are damaged or gone.
             PublicationUnknownError: see `unknown`.
-            KafkaSinkError: what a person must do, or a deadline that has passed.
-            StopRequested: a stop was asked for while it waited for the brokers.
+            KafkaSinkError: the operator must act, or a deadline has passed.
+            StopRequested: a stop was requested while it waited for the brokers.
         """
         owners: dict[Path, set[int]] = {}
         for slot, files in slots.items():
@@ -125,9 +91,7 @@ class KafkaPublisher:
         for number in numbers:
             if number not in self._slots:
                 self._slots[number] = Slot(self._sink, number)
-        return Publishing(
-            {number: self._pool.submit(self._slots[number].publish, work, throttled) for number in numbers}
-        )
+        return {number: self._pool.submit(self._slots[number].publish, work, throttled) for number in numbers}
 
     def close(self) -> None:
         """Close the producers. The next owner aborts what they have not committed."""
@@ -136,8 +100,14 @@ class KafkaPublisher:
         self._slots.clear()
 
 
+def failure(slots: Iterable[Future[int | None]]) -> BaseException | None:
+    """Wait for all slots, also after one has failed; of several errors the gravest, with the others as notes."""
+    errors = [error for slot in slots if (error := slot.exception()) is not None]
+    return gravest(errors) if errors else None
+
+
 def gravest(errors: Sequence[BaseException]) -> BaseException:
-    """What is to be looked at first, with the others as notes: a fence, then an integrity error; a stop comes last."""
+    """The error to report, with the others as notes: a fence first, then an integrity error; a stop comes last."""
     order = (ProducerFencedError, IntegrityError, PublicationUnknownError)
 
     def rank(error: BaseException) -> int:

@@ -1,15 +1,15 @@
 """One writer slot of one port: a committed window's staged rows into a topic, exactly once, as one transaction.
 
     1 init        init_transactions: no older producer of this slot can commit any more; what it left open is aborted
-    2 look        the slot's committed offset, above the window: it is published, nothing is sent
-    3 begin       when the first rows are at hand
+    2 position    the slot's committed offset; if it is above the window, that is published and nothing is sent
+    3 begin       when the first rows are read
     4 send        every row in order, and wait until the brokers have all of them
     5 offset      window + 1 and the record's checksum into the same transaction
     6 commit      rows and offset become visible together, or neither
 
-2 after 1, and never before: a slow predecessor could commit between the look and the init, and the window would go out
-twice. Steps 1 and 2 are taken once for a producer, and again after every failure. Producers stay open between windows:
-while this one is not fenced, nobody else has moved the offset. docs/kafka.md argues the whole, crash by crash.
+2 after 1, and never before: a slow predecessor could commit between the two, and the window would go out twice. Steps 1
+and 2 are taken once for a producer, and again after every failure. Producers stay open between windows: while this one
+is not fenced, no other has moved the offset. docs/kafka.md argues the whole, crash by crash.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from deduper.kafka.errors import (
     TransactionTooLongError,
 )
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
-from deduper.sinks.gc_pause import put_off
-from deduper.sinks.position import look, may_be_forgotten
+from deduper.sinks.gc_pause import paused
+from deduper.sinks.position import may_be_forgotten, read_position
 from deduper.sinks.publish_state import OnUnknown, Position, PublishDecision, after, decision
 from deduper.sinks.staged_records import Record, records_of_slot
 from deduper.sinks.topic_sink import TransactionalSink
@@ -59,8 +59,8 @@ _TOPIC_GRACE_S = 5.0
 class CommittedWindow:
     """One window as the commit record has it: the staged files of each slot, and the slots of each file.
 
-    `age_s` is how long ago it was committed; `unknown` is the operator's answer for the case that the cluster has
-    forgotten since whether it was published.
+    `age_s`: seconds since its commit. `unknown`: the operator's answer when the cluster has forgotten whether it was
+    published.
     """
 
     number: int
@@ -77,7 +77,7 @@ class CommittedWindow:
 
 @dataclass(slots=True)
 class Slot:
-    """One writer: its producer, and how far it has published. For one thread at a time."""
+    """One writer: its producer, and the position that it has published to. For one thread at a time."""
 
     sink: TransactionalSink
     number: int
@@ -108,9 +108,9 @@ class Slot:
                     raise
                 retry.repeat(reason)
             except HungError as exc:
-                # Whether the call has done its work, the next look tells; and the next init ends its transaction.
+                # The call may have taken effect: the next position shows it, and the next init ends its transaction.
                 logger.warning(
-                    "%s: %s; goes on with another producer, gives up after %.0f s",
+                    "%s: %s; retrying with another producer, gives up after %.0f s",
                     subject,
                     exc,
                     self.sink.settings.deadline_s,
@@ -133,22 +133,22 @@ class Slot:
     def _attempt(self, work: CommittedWindow, retry: RetryDeadline, subject: str) -> int | None:
         if self._opened is not None:
             self._serve()
-            if self._calls.last_words is not None:
-                # It has lost a connection since. Such a one tends to hang when it sends the offset, and another costs
-                # 0.1 s.
+            if self._calls.last_error is not None:
+                # It has lost a connection since. Such a producer tends to hang when it sends the offset, and a new one
+                # costs 0.1 s.
                 self.discard()
         if self._opened is None:
             self._opened = self._init(retry, subject)  # 1
             failpoints.hit("kafka.initialised")
         opened = self._opened
-        if not opened.looked:
-            opened.position, opened.group = look(self.sink, self.name, self._calls, retry, subject)  # 2
-            opened.looked = True
+        if not opened.has_position:
+            opened.position, opened.group = read_position(self.sink, self.name, self._calls, retry, subject)  # 2
+            opened.has_position = True
         if self._is_published(opened.position, work, subject):
             return None
         sent = 0
         spread = self.number if self.sink.keep_order else self.number + work.number
-        with put_off():
+        with paused():
             batches = work.records(self.number)
             first = next(batches, [])
             opened.begin()  # 3
@@ -168,7 +168,7 @@ class Slot:
 
     def _init(self, retry: RetryDeadline, subject: str) -> OpenProducer:
         """Step 1: a producer that has fenced its predecessors, of a topic that exists."""
-        self._calls.last_words = None
+        self._calls.last_error = None
         try:
             producer = Producer(
                 {**self.sink.producer_options(self.name), "error_cb": self._calls.remember},
@@ -178,14 +178,14 @@ class Slot:
             raise KafkaOptionsError(f"{subject}: {error_of(exc).str()}; correct the sink's options") from exc
 
         def init() -> None:
-            producer.poll(0)  # Nothing else brings `remember` what went wrong before.
+            producer.poll(0)  # Only this calls `remember` with earlier errors.
             producer.init_transactions(STEP_S)
 
         self._calls.again(init, "the transaction coordinator", retry)
         return OpenProducer(producer, self.sink.topic, self._partitions(producer, retry, subject), self._calls)
 
     def _partitions(self, producer: Producer, retry: RetryDeadline, subject: str) -> int:
-        """How many partitions the topic has. A topic just made may be unknown to a broker for a moment."""
+        """The number of the topic's partitions. A topic just made may be unknown to a broker for a moment."""
         topic = self.sink.topic
         began = time.monotonic()
         while True:
@@ -216,24 +216,24 @@ class Slot:
             past = "no offset any more" if position is None else f"only windows from {min(position.checksums)} on"
             raise PublicationUnknownError(
                 f"{subject}: committed {work.age_s / 86400:.1f} days ago and not marked as published; group "
-                f"{self.name} holds {past}, so nobody knows whether it was. Look for its records in the topic (header "
+                f"{self.name} holds {past}, so whether it was is unknown. Search the topic for its records (header "
                 "dedup-window, read_committed), then start once with --unpublished publish or --unpublished skip"
             )
         logger.warning("%s: %s, as the operator has answered", subject, work.unknown.value)
         return work.unknown is OnUnknown.SKIP
 
     def _files_are_gone(self, work: CommittedWindow, retry: RetryDeadline, subject: str) -> Exception:
-        """Why staged files are missing: someone published the window meanwhile, or they are lost."""
-        position, _ = look(self.sink, self.name, self._calls, retry, subject)
+        """The reason for missing staged files: another process has published the window, or they are lost."""
+        position, _ = read_position(self.sink, self.name, self._calls, retry, subject)
         if position is not None and position.last >= work.number:
             return ProducerFencedError(f"{subject}: published by another process while this one prepared to")
         return IntegrityError(
             f"{subject}: the window is committed and not published, but its staged files are gone: they must have been "
-            "deleted by hand; `deduper verify` tells which rows they held"
+            "deleted by hand; `deduper verify` shows which rows they held"
         )
 
     def _recover(self, exc: KafkaException, retry: RetryDeadline, subject: str) -> str:
-        """Bring the slot where the protocol can be repeated, and give the reason; or raise what a person must see."""
+        """Prepare the slot to repeat the protocol, and give the reason; or raise an error for the operator."""
         error = error_of(exc)
         opened = self._opened
         action = action_of(error)
@@ -256,12 +256,12 @@ class Slot:
         lasting = lasting_error(error, subject)
         if lasting is not None:
             raise lasting from exc
-        # How many partitions a topic has is asked for once a producer.
+        # A producer counts the partitions of its topic once.
         if is_aborted and opened is not None and not names_a_missing_topic(error):
-            opened.looked = False
+            opened.has_position = False
         else:
             self.discard()
-        logger.info("%s: begun again: %s", subject, error.str())
+        logger.info("%s: beginning again: %s", subject, error.str())
         return error.str()
 
     def _give_back(self) -> None:

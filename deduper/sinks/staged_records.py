@@ -40,7 +40,7 @@ def records_of_slot(file: Path, slot: int, slots_of_file: Collection[int]) -> It
     """(key, value, headers, timestamp in ms) of every row of a slot, some thousand at a time.
 
     Raises:
-        IntegrityError: the file is damaged, has other columns, or a row of a slot that nobody would send.
+        IntegrityError: the file is damaged, has other columns, or a row of a slot that no writer sends.
         FileNotFoundError: it is gone.
     """
     try:
@@ -89,7 +89,7 @@ def _of_slot(batch: Any, slot: int, slots_of_file: Collection[int], file: Path) 
     if not found <= set(slots_of_file):
         raise IntegrityError(
             f"{file}: rows of slot {sorted(found - set(slots_of_file), key=str)}, but the commit record has the file "
-            f"for {sorted(slots_of_file)} only: nobody would send them"
+            f"for {sorted(slots_of_file)} only: no writer sends them"
         )
     return batch.filter(is_mine)
 

@@ -1,8 +1,8 @@
-"""The rows of a window's ports as files nobody sees yet, and the names they will be published under.
+"""The rows of a window's ports as staged files, which no reader sees, and their later publication under final names.
 
 The rows of a window are written once, into `<directory>/_staging/<window>-<epoch>-<attempt>/_port=<port>/`, as Parquet.
 Ports of another format, or on another file system, are made from the staged rows, in their own `_staging`; nothing is
-judged twice. Of what lies in these folders only the files that a writer's receipt names are the window's.
+judged twice. Only files that a writer's receipt names are the window's; others in these folders are ignored.
 
 Readers of Spark, Arrow and most others skip names that begin with an underscore, so a port's directory can be read
 while windows are staged below it.
@@ -70,7 +70,7 @@ _SYNC_THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One staged file: its port, where it lies, how many rows its format says it has, and who sends them, if sent."""
+    """One staged file: its port, path and rows, as its format counts them; `slots` are the writers of rows to send."""
 
     port: str
     path: Path
@@ -85,7 +85,7 @@ def staging_home(config: Config) -> Path:
 
 
 def make_port_directories(config: Config, *, fs: FileSystem = LOCAL) -> None:
-    """The directories of the file ports, durable, so that a port nothing has left by can be read too."""
+    """Make the directories of the file ports, durably: a port without rows can be read too."""
     for sink in config.file_ports.values():
         make_directories(fs, sink.path)
 
@@ -96,7 +96,7 @@ def staging_target(config: Config, attempt: Attempt) -> Path:
 
 
 def make_staging(config: Config, attempt: Attempt) -> None:
-    """The folders of the one write, one a port; tasks that write make none."""
+    """Make the folders of the one write, one a port; tasks that write make none."""
     target = staging_target(config, attempt)
     with telling_where(target):
         for port in (*config.file_ports, *config.topic_ports):
@@ -151,7 +151,7 @@ def _restage(
     rows = session.read.schema(schema).parquet(*map(str, source))
     if sink.format == "csv":
         rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
-    # Another name than the staged rows have: they may lie in this very folder.
+    # Another name than that of the staged rows, which may be in the same folder.
     target = sink.path / STAGING / attempt.folder / f"{port}.{sink.format}"
     staged = sum(_rows(file, "parquet") for file in source)
     # Quotes are doubled inside quoted fields (RFC 4180): Spark's own default, a backslash, is read wrongly elsewhere.
@@ -204,8 +204,8 @@ def publish(outputs: Sequence[OutputFile], *, fs: FileSystem = LOCAL) -> list[Ou
     """Rename every staged file to its final name and sync the directories. Safe to repeat, and to race.
 
     A staged file that is gone was published before: it and its directory were synced before the record that names it.
-    The process that renamed it may have died before the sync, so the directories are synced in any case. Gives those
-    whose published file is gone too, which only a consumer can have taken.
+    The process that renamed it may have died before the sync, so the directories are synced in any case. Gives the
+    outputs whose published file is gone too: only a consumer can have taken it.
 
     Raises:
         IntegrityError: a final name is taken while its staged file is still there.
@@ -214,8 +214,8 @@ def publish(outputs: Sequence[OutputFile], *, fs: FileSystem = LOCAL) -> list[Ou
     taken: list[OutputFile] = []
     for output in outputs:
         staged, final = Path(output.staged), Path(output.final)
-        # Never over a file: a rename would replace it without a word. In this order, because an owner that is being
-        # taken over may rename it at the same moment.
+        # Never over a file: a rename would replace it silently. In this order, because an owner that is being taken
+        # over may rename it at the same moment.
         if fs.exists(final) and fs.exists(staged):
             raise IntegrityError(f"{final}: the name of a committed output is taken by another file; move that away")
         try:
@@ -257,16 +257,16 @@ def where_they_lie(config: Config, outputs: Sequence[OutputFile], *, fs: FileSys
 
 
 def discard_window(config: Config, window: int, epoch: int, *, fs: FileSystem = LOCAL) -> None:
-    """Remove all that an epoch has staged for a window, once it is published."""
+    """Remove all folders that an epoch has staged for a window, once it is published."""
     for attempt, folder in _staged_folders(fs, config):
         if (attempt.window, attempt.epoch) == (window, epoch):
             remove_tree(fs, folder)
 
 
 def discard_abandoned(config: Config, below_epoch: int, *, fs: FileSystem = LOCAL) -> int:
-    """Remove what lower epochs have staged, when their committed windows are published; gives how many folders went.
+    """Remove the folders staged by lower epochs, when their committed windows are published; gives their number.
 
-    Never what a higher epoch has staged: this may be a process that slept while another took over.
+    Never those of a higher epoch: this may be a process that slept while another took over.
     """
     abandoned = [folder for attempt, folder in _staged_folders(fs, config) if attempt.epoch < below_epoch]
     for folder in abandoned:
@@ -318,7 +318,7 @@ def _data_files(directory: Path) -> list[Path]:
 
 
 def _slots(file: Path) -> tuple[int, ...]:
-    """The writers that the rows of a staged file are dealt to."""
+    """The writers of the rows in a staged file."""
     return tuple(sorted(parquet.read_table(file, columns=[SLOT]).column(SLOT).unique().to_pylist()))
 
 

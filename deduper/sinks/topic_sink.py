@@ -1,4 +1,4 @@
-"""The exactly-once sink of one port: its topic, how that is reached, and how the publisher behaves."""
+"""The exactly-once sink of one port: its topic, the connection, and the publisher's settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PublisherSettings:
-    """How a publisher behaves; none of it changes what is published.
+    """Times and sizes of a publisher; the published rows do not depend on them.
 
     `transaction_timeout_s` must cover the sending of one slot of the largest window. Longer is not better: when a
     driver dies and none is started in its place, readers of the topic stand still for so long.
@@ -24,7 +24,7 @@ class PublisherSettings:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalSink:
-    """One port's topic and how it is reached; `client` has librdkafka's options."""
+    """One port's topic and the connection to it; `client` has librdkafka's options."""
 
     job: str
     store_id: str
@@ -40,7 +40,7 @@ class TransactionalSink:
         return f"{self.job}/{self.store_id}/{self.port}/{slot}"
 
     def producer_options(self, name: str) -> dict[str, Any]:
-        """What a producer is made with; the user's options go first, except where the protocol needs one."""
+        """The options of a producer: the user's go first, except where the protocol needs one."""
         defaults = {
             "linger.ms": 20,
             "queue.buffering.max.kbytes": max(1, self.settings.queue_bytes >> 10),

@@ -1,8 +1,8 @@
 """Publishing a window's rows to the topics of its ports: step 5 for Kafka, from the staged rows the record names.
 
-Where the rows go, and under which name, is what the commit record says (`TopicPlace`), never what today's
-configuration would give: a window that was committed before the job or a topic was renamed would otherwise go out a
-second time. How the brokers are reached is today's.
+Topic and job's name come from the commit record (`TopicPlace`), never from today's configuration: a window that was
+committed before the job or a topic was renamed would otherwise go out a second time. The connection to the brokers is
+today's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -29,9 +29,9 @@ from deduper.errors import UsageError
 from deduper.kafka.errors import ProducerFencedError
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 from deduper.kafka.spark_failures import lasting_error, may_pass
-from deduper.sinks.names import TopicPlace, outputs_of
+from deduper.sinks.names import TopicPlace
 from deduper.sinks.publish_state import OnUnknown
-from deduper.sinks.publisher import KafkaPublisher, Publishing, gravest
+from deduper.sinks.publisher import KafkaPublisher, failure, gravest
 from deduper.sinks.topic_sink import PublisherSettings
 from deduper.spark.failures import innermost_cause
 from deduper.tasks.kafka_rows import HEADERS, KEY, VALUE
@@ -47,7 +47,7 @@ _THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """What of one window goes to one port's topic. `job` is None for a port that is sent at least once."""
+    """The rows of one window for one port's topic. `job` is None for a port that is sent at least once."""
 
     name: str
     sink: KafkaSink
@@ -84,7 +84,7 @@ class KafkaPorts:
         self._publishers: dict[tuple[str, str, str], KafkaPublisher] = {}
         self._pool = ThreadPoolExecutor(_THREADS, "kafka")
 
-    def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
+    def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash.
 
         Raises:
@@ -105,9 +105,9 @@ class KafkaPorts:
         self._publishers.clear()
         self._pool.shutdown(cancel_futures=True)
 
-    def _ports(self, window: int, outputs: Sequence[OutputFile]) -> list[_Port]:
+    def _ports(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> list[_Port]:
         by_port: defaultdict[str, list[tuple[OutputFile, TopicPlace]]] = defaultdict(list)
-        for output, place in outputs_of(outputs).topics:
+        for output, place in outputs:
             by_port[output.port].append((output, place))
         sinks = self._config.topic_ports
         ports = []
@@ -130,7 +130,7 @@ class KafkaPorts:
         left = ports
         for attempt in range(1, _MOST_FENCED + 1):
             begun = [(port, self._begin(window, port)) for port in left]
-            failed = [(port, error) for port, publishing in begun if (error := publishing.error()) is not None]
+            failed = [(port, error) for port, slots in begun if (error := failure(slots.values())) is not None]
             left = [port for port, error in failed if isinstance(error, ProducerFencedError)]
             if left:
                 self._log.check_owner()
@@ -139,11 +139,11 @@ class KafkaPorts:
             if not left:
                 return
             logger.warning(
-                "port %s: fenced by a producer of this very store: publishing again",
+                "port %s: fenced by a producer of this same store: publishing again",
                 ", ".join(port.name for port in left),
             )
 
-    def _begin(self, window: int, port: _Port) -> Publishing:
+    def _begin(self, window: int, port: _Port) -> dict[int, Future[int | None]]:
         return self._publisher(port).begin(
             window,
             _checksum(window, port.outputs),
@@ -171,11 +171,11 @@ class KafkaPorts:
         return self._publishers[name]
 
     def _publish_at_least_once(self, window: int, port: _Port) -> None:
-        """By Spark's sink, which knows no transactions: a crash before the mark, or a failure, sends rows again."""
+        """By Spark's sink, which has no transactions: a crash before the mark, or a failure, sends rows again."""
         subject = f"port {port.name}, topic {port.topic}, window {window}"
         if not all(Path(output.staged).exists() for output in port.outputs):
-            # They were durable before the record, and nobody removes them before the mark, which is not synced.
-            logger.warning("%s: not sent again: what was staged is gone, so a mark was there and is lost", subject)
+            # They were durable before the record and are removed after the mark only, which is not synced.
+            logger.warning("%s: not sent again: its staged rows are gone, so a mark was there and is lost", subject)
             return
         retry = RetryDeadline(subject, self._deadline_s, self._reporter, stop=self._stop)
         while True:
@@ -206,7 +206,7 @@ class KafkaPorts:
 
 
 def _checksum(window: int, files: Sequence[OutputFile]) -> int:
-    """What tells this publication from another under the same number: the bytes of all that is sent."""
+    """Identifies this publication among others of the same number, by the bytes of all that is sent."""
     digest = xxhash.xxh3_64(window.to_bytes(8, "little"))
     for checksum in sorted(output.checksum for output in files):
         digest.update(checksum.to_bytes(8, "little"))
@@ -214,6 +214,6 @@ def _checksum(window: int, files: Sequence[OutputFile]) -> int:
 
 
 def _age_s(files: Sequence[OutputFile]) -> float:
-    """How long ago the window was staged, which is a little more than how long ago it was committed."""
+    """Seconds since the window was staged: a little more than since its commit."""
     times = [Path(output.staged).stat().st_mtime for output in files if Path(output.staged).exists()]
     return max(0.0, time.time() - min(times)) if times else 0.0

@@ -24,10 +24,10 @@ _OFFSETS_HUNG_S = 6.0  # The one call that is known to hang; it takes millisecon
 
 @dataclass(slots=True)
 class OpenProducer:
-    """A producer that has fenced its predecessors, and what is known of its slot. For one thread at a time.
+    """A producer that has fenced its predecessors, with its slot's position. For one thread at a time.
 
-    `looked` is False until it was asked how far the slot has published, and after every failure; `position` and `group`
-    are the answer. `since` is when its transaction was begun, while there is one.
+    `has_position` is False until `position` and `group` were read, and after every failure. `since` is when its
+    transaction was begun, while there is one.
     """
 
     producer: Producer
@@ -35,7 +35,7 @@ class OpenProducer:
     partitions: int
     calls: Calls
     group: Any = None
-    looked: bool = False
+    has_position: bool = False
     position: Position | None = None
     since: float | None = None
 
@@ -83,9 +83,7 @@ class OpenProducer:
         )
 
     def commit(self, position: Position, retry: RetryDeadline) -> None:
-        """Make rows and offset visible. A commit that ran into its time is asked again, never aborted: it may have
-        happened.
-        """
+        """Make rows and offset visible. A commit that timed out is repeated, never aborted: it may have happened."""
         self.calls.again(lambda: self.producer.commit_transaction(STEP_S), "the commit", retry)
         self.since = None
         self.position = position
@@ -125,13 +123,13 @@ class OpenProducer:
             else:
                 # In a transaction that has failed nothing is sent any more.
                 self._raise_failure()
-                retry.wait(f"the brokers to take {left} records", self.calls.said(), pause_s=0)
+                retry.wait(f"the brokers to take {left} records", self.calls.cause(), pause_s=0)
             before = left
 
     def _raise_failure(self) -> None:
-        """Raise why the transaction has failed, if it has.
+        """Raise the cause if the transaction has failed.
 
-        There is no question for it; but beginning once more is refused at once and without effect, with the cause.
+        The client has no call for it; but beginning once more is refused at once and without effect, with the cause.
         """
         try:
             self.producer.begin_transaction()

@@ -1,8 +1,8 @@
 """Spark's checkpoint of a stream: its owner, and whether it is sound; `sources.kafka.checkpoint` reads its offsets.
 
 Spark syncs none of its files. A torn one makes every start fail; `is_sound_log` and the checks of the source find that
-out beforehand, and `set_aside` moves the checkpoint away so that a new one is begun: the store has a record of
-everything that was judged.
+out before, and `move_away` renames the checkpoint so that a new one is begun: the store has a record of everything
+that was judged.
 
 Every epoch has a checkpoint directory of its own, `<checkpoint>/<epoch, 6 digits>`: a start renames that of the epoch
 before. An old owner that still runs, or resumes, writes into a directory that is no longer read.
@@ -41,8 +41,8 @@ def is_sound_log(checkpoint: Path) -> bool:
 def take_over(root: Path, epoch: int) -> Path:
     """The checkpoint directory of an epoch, renamed from that of the last epoch that had one; else not there yet.
 
-    What lower epochs have written after they were overtaken is removed. Safe to repeat, and to race: of two starts
-    one gets it, and the other's is empty, which costs it reading the list of files again.
+    Checkpoints that lower epochs have written after they were overtaken are removed. Safe to repeat, and to race: of
+    two starts one gets it; the other's is empty, and it begins at the judged offsets.
     """
     own = root / f"{epoch:0{_EPOCH_DIGITS}d}"
     earlier = sorted((path for path in root.glob("*") if _is_below(path, epoch)), key=lambda path: int(path.name))
@@ -66,8 +66,8 @@ def _is_below(path: Path, epoch: int) -> bool:
     return path.name.isdecimal() and int(path.name) < epoch
 
 
-def set_aside(checkpoint: Path) -> Path:
-    """Move a checkpoint out of the way, under the first free name beside it; nothing is deleted."""
+def move_away(checkpoint: Path) -> Path:
+    """Rename a checkpoint to the first free name beside it; nothing is deleted. Gives the new path."""
     number = 1
     while (target := checkpoint.with_name(f"{checkpoint.name}.set-aside-{number}")).exists():
         number += 1
@@ -76,7 +76,7 @@ def set_aside(checkpoint: Path) -> Path:
 
 
 def read_entry(file: Path) -> str:
-    """The text of a file of a checkpoint, held against Hadoop's checksums beside it, without which Spark reads it too.
+    """The text of a file of a checkpoint, checked by Hadoop's checksums beside it if they are there, as Spark does.
 
     `.<name>.crc`: "crc\\0", bytes a checksum (u32, big endian), then the CRC32 of each so many bytes, big endian.
     """
@@ -90,7 +90,7 @@ def read_entry(file: Path) -> str:
         steps = range(0, len(data), each or max(1, len(data)))  # 0 bytes a checksum is damage too
         expected = b"".join(struct.pack(">I", zlib.crc32(data[at : at + each])) for at in steps)
         if sums[_CRC_HEAD.size :] != expected:
-            raise IntegrityError(f"{file}: its bytes are not those of {file.name}'s checksum: torn")
+            raise IntegrityError(f"{file}: its bytes do not match its checksums: torn")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as exc:
@@ -98,7 +98,7 @@ def read_entry(file: Path) -> str:
 
 
 def entry_numbers(directory: Path, suffix: str = "") -> set[int]:
-    """The numbers that stand as names in a directory of a checkpoint, before the suffix; none when it is absent."""
+    """The numbers among the names in a directory of a checkpoint, before the suffix; none when it is absent."""
     if not directory.is_dir():
         return set()
     names = (entry.name for entry in directory.iterdir())

@@ -1,4 +1,4 @@
-"""The way in: a source's settings for the session, whether a job can run on it, and the source itself."""
+"""Opens a job's source: the settings of its session, the check that the job can run, and the source itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def worker_daemon(name: str = "worker_daemon") -> str:
 
 
 def check_source(config: Config) -> None:
-    """Before the epoch is claimed: a job that cannot run must not disturb one that does.
+    """Check, before the epoch is claimed, that the job can run: otherwise it must not disturb one that does.
 
     Raises:
         DeduperError: a folder, the client, the connector or something of the cluster is missing.
@@ -63,14 +63,14 @@ def check_source(config: Config) -> None:
 
 
 def open_source(config: Config, log: CommitLog, checkpoint: Path, stop: Event) -> FileBatches | StreamedSource:
-    """The batches of the job's source, from where the store's log says.
+    """The job's source, which continues after the judged records of the store's log.
 
     Raises:
         CorruptionError: a file of sources is missing or damaged.
     """
     if isinstance(config.source, FilesSource):
         return FileBatches(config.source, KnownFiles(config.source, log))
-    # Not everybody has Kafka's client.
+    # Kafka's client is optional.
     from deduper.kafka.cluster import KafkaCluster
     from deduper.sources.kafka.batch import KafkaBatches
     from deduper.sources.kafka.broker_watch import BrokerWatch

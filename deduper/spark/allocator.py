@@ -1,4 +1,4 @@
-"""Settings of the C library's allocator for the driver and its child processes, so that their memory does not creep up.
+"""Settings of the C library's allocator for the driver and its child processes, so that their memory does not grow.
 
 A job with Kafka ports opens RocksDB, reads Parquet and sends records on dozens of short-lived threads. By default each
 may allocate in an arena of its own, and an arena keeps the most memory that any thread has ever needed in it. A few
@@ -16,14 +16,14 @@ import os
 _ARENAS = 4
 _M_ARENA_MAX, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -8, -1, -3  # glibc's malloc.h
 _LARGEST_IN_HEAP, _KEPT = 32 << 20, 128 << 20
-"""A block above the first has pages of its own, which go with it; glibc allows no more than this. Beyond the second,
-what is free at the heap's end goes back."""
+"""A block above the first has pages of its own, which are returned with it; glibc allows no more than this. More free
+memory than the second at the heap's end is returned."""
 
 
 def keep_few_arenas() -> None:
     """For this process from now on, and for those it starts. To be called before Arrow is loaded, on the first thread.
 
-    What the environment says already stays as it is.
+    Settings in the environment stay as they are.
     """
     # Arrow's own allocator keeps ten times what is in use, for threads that come and go.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -37,7 +37,7 @@ def keep_few_arenas() -> None:
 def keep_heap() -> None:
     """For this process from now on, and for those that it forks: memory that was freed is kept for the next window.
 
-    What the environment says already stays as it is.
+    Settings in the environment stay as they are.
     """
     if not {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys():
         _mallopt(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)

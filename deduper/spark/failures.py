@@ -86,10 +86,10 @@ def _below(root: type[Exception]) -> Iterator[type[Exception]]:
 
 
 def cannot_write(error: Exception, what: str, place: Path) -> CannotWriteError | None:
-    """What to raise instead of Spark's error; None when that is about something else."""
+    """The error to raise instead of Spark's, over a full or read-only disk; None when it is about something else."""
     text = str(error)
     if raised_in_worker(error) is not error:
-        return None  # Ours, and it says where.
+        return None  # Ours, with its place.
     reason = next((reason for reason in _FULL if reason in text), None)
     if reason is None and _NO_REASON in text:
         reason = _state_of(place)
@@ -118,7 +118,7 @@ def is_passing(error: Exception, paths: Iterable[str] = ()) -> bool:
     if isinstance(error, OSError):
         return error.errno in _PASSING
     if isinstance(error, MemoryError) or raised_in_worker(error) is not error:
-        return True  # What our own errors say of a task is never about a file that it read.
+        return True  # Our own errors of a task are never about a file that it read.
     text = whole_text(error)
     for path in paths:
         text = text.replace(path, "")

@@ -1,4 +1,4 @@
-"""The Java that Spark will run on: which it is, and whether it will do."""
+"""The Java that Spark runs on: its path and version, checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ADVICE = "install one with `apt-get install openjdk-17-jre-headless`, or set JA
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A program, and what it calls itself."""
+    """A program, and its version as it prints it."""
 
     path: str
     shown: str
 
 
 def require_java() -> Java:
-    """Fails before Spark does, which would say `Java gateway process exited`.
+    """Fail before Spark does, with a better message than `Java gateway process exited`.
 
     Raises:
         DeduperError: no java, or one that Spark 4.2 does not run on; with the command that installs one.
@@ -44,7 +44,7 @@ def require_java() -> Java:
 
 
 def require_user_name() -> None:
-    """Fails before Spark does, which would say `Invalid UID`: Java has a user by name alone.
+    """Fail before Spark does, with a better message than `Invalid UID`: Java has a user by name alone.
 
     Raises:
         DeduperError: the user has none; with what to do.

@@ -35,7 +35,7 @@ def connector_settings(own: Mapping[str, object], *, avro: bool = False) -> dict
         for module in wanted:
             if not any(module in jar.name for jar in jars):
                 raise UsageError(
-                    f"{VARIABLE} is {directory}, and no {module} jar lies there; put it there, or unset it"
+                    f"{VARIABLE} is {directory}, and it has no {module} jar; put it there, or unset the variable"
                 )
         return {"spark.jars": ",".join(map(str, jars))}
     packages = [f"org.apache.spark:{module}_2.13:{pyspark.__version__}" for module in wanted]

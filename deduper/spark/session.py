@@ -86,7 +86,7 @@ _COLLECTOR, _OUR_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b"), "-XX:+UseParallelG
 
 
 def start_session(name: str, asked_for: Mapping[str, object]) -> SparkSession:
-    """A session with our settings and, over them, those that a job asks for.
+    """A session with our settings and, over them, those of the job.
 
     Raises:
         DeduperError: no Java 17 or 21, or a user without a name.
@@ -118,7 +118,7 @@ def start_session(name: str, asked_for: Mapping[str, object]) -> SparkSession:
 
 
 def require_promises(session: SparkSession, asked_for: Mapping[str, object]) -> None:
-    """Refuses a session whose settings break a promise, wherever they come from.
+    """Refuse a session whose settings break a promise, wherever they come from.
 
     Raises:
         UsageError: naming each setting, its value, the promise, and where it may come from.
@@ -136,7 +136,7 @@ def require_promises(session: SparkSession, asked_for: Mapping[str, object]) -> 
         if found.get(name) != value:
             wrong[name] = (found.get(name), Promised(value, "the session is that of the configuration"))
     if wrong:
-        raise UsageError("\n".join(_told(name, *what) for name, what in sorted(wrong.items())))
+        raise UsageError("\n".join(_described(name, *what) for name, what in sorted(wrong.items())))
 
 
 def _wrong_in_jvm(session: SparkSession) -> dict[str, tuple[str, Promised]]:
@@ -151,23 +151,23 @@ def _wrong_in_jvm(session: SparkSession) -> dict[str, tuple[str, Promised]]:
     }
 
 
-def _told(name: str, value: str | None, needed: Promised) -> str:
+def _described(name: str, value: str | None, needed: Promised) -> str:
     write = "remove it" if needed.value is None else f"it must be `{needed.value}`"
     what = f"{name} is `{value}` in the Spark session, and a promise rests on it ({needed.promise})"
     return f"{what}; {write}{_origin(name)}"
 
 
 def _origin(name: str) -> str:
-    """Where a setting that the configuration does not have may come from."""
+    """The possible origin of a setting that is not from the configuration."""
     folder = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf")
     defaults = Path(folder, "spark-defaults.conf")
     with contextlib.suppress(OSError):
         if name in defaults.read_text(errors="replace"):
-            return f": it stands in {defaults}"
+            return f": it is in {defaults}"
     for variable in ("PYSPARK_SUBMIT_ARGS", "_JAVA_OPTIONS"):
         if name in os.environ.get(variable, ""):
-            return f": it stands in {variable}"
-    return ": look at what makes the session, Hadoop's configuration and the locale"
+            return f": it is in {variable}"
+    return ": check the program that makes the session, Hadoop's configuration and the locale"
 
 
 def java_options(asked_for: str) -> str:

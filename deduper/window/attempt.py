@@ -1,7 +1,7 @@
-"""Step 2 of a window: judging it, until the counts agree and all unreadable input is found.
+"""Step 2 of a window: it is judged until the counts agree and all unreadable input is found.
 
-Every judging is an attempt of its own, in the names of its pieces and staged files, so that no file of an abandoned
-one can be taken for the window's.
+Every attempt has a number, which stands in the names of its pieces and staged files: no file of an abandoned one can be
+taken for the window's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -55,7 +56,7 @@ class _MemoryFull(Exception):
     """The exchange files do not fit into shared memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Judgement:
     """A window that was judged and staged, and whose counts agree.
 
@@ -71,6 +72,20 @@ class Judgement:
     rows: int
     seconds: dict[str, float] = field(default_factory=dict)
     task_seconds: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Tuples by port, over all shards."""
+        totals = [sum(counts) for counts in zip(*(one.counts for one in self.receipts.values()), strict=True)]
+        return {verdict.port: count for verdict, count in zip(Verdict, totals, strict=True)}
+
+    @cached_property
+    def partition_rows(self) -> Mapping[int, int]:
+        """Tuples by the ordinal of their source partition, over all shards."""
+        rows: Counter[int] = Counter()
+        for receipt in self.receipts.values():
+            rows.update(receipt.rows_by_partition)
+        return rows
 
 
 class WindowJudge:
@@ -90,8 +105,8 @@ class WindowJudge:
         self._pieces = pieces
         self._tables = tables
         self._attempts = 0
-        self._spool = ExchangeFolders(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
-        self._spool.discard_abandoned()
+        self._folders = ExchangeFolders(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
+        self._folders.discard_abandoned()
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         """The window after `state`, of this batch; unreadable input becomes error tuples.
@@ -116,10 +131,10 @@ class WindowJudge:
                 continue
             problem = _disagreement(self._config, judgement)
             if problem is None:
-                sure = batch.confirmed(rows_by_partition(judgement.receipts.values()))
+                sure = batch.confirmed(judgement.partition_rows)
                 if sure is batch:
                     return judgement
-                logger.warning("window %d: judged again: some of its input was gone before it was read", attempt.window)
+                logger.warning("window %d: judged again: some input vanished before it was read", attempt.window)
                 self._abandon(judgement)
                 batch = sure
                 continue
@@ -130,8 +145,8 @@ class WindowJudge:
             logger.error("window %d: judged once more: %s", attempt.window, problem)
 
     def close(self) -> None:
-        """No window comes any more. Safe to repeat."""
-        self._spool.close()
+        """Remove the kept exchange folder, after the last window. Safe to repeat."""
+        self._folders.close()
 
     def _judge_once(self, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         with self._run(attempt) as (run, folder):
@@ -140,8 +155,8 @@ class WindowJudge:
     @contextmanager
     def _run(self, attempt: Attempt) -> Iterator[tuple[WindowRun, Path]]:
         """The jobs of an attempt, and its exchange folder, which is removed, or kept for the next attempt."""
-        with telling_where(self._spool.disk):
-            folder = self._spool.make(attempt)
+        with telling_where(self._folders.disk):
+            folder = self._folders.make(attempt)
         all_tasks_finished = False
         try:
             with self._jobs.open() as run:
@@ -149,16 +164,16 @@ class WindowJudge:
             all_tasks_finished = run.all_tasks_finished
         finally:
             if all_tasks_finished:
-                self._spool.leave(folder)
+                self._folders.leave(folder)
             else:
-                self._spool.remove(folder)
+                self._folders.remove(folder)
 
     def _run_jobs(
         self, run: WindowRun, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, folder: Path
     ) -> Judgement:
         config, watch, directory = self._config, _StopWatch(), str(folder)
         read = self._read_task(directory, batch, policy.clock_rules(config, state, wall_us))
-        with self._spooling(folder):
+        with self._writing_exchange(folder):
             given = run.read(batch, read)
         batch, readers = given.batch, given.receipts
         watch.lap("read")
@@ -167,7 +182,7 @@ class WindowJudge:
             known = policy.category_state(state)
             categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
         judge = self._shard_task(attempt, state, wall_us, directory, readers, categories)
-        with self._spooling(folder):
+        with self._writing_exchange(folder):
             shards = run.judge(judge, config.store.shards)
         watch.lap("shards")
         failpoints.hit("judge.judged")
@@ -198,13 +213,13 @@ class WindowJudge:
         )
 
     @contextmanager
-    def _spooling(self, folder: Path) -> Iterator[None]:
+    def _writing_exchange(self, folder: Path) -> Iterator[None]:
         """A job that writes exchange files; raises _MemoryFull when they can be written to disk instead."""
         try:
             with _writing("the exchange files of a window", folder):
                 yield
         except CannotWriteError as exc:
-            if self._spool.was_full(folder):
+            if self._folders.was_full(folder):
                 raise _MemoryFull from exc
             raise
 
@@ -259,14 +274,14 @@ class WindowJudge:
         ports = (*config.file_ports, *topics)
         keeps_order = any(sink.preserve_order for sink in topics.values())
         codec = str(config.spark.get(_CODEC, "snappy")).lower()
-        spooled = sum(Path(exchange.rows_file(directory, receipt.name)).stat().st_size for receipt in readers)
-        writers = writers_for(spooled, config.store.shards)
+        exchanged = sum(Path(exchange.rows_file(directory, receipt.name)).stat().st_size for receipt in readers)
+        writers = writers_for(exchanged, config.store.shards)
         return WriteTask(
             directory=directory,
             target=str(target),
             shards=config.store.shards,
             readers=tuple((receipt.name, receipt.rows) for receipt in readers),
-            spooled=spooled,
+            spooled=exchanged,
             groups=grouped([receipt.rows for receipt in readers], writers) if ports else (),
             ports=ports,
             topics=frozenset(topics),
@@ -318,26 +333,12 @@ def _summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return dict(total)
 
 
-def port_counts(receipts: Iterable[Receipt]) -> dict[str, int]:
-    """Tuples by port, over all shards."""
-    totals = [sum(counts) for counts in zip(*(receipt.counts for receipt in receipts), strict=True)]
-    return {verdict.port: count for verdict, count in zip(Verdict, totals, strict=True)}
-
-
-def rows_by_partition(receipts: Iterable[Receipt]) -> Counter[int]:
-    """Tuples by the ordinal of their source partition, over all shards."""
-    rows: Counter[int] = Counter()
-    for receipt in receipts:
-        rows.update(receipt.rows_by_partition)
-    return rows
-
-
 def _disagreement(config: Config, judgement: Judgement) -> str | None:
-    """Why the window must not be committed: conservation, held against three independent counts. None when it holds."""
+    """The reason not to commit the window: three independent counts of its rows must agree. None when they do."""
     missing = set(range(config.store.shards)) - judgement.receipts.keys()
     if missing:
         return f"no receipt from shards {sorted(missing)}"
-    counts = port_counts(judgement.receipts.values())
+    counts = judgement.counts
     if sum(counts.values()) != judgement.rows:
         return f"{judgement.rows} rows came in, the shards judged {sum(counts.values())}: {counts}"
     for port in (*config.file_ports, *config.topic_ports):

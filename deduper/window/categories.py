@@ -1,4 +1,4 @@
-"""Which categories are live at every point of a window, found between its reading and its judging."""
+"""The categories that are live at every point of a window, found between its reading and its judging."""
 
 from __future__ import annotations
 

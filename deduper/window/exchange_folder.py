@@ -25,9 +25,10 @@ from deduper.tasks import exchange
 logger = logging.getLogger(__name__)
 
 _NAME, _LOCK = "spool", "lock"
+"""The folder keeps the name of earlier releases, so that a start finds what one of theirs has left in memory."""
 _LEAST_ROOM = 512 << 20
 _MOST_LEFT = 512 << 20
-"""The most bytes kept for a next attempt, which may be long in coming."""
+"""The most bytes that are kept for the next attempt, which may come much later."""
 
 
 class ExchangeFolders:
@@ -87,10 +88,10 @@ class ExchangeFolders:
             if lock is not None:
                 self._locks[folder] = lock
                 return folder
-            # Another start took it for a dead process's folder before it was locked.
+            # Another start removed it as a dead process's folder before it was locked.
 
     def remove(self, folder: Path) -> None:
-        """End an attempt. Tasks that still run find nothing to read and nowhere to write."""
+        """End an attempt. Tasks that still run fail: their files are gone."""
         self._noted_size(folder)
         _remove(folder)
         os.close(self._locks.pop(folder))

@@ -1,4 +1,4 @@
-"""What the configuration and the committed state say about judging a window: rules, clock, views, fixed settings.
+"""The rules for judging a window, from configuration and committed state: clock, verdicts, views, fixed settings.
 
 Everything here is a function of (configuration, committed state, intent's wall clock): a replay gets the same.
 """
@@ -32,7 +32,7 @@ CATEGORIES, ADOPTED = "categories", "settings"
 DELETION_BATCH = 8
 """A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
 DELETION_GRACE_US = 600_000_000
-"""How long a piece that left the log keeps its bytes: for people who look at the store meanwhile."""
+"""A piece that left the log keeps its bytes so long, for commands that read the store meanwhile."""
 
 
 def fixed_settings(config: Config) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def changed_settings(config: Config, stored: Mapping[str, Any]) -> dict[str, tup
 
 
 def settings_hash(config: Config) -> str:
-    """Names everything that a verdict depends on; an intent is repeated only under the same."""
-    # What Spark has by default was in no hash before it was a fixed setting.
+    """A hash of all settings that a verdict depends on; an intent is repeated only under the same."""
+    # Spark's defaults were in no hash before they were fixed settings.
     fixed = {name: value for name, value in fixed_settings(config).items() if FIXED_BY_STORE.get(name) != value}
     judged_by = {
         **fixed,
@@ -118,7 +118,7 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
 def processing_point(state: LogState, wall_us: int) -> int:
     """Latest point of the window after `state` by processing time: the wall clock, as long as that never goes back.
 
-    After a clock that was far ahead the latest point goes on from where it stands, by the time that passes since the
+    After a clock that was far ahead the latest point continues from where it stands, by the time that passes since the
     first window of the right clock. So it never goes back, and a key is remembered for one period by either clock.
     """
     if state.latest_point is None or state.latest_moved_us is None:
@@ -153,7 +153,7 @@ def clock_rules(config: Config, state: LogState, wall_us: int) -> ClockRules | N
 
 
 def table_layout(config: Config) -> TableLayout:
-    """Which columns the resident tables carry."""
+    """The columns of the resident tables."""
     all_live = config.lookup == "all_live"
     return TableLayout(
         has_expiry=config.period_steps is not None and (all_live or config.store.first_seen),
@@ -179,7 +179,7 @@ def live_from_bucket(config: Config, state: LogState) -> int | None:
 
 
 def dead_pieces(config: Config, state: LogState) -> tuple[PieceRef, ...]:
-    """Live pieces in which every entry is dead. O(pieces), never a look at a key."""
+    """Live pieces in which every entry is dead. O(pieces); no key is read."""
     live_from = live_from_bucket(config, state)
     point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
 
@@ -192,14 +192,14 @@ def dead_pieces(config: Config, state: LogState) -> tuple[PieceRef, ...]:
 
 
 def entry_expiry_point(config: Config, state: LogState) -> int | float | None:
-    """At or below what expiry key a single entry is dead; None where entries die with their bucket."""
+    """A single entry is dead at or below this expiry key; None where entries die with their bucket."""
     if config.lookup != "all_live" or config.period_steps is None:
         return None
     return expiry_point(state.latest_point, config.period_steps)
 
 
 def time_bucket(config: Config, piece: PieceRef) -> int:
-    """What a live piece dies with, ascending by when: pieces of one time bucket may be merged."""
+    """The time bucket whose end kills a live piece: pieces of one may be merged."""
     if config.lookup == "all_live":
         span = config.span_steps
         return 0 if span is None or piece.max_expiry is None else math.floor(piece.max_expiry / span)
@@ -207,7 +207,7 @@ def time_bucket(config: Config, piece: PieceRef) -> int:
 
 
 def next_compaction(config: Config, store_id: str, state: LogState) -> CompactionTask | None:
-    """What of the live pieces is worth merging now; the shard with the most of them first."""
+    """The live pieces to merge now, of the shard with the most of them; None when it is not worth it."""
     dead = set(dead_pieces(config, state))
     chosen: tuple[PieceRef, ...] = ()
     for pieces in state.pieces.values():
@@ -225,7 +225,7 @@ def next_compaction(config: Config, store_id: str, state: LogState) -> Compactio
 
 
 def shard_views(config: Config, manifest: Manifest, state: LogState) -> tuple[ShardView, ...]:
-    """What the tasks of the next window may know of the store, one view a shard."""
+    """The store as the tasks of the next window see it, one view a shard."""
     live_from = live_from_bucket(config, state)
     point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
     dead = set(dead_pieces(config, state))

@@ -16,8 +16,8 @@ def present_wall_us(log: CommitLog, now_us: int) -> int:
     last_us = log.state.last_wall_us
     if is_far_ahead(last_us, now_us):
         logger.warning(
-            "%s: this machine's clock says %s, earlier records of the store say %s: the present clock counts from here "
-            "on; see `The clock was wrong` in docs/recovery.md",
+            "%s: this machine's clock is at %s, earlier records of the store have %s: the present clock counts from "
+            "here on; see `The clock was wrong` in docs/recovery.md",
             log.root,
             format_time(now_us),
             format_time(last_us),

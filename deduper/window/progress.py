@@ -34,15 +34,18 @@ class BatchProgress:
     tables: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Stable keys for `--json`, among others of its kind told apart by `event`."""
+        """Stable keys for `--json`, `event` names the kind of object."""
         return {"event": "window", **_rounded(asdict(self))}
+
+
+_STOPPED = {"drained": "source drained", "max_batches": "batch limit reached", "signal": "stopped by a signal"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """A run from start to stop. `windows` counts those it committed.
 
-    `stopped_by` is `drained`, `max_batches`, `signal` or `available_now`; a run that fails raises instead.
+    `stopped_by` is `drained`, `max_batches` or `signal`; a run that fails raises instead.
     """
 
     windows: int
@@ -85,7 +88,7 @@ def summary_line(summary: RunSummary) -> str:
     return (
         f"{windows}, {summary.rows:,} rows in {summary.seconds:,.1f} s: "
         f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, "
-        f"{summary.error:,} error; stopped by {summary.stopped_by.replace('_', ' ')}"
+        f"{summary.error:,} error; {_STOPPED.get(summary.stopped_by, summary.stopped_by)}"
     )
 
 

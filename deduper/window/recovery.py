@@ -1,11 +1,11 @@
-"""Becoming the owner of a store, and leaving behind no half-done window: what happens at every start, in this order.
+"""The start of a job: this process becomes the owner of its store and ends half-done windows, in this order.
 
-a  open the store, or make it; a setting that is fixed for its life must be the one it was made with
-b  refuse while another owner is alive, by its heartbeat, unless the store is to be taken over
+a  open the store, or create it; the settings that are fixed for its life must be those it was created with
+b  refuse while the heartbeat of another owner moves, unless the store is to be taken over
 c  claim the next epoch in the log: from here on the old owner can commit nothing
 d  publish committed windows that have no mark yet (steps 5 and 6 of a window), and mark every port as this store's
 e  discard staged files and pieces of lower epochs that no record names
-f  of a stream, take over the checkpoint of the epoch before, and move it aside if it is torn or ahead of the store
+f  of a stream, take over the checkpoint of the epoch before, and move it away if it is torn or ahead of the store
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def reason_to_stop(log: CommitLog, error: Exception) -> Exception:
     except FencedError as fenced:
         return fenced
     except (StoreError, OSError) as also:
-        logger.warning("%s: whether the store is still owned cannot be told: %s", log.root, also)
+        logger.warning("%s: the log cannot be read, so another owner may have taken the store: %s", log.root, also)
     return error
 
 
@@ -89,7 +89,7 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
     """The store of a configuration (step a).
 
     Raises:
-        SettingsChangedError: it was made with other settings; the message names each, and what to do.
+        SettingsChangedError: it was created with other settings; the message names each, and what to do.
     """
     try:
         log = CommitLog.open(config.store.path)
@@ -168,7 +168,7 @@ def _check_ports(config: Config, log: CommitLog) -> None:
         if mark is not None and mark.store_id != log.manifest.store_id:
             raise UsageError(
                 f"{sink.path}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one is "
-                f"{log.manifest.store_id[:8]}): give the port a new path, or move what is there away"
+                f"{log.manifest.store_id[:8]}): give the port a new path, or move its files away"
             )
         if mark is not None and mark.window >= log.state.next_window:
             raise IntegrityError(
@@ -186,21 +186,26 @@ def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:
 
 
 def _take_checkpoint(config: Config, log: CommitLog) -> Path:
-    """Step f. The store is the truth; the checkpoint only saves looking for the offsets of topics again."""
+    """Step f. The store is the truth; with the checkpoint Spark need not find the offsets of topics again."""
     path = checkpoint.take_over(config.checkpoint_path, log.state.epoch)
     failpoints.hit("start.checkpoint")
     if not isinstance(config.source, KafkaSource):
         # An earlier release listed files by Spark.
         shutil.rmtree(path, ignore_errors=True)
         return path
-    why = _distrust_of_offsets(path, log)
+    why = _why_unusable(path, log)
     if why is not None:
-        aside = checkpoint.set_aside(path)
-        logger.warning("checkpoint %s set aside as %s: %s; what was judged is skipped", path, aside, why)
+        moved = checkpoint.move_away(path)
+        logger.warning(
+            "checkpoint %s: %s; it was moved to %s, and a new one begins where the store has judged to",
+            path,
+            why,
+            moved,
+        )
     return path
 
 
-def _distrust_of_offsets(path: Path, log: CommitLog) -> str | None:
+def _why_unusable(path: Path, log: CommitLog) -> str | None:
     """Why a checkpoint of Kafka offsets cannot be used."""
     if not kafka_checkpoint.is_sound(path):
         return "it is torn"

@@ -8,7 +8,7 @@
     6 published mark  readers of whole windows may go this far
     7 Spark's checkpoint, after this returns
 
-Whatever dies between two steps, the next start repeats or discards what is needed: see `owner`.
+After a crash between two steps the next start repeats or discards what is needed: see `recovery`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bucket_store.log.marks import PUBLISHED_NAME, Intent, Published, prepare_pu
 from bucket_store.log.profile import Profiles, WindowProfile
 from bucket_store.log.records import CommitRecord, CompactionRecord, DeletionRecord, LogState, OutputFile, SourcesRef
 from bucket_store.log.sources_archive import left_files, remove_left
-from bucket_store.log.sources_file import SourcePartition, write_sources
+from bucket_store.log.sources_file import write_sources
 from bucket_store.log.state import deletable, live_files
 from bucket_store.log.wall_clock import is_far_ahead, next_wall_us
 from bucket_store.maintenance.background_task import InBackground
@@ -41,13 +41,13 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.sinks import staging
-from deduper.sinks.names import outputs_of
+from deduper.sinks.names import TopicPlace, outputs_of
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.sources.protocol import SourceBatch
 from deduper.window import policy
-from deduper.window.attempt import Judgement, port_counts, rows_by_partition
+from deduper.window.attempt import Judgement
 from deduper.window.present_clock import present_wall_us
 from deduper.window.progress import BatchProgress
 
@@ -59,7 +59,7 @@ _DELETION_GRACE_US = policy.DELETION_GRACE_US
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What Spark asked for: what of one of its batches the store does not know yet."""
+    """The part of a source's batch that the store does not know yet; the ids are those of Spark's stream."""
 
     query_id: str
     batch_id: int
@@ -67,25 +67,25 @@ class Batch:
 
 
 class Judge(Protocol):
-    """Who does step 2; the service's is `WindowJudge`."""
+    """Does step 2; the service's is `WindowJudge`."""
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         """The window after `state`, its pieces durable and its rows staged."""
 
 
 class TopicPorts(Protocol):
-    """Who publishes to topics; the service's is `KafkaPorts`."""
+    """Publishes to topics; the service's is `KafkaPorts`."""
 
-    def publish(self, window: int, outputs: Sequence[OutputFile]) -> None:
+    def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
 
 
 class WindowRunner:
     """Runs windows one after another for the owner of a store. Not for several threads.
 
-    Everything goes through the file system that `log` was opened on. `aside` runs what no window has to wait for; it is
-    ended by `close`. `housekeeper` deletes and merges pieces there, this process without one. `fold_windows`: see
-    `sources.files.folding`.
+    Everything goes through the file system that `log` was opened on. `in_background` runs work that no window waits
+    for; `close` ends it. `maintenance` deletes and merges pieces in the background; without one this process does.
+    `fold_windows`: see `sources.files.folding`.
     """
 
     def __init__(
@@ -103,16 +103,16 @@ class WindowRunner:
     ) -> None:
         self._config = config
         self._log = log
-        self._housekeeper = maintenance or InProcess(pieces)
-        self._deletion = Deletions(self._housekeeper, in_background)
-        self._collation = Compactions(self._housekeeper, in_background)
+        self._maintenance = maintenance or InProcess(pieces)
+        self._deletion = Deletions(self._maintenance, in_background)
+        self._compaction = Compactions(self._maintenance, in_background)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
         self._topics = topics
         self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
         self._profiles = Profiles(log.root, fs=log.fs)
         self._snapshots_seen = -1
-        self._aside = in_background
+        self._in_background = in_background
         self._named = log.state
         self._known_files = known_files
         self._folding = SourceFolding(
@@ -120,7 +120,7 @@ class WindowRunner:
         )
 
     def run(self, batch: Batch) -> tuple[BatchProgress, SourceBatch]:
-        """Judge, commit and publish one window: what came of it, and what was judged, which may be less than was asked.
+        """Judge, commit and publish one window. Gives its progress, and the judged batch: it may be less than `batch`.
 
         Raises:
             IntegrityError: counts that do not agree, twice.
@@ -142,7 +142,7 @@ class WindowRunner:
             store_id = self._log.manifest.store_id
             outputs = staging.make_durable(self._config, store_id, judgement.attempt, judgement.staged, fs=self._log.fs)
             failpoints.hit("window.3.synced")
-            partitions = _partitions(judgement)
+            partitions = judgement.batch.partitions(judgement.partition_rows)
             sources = write_sources(
                 self._log.root,
                 window=window,
@@ -163,11 +163,11 @@ class WindowRunner:
             publish_window(self._config, self._log, window, outputs, self._topics)
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
-            # With those of attempts that failed: nobody else would come for them before the next start.
+            # With those of attempts that failed: otherwise they would stay until the next start.
             staging.discard_window(self._config, window, epoch, fs=self._log.fs)
         with phases.of("expire"):
             state = self._expire(state)
-            self._collate(state)
+            self._compact(state)
             self._folding.step()
             self._remove_left()
         for name, seconds in judgement.seconds.items():
@@ -191,31 +191,31 @@ class WindowRunner:
         return progress, judgement.batch
 
     def finish(self) -> None:
-        """After the last window of a drained source: record what is done beside the windows, as the next one would.
+        """After the last window of a drained source: record the background work, as the next window would.
 
-        A job that is started anew for every window would never merge or fold without it.
+        A job that is started again for every window would never merge or fold without it.
         """
-        self._collation.wait()
+        self._compaction.wait()
         self._record_merged(self._log.state)
         self._folding.finish()
         self._remove_left()
 
     def close(self) -> None:
-        """End what is done beside the windows; the next start goes on with it. Safe to repeat."""
+        """End the background work; the next start goes on with it. Safe to repeat."""
         self._deletion.close()
         self._folding.close()
-        unnamed = self._collation.close()
+        unnamed = self._compaction.close()
         if unnamed is None:
             return
         try:
-            # Its name was drawn for this merging alone, so another owner has nothing of it.
+            # Its name was drawn for this compaction alone, so another owner has nothing of it.
             state = self._log.state
-            self._housekeeper.delete([unnamed], keep=live_files(state), writing_epoch=state.epoch)
-        except Exception as exc:  # noqa: BLE001  # whatever ends the job is to be told, not this
+            self._maintenance.delete([unnamed], keep=live_files(state), writing_epoch=state.epoch)
+        except Exception as exc:  # noqa: BLE001  the error that ends the job is reported, not this one
             logger.warning("piece %s is left for the next start: %s", unnamed.name, exc)
 
-    def _tell_clock(self, state: LogState, now_us: int) -> LogState:
-        """A record without pieces tells the log that the clock was far ahead: a commit cannot, see `log.state`."""
+    def _correct_clock(self, state: LogState, now_us: int) -> LogState:
+        """After a clock that was far ahead, place a record with the present one: a commit cannot, see `log.state`."""
         if not is_far_ahead(state.last_wall_us, now_us):
             return state
         return self._log.place(DeletionRecord((), wall_us=present_wall_us(self._log, now_us), through_window=-1))
@@ -227,7 +227,7 @@ class WindowRunner:
     def _intend(self, batch: Batch, state: LogState) -> Intent:
         """Step 1. A repeated intent keeps its wall clock, unless that is far ahead of the present one."""
         now_us = self._wall_clock_us()
-        state = self._tell_clock(state, now_us)
+        state = self._correct_clock(state, now_us)
         wall_us = next_wall_us(state.last_wall_us, now_us)
         intent = Intent(
             window=state.next_window,
@@ -283,7 +283,7 @@ class WindowRunner:
             settings_hash=policy.settings_hash(self._config),
             latest_point=latest,
             latest_moved_us=policy.moved_us(state, latest, wall_us),
-            counts=port_counts(receipts),
+            counts=judgement.counts,
             reasons=dict(reasons),
             pieces=tuple(receipt.piece for receipt in receipts if receipt.piece is not None),
             outputs=outputs,
@@ -296,7 +296,7 @@ class WindowRunner:
     def _expire(self, state: LogState) -> LogState:
         """Retire pieces in which every key is dead: first a record that no longer names them, later their bytes.
 
-        The bytes go beside the next windows, see `maintenance.deletions`.
+        Their bytes are deleted in the background, see `maintenance.deletions`.
         """
         now_us = self._now(state)
         dead = policy.dead_pieces(self._config, state)
@@ -317,24 +317,24 @@ class WindowRunner:
             self._log.delete_folded(now_us=now_us)
         return state
 
-    def _collate(self, state: LogState) -> None:
-        """Let one piece take the place of many small ones, and have the next ones merged beside the next windows."""
+    def _compact(self, state: LogState) -> None:
+        """Replace many small pieces by the one merged of them, and begin to merge the next ones in the background."""
         state = self._record_merged(state)
-        if not self._collation.is_under_way:
+        if not self._compaction.is_under_way:
             task = policy.next_compaction(self._config, self._log.manifest.store_id, state)
             if task is not None:
-                self._collation.begin(task)
+                self._compaction.begin(task)
 
     def _record_merged(self, state: LogState) -> LogState:
-        merged = self._collation.result()
+        merged = self._compaction.result()
         if merged is not None:
             leaving, added = merged
             if set(leaving) <= set(state.pieces.get(added.shard, ())):
                 now_us = self._now(state)
                 state = self._log.place(CompactionRecord(leaving, (added,), now_us))
-                failpoints.hit("collate.recorded")
+                failpoints.hit("compact.recorded")
             else:
-                logger.info("piece %s is left for the next start: some of what was merged has died", added.name)
+                logger.info("piece %s is left for the next start: some of the merged pieces have expired", added.name)
         return state
 
     def fold_moved(self) -> None:
@@ -348,12 +348,12 @@ class WindowRunner:
         before, self._named = self._named, self._log.state
         left = left_files(before, self._named)
         if len(left) > 1:
-            self._aside(lambda: remove_left(self._log.root, left, fs=self._log.fs))
+            self._in_background(lambda: remove_left(self._log.root, left, fs=self._log.fs))
         else:
             remove_left(self._log.root, left, fs=self._log.fs)
 
     def _forget_deleted(self) -> None:
-        """What a deletion beside the windows came to: the next record tells it, and a failure is this window's."""
+        """Forget what the background deletion has deleted, in the next record; its failure is this window's."""
         through = self._deletion.result()
         if through is not None:
             self._log.forget_retired(through)
@@ -378,7 +378,7 @@ def publish_window(
     if by_kind.topics:
         if topics is None:
             raise UsageError(f"window {window} was staged for topics, and no port is a topic now: put the sinks back")
-        topics.publish(window, outputs)
+        topics.publish(window, by_kind.topics)
     for output in staging.publish(by_kind.files, fs=log.fs):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
@@ -387,9 +387,9 @@ def publish_window(
 
 
 def mark_published(config: Config, log: CommitLog, window: int) -> None:
-    """Every port is out up to this window (-1: none is), says the mark in the store and in each file port.
+    """Mark, in the store and in each file port, that every port is out up to this window (-1: none is).
 
-    Never set back by who slept while another took over: see `marks`.
+    A process that slept while another took over never sets the mark back: see `marks`.
     """
     mark = Published(log.manifest.store_id, window)
     paths = mark_paths(config, log)
@@ -403,22 +403,18 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
 
 
 def mark_paths(config: Config, log: CommitLog) -> list[Path]:
-    """Where the marks of a job stand: the store's, then each file port's."""
+    """The marks of a job: the store's, then each file port's."""
     ports = [sink.path / staging.PUBLISHED for sink in config.file_ports.values()]
     return [log.root / PUBLISHED_NAME, *ports]
 
 
 def _asks_for(intent: Intent) -> tuple[object, ...]:
-    """What must be equal in an intent for another to be its repetition."""
+    """The parts of an intent that are equal in a repetition."""
     return intent.window, intent.partitions, intent.settings_hash, intent.latest_point
 
 
-def _partitions(judgement: Judgement) -> tuple[SourcePartition, ...]:
-    return judgement.batch.partitions(rows_by_partition(judgement.receipts.values()))
-
-
 def _tables(judgement: Judgement) -> dict[str, float]:
-    """What the shards' tables saw and did, summed."""
+    """The counters of the shards' tables, summed."""
     totals: dict[str, float] = {}
     for receipt in judgement.receipts.values():
         for name, value in receipt.table_counters.items():

@@ -57,7 +57,7 @@ def test_a_lost_and_a_repeated_record_are_found() -> None:
     assert once(lost, 5).verdict == once(repeated, 5).verdict == "broken"
 
 
-def test_growing_lag_housekeeping_and_store_are_found() -> None:
+def test_growing_lag_maintenance_and_store_are_found() -> None:
     """Also when the lag stays below its bound."""
     arguments = parsed(["--rate", "1000", "--warm", "0"])
     names = ("lag", *MEMORY, "store_live", "store_all", "tables")
@@ -69,7 +69,7 @@ def test_growing_lag_housekeeping_and_store_are_found() -> None:
                 **dict.fromkeys(names, 1e9),
                 "lag": 500 + lag * at,
                 "store_live": 1e6 + store * at,
-                "rss_housekeeping": 50e6 + house * at,
+                "rss_maintenance": 50e6 + house * at,
             }
             for at in range(60)
         ]

@@ -20,7 +20,7 @@ _STOPPING = "finishing the current window, then stopping"
 
 
 def stop_when_asked(undisturbed: Undisturbed, directory: Path) -> None:
-    """Ctrl-C and SIGTERM end with 0 after the window at hand, a second Ctrl-C with 130 at once; nothing is left.
+    """Ctrl-C and SIGTERM end with 0 after the current window, a second Ctrl-C with 130 at once; nothing is left.
 
     Ctrl-C goes to the whole process group, as a terminal sends it; SIGTERM to every process, as a supervisor does.
     """

@@ -568,16 +568,16 @@ class _SmallJudge(WindowJudge):
         return super().judge(batch, state, wall_us)
 
     @property
-    def left_in_spool(self) -> Path | None:
+    def left_folder(self) -> Path | None:
         """The folder that the next window is to write over."""
-        return self._spool._left
+        return self._folders._left
 
     def die(self) -> None:
         """Whoever is killed removes nothing, and its locks are free."""
-        for lock in self._spool._locks.values():
+        for lock in self._folders._locks.values():
             os.close(lock)
-        self._spool._locks.clear()
-        self._spool._left = None
+        self._folders._locks.clear()
+        self._folders._left = None
 
 
 _remove = ExchangeFolders.remove
@@ -588,7 +588,7 @@ def _removed_by_the_living(places: ExchangeFolders, folder: Path) -> None:
         _remove(places, folder)
 
 
-class _Housekeeper(InProcess):
+class _Maintenance(InProcess):
     """A process of its own, which may die alone while it writes a piece."""
 
     def __init__(self, world: World, store: PieceStore) -> None:
@@ -643,7 +643,7 @@ class Process:
             world.clock,
             in_background=lambda do: do(),
             known_files=self._files,
-            maintenance=_Housekeeper(world, self.pieces),
+            maintenance=_Maintenance(world, self.pieces),
             fold_windows=3,  # a story has some ten windows
         )
         self._batches = 0

@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pyarrow import parquet
 
 from bucket_store import failpoints
 from deduper.kafka.errors import KafkaSinkError
-from deduper.sinks.publisher import KafkaPublisher
+from deduper.sinks.publisher import KafkaPublisher, failure
 from deduper.sinks.topic_sink import PublisherSettings
 from tests.processes import is_frozen
 from tests.services.kafka_traffic import Record
@@ -160,7 +160,7 @@ class Job:
     def publish(self, publisher: KafkaPublisher, windows: Iterable[int] | None = None) -> None:
         """Publish windows, all of them unless told which."""
         for window in range(len(self.staged.files)) if windows is None else windows:
-            publisher.begin(window, self.staged.checksum(window), self.staged.files[window]).wait()
+            published(publisher.begin(window, self.staged.checksum(window), self.staged.files[window]))
 
     def start(self, armed: str = "") -> Process:
         """A process that publishes all windows, with failpoints."""
@@ -226,6 +226,14 @@ class Process:
             self.kill()
             raise
         return "killed" if self.popen.returncode == -signal.SIGKILL else words[-1]
+
+
+def published(slots: Mapping[int, Future[int | None]]) -> dict[int, int | None]:
+    """Wait for the slots of a window: rows sent by slot, None for one that had been published before."""
+    error = failure(slots.values())
+    if error is not None:
+        raise error
+    return {number: slot.result() for number, slot in slots.items()}
 
 
 def main(spec: dict[str, Any]) -> None:

@@ -328,7 +328,7 @@ def test_brokers_that_are_away_while_spark_reads(
     found = [n for port, topic in topics.items() for n in numbers(committed(broker, topic, getattr(summary, port)))]
     assert sorted(found, key=int) == [str(number) for number in range(150)]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert any("goes on by itself, gives up after 120 s" in line for line in lines), lines
+    assert any("retrying, gives up after 120 s" in line for line in lines), lines
 
 
 def test_a_deadline_for_brokers_that_stay_away(

@@ -136,7 +136,7 @@ def test_a_broker_that_is_down_is_told_at_once_and_waited_for(
     waiting = threading.Thread(target=require, args=(job(deadline="90s"),))
     waiting.start()
     until = time.monotonic() + 30
-    while "goes on by itself" not in caplog.text and time.monotonic() < until:
+    while "retrying, gives up" not in caplog.text and time.monotonic() < until:
         time.sleep(0.05)
     assert waiting.is_alive()
     broker.start()
@@ -158,7 +158,7 @@ def test_a_broker_that_stands_still_is_no_hang(job: Callable[..., Config], broke
     ("connect", "check", "says"),
     [
         (lambda broker: broker.sasl("alice", "wrong"), "login", "Invalid username or password"),
-        (lambda broker: Connection(broker.sasl("alice").bootstrap), "brokers", "wants a login"),
+        (lambda broker: Connection(broker.sasl("alice").bootstrap), "brokers", "requires a login"),
         (lambda broker: Connection(broker.tls().bootstrap), "brokers", "it speaks TLS there"),
         (lambda broker: broker.tls("stranger"), "brokers", "TLS failed"),
         (lambda broker: broker.tls(None), "brokers", "TLS failed"),

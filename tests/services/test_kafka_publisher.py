@@ -47,7 +47,7 @@ from deduper.sinks import slot as kafka_slot
 from deduper.sinks.publish_state import OnUnknown
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Follower, committed_offsets, end_offsets, read
-from tests.services.staged_windows import FIRST_TIME_MS, Job, problems, stage, write_staged
+from tests.services.staged_windows import FIRST_TIME_MS, Job, problems, published, stage, write_staged
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -288,8 +288,8 @@ def test_a_published_window_is_not_sent_again(broker: Broker, new_job: Callable[
     before = ends(broker, job, range(3))
     for one in (publisher, job.publisher()):
         for window in (0, 2, 1):
-            result = one.begin(window, job.staged.checksum(window), job.staged.files[window]).wait()
-            assert (result.sent, list(result.already)) == ({}, sorted(job.staged.files[window]))
+            result = published(one.begin(window, job.staged.checksum(window), job.staged.files[window]))
+            assert result == dict.fromkeys(sorted(job.staged.files[window]))
     assert end_offsets(broker, job.topic) == before
 
 
@@ -302,7 +302,7 @@ def test_another_record_for_a_published_window(broker: Broker, new_job: Callable
     for one in (publisher, job.publisher()):
         for window in (2, 1, 0):
             with pytest.raises(IntegrityError, match=f"window {window} was published from the record with checksum"):
-                one.begin(window, 7, job.staged.files[window]).wait()
+                published(one.begin(window, 7, job.staged.files[window]))
     assert end_offsets(broker, job.topic) == before
 
 
@@ -323,15 +323,15 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
     before = ends(broker, job, [0])
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
     with pytest.raises(PublicationUnknownError, match=r"8\.0 days ago"):
-        job.publisher().begin(*window_0, age_s=8 * DAY_S).wait()
-    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.SKIP).wait().already == (0,)
+        published(job.publisher().begin(*window_0, age_s=8 * DAY_S))
+    assert published(job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.SKIP)) == {0: None}
     assert end_offsets(broker, job.topic) == before
     # The next one is young: there is nothing to forget.
     job.publish(job.publisher(), [1])
     check(broker, job)
     # The group knows again, but not of window 0.
     with pytest.raises(PublicationUnknownError, match="only windows from 1 on"):
-        job.publisher().begin(*window_0).wait()
+        published(job.publisher().begin(*window_0))
 
 
 def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., Job]) -> None:
@@ -339,8 +339,8 @@ def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., J
     assert position.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
     job = new_job(windows=1, slots=1)
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
-    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH).wait().already == ()
-    assert job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH).wait().already == (0,)
+    assert published(job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH))[0] is not None
+    assert published(job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH)) == {0: None}
     check(broker, job)
 
 
@@ -453,7 +453,7 @@ def test_records_go_out_as_they_are(broker: Broker, new_topic: Callable[..., str
     file = write_staged(tmp_path / "rows.parquet", rows)
     now_ms = time.time() * 1000
     publisher = Job(None, broker.bootstrap, topic).publisher()  # type: ignore[arg-type]
-    assert publisher.begin(0, 1, {2: [file], 7: [file]}).wait().sent == {2: 240, 7: 240}
+    assert published(publisher.begin(0, 1, {2: [file], 7: [file]})) == {2: 240, 7: 240}
     with Follower(broker.plain(), topic) as reader:
         reader.wait_for(len(rows))
         records = reader.records

@@ -156,7 +156,7 @@ def stream(broker: Broker, session: SparkSession, tmp_path: Path) -> Callable[..
 def lost(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was told as lost."""
     return [
-        record.getMessage().removeprefix("source: lost, and goes on: ")
+        record.getMessage().removeprefix("source: lost, and the job continues: ")
         for record in caplog.records
         if record.levelno == logging.ERROR and record.name == kafka_batch.__name__
     ]

@@ -260,7 +260,7 @@ def test_what_cannot_be_overruled_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stderr
     told = done.stderr
     assert "spark.sql.files.maxPartitionNum is `1` in the Spark session" in told
-    assert f"remove it: it stands in {tmp_path / 'conf/spark-defaults.conf'}" in told
+    assert f"remove it: it is in {tmp_path / 'conf/spark-defaults.conf'}" in told
     assert "-Duser.timezone is `Asia/Tokyo`" in told
-    assert "it stands in _JAVA_OPTIONS" in told
+    assert "it is in _JAVA_OPTIONS" in told
     assert read_rows(tmp_path / "out/unique") == []

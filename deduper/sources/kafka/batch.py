@@ -1,9 +1,9 @@
-"""Batches of Kafka records: which offsets are new to the store, and what is lost when some are gone.
+"""Batches of Kafka records: the offsets that are new to the store, and the losses when some are gone.
 
-How far every topic partition was judged stands in the last commit record (`ENDS` in its `extra`), so a start reads no
-more than that, however long the job has run. Spark only gives the end of the new offsets.
+The last commit record has the judged end of every topic partition (`ENDS` in its `extra`), so a start reads no more
+than that, however long the job has run. Spark only gives the end of the new offsets.
 
-Losses are looked for three times. *At the start*: since the last commit, so that Spark starts where the records are.
+Losses are searched three times. *At the start*: since the last commit, so that Spark starts where the records are.
 *When a batch comes*: its ranges are the offsets that are still there. *After it was judged, before its commit*: a
 record may have vanished between the check and the reading, and Spark skips it in silence. A topic whose id is still the
 same and whose earliest offset has not passed a range's beginning has held the whole range all the time, because both
@@ -53,8 +53,8 @@ from deduper.spark.failures import whole_text
 
 logger = logging.getLogger(__name__)
 
-_LOOKS_AT_A_LOSS = 3
-_BETWEEN_LOOKS_S = 0.5
+_CHECKS_OF_A_LOSS = 3
+_BETWEEN_CHECKS_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class KafkaBatch:
 
     @property
     def is_known_by_digests(self) -> bool:
-        return False  # `extra` says how far every topic partition was judged
+        return False  # `extra` has the judged end of every topic partition
 
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         return tuple(
@@ -119,12 +119,12 @@ class KafkaBatch:
 
     def after_failure(self, error: Exception) -> KafkaBatch:
         self.batches.watch.wait_for(error)
-        return self.batches.looked_at_again(self)
+        return self.batches.judged_again(self)
 
     def confirmed(self, rows: Mapping[int, int]) -> KafkaBatch:
         if self.batches.held_all(self, rows):
             return self
-        return self.batches.looked_at_again(self)
+        return self.batches.judged_again(self)
 
     def extra(self) -> dict[str, Any]:
         return {ENDS: ends_to_wire(self.ends)}
@@ -149,30 +149,30 @@ class KafkaBatches:
         self._parsing: tuple[SparkSession, Steps] | None = None
 
     def parsing(self, session: SparkSession) -> Steps:
-        """What is done to the records of every window; made once for a session."""
+        """The parsing of the records of every window; made once for a session."""
         if self._parsing is None or self._parsing[0] is not session:
             self._parsing = session, kafka_parsing(session, self.source)
         return self._parsing[1]
 
     @property
     def cluster_id(self) -> str:
-        """Which cluster the offsets are of."""
+        """The id of the offsets' cluster."""
         return self._cluster.cluster_id
 
     def stream(self, session: SparkSession) -> DataFrame:
         is_new = not self._ends
         topics = {place.topic for place in self._ends} | set(self._cluster.topics(self._ends))
-        held, losses = self._looked(topics)
+        held, losses = self._held_and_lost(topics)
         self._report(losses)
         self._ends, _ = after_losses(self._ends, held)
         why = beyond(self._checkpoint, self._ends)
         if why is not None:
-            aside = checkpoint.set_aside(self._checkpoint)
-            logger.warning("checkpoint %s set aside as %s: %s", self._checkpoint, aside, why)
+            moved = checkpoint.move_away(self._checkpoint)
+            logger.warning("checkpoint %s: %s; it was moved to %s, and a new one begins", self._checkpoint, why, moved)
         begun = initial_offsets(self._checkpoint)
         if begun is None:
             begun = self._cluster.configured_start(held) if is_new else dict(held.earliest)
-        # From here on a topic that is recreated is known for it, also before the first window.
+        # From here on a recreated topic is recognized, also before the first window.
         for place in held.earliest:
             if place not in self._ends and place in begun:
                 self._ends[place] = End(held.topic_ids[place.topic], begun[place])
@@ -184,7 +184,7 @@ class KafkaBatches:
         if not found.ranges and not found.losses:
             self._ends = found.ends
             return None
-        # A window without records, if need be: what was told as lost is to be told once.
+        # A window without records, if need be: a loss is reported once.
         return batch
 
     def judged(self, batch: SourceBatch) -> None:
@@ -201,34 +201,34 @@ class KafkaBatches:
             if not self.watch.is_over(failure):
                 return False
         except Exception as exc:
-            # Spark's own words for a topic that is gone, or was recreated, are about its inner state.
+            # Spark's own message for a topic that is gone, or was recreated, is about its inner state.
             if exc is not failure or "kafka" not in whole_text(failure).lower() or not self._losses_now():
                 raise
         else:
             self._losses_now()
         return True
 
-    def looked_at_again(self, batch: KafkaBatch) -> KafkaBatch:
-        """What of a batch of Spark's can be judged now.
+    def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
+        """The part of a batch of Spark's that can be judged now.
 
         Raises:
-            IntegrityError: something of it was lost since, and nothing may be.
+            IntegrityError: offsets of it were lost since, and `data_loss` is `fail`.
         """
         return self._batch(batch.batch_id, batch.spark_frame)[1]
 
     def _losses_now(self) -> tuple[Loss, ...]:
-        """What is lost now, told.
+        """Report the losses of this moment.
 
         Raises:
-            IntegrityError: something is, and nothing may be.
+            IntegrityError: there are some, and `data_loss` is `fail`.
         """
-        held, losses = self._looked({place.topic for place in self._ends})
+        held, losses = self._held_and_lost({place.topic for place in self._ends})
         self._report(losses)
         self._ends, _ = after_losses(self._ends, held)
         return losses
 
     def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
-        """Whether all of a batch was there until it was read, when it has given so many rows, by ordinal."""
+        """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given."""
         ids = self._cluster.topic_ids({taken.place.topic for taken in batch.ranges})
         if any(ids.get(taken.place.topic) != taken.topic_id for taken in batch.ranges):
             return False
@@ -244,7 +244,7 @@ class KafkaBatches:
 
     def _batch(self, batch_id: int, frame: DataFrame) -> tuple[NewOffsets, KafkaBatch]:
         start, end = offsets_of_batch(self._checkpoint, batch_id)
-        held, _ = self._looked({place.topic for place in end} | {place.topic for place in self._ends})
+        held, _ = self._held_and_lost({place.topic for place in end} | {place.topic for place in self._ends})
         found = new_offsets(start, end, self._ends, held)
         self._report(found.losses)
         spark_has_all = all(
@@ -252,14 +252,14 @@ class KafkaBatches:
         )
         return found, KafkaBatch(self, batch_id, frame, frame if spark_has_all else None, found.ranges, found.ends)
 
-    def _looked(self, topics: set[str]) -> tuple[Held, tuple[Loss, ...]]:
-        """What the cluster holds, and what is lost by that. A loss is believed when it is seen time and again.
+    def _held_and_lost(self, topics: set[str]) -> tuple[Held, tuple[Loss, ...]]:
+        """The offsets that the cluster holds, and the losses by them. A loss counts when several checks show it.
 
         A broker that has just started may not know all its topics yet.
         """
-        for look in range(_LOOKS_AT_A_LOSS):
-            if look:
-                time.sleep(_BETWEEN_LOOKS_S)
+        for check in range(_CHECKS_OF_A_LOSS):
+            if check:
+                time.sleep(_BETWEEN_CHECKS_S)
             held = self._held(topics)
             losses = after_losses(self._ends, held)[1]
             if not losses:
@@ -276,18 +276,18 @@ class KafkaBatches:
         return Held(held.topic_ids, held.earliest, {**held.latest, **latest})
 
     def _report(self, losses: tuple[Loss, ...]) -> None:
-        """Tell what is lost.
+        """Report losses.
 
         Raises:
-            IntegrityError: nothing may be.
+            IntegrityError: there are some, and `data_loss` is `fail`.
         """
         if not losses:
             return
         if self.source.data_loss == "fail":
             raise IntegrityError(
                 f"source: offsets are gone that were not judged: {'; '.join(map(str, losses))}. Find out why (the "
-                "topic's retention.ms and retention.bytes, who deletes topics); to go on with what is still there, set "
+                "topic's retention.ms and retention.bytes, who deletes topics); to continue with what is left, set "
                 "`source.data_loss: continue`"
             )
         for loss in losses:
-            logger.error("source: lost, and goes on: %s", loss)
+            logger.error("source: lost, and the job continues: %s", loss)

@@ -1,7 +1,7 @@
-"""Asks beside Spark whether the source's brokers answer: Spark's own clients wait in silence, then fail.
+"""Checks, apart from Spark, that the source's brokers answer: Spark's own clients wait in silence, then fail.
 
-While a stream runs, the brokers are asked every few seconds, and one line every ten seconds says that they are away.
-After a failure that they explain, the same is tried again once they answer; one deadline counts from the first sign of
+While a stream runs, the brokers are checked every few seconds, and one line every ten seconds reports their absence.
+After a failure that it explains, the work is tried again once they answer; one deadline counts from the first sign of
 their absence to the next window.
 """
 
@@ -26,7 +26,7 @@ _ASK_EVERY_S = 3.0
 _ANSWER_S = 1.0
 _PAUSE_S = 0.5
 _LONGEST_TRY_S = 300.0
-"""How long Spark may take to fail again: its clients wait for two minutes, more than once."""
+"""Spark may take so long to fail again: its clients wait for two minutes, more than once."""
 
 
 class BrokerWatch:
@@ -51,21 +51,21 @@ class BrokerWatch:
         self._sleep = sleep
         self._reporter = ThrottledLog(clock)
         self._lock = threading.Lock()
-        self._next_look = clock() + _ASK_EVERY_S
+        self._next_check = clock() + _ASK_EVERY_S
         self._silent_since: float | None = None
         self._failing_since: float | None = None
         self._last_failure = clock()
 
     def check(self) -> None:
-        """Called from time to time while a stream runs: logs when the brokers do not answer. Never fails."""
+        """Called repeatedly while a stream runs: logs when the brokers do not answer. Never fails."""
         with self._lock:
-            if self._clock() < self._next_look:
+            if self._clock() < self._next_check:
                 return
             self._is_silent()
-            self._next_look = self._clock() + _ASK_EVERY_S
+            self._next_check = self._clock() + _ASK_EVERY_S
 
     def is_over(self, failure: Exception) -> bool:
-        """After a failure: whether to try again now. Pauses, and is to be asked again when not.
+        """After a failure: whether to try again now. If not, it pauses first, and is called again.
 
         Raises:
             Exception: `failure` itself, when the brokers did not cause it.
@@ -75,9 +75,9 @@ class BrokerWatch:
             raise failure
         with self._lock:
             now = self._clock()
-            # Long after the last failure this is another one: a topic may have had no records for a window since.
-            is_anew = self._silent_since is None and now - self._last_failure > self._deadline_s + _LONGEST_TRY_S
-            if self._failing_since is None or is_anew:
+            # Long after the last failure this is a new one: a topic may have had no records for a window since.
+            is_another = self._silent_since is None and now - self._last_failure > self._deadline_s + _LONGEST_TRY_S
+            if self._failing_since is None or is_another:
                 self._failing_since = now if self._silent_since is None else self._silent_since
             self._last_failure = now
             reason = self._is_silent()
@@ -91,22 +91,22 @@ class BrokerWatch:
             return reason is None
 
     def wait_for(self, failure: Exception) -> None:
-        """Wait until what has failed in the middle of a batch may be tried again.
+        """Wait until a batch that failed may be tried again.
 
         Raises:
-            StopRequested: a stop was asked for: nothing of the batch is committed.
+            StopRequested: a stop was requested: nothing of the batch is committed.
             Exception: see `is_over`.
         """
         while not self.is_over(failure):
             if self._stop.is_set():
-                raise StopRequested("a stop was asked for while the brokers were away") from failure
+                raise StopRequested("a stop was requested while the brokers were away") from failure
 
     def progressed(self) -> None:
-        """A window was judged: the deadline starts anew."""
+        """A window was judged: the deadline begins again."""
         self._failing_since = None
 
     def _is_silent(self) -> str | None:
-        """Ask once; the reason when there is no answer, which is said."""
+        """Check once; the reason when there is no answer, which is logged."""
         try:
             self._ask()
         except KafkaException as exc:

@@ -1,4 +1,4 @@
-"""The Kafka source: Spark's stream reads the topics and cuts batches; which of their offsets count is ours.
+"""The Kafka source: Spark's stream reads the topics and cuts batches; we decide which of their offsets count.
 
 A batch's frame holds every record between the offsets in Spark's checkpoint. Those that the store has judged already
 are left out by the reading tasks, which also give every record its place (`sources.kafka.places`).
@@ -23,7 +23,7 @@ from deduper.tasks.layout import FATE, ORDER, PARTITION, RAW, SENT, TOPIC
 RECORD = "_record"
 """The record as it was read, for the ports that write it again: key, value, headers, timestamp."""
 
-# At DEBUG the bridge to the JVM writes every argument down, and passwords are among them.
+# At DEBUG the bridge to the JVM logs every argument, and passwords are among them.
 logging.getLogger("py4j.clientserver").setLevel(logging.INFO)
 
 
@@ -64,8 +64,8 @@ def _connection(source: KafkaSource) -> dict[str, str]:
         **{name: value for name, value in source.options.items() if name.startswith("kafka.")},
         "kafka.bootstrap.servers": source.bootstrap_servers,
         "includeHeaders": "true",
-        # What is lost is ours to find out, with the numbers, before and after Spark reads: see `sources.kafka.batch`.
-        # Spark itself would stop with no more than that something is.
+        # We find losses, with their numbers, before and after Spark reads: see `sources.kafka.batch`. Spark would stop
+        # and report only that there are some.
         "failOnDataLoss": "false",
     }
 

@@ -122,12 +122,12 @@ def test_what_has_died_meanwhile_does_not_come_back(world: World, caplog: pytest
     process = Process(world)
     for window in range(compaction.FEWEST):
         process.offer(world.put([rows(window)]))
-    assert process.runner._collation.is_under_way
+    assert process.runner._compaction.is_under_way
     live = process.log.state.pieces[0]
     process.log.place(DeletionRecord(live, world.now_us, live[-1].last_window))
     with caplog.at_level(logging.INFO, logger="deduper.window.runner"):
         process.offer(world.put([rows(compaction.FEWEST)]))
-    assert "is left for the next start: some of what was merged has died" in caplog.text
+    assert "is left for the next start: some of the merged pieces have expired" in caplog.text
     lying = {found.name for found in process.pieces.pieces()}
     named = {ref.name for refs in process.log.state.pieces.values() for ref in refs}
     (orphan,) = lying - named - {ref.name for ref in live}
@@ -154,7 +154,7 @@ def test_a_stop_leaves_nothing_behind(world: World) -> None:
     process = Process(world)
     for window in range(compaction.FEWEST):
         process.offer(world.put([rows(window)]))
-    assert process.runner._collation.is_under_way
+    assert process.runner._compaction.is_under_way
     assert len(list(process.pieces.pieces())) == compaction.FEWEST + 1
     process.runner.close()
     named = {ref.name for refs in process.log.state.pieces.values() for ref in refs}

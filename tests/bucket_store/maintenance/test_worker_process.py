@@ -133,7 +133,7 @@ def test_killed_when_it_has_merged(
 ) -> None:
     """Nobody knows of the new piece: it is asked for again, and what lies there is an orphan like others."""
     refs = tuple(appended(pieces, window) for window in range(2))
-    monkeypatch.setenv(failpoints.ENVIRONMENT, "collate.merged=kill")
+    monkeypatch.setenv(failpoints.ENVIRONMENT, "compact.merged=kill")
     assert process.merge(CompactionTask(refs, STORE_ID, 1, None, None)) is None
     assert len(lying(pieces)) == 3
     monkeypatch.delenv(failpoints.ENVIRONMENT)

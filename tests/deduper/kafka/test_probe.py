@@ -74,7 +74,7 @@ def server(*answers: bytes | None, tls: ssl.SSLContext | None = None, stays: boo
         ((), "Disconnected", False),
         ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), "it is no Kafka broker", True),
         ((struct.pack(">iI", -5, 0),), "it is no Kafka broker", True),
-        ((None, None), "it wants a login", True),
+        ((None, None), "it requires a login", True),
     ],
     ids=["nothing", "HTTP", "negative", "login"],
 )

@@ -28,9 +28,9 @@ from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
 from deduper.errors import DeduperError
 from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends_to_wire
 from deduper.service import job, lag_watch, metrics
-from deduper.service.metrics import FAILURES, SECONDS_BOUNDS, Histogram, JobMetrics
+from deduper.service.metrics import FAILURES, SECONDS_BOUNDS, JobMetrics
 from deduper.service.metrics_server import serving_metrics
-from deduper.service.process_memory import anonymous_bytes, resident_bytes
+from deduper.service.process_memory import bytes_by_process, resident_bytes
 from deduper.window.policy import fixed_settings
 from deduper.window.progress import BatchProgress
 
@@ -232,16 +232,18 @@ def test_a_window_that_fails_is_at_hand_no_more(tmp_path: Path, registry: Collec
     assert value(registry, "deduper_last_error_timestamp_seconds", kind="source_lag") is None
 
 
-def test_an_observation_on_a_bound_counts_below_it() -> None:
-    """As Prometheus means `le`; both sides of the edge, and beyond the last one."""
-    one = Histogram.empty((1.0, 2.0))
-    for observed in (1.0, 1.0000001, 2.0, 2.5):
-        one = one.with_one(observed)
-    (counts,) = [
-        [sample.value for sample in family.samples if sample.name.endswith("_bucket")]
-        for family in [one.family("x", "x")]
+def test_an_observation_on_a_bound_counts_below_it(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """As Prometheus means `le`; both sides of the edge, and beyond the last one. Bounds keep their spelling."""
+    told = JobMetrics(config(tmp_path), registry, lambda: NOW_US)
+    for seconds, rows in ((0.1, 10**6), (0.1000001, 10**6 + 1), (0.25, 0), (301.0, 10**8)):
+        told.window_ended(replace(PROGRESS, seconds=seconds, rows=rows))
+    assert [value(registry, "deduper_window_seconds_bucket", le=le) for le in ("0.1", "0.25", "300.0", "+Inf")] == [
+        *(1, 3, 3, 4)
     ]
-    assert counts == [1, 3, 4]
+    assert [value(registry, "deduper_window_rows_bucket", le=le) for le in ("1000000.0", "10000000.0", "+Inf")] == [
+        *(2, 3, 4)
+    ]
+    assert not [name for name, _ in page(registry) if name.endswith("_created")]
     assert sorted(SECONDS_BOUNDS) == list(SECONDS_BOUNDS)
 
 
@@ -311,7 +313,7 @@ def test_nothing_of_the_metrics_stops_the_job(
         assert value(registry, "deduper_watermark_lag_seconds") is None
         assert value(registry, "deduper_window_seconds_count") == 0
     assert len(caplog.records) == 1
-    assert "the job goes on" in caplog.text
+    assert "the job continues" in caplog.text
     assert (value(registry, "deduper_errors_total", kind="metrics") or 0) >= 5
     assert set(FAILURES) == {dict(labels)["kind"] for name, labels in page(registry) if name == "deduper_errors_total"}
 
@@ -373,7 +375,7 @@ class _Brokers:
     def __call__(self, source: object) -> _Brokers:
         return self
 
-    def ask(self, places: Iterator[TopicPartition]) -> Offsets:
+    def latest_offsets(self, places: Iterator[TopicPartition]) -> Offsets:
         """All ends are 50."""
         self.asked.set()
         if not self._answer:
@@ -388,7 +390,7 @@ def test_nobody_waits_for_brokers(
 ) -> None:
     """With brokers that never answer, neither a window's end nor the job's takes time, and the page says no lag."""
     brokers = _Brokers(answer=answer)
-    monkeypatch.setattr(lag_watch, "LatestOffsets", brokers)
+    monkeypatch.setattr(lag_watch, "ClusterOffsets", brokers)
     monkeypatch.setattr(lag_watch, "_END_S", 0.05)
     settings = config(tmp_path)
     log = owned_log(settings)
@@ -423,10 +425,10 @@ def test_memory_is_told_by_what_holds_it() -> None:
         alone.communicate(b"\n")
     assert alone.returncode == 0
     assert found["driver"] > 1_000_000
-    assert found["housekeeping"] > 1_000_000
+    assert found["maintenance"] > 1_000_000
     assert (found["jvm"], found["workers"]) == (0, 0)
-    assert 1_000_000 < anonymous_bytes()["driver"] < resident_bytes()["driver"]
-    assert resident_bytes(driver=2**30) == {"driver": 0, "housekeeping": 0, "jvm": 0, "workers": 0}
+    assert bytes_by_process(lambda process: process.pid)["driver"] == os.getpid()
+    assert resident_bytes(driver=2**30) == {"driver": 0, "maintenance": 0, "jvm": 0, "workers": 0}
     assert resident_bytes(os.getppid())["driver"] > 0
 
 

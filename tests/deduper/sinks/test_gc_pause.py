@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deduper.sinks.gc_pause import put_off
+from deduper.sinks.gc_pause import paused
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +23,8 @@ def _as_it_was() -> Iterator[None]:
 def test_it_is_as_it_was_after_the_last(is_on: bool) -> None:
     """Also when one is left by an error."""
     (gc.enable if is_on else gc.disable)()
-    with contextlib.suppress(KeyError), put_off():
-        with put_off():
+    with contextlib.suppress(KeyError), paused():
+        with paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
         raise KeyError
@@ -37,12 +37,12 @@ def test_other_threads_keep_it_off() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def other() -> None:
-        with put_off():
+        with paused():
             inside.set()
             go_on.wait(10)
 
     thread = threading.Thread(target=other)
-    with put_off():
+    with paused():
         thread.start()
         assert inside.wait(10)
     assert not gc.isenabled()

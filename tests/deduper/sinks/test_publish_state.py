@@ -52,7 +52,7 @@ def test_metadata_is_read_as_it_was_written(windows: list[int], checksum: int) -
 )
 def test_an_offset_that_is_not_ours(offset: int, metadata: str) -> None:
     """Another tool's, another version's or a damaged one is refused, not guessed."""
-    with pytest.raises(IntegrityError, match="somebody else commits to this group"):
+    with pytest.raises(IntegrityError, match="another program commits to this group"):
         Position.of(offset, metadata, "here")
 
 

@@ -11,7 +11,7 @@ import pytest
 from deduper.config.load import load_config
 from deduper.sinks.names import TopicPlace
 from deduper.sinks.staging import StagedFile
-from deduper.window.attempt import _disagreement
+from deduper.window.attempt import Judgement, _disagreement
 from tests.deduper.kafka_configs import BASE
 
 COUNTS = (5, 3, 0, 1)
@@ -44,7 +44,7 @@ def test_rows_that_are_missing_from_a_topic_port(tmp_path: Path, port: str, rows
             shard: SimpleNamespace(counts=(0, 0, 0, 0)) for shard in range(1, config.store.shards)
         }
         staged = {name: [StagedFile(name, Path("x"), count)] for name, count in (counts | changed).items()}
-        judgement: Any = SimpleNamespace(receipts=receipts, rows=sum(COUNTS), staged=staged)
+        judgement: Any = Judgement(*cast(Any, (None, None, receipts, staged, None)), rows=sum(COUNTS))
         return _disagreement(config, cast("Any", judgement))
 
     assert problem({}) is None

@@ -235,7 +235,7 @@ def test_status_shows_how_far_it_has_come_while_the_brokers_are_down(mixed: Mixe
     told = CliRunner().invoke(app, ["status", str(mixed.file)], env={"COLUMNS": "200"})
     assert told.exit_code == 0
     assert "lag" in told.stdout
-    assert "not known: the source's topics" in told.stdout
+    assert "not known: the topics of the source" in told.stdout
 
 
 def test_an_output_is_told_by_its_record_not_by_the_config_of_today(mixed: Mixed) -> None:

@@ -143,7 +143,7 @@ def test_every_range_must_have_been_there(tmp_path: Path) -> None:
 
 def test_what_vanished_while_it_was_read_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it may: then the window is what is left of it."""
-    monkeypatch.setattr(kafka_batch, "_BETWEEN_LOOKS_S", 0)
+    monkeypatch.setattr(kafka_batch, "_BETWEEN_CHECKS_S", 0)
     cluster = Cluster()
     batch = batch_of(tmp_path, cluster, {P0: End("id-1", 10)}, {0: 20}, {0: 10})
     cluster.earliest = {P0: 13, P1: 0}
@@ -161,7 +161,7 @@ def test_a_checkpoint_ahead_of_the_store_is_not_gone_on_with(
     offsets_entry(tmp_path, "offsets/0", {0: done})
     write(tmp_path / "commits" / "0", "v1", "{}")
     why = beyond(tmp_path, {P0: End("id-1", 10)} if was_judged else {})
-    assert why == (f"it holds clicks-0 for done up to offset {done}, judged is up to 10" if is_beyond else None)
+    assert why == (f"it has clicks-0 as done up to offset {done}, the store has judged up to 10" if is_beyond else None)
 
 
 def test_a_partition_without_a_beginning_begins_at_its_first_offset(tmp_path: Path) -> None:
@@ -169,4 +169,6 @@ def test_a_partition_without_a_beginning_begins_at_its_first_offset(tmp_path: Pa
     offsets_entry(tmp_path, "sources/0/0", {0: 10})
     offsets_entry(tmp_path, "offsets/0", {0: 10, 1: 1})
     write(tmp_path / "commits" / "0", "v1", "{}")
-    assert beyond(tmp_path, {P0: End("id-1", 10)}) == ("it holds clicks-1 for done up to offset 1, judged is up to 0")
+    assert beyond(tmp_path, {P0: End("id-1", 10)}) == (
+        "it has clicks-1 as done up to offset 1, the store has judged up to 0"
+    )

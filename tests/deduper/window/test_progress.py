@@ -60,7 +60,7 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
 def test_a_run_is_summed_up() -> None:
     """On one line, and as one object."""
     assert summary_line(SUMMARY) == (
-        "1 window, 16 rows in 75.0 s: 10 unique, 5 duplicate, 1 expired, 0 error; stopped by max batches"
+        "1 window, 16 rows in 75.0 s: 10 unique, 5 duplicate, 1 expired, 0 error; batch limit reached"
     )
     assert SUMMARY.to_json() == {
         "event": "summary",

@@ -401,9 +401,9 @@ def test_a_clock_far_behind_the_records_counts_and_is_told(config: Config, caplo
     for _ in range(2):
         with recovery.owned_store(config, take_over=True, wall_clock_us=lambda: NOW_US) as ownership:
             assert ownership.log.state.last_wall_us == NOW_US
-    told = [record.getMessage() for record in caplog.records if "this machine's clock says" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "this machine's clock is at" in record.getMessage()]
     assert len(told) == 1
-    assert "2024-12-31T00:00:00Z, earlier records of the store say 2099-01-01T00:00:00Z" in told[0]
+    assert "2024-12-31T00:00:00Z, earlier records of the store have 2099-01-01T00:00:00Z" in told[0]
 
 
 def test_a_clock_that_comes_back_while_the_job_runs_is_told_to_the_log_before_the_window(config: Config) -> None:

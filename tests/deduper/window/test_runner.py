@@ -432,7 +432,7 @@ def test_topics_are_published_with_the_files(job: Job, tmp_path: Path, caplog: p
         window_run.publish_window(job.config, job.log, 0, [to_topic, to_file])
     assert not (port / "z.parquet").exists()
     window_run.publish_window(job.config, job.log, 0, [to_topic, to_file], topics)
-    assert topics.asked == [(0, 2, 1)]
+    assert topics.asked == [(0, 1, 1)]
     assert (port / "z.parquet").exists()
     assert "a reader must have taken it" not in caplog.text
     (port / "z.parquet").unlink()
@@ -478,7 +478,7 @@ def test_a_merged_piece_takes_the_place_of_all_of_a_shard(
     merged = replace(job.piece(7), first_window=0, last_window=1)
     leaving = (*parts, job.piece(9)) if is_dead else parts
     results: list[Any] = [(leaving, merged), None]
-    monkeypatch.setattr(job.runner._collation, "result", lambda: results.pop(0))
+    monkeypatch.setattr(job.runner._compaction, "result", lambda: results.pop(0))
     job.run()
     assert job.log.state.pieces[0] == (parts if is_dead else (merged,))
 
@@ -492,7 +492,7 @@ def test_a_piece_that_cannot_be_taken_back_at_a_stop_is_left(
     def fail(*_: object, **__: object) -> None:
         raise OSError("disk")
 
-    monkeypatch.setattr(job.runner._collation, "close", lambda: ref)
-    monkeypatch.setattr(job.runner._housekeeper, "delete", fail)
+    monkeypatch.setattr(job.runner._compaction, "close", lambda: ref)
+    monkeypatch.setattr(job.runner._maintenance, "delete", fail)
     job.runner.close()
     assert f"piece {ref.name} is left for the next start: disk" in caplog.text

@@ -203,7 +203,7 @@ def test_pieces_that_no_record_names_are_discarded_and_told(config: Config, capl
     ("done", "says"),
     [
         ("10", None),
-        ("11", "it holds clicks-0 for done up to offset 11, judged is up to 10"),
+        ("11", "it has clicks-0 as done up to offset 11, the store has judged up to 10"),
         ("torn", "it is torn"),
     ],
 )

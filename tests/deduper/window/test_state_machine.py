@@ -110,8 +110,8 @@ DRIVER_POINTS = (
     "expire.recorded",
     "piece.deleted",
     "expire.deleted",
-    "collate.merged",
-    "collate.recorded",
+    "compact.merged",
+    "compact.recorded",
     "log.folded",
     "window.7.checkpoint",
     "sources.archived",
@@ -620,7 +620,7 @@ class JobMachine(RuleBasedStateMachine):
     def _start(self) -> None:
         """A new process. What a start owes: no unnamed piece, no staged or set aside row, one intent is left."""
         intents = read_intents(self.world.config.store.path)
-        alive = {driver.judge.left_in_spool for driver in (*self.sleepers, self.process)}
+        alive = {driver.judge.left_folder for driver in (*self.sleepers, self.process)}
         self.process = Process(self.world)
         FIGURES["restarts"] += 1
         state = self._absorb()
