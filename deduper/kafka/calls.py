@@ -32,7 +32,7 @@ _LOGIN_GRACE_S = 30.0
 
 
 class HungError(Exception):
-    """The call did not return in time. It may still return and take effect, but its client is of no more use."""
+    """The call did not return in time. It may still return and take effect, but its client is unusable."""
 
 
 def bounded(call: Callable[[], T], limit_s: float, what: str) -> T:
@@ -85,9 +85,9 @@ class Calls:
         """Make a call until it succeeds or fails for good.
 
         Raises:
-            HungError: it did not come back within `hung_s`.
+            HungError: it did not return within `hung_s`.
             KafkaException: with an error that does not pass by waiting.
-            KafkaDeniedError: the login was refused for longer than a broker needs to learn of a new one.
+            KafkaDeniedError: the login was refused for longer than a broker takes to load a new one.
             BrokerUnavailableError, StopRequested: by `kafka.retry`.
         """
         while True:

@@ -33,7 +33,7 @@ _ANSWER_S = 5.0
 
 
 class ClusterOffsets:
-    """The partitions of a source and their offsets, asked for once, for a lag that is shown. For one thread.
+    """The partitions of a source and their offsets. Asks the brokers once, for a lag to show. For one thread.
 
     Every method raises BrokerUnavailableError when there is no answer within `answer_s`.
     """

@@ -151,5 +151,5 @@ def lasting_error(error: KafkaError, subject: str) -> DeduperError | None:
 
 
 def names_a_missing_topic(error: KafkaError) -> bool:
-    """Whether the cluster says that it has no such topic."""
+    """Whether the cluster has no such topic."""
     return error.code() in _NO_TOPIC

@@ -65,7 +65,7 @@ class RecordRefusedError(KafkaSinkError):
 class TransactionTooLongError(ProducerFencedError):
     """A transaction was open for longer than `transaction.timeout.ms`: the broker aborted it and fenced its producer.
 
-    The cluster says no more than that the producer is fenced, so the caller checks the epochs first. Under the
+    The cluster reports only that the producer is fenced, so the caller checks the epochs first. Under the
     highest one it may call again, a few times: the process may only have slept.
 
     The operator: raise `kafka.transaction.timeout.ms` (and the broker's `transaction.max.timeout.ms`), or make windows

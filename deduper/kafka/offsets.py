@@ -1,13 +1,13 @@
 """The offsets of a batch by topic partition, and those of them that are new to the store. PURE.
 
 Spark writes the end of every batch into its checkpoint, as `{"topic": {"0": 23, …}, …}`; its beginning is the end of
-the batch before. What the store has judged stands in its last commit record: for each topic partition the topic's id
-and the offset up to which it was judged (`Ends`). A batch is held against that and against what the cluster holds
-(`Held`), never against Spark's beginnings:
+the batch before. The last commit record of the store has the id of each topic and, by partition, the offset up to which
+it was judged (`Ends`). A batch is compared with that and with what the cluster holds (`Held`), never with Spark's
+beginnings:
 
     batch        [ start ........... end )
     judged     .......... end )                      overlap: trimmed to what is new
-    judged   .. end )                                gap: read from where the judged ends, whatever Spark thinks
+    judged   .. end )                                gap: read from where the judged ends, whatever Spark has
     judged   ............................ end )      nothing is new: skipped
     held            [ first .. last )                between judged and first: lost
 
@@ -48,7 +48,7 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Up to where a topic partition was judged, and of which topic of that name: a recreated one has another id.
+    """The judged end of a topic partition, with the topic's id: a recreated topic has another.
 
     `is_gone`: the topic was absent at the last check, and that was reported.
     """
@@ -190,7 +190,7 @@ def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
 def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOffsets:
     """The part of a batch that the store has not judged; for Spark the batch is from `start` to `end`.
 
-    Its beginning counts only for partitions that the store knows nothing of, and one that is not in `start` either was
+    Its beginning counts only for partitions that are new to the store, and one that is not in `start` either was
     found after the batch before and begins at its earliest offset. A job that may lose nothing stops when there are
     losses.
     """

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ from deduper.errors import CheckFailedError
 from deduper.kafka.client import QUIET
 from deduper.kafka.described import Cluster, Topic
 from deduper.kafka.error_actions import BAD_LOGIN, error_of, names_a_missing_topic
-from deduper.kafka.preflight_rules import Access, accesses, kafka_concerns, probe_id, transaction_timeout_ms
+from deduper.kafka.preflight_rules import Access, accesses, kafka_diagnostics, probe_id, transaction_timeout_ms
 from deduper.kafka.probe import probe_all
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 
@@ -69,7 +70,7 @@ def require(config: Config) -> None:
     throttled = ThrottledLog()
     seen: list[tuple[Access, Cluster]] = []
     # Without its files no client could be made, and no broker waited for.
-    files = file_concerns(config)
+    files = file_diagnostics(config)
     has_files = not any(diagnostic.severity is Severity.ERROR for diagnostic in files)
     for access in accesses(config) if has_files else []:
         retry = RetryDeadline(access.place, config.source.deadline / 1_000_000, throttled)
@@ -81,7 +82,7 @@ def require(config: Config) -> None:
             time.sleep(_AGAIN_S)
             cluster = describe(config.name, access)
         seen.append((access, cluster))
-    found = [*files, *kafka_concerns(config, seen)]
+    found = [*files, *kafka_diagnostics(config, seen)]
     logger.debug("checked Kafka in %.1f s", time.monotonic() - began)
     for diagnostic in found:
         if diagnostic.severity is Severity.WARNING:
@@ -102,13 +103,13 @@ def examine(config: Config) -> list[Diagnostic]:
     """All faults of this moment, without waiting; notes at the end name the clusters."""
     seen = [(access, describe(config.name, access)) for access in accesses(config)]
     return [
-        *file_concerns(config),
-        *kafka_concerns(config, seen),
+        *file_diagnostics(config),
+        *kafka_diagnostics(config, seen),
         *(_seen(access, cluster) for access, cluster in seen if cluster.cluster_id),
     ]
 
 
-def file_concerns(config: Config) -> list[Diagnostic]:
+def file_diagnostics(config: Config) -> list[Diagnostic]:
     """The files of a login that are absent or may not be read: each once, at the first place that names it."""
     found: dict[Path, list[Diagnostic]] = {}
     for access in accesses(config):
@@ -119,11 +120,11 @@ def file_concerns(config: Config) -> list[Diagnostic]:
         for option, what in _FILES.items():
             path = Path(options.get(option, ""))
             if options.get(option) and (option, options[option]) != ("ssl.ca.location", "probe"):
-                found[path] = found.get(path) or _file_concern(f"{access.place}.options", path, what)
+                found[path] = found.get(path) or _file_diagnostics(f"{access.place}.options", path, what)
     return [diagnostic for diagnostics in found.values() for diagnostic in diagnostics]
 
 
-def _file_concern(place: str, path: Path, what: str) -> list[Diagnostic]:
+def _file_diagnostics(place: str, path: Path, what: str) -> list[Diagnostic]:
     try:
         if not path.is_dir():  # a folder holds certificates of authorities; OpenSSL reads it
             with path.open("rb") as stream:
@@ -233,10 +234,7 @@ class _Questions:
         found = {name: self._topic(name, future) for name, future in asked.items()}
         there = [name for name, topic in found.items() if topic.partitions]
         for name, settings in self._settings(ResourceType.TOPIC, there, _TOPIC_SETTINGS).items():
-            topic = found[name]
-            found[name] = Topic(
-                name, replicas=topic.replicas, in_sync=topic.in_sync, rights=topic.rights, settings=settings
-            )
+            found[name] = replace(found[name], settings=settings)
         return found
 
     def _topic(self, name: str, future: Future[Any]) -> Topic:

@@ -74,7 +74,7 @@ def transaction_timeout_ms(sink: KafkaSink) -> int:
     return int(text) if text is not None and text.isdecimal() else TRANSACTION_TIMEOUT_MS
 
 
-def kafka_concerns(config: Config, seen: list[tuple[Access, Cluster]]) -> list[Diagnostic]:
+def kafka_diagnostics(config: Config, seen: list[tuple[Access, Cluster]]) -> list[Diagnostic]:
     """The faults of all accesses."""
     found: list[Diagnostic] = []
     for access, cluster in seen:
@@ -302,4 +302,4 @@ def _of_ports_together(seen: list[tuple[Access, Cluster]]) -> Iterator[Diagnosti
     for (port, topic, cluster_id), (other, of_other, of_cluster) in combinations(places, 2):
         if topic == of_other and cluster_id == of_cluster:
             what = f"topic {topic} is the one of port {port} too: only the header dedup-verdict separates them"
-            yield warning("ports", f"sinks.{other}.topic", what, "give each port a topic, unless that is meant")
+            yield warning("ports", f"sinks.{other}.topic", what, "give each port a topic, unless that is intended")

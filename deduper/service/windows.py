@@ -31,7 +31,7 @@ OWNER_CHECK_S = 1.0
 
 
 class Reports:
-    """What a run reports: metrics, `on_progress` after every window, and the totals of its summary.
+    """The reports of a run: metrics, `on_progress` after every window, and the totals of its summary.
 
     `request_lag` makes the metrics ask the brokers where the source ends.
     """

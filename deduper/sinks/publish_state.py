@@ -11,7 +11,7 @@ A slot is one writer of one port. Its consumer group holds one committed offset,
 
 More than the newest is kept for two cases in which earlier windows are checked. After a power cut
 several windows may be without their mark, because marks are not synced. And a store that was restored from a backup
-numbers its windows again from where it stands: they carry the numbers of published windows but hold other rows, and to
+gives numbers of later windows again: they carry the numbers of published windows but hold other rows, and to
 take them as published would lose them silently. 64 entries are at most 2 KB, half of what brokers take.
 """
 
@@ -38,7 +38,7 @@ class OnUnknown(Enum):
 
 
 class PublishDecision(Enum):
-    """What to do with a slot of a window: publish it, nothing, or ask the operator."""
+    """The decision for a slot of a window: publish it, it is published, or ask the operator."""
 
     PUBLISH = "publish"
     PUBLISHED = "published"

@@ -8,53 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from threading import Event
 
-from deduper.config.kafka_options import librdkafka_options
 from deduper.errors import IntegrityError, StopRequested
 from deduper.kafka.errors import ProducerFencedError, PublicationUnknownError
 from deduper.kafka.retry import ThrottledLog
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.slot import CommittedWindow, Slot
-from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
+from deduper.sinks.topic_sink import TransactionalSink
 
 
 class KafkaPublisher:
     """Publishes the windows of one port, in order: begins one, waits for it, begins the next. For one thread.
 
     The slots are published on `pool`. Its threads should outlive the windows: Arrow and the C library keep memory for
-    every thread that has read rows, and hand it on only slowly once the thread is gone.
-
-    `keep_order`: rows without a key go to one and the same partition as long as their slot is the same, so that they
-    too stay in order; otherwise another one each window, which spreads them. Rows with a key go where Kafka's Java
-    client sends them (murmur2), whatever the slot.
+    every thread that has read rows, and reuse it only slowly once the thread is gone.
     """
 
-    def __init__(
-        self,
-        *,
-        job: str,
-        store_id: str,
-        port: str,
-        topic: str,
-        bootstrap_servers: str,
-        pool: Executor,
-        options: Mapping[str, str] | None = None,
-        keep_order: bool = False,
-        settings: PublisherSettings | None = None,
-        stop: Event | None = None,
-    ) -> None:
+    def __init__(self, sink: TransactionalSink, pool: Executor) -> None:
+        self._sink = sink
         self._pool = pool
-        self._sink = TransactionalSink(
-            job=job,
-            store_id=store_id,
-            port=port,
-            topic=topic,
-            client=librdkafka_options(bootstrap_servers, options or {}),
-            keep_order=keep_order,
-            settings=settings or PublisherSettings(),
-            stop=stop,
-        )
         self._slots: dict[int, Slot] = {}
 
     def begin(

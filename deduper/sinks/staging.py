@@ -33,7 +33,6 @@ from deduper.config.kafka import KafkaSink
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, telling_where
 from deduper.sinks.names import (
-    PUBLISHED,
     STAGING,
     Attempt,
     TopicPlace,
@@ -45,24 +44,6 @@ from deduper.sinks.names import (
 from deduper.tasks.dedup_column import DEDUP, dedup_ddl
 from deduper.tasks.kafka_rows import SLOT
 from deduper.tasks.write import WriteReceipt, port_folder
-
-__all__ = [
-    "PUBLISHED",
-    "STAGING",
-    "Attempt",
-    "StagedFile",
-    "discard_abandoned",
-    "discard_window",
-    "final_name",
-    "make_durable",
-    "make_port_directories",
-    "make_staging",
-    "publish",
-    "staged_files",
-    "staging_home",
-    "staging_target",
-    "where_they_lie",
-]
 
 _READ_BYTES = 1 << 20
 _SYNC_THREADS = 8

@@ -13,7 +13,7 @@ class PublisherSettings:
     """Times and sizes of a publisher; the published rows do not depend on them.
 
     `transaction_timeout_s` must cover the sending of one slot of the largest window. Longer is not better: when a
-    driver dies and none is started in its place, readers of the topic stand still for so long.
+    driver dies and none is started in its place, readers of the topic get nothing for so long.
     """
 
     deadline_s: float = 300.0
@@ -24,16 +24,21 @@ class PublisherSettings:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalSink:
-    """One port's topic and the connection to it; `client` has librdkafka's options."""
+    """One port's topic and the connection to it; `client` has librdkafka's options.
+
+    `keep_order`: rows without a key go to the same partition as long as their slot is the same, so that they too stay
+    in order; otherwise to another one each window, which spreads them. Rows with a key go where Kafka's Java client
+    sends them (murmur2), whatever the slot.
+    """
 
     job: str
     store_id: str
     port: str
     topic: str
     client: Mapping[str, str]
-    keep_order: bool
-    settings: PublisherSettings
-    stop: Event | None
+    keep_order: bool = False
+    settings: PublisherSettings = PublisherSettings()
+    stop: Event | None = None
 
     def transactional_id(self, slot: int) -> str:
         """The name of a slot's producer and of its consumer group."""

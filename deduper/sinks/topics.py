@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
 from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.kafka_options import librdkafka_options
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.kafka.errors import ProducerFencedError
@@ -32,7 +33,7 @@ from deduper.kafka.spark_failures import lasting_error, may_pass
 from deduper.sinks.names import TopicPlace
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.publisher import KafkaPublisher, failure, gravest
-from deduper.sinks.topic_sink import PublisherSettings
+from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
 from deduper.spark.failures import innermost_cause
 from deduper.tasks.kafka_rows import HEADERS, KEY, VALUE
 
@@ -156,18 +157,17 @@ class KafkaPorts:
         assert port.job is not None
         name = (port.name, port.topic, port.job)
         if name not in self._publishers:
-            self._publishers[name] = KafkaPublisher(
+            sink = TransactionalSink(
                 job=port.job,
                 store_id=self._log.manifest.store_id,
                 port=port.name,
                 topic=port.topic,
-                bootstrap_servers=port.sink.bootstrap_servers,
-                pool=self._pool,
-                options=port.sink.options,
+                client=librdkafka_options(port.sink.bootstrap_servers, port.sink.options),
                 keep_order=port.sink.preserve_order,
                 settings=PublisherSettings(deadline_s=self._deadline_s),
                 stop=self._stop,
             )
+            self._publishers[name] = KafkaPublisher(sink, self._pool)
         return self._publishers[name]
 
     def _publish_at_least_once(self, window: int, port: _Port) -> None:

@@ -1,7 +1,7 @@
 """The meaning of Spark's failures: the cause, the error of ours that a worker raised, a full disk, a passing fault.
 
 Through Spark an exception of a task comes to the driver as a `PythonException`, or as the `Py4JJavaError` of the job
-that failed for it; in the text of both stands the worker's traceback. Damage that a task meets must end the job with
+that failed for it; the text of both has the worker's traceback. Damage that a task meets must end the job with
 another exit code than a failure that a restart heals, and a full disk with the place where it is full.
 
 A passing fault is one of the machine's that the next try may not meet: no file becomes an error tuple over it. It is
@@ -21,7 +21,7 @@ from deduper.errors import NO_ROOM, CannotWriteError, DeduperError, IntegrityErr
 
 # Behind the frames of a Python traceback, which are indented: the exception without its module.
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?:\w+\.)*(\w.*)")
-# In a traceback an exception stands with its module, whatever room that is in.
+# A traceback has the exception with its module, whatever room that is in.
 _RAISED = re.compile(r"^(?:bucket_store|deduper)(?:\.\w+)*\.(\w+): (.*)$", re.MULTILINE)
 _NO_REASON = "Mkdirs failed"
 _FULL = tuple(os.strerror(code) for code in NO_ROOM)
@@ -65,7 +65,7 @@ def raised_in_worker(error: Exception) -> Exception:
     raised = _RAISED.findall(str(error))
     if not raised:
         return error
-    # The last one: an error may have come of another.
+    # The last one: it may have been caused by another.
     name, message = raised[-1]
     kind = next((kind for root in (StoreError, DeduperError) for kind in _below(root) if kind.__name__ == name), None)
     if kind is None:
@@ -114,7 +114,7 @@ def _state_of(place: Path) -> str | None:
 
 
 def is_passing(error: Exception, paths: Iterable[str] = ()) -> bool:
-    """Whether an error is of the machine; `paths` are those of files, in which any of these words may stand."""
+    """Whether an error is of the machine; `paths` are those of files, in which any of these words may occur."""
     if isinstance(error, OSError):
         return error.errno in _PASSING
     if isinstance(error, MemoryError) or raised_in_worker(error) is not error:

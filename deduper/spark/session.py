@@ -85,7 +85,7 @@ _OUR_JAVA_OPTIONS = (
 _COLLECTOR, _OUR_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b"), "-XX:+UseParallelGC"
 
 
-def start_session(name: str, asked_for: Mapping[str, object]) -> SparkSession:
+def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
     """A session with our settings and, over them, those of the job.
 
     Raises:
@@ -101,23 +101,23 @@ def start_session(name: str, asked_for: Mapping[str, object]) -> SparkSession:
         # Java would read no file whose name has a letter beyond ASCII. Not what Python has made of it: Java does not.
         os.environ["LC_ALL"] = "C.UTF-8"
     builder = SparkSession.builder.appName(f"deduper {name}")
-    settings: dict[str, object] = {**_SETTINGS, **asked_for}
-    settings[JAVA_OPTIONS] = java_options(str(asked_for.get(JAVA_OPTIONS, "")))
+    settings: dict[str, object] = {**_SETTINGS, **requested}
+    settings[JAVA_OPTIONS] = java_options(str(requested.get(JAVA_OPTIONS, "")))
     for setting, value in settings.items():
         builder = builder.config(setting, str(value).lower() if isinstance(value, bool) else str(value))
     children = {child.pid for child in psutil.Process().children()}
     try:
         with _our_signals():
             session = builder.getOrCreate()
-        require_promises(session, asked_for)
+        require_promises(session, requested)
         return session
     except BaseException:
-        # A JVM that is interrupted before it reports its port waits for ever, and no one ends it.
+        # A JVM that is interrupted before it reports its port waits for ever, and nothing ends it.
         kill_children(but=children)
         raise
 
 
-def require_promises(session: SparkSession, asked_for: Mapping[str, object]) -> None:
+def require_promises(session: SparkSession, requested: Mapping[str, object]) -> None:
     """Refuse a session whose settings break a promise, wherever they come from.
 
     Raises:
@@ -132,7 +132,7 @@ def require_promises(session: SparkSession, asked_for: Mapping[str, object]) -> 
             found[name] = session.conf.get(name, None)
     wrong = {name: (found[name], needed) for name, needed in broken(found)}
     wrong |= {f"-D{name}": reported for name, reported in _wrong_in_jvm(session).items()}
-    for name, value in store_settings(asked_for).items():
+    for name, value in store_settings(requested).items():
         if found.get(name) != value:
             wrong[name] = (found.get(name), Promised(value, "the session is that of the configuration"))
     if wrong:
@@ -170,10 +170,10 @@ def _origin(name: str) -> str:
     return ": check the program that makes the session, Hadoop's configuration and the locale"
 
 
-def java_options(asked_for: str) -> str:
-    """The JVM's options: ours, then those asked for, which win; of two collectors it would take neither."""
-    ours = _OUR_JAVA_OPTIONS if _COLLECTOR.search(asked_for) else (*_OUR_JAVA_OPTIONS, _OUR_COLLECTOR)
-    return " ".join((*ours, asked_for)).rstrip()
+def java_options(requested: str) -> str:
+    """The JVM's options: ours, then the requested ones, which win; with two collectors it would not start."""
+    ours = _OUR_JAVA_OPTIONS if _COLLECTOR.search(requested) else (*_OUR_JAVA_OPTIONS, _OUR_COLLECTOR)
+    return " ".join((*ours, requested)).rstrip()
 
 
 @contextlib.contextmanager

@@ -1,13 +1,12 @@
 """Step 2 of a window: it is judged until the counts agree and all unreadable input is found.
 
-Every attempt has a number, which stands in the names of its pieces and staged files: no file of an abandoned one can be
-taken for the window's.
+The names of pieces and staged files carry the number of their attempt: no file of an abandoned one can be taken for the
+window's.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,8 @@ from deduper.core.clock import ClockRules
 from deduper.core.verdict import Verdict
 from deduper.errors import CannotWriteError, IntegrityError, telling_where
 from deduper.sinks import staging
-from deduper.sinks.staging import Attempt, StagedFile
+from deduper.sinks.names import Attempt
+from deduper.sinks.staging import StagedFile
 from deduper.sources.protocol import SourceBatch
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
 from deduper.tasks import exchange
@@ -43,6 +43,7 @@ from deduper.window import policy
 from deduper.window.categories import Categories, arrange_categories
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs import Jobs, WindowRun
+from deduper.window.progress import Phases
 
 logger = logging.getLogger(__name__)
 
@@ -171,30 +172,29 @@ class WindowJudge:
     def _run_jobs(
         self, run: WindowRun, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, folder: Path
     ) -> Judgement:
-        config, watch, directory = self._config, _StopWatch(), str(folder)
+        config, phases, directory = self._config, Phases(), str(folder)
         read = self._read_task(directory, batch, policy.clock_rules(config, state, wall_us))
-        with self._writing_exchange(folder):
+        with phases.of("read"), self._writing_exchange(folder):
             given = run.read(batch, read)
         batch, readers = given.batch, given.receipts
-        watch.lap("read")
-        categories = None
-        if isinstance(config.expiry, CategoryExpiry):
-            known = policy.category_state(state)
-            categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
-        judge = self._shard_task(attempt, state, wall_us, directory, readers, categories)
-        with self._writing_exchange(folder):
-            shards = run.judge(judge, config.store.shards)
-        watch.lap("shards")
+        with phases.of("shards"):
+            categories = None
+            if isinstance(config.expiry, CategoryExpiry):
+                known = policy.category_state(state)
+                categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
+            judge = self._shard_task(attempt, state, wall_us, directory, readers, categories)
+            with self._writing_exchange(folder):
+                shards = run.judge(judge, config.store.shards)
         failpoints.hit("judge.judged")
         target = staging.staging_target(config, attempt)
         with _writing("the outputs", target):
-            staging.make_staging(config, attempt)
-            sources = self._sources(attempt.window, batch, state, shards)
-            writers = run.write(self._write_task(batch, directory, target, readers, sources))
+            with phases.of("write"):
+                staging.make_staging(config, attempt)
+                sources = self._sources(attempt.window, batch, state, shards)
+                writers = run.write(self._write_task(batch, directory, target, readers, sources))
             failpoints.hit("stage.written")
-            watch.lap("write")
-            staged = staging.staged_files(self._jobs.session, config, attempt, writers)
-        watch.lap("files")
+            with phases.of("files"):
+                staged = staging.staged_files(self._jobs.session, config, attempt, writers)
         return Judgement(
             attempt=attempt,
             batch=batch,
@@ -202,8 +202,8 @@ class WindowJudge:
             staged=staged,
             categories=categories,
             rows=given.rows,
-            seconds=watch.seconds,
-            task_seconds=_summed(
+            seconds=phases.seconds,
+            task_seconds=summed(
                 [
                     *(reader.seconds for reader in readers),
                     *(shard.seconds for shard in shards),
@@ -313,20 +313,8 @@ def _writing(what: str, place: Path) -> Iterator[None]:
         raise failure from exc
 
 
-class _StopWatch:
-    """Seconds by name, from lap to lap."""
-
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self.seconds: dict[str, float] = {}
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.seconds[name] = now - self._began
-        self._began = now
-
-
-def _summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sums by name."""
     total: Counter[str] = Counter()
     for part in parts:
         total.update(part)

@@ -125,7 +125,7 @@ class ExchangeFolders:
 def homes(memory_dir: str, disk_dir: str) -> tuple[Path, Path]:
     """The parents of exchange folders, in memory and on disk, for these directories of tables.
 
-    They lie beside the tables, because no other directory is certain to be writable.
+    They are beside the tables, because no other directory is certain to be writable.
     """
     return Path(memory_dir, _NAME), Path(disk_dir, _NAME)
 

@@ -118,7 +118,7 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
 def processing_point(state: LogState, wall_us: int) -> int:
     """Latest point of the window after `state` by processing time: the wall clock, as long as that never goes back.
 
-    After a clock that was far ahead the latest point continues from where it stands, by the time that passes since the
+    After a clock that was far ahead the latest point continues from its value, by the time that passes since the
     first window of the right clock. So it never goes back, and a key is remembered for one period by either clock.
     """
     if state.latest_point is None or state.latest_moved_us is None:

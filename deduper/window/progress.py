@@ -6,6 +6,9 @@ Both have one line for people and one JSON object for programs, and both are pla
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -64,6 +67,32 @@ class RunSummary:
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`."""
         return {"event": "summary", "rows": self.rows, **_rounded(asdict(self))}
+
+
+class Phases:
+    """Seconds of wall time by phase, in order, and in total."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Around a phase."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    @property
+    def total_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._began
 
 
 def progress_line(progress: BatchProgress) -> str:

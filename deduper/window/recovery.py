@@ -33,7 +33,7 @@ from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.kafka.offsets import judged_ends
-from deduper.sinks import staging
+from deduper.sinks import names, staging
 from deduper.sources import checkpoint
 from deduper.sources.kafka import checkpoint as kafka_checkpoint
 from deduper.window.owner_alive import own_name, owner_lives
@@ -160,11 +160,11 @@ def _check_ports(config: Config, log: CommitLog) -> None:
     """The ports must hold this store's windows only, and none beyond its last.
 
     Raises:
-        UsageError: a port belongs to another store: its rows would be judged again and stand there twice.
+        UsageError: a port belongs to another store: its rows would be judged again and be there twice.
         IntegrityError: the store is older than its outputs: it was put back from a copy.
     """
     for port, sink in config.file_ports.items():
-        mark = read_published(sink.path / staging.PUBLISHED, fs=log.fs)
+        mark = read_published(sink.path / names.PUBLISHED, fs=log.fs)
         if mark is not None and mark.store_id != log.manifest.store_id:
             raise UsageError(
                 f"{sink.path}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one is "

@@ -14,10 +14,8 @@ After a crash between two steps the next start repeats or discards what is neede
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -41,20 +39,20 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.sinks import staging
+from deduper.sinks.names import PUBLISHED as PORT_MARK
 from deduper.sinks.names import TopicPlace, outputs_of
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.sources.protocol import SourceBatch
 from deduper.window import policy
-from deduper.window.attempt import Judgement
+from deduper.window.attempt import Judgement, summed
 from deduper.window.present_clock import present_wall_us
-from deduper.window.progress import BatchProgress
+from deduper.window.progress import BatchProgress, Phases
 
 logger = logging.getLogger(__name__)
 
-_DELETION_BATCH = policy.DELETION_BATCH
-_DELETION_GRACE_US = policy.DELETION_GRACE_US
+_DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRACE_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +124,7 @@ class WindowRunner:
             IntegrityError: counts that do not agree, twice.
             FencedError: another owner has taken the store.
         """
-        phases = _Phases()
+        phases = Phases()
         self._log.check_owner()
         state = self._log.state
         window, epoch = state.next_window, state.epoch
@@ -174,7 +172,7 @@ class WindowRunner:
             phases.add(f"judge.{name}", seconds)
         for name, seconds in judgement.task_seconds.items():
             phases.add(f"task.{name}", seconds)
-        profile = WindowProfile(window, epoch, intent.wall_us, judgement.rows, phases.seconds, phases.as_dict())
+        profile = WindowProfile(window, epoch, intent.wall_us, judgement.rows, phases.total_s, dict(phases.seconds))
         self._profiles.add(profile)
         logger.info("window %d (epoch %d, batch %d): %s", window, epoch, batch.batch_id, record.counts)
         progress = BatchProgress(
@@ -186,7 +184,7 @@ class WindowRunner:
             rows_per_second=judgement.rows / profile.seconds,
             latest_point=self._config.expiry_key_scale.shown(record.latest_point),
             phases=profile.phases,
-            tables=_tables(judgement),
+            tables=summed(receipt.table_counters for receipt in judgement.receipts.values()),
         )
         return progress, judgement.batch
 
@@ -201,7 +199,7 @@ class WindowRunner:
         self._remove_left()
 
     def close(self) -> None:
-        """End the background work; the next start goes on with it. Safe to repeat."""
+        """End the background work; the next start continues it. Safe to repeat."""
         self._deletion.close()
         self._folding.close()
         unnamed = self._compaction.close()
@@ -404,45 +402,10 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
 
 def mark_paths(config: Config, log: CommitLog) -> list[Path]:
     """The marks of a job: the store's, then each file port's."""
-    ports = [sink.path / staging.PUBLISHED for sink in config.file_ports.values()]
+    ports = [sink.path / PORT_MARK for sink in config.file_ports.values()]
     return [log.root / PUBLISHED_NAME, *ports]
 
 
 def _asks_for(intent: Intent) -> tuple[object, ...]:
     """The parts of an intent that are equal in a repetition."""
     return intent.window, intent.partitions, intent.settings_hash, intent.latest_point
-
-
-def _tables(judgement: Judgement) -> dict[str, float]:
-    """The counters of the shards' tables, summed."""
-    totals: dict[str, float] = {}
-    for receipt in judgement.receipts.values():
-        for name, value in receipt.table_counters.items():
-            totals[name] = totals.get(name, 0) + value
-    return totals
-
-
-class _Phases:
-    """Seconds of wall time by phase, in order."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._seconds: dict[str, float] = {}
-
-    @contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(name, time.perf_counter() - began)
-
-    def add(self, name: str, seconds: float) -> None:
-        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._started
-
-    def as_dict(self) -> dict[str, float]:
-        return dict(self._seconds)

@@ -28,7 +28,7 @@ from deduper.admin.verify.run import verify_store
 from deduper.config.files import FilesSource
 from deduper.config.load import load_config
 from deduper.config.model import Config
-from deduper.sinks.staging import STAGING
+from deduper.sinks.names import STAGING
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.window.policy import fixed_settings

@@ -19,7 +19,7 @@ import zlib
 from pathlib import Path
 
 from bucket_store.filesystem import is_temporary
-from deduper.sinks.staging import STAGING
+from deduper.sinks.names import STAGING
 from tests.crash import ledger
 from tests.crash.kills import ONLY_ON
 from tests.crash.scene import (

@@ -31,7 +31,8 @@ from bucket_store.tables.matches import Matches
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.sinks import staging
-from deduper.sinks.staging import Attempt, StagedFile
+from deduper.sinks.names import Attempt
+from deduper.sinks.staging import StagedFile
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files

@@ -24,9 +24,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bucket_store import failpoints
+from deduper.config.kafka_options import librdkafka_options
 from deduper.kafka.errors import KafkaSinkError
 from deduper.sinks.publisher import KafkaPublisher, failure
-from deduper.sinks.topic_sink import PublisherSettings
+from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
 from tests.processes import is_frozen
 from tests.services.kafka_traffic import Record
 
@@ -140,22 +141,21 @@ class Job:
         """The name of a slot's group."""
         return f"{self.name}/0123456789abcdef/unique/{slot}"
 
-    def publisher(self, **more: Any) -> KafkaPublisher:
+    def publisher(
+        self, *, bootstrap_servers: str = "", options: Mapping[str, str] | None = None, **more: Any
+    ) -> KafkaPublisher:
         """A publisher in this process."""
         settings = PublisherSettings(deadline_s=self.deadline_s, transaction_timeout_s=self.transaction_timeout_s)
-        return KafkaPublisher(
-            **{
-                "job": self.name,
-                "store_id": "0123456789abcdef",
-                "port": "unique",
-                "topic": self.topic,
-                "bootstrap_servers": self.bootstrap,
-                "pool": ThreadPoolExecutor(8, "kafka"),
-                "keep_order": True,
-                "settings": settings,
-            }
-            | more
-        )
+        sink = {
+            "job": self.name,
+            "store_id": "0123456789abcdef",
+            "port": "unique",
+            "topic": self.topic,
+            "client": librdkafka_options(bootstrap_servers or self.bootstrap, options or {}),
+            "keep_order": True,
+            "settings": settings,
+        }
+        return KafkaPublisher(TransactionalSink(**sink | more), ThreadPoolExecutor(8, "kafka"))
 
     def publish(self, publisher: KafkaPublisher, windows: Iterable[int] | None = None) -> None:
         """Publish windows, all of them unless told which."""

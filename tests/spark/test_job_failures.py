@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from bucket_store.log.commit_log import CommitLog
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of
 from deduper.sinks import staging
-from deduper.sinks.staging import STAGING
+from deduper.sinks.names import STAGING
 from deduper.window import exchange_folder, jobs, table_folder
 from tests.spark.harness import PORTS, Job
 

@@ -16,7 +16,7 @@ from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.diagnostics import Severity
 from deduper.errors import UsageError
-from deduper.kafka.preflight import file_concerns
+from deduper.kafka.preflight import file_diagnostics
 from deduper.service.job import run
 from deduper.spark import kafka_jars
 from deduper.window.recovery import open_or_create
@@ -168,17 +168,17 @@ def tls(directory: Path, identity: Path) -> Config:
 def test_files_that_no_client_can_use(tmp_path: Path) -> None:
     """Absent, or not to be read: named, once each. A file that is there, and a folder of authorities, are no fault."""
     path = tmp_path / "own.pem"
-    (diagnostic,) = file_concerns(tls(tmp_path, path))
+    (diagnostic,) = file_diagnostics(tls(tmp_path, path))
     assert (diagnostic.severity, diagnostic.check) == (Severity.ERROR, "files")
     assert f"{path} (" in diagnostic.what
     assert "is not there" in diagnostic.what
     path.symlink_to(path)
-    (diagnostic,) = file_concerns(tls(tmp_path, path))
+    (diagnostic,) = file_diagnostics(tls(tmp_path, path))
     assert "cannot be read" in diagnostic.what
     path.unlink()
     path.touch()
-    assert file_concerns(tls(tmp_path, path)) == []
-    assert file_concerns(tls(tmp_path, tmp_path)) == []
+    assert file_diagnostics(tls(tmp_path, path)) == []
+    assert file_diagnostics(tls(tmp_path, tmp_path)) == []
 
 
 def test_a_copy_of_a_store_is_told(job: Path) -> None:

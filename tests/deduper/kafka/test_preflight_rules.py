@@ -11,7 +11,7 @@ import pytest
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.kafka.described import Cluster, Server, Topic
-from deduper.kafka.preflight_rules import Access, accesses, kafka_concerns, probe_id
+from deduper.kafka.preflight_rules import Access, accesses, kafka_diagnostics, probe_id
 
 ALL = frozenset(("READ", "WRITE", "DESCRIBE"))
 DAY_MS = 86_400_000
@@ -76,7 +76,7 @@ def cluster(*topics: Topic, **more: Any) -> Cluster:
 def diagnostics(found: Cluster, job: Config | None = None) -> list[Diagnostic]:
     """What is said of the cluster."""
     job = config() if job is None else job
-    return kafka_concerns(job, [(access, found) for access in accesses(job)])
+    return kafka_diagnostics(job, [(access, found) for access in accesses(job)])
 
 
 def only(found: Cluster, job: Config | None = None) -> Diagnostic:
@@ -184,7 +184,7 @@ def test_of_a_cluster_as_it_should_be_nothing_is_said() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_thing_that_is_wrong_is_told_with_a_remedy(found: Cluster, severity: str, check: str, says: str) -> None:
-    """One cause, one concern, and what to do."""
+    """One cause, one diagnostic, and what to do."""
     diagnostic = only(found)
     assert (diagnostic.severity, diagnostic.check) == (severity, check)
     assert says in diagnostic.what
@@ -258,7 +258,7 @@ def test_a_port_elsewhere_with_a_topic_of_the_same_name_is_no_loop() -> None:
     """Two clusters may both have it."""
     job = config(unique={"topic": "in", "bootstrap_servers": "c:9092"})
     here, there = accesses(job)
-    found = kafka_concerns(job, [(here, cluster()), (there, replace(cluster(), cluster_id="two"))])
+    found = kafka_diagnostics(job, [(here, cluster()), (there, replace(cluster(), cluster_id="two"))])
     assert [diagnostic.check for diagnostic in found if diagnostic.severity is not Severity.NOTE] == []
 
 

@@ -11,7 +11,8 @@ from bucket_store.filesystem import LocalFile, LocalFileSystem
 from deduper.config.load import load_config
 from deduper.config.sections import PORTS
 from deduper.sinks import staging
-from deduper.sinks.staging import STAGING, Attempt, StagedFile
+from deduper.sinks.names import STAGING, Attempt
+from deduper.sinks.staging import StagedFile
 from tests.deduper.store_samples import CONFIG_TEXT
 
 STORE_ID = "5a" * 16

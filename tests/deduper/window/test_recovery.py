@@ -23,7 +23,7 @@ from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import append_piece
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
-from deduper.sinks import staging
+from deduper.sinks import names, staging
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.window import policy, recovery
@@ -74,11 +74,11 @@ def recover(config: Config, log: CommitLog) -> Path:
 
 def stage(config: Config, log: CommitLog, window: int = 0) -> OutputFile:
     """A staged file of the port `unique` and its name to be."""
-    attempt = staging.Attempt(window, log.state.epoch, 0)
-    path = config.sinks.unique.path / staging.STAGING / attempt.folder / "_port=unique" / "part-0.parquet"
+    attempt = names.Attempt(window, log.state.epoch, 0)
+    path = config.sinks.unique.path / names.STAGING / attempt.folder / "_port=unique" / "part-0.parquet"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"rows")
-    final = config.sinks.unique.path / staging.final_name(log.manifest.store_id, attempt, 0, "parquet")
+    final = config.sinks.unique.path / names.final_name(log.manifest.store_id, attempt, 0, "parquet")
     return OutputFile("unique", str(path), str(final), 4, 0, 1)
 
 
@@ -173,7 +173,7 @@ def test_a_port_belongs_to_its_store_before_any_window(tmp_path: Path, config: C
     log = owned(config)
     recover(config, log)
     for port in PORTS:
-        mark = read_published(tmp_path / "job" / "out" / port / staging.PUBLISHED)
+        mark = read_published(tmp_path / "job" / "out" / port / names.PUBLISHED)
         assert mark is not None
         assert (mark.store_id, mark.window) == (log.manifest.store_id, -1)
     other = config.model_copy(update={"store": config.store.model_copy(update={"url": f"file:{tmp_path / 'other'}"})})
@@ -188,7 +188,7 @@ def test_a_store_older_than_its_ports_is_refused(config: Config, ahead: int) -> 
     recover(config, log)
     committed(config, log)
     recover(config, owned(config))
-    mark = config.sinks.error.path / staging.PUBLISHED
+    mark = config.sinks.error.path / names.PUBLISHED
     assert read_published(mark) == Published(log.manifest.store_id, 0)
     beyond = Published(log.manifest.store_id, 1 + ahead)
     prepare_published(mark, beyond, epoch=0).rename(mark)

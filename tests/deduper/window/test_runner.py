@@ -21,9 +21,9 @@ from bucket_store.pieces.store import append_piece
 from bucket_store.tables.matches import TableLayout
 from deduper.config.model import Config
 from deduper.errors import UsageError
-from deduper.sinks import staging
-from deduper.sinks.names import TopicPlace
-from deduper.sinks.staging import Attempt, StagedFile
+from deduper.sinks import names, staging
+from deduper.sinks.names import Attempt, TopicPlace
+from deduper.sinks.staging import StagedFile
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.receipts import Receipt
@@ -225,11 +225,11 @@ def test_the_steps_come_in_their_order(job: Job, monkeypatch: pytest.MonkeyPatch
 
     def look(name: str) -> None:
         if name.startswith("window."):
-            mark = read_published(port / staging.PUBLISHED)
+            mark = read_published(port / names.PUBLISHED)
             assert mark is not None
             seen[name] = (
                 len(read_intents(job.log.root)),
-                len(list((port / staging.STAGING).rglob("*.parquet"))),
+                len(list((port / names.STAGING).rglob("*.parquet"))),
                 CommitLog.open(job.log.root).state.next_window,
                 len(list(port.glob("*.parquet"))),
                 mark.window,
@@ -250,7 +250,7 @@ def test_the_steps_come_in_their_order(job: Job, monkeypatch: pytest.MonkeyPatch
         "window.6.half": (1, 0, 1, 1, -1),
         "window.6.marked": (1, 0, 1, 1, 0),
     }
-    assert list((port / staging.STAGING).iterdir()) == []
+    assert list((port / names.STAGING).iterdir()) == []
     assert [read_published(path) for path in window_run.mark_paths(job.config, job.log)] == [
         Published(job.log.manifest.store_id, 0)
     ] * 5
@@ -295,7 +295,7 @@ def test_who_was_overtaken_after_its_record_publishes_nothing(job: Job, monkeypa
 
 def test_what_attempts_have_left_goes_with_the_window(job: Job) -> None:
     """Of this window and epoch, whatever the attempt; nothing else."""
-    home = job.config.sinks.unique.path / staging.STAGING
+    home = job.config.sinks.unique.path / names.STAGING
     for attempt in (Attempt(0, 1, 7), Attempt(1, 1, 0), Attempt(0, 2, 0)):
         (home / attempt.folder).mkdir(parents=True)
     job.run()

@@ -16,7 +16,7 @@ from bucket_store.log.sources_file import SourcePartition, write_sources
 from bucket_store.pieces.open import open_backend
 from deduper.config.model import Config
 from deduper.kafka.offsets import ENDS, End, TopicPartition, ends_to_wire
-from deduper.sinks import staging
+from deduper.sinks import names, staging
 from deduper.sources.files.source_file import source_digest
 from deduper.window import recovery
 from deduper.window.owner_alive import own_name
@@ -49,7 +49,7 @@ def test_an_owned_store_is_claimed_and_shown_to_live(config: Config) -> None:
             beat = read_beat(config.store.path)
             assert beat is not None
             assert beat.owner == own_name()
-            mark = config.sinks.error.path / staging.PUBLISHED
+            mark = config.sinks.error.path / names.PUBLISHED
             assert (read_published(mark) is not None) == (epoch == 2), "it is not recovered yet"
             assert recovery.recover(config, ownership) == config.checkpoint_path / f"{epoch:06d}"
             assert read_published(mark) is not None, "it is recovered"
@@ -183,7 +183,7 @@ def test_a_start_says_what_it_discards(config: Config, caplog: pytest.LogCapture
     log = owned(config)
     recover(config, log)
     assert "discarded" not in caplog.text
-    (config.sinks.unique.path / staging.STAGING / "000000000003-000001-000" / "x").mkdir(parents=True)
+    (config.sinks.unique.path / names.STAGING / "000000000003-000001-000" / "x").mkdir(parents=True)
     recover(config, owned(config))
     assert "discarded what no record names: 1 staged attempts, 0 pieces" in caplog.text
 

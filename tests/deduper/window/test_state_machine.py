@@ -43,8 +43,7 @@ from bucket_store.tables.view import ShardView
 from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import verify_store
 from deduper.core.verdict import expiry_point
-from deduper.sinks.names import PUBLISHED, FinalName
-from deduper.sinks.staging import staging_homes
+from deduper.sinks.names import PUBLISHED, FinalName, staging_homes
 from deduper.window import policy, runner
 from tests.deduper.engine import comparable
 from tests.deduper.small_service import (
