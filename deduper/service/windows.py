@@ -7,11 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
+from deduper.core.verdict import Verdict
 from deduper.errors import StopRequested
 from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
@@ -30,47 +32,42 @@ OWNER_CHECK_S = 1.0
 """Between two checks of the store's owner."""
 
 
+@dataclass(slots=True)
 class Reports:
     """The reports of a run: metrics, `on_progress` after every window, and the totals of its summary.
 
     `request_lag` makes the metrics ask the brokers where the source ends.
     """
 
-    def __init__(
-        self,
-        on_progress: Callable[[BatchProgress], None],
-        metrics: JobMetrics | None = None,
-        request_lag: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._on_progress = on_progress
-        self._metrics = metrics
-        self._request_lag = request_lag
-        self.windows = 0
-        self.totals = dict.fromkeys(("unique", "duplicate", "expired", "error"), 0)
+    on_progress: Callable[[BatchProgress], None]
+    metrics: JobMetrics | None = None
+    request_lag: Callable[[], None] = lambda: None
+    windows: int = 0
+    totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in Verdict})
 
     def window(self) -> contextlib.AbstractContextManager[None]:
         """Around a window."""
-        return contextlib.nullcontext() if self._metrics is None else self._metrics.window()
+        return contextlib.nullcontext() if self.metrics is None else self.metrics.window()
 
     def window_ended(self, progress: BatchProgress) -> None:
         """A window is published."""
-        if self._metrics is not None:
-            self._metrics.window_ended(progress)
-            self._request_lag()
+        if self.metrics is not None:
+            self.metrics.window_ended(progress)
+            self.request_lag()
         self.windows += 1
         for port in self.totals:
             self.totals[port] += getattr(progress, port)
-        self._on_progress(progress)
+        self.on_progress(progress)
 
     def window_failed(self) -> None:
         """The work on a batch has failed."""
-        if self._metrics is not None:
-            self._metrics.failed("window")
+        if self.metrics is not None:
+            self.metrics.failed("window")
 
     def listed(self, source: FileBatches) -> None:
         """A source of files was listed."""
-        if self._metrics is not None:
-            self._metrics.source_files(pending=source.pending, changed=source.changed)
+        if self.metrics is not None:
+            self.metrics.source_files(pending=source.pending, changed=source.changed)
 
 
 class Windows:
