@@ -9,7 +9,7 @@ It reads everything and changes nothing. `findings.Check` lists all checks, each
 | `admin.verify.keys` | no key twice where it is looked up |
 | `admin.verify.outputs` | the files and marks of the ports with the log |
 | `admin.verify.rows` | the rows in those files with everything above; slower, so only when it is asked for |
-| `admin.orphans` | leftovers: counted, never a finding |
+| `admin.orphans` | orphans: counted, never a finding |
 
 Beside a running job things move while they are read. A pass with findings is made a second time, with the
 log read again, and only findings of both passes count.
@@ -293,7 +293,7 @@ def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> N
         decode_profiles((store.root / PROFILE_NAME).read_bytes(), file=str(store.root / PROFILE_NAME))
     except FileNotFoundError:
         pass
-    except (StoreError, TypeError, ValueError) as error:
+    except (StoreError, ValueError) as error:
         findings.note(f"damaged, and counts as absent: {error}")
 
 

@@ -82,7 +82,7 @@ def test_whole_bytes_that_no_release_writes_are_refused(tmp_path: Path) -> None:
     assert decode_profiles(path.read_bytes(), file="profile") == (bad,)
     path.unlink()
     Profiles(tmp_path).add(WindowProfile("0", 1, 2, 3, 4.0, {}))  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="int"):
         decode_profiles(path.read_bytes(), file="profile")
 
 
