@@ -141,7 +141,7 @@ def compact_pieces(store: PieceStore, task: CompactionTask) -> PieceRef | None:
         epoch=task.epoch,
         attempt=0,
     )
-    failpoints.hit("collate.merged")
+    failpoints.hit("compact.merged")
     return added
 
 

@@ -43,7 +43,7 @@ STARTS = (
     "sources.removed",
 )
 # Of other commands, in need of a broker, or of more windows than a story has: other stories and tests kill there.
-_ELSEWHERE = ("gc.", "repair.", "kafka.", "collate.", "sources.forgotten")
+_ELSEWHERE = ("gc.", "repair.", "kafka.", "compact.", "sources.forgotten")
 OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(_ELSEWHERE))
 ONLY_ON = {"stage.restaged": "file"}
 # Nothing is dead before so many windows.

@@ -112,7 +112,7 @@ def test_an_error_is_raised_here(pieces: RocksPieces, process: MaintenanceWorker
     assert pid_of(process) == one
 
 
-def test_a_killed_process_is_begun_anew(
+def test_a_killed_process_is_replaced(
     pieces: RocksPieces, process: MaintenanceWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All that it was asked for counts as held, and a line says so; the next request finds another one."""
@@ -133,7 +133,7 @@ def test_killed_when_it_has_merged(
 ) -> None:
     """Nobody knows of the new piece: it is asked for again, and what lies there is an orphan like others."""
     refs = tuple(appended(pieces, window) for window in range(2))
-    monkeypatch.setenv(failpoints.ENVIRONMENT, "collate.merged=kill")
+    monkeypatch.setenv(failpoints.ENVIRONMENT, "compact.merged=kill")
     assert process.merge(CompactionTask(refs, STORE_ID, 1, None, None)) is None
     assert len(lying(pieces)) == 3
     monkeypatch.delenv(failpoints.ENVIRONMENT)

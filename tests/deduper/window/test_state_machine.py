@@ -110,7 +110,7 @@ DRIVER_POINTS = (
     "expire.recorded",
     "piece.deleted",
     "expire.deleted",
-    "collate.merged",
+    "compact.merged",
     "collate.recorded",
     "log.folded",
     "window.7.checkpoint",
