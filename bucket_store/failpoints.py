@@ -96,16 +96,14 @@ def _victims(action: str) -> list[int] | None:
 
 def _session() -> dict[int, tuple[str, int]]:
     """The processes of this session: the driver, which leads it, its JVM, its workers; name and parent of each."""
+    import psutil  # for armed failpoints alone
+
     session = os.getsid(0)
     found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if os.getsid(int(entry.name)) == session:
-                    head, _, tail = (entry / "stat").read_text(errors="replace").rpartition(")")
-                    state, parent = tail.split()[:2]
-                    if state != "Z":
-                        found[int(entry.name)] = head.partition("(")[2], int(parent)
+    for process in psutil.process_iter(["name", "ppid", "status"]):
+        with contextlib.suppress(OSError):
+            if os.getsid(process.pid) == session and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found[process.pid] = process.info["name"], process.info["ppid"]
     return found
 
 

@@ -289,7 +289,7 @@ def place_new(fs: FileSystem, path: Path, data: bytes) -> None:
         fs.link(temporary, path)
         fs.fsync_dir(path.parent)
     finally:
-        # After the directory sync: the sync covers the link alone, and a later cleaning removes a leftover.
+        # After the directory sync: the sync covers the link alone, and a later cleaning removes an orphan.
         discard(fs, temporary)
 
 

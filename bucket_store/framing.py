@@ -1,4 +1,4 @@
-"""PURE. The seal around every small file of a store: a magic and a version before the body, a checksum after it.
+"""PURE. The frame around every small file of a store: a magic and a version before the body, a checksum after it.
 
 Layout, the same for every version that will ever be:
 
@@ -21,7 +21,7 @@ from bucket_store.errors import CorruptionError, UnknownFormatError
 
 _HEAD = struct.Struct("<8sH")
 _CHECKSUM = struct.Struct("<Q")
-SEAL_BYTES = _HEAD.size + _CHECKSUM.size
+FRAME_BYTES = _HEAD.size + _CHECKSUM.size
 BODY_OFFSET = _HEAD.size
 
 
@@ -38,12 +38,12 @@ def unframe(data: bytes, *, magic: bytes, version: int, file: str, oldest: int |
         CorruptionError: too short, another magic, or a checksum that does not fit.
         UnknownFormatError: whole, but of another version.
     """
-    if len(data) < SEAL_BYTES:
+    if len(data) < FRAME_BYTES:
         raise CorruptionError(
             "shorter than any whole file",
             file=file,
             offset=len(data),
-            expected=f"{SEAL_BYTES} bytes or more",
+            expected=f"{FRAME_BYTES} bytes or more",
             found=f"{len(data)} bytes",
         )
     found_magic, found_version = _HEAD.unpack_from(data)

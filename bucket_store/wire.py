@@ -11,7 +11,7 @@ folded, added and compared far away from their file; so only the exact types pas
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import MISSING, Field, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -165,33 +165,3 @@ def _demand_plain(value: Any) -> Any:
     elif value is not None and not isinstance(value, _PLAIN):
         raise ValueError(f"a plain value, not {value!r:.200}")
     return value
-
-
-# Types of fields that are no dataclass's: for formats that pack parts of one.
-Kinds = type | tuple[type, ...]
-
-
-def fields(wire: Any, *kinds: Kinds) -> list[Any]:
-    """`wire`, if it is a list of one value per kind, each of exactly its kind (or one of its kinds).
-
-    Raises:
-        TypeError: it is not; the message names the first fault.
-    """
-    if type(wire) is not list or len(wire) != len(kinds):
-        found = f"{len(wire)} fields" if type(wire) is list else type(wire).__name__
-        raise TypeError(f"a list of {len(kinds)} fields, not {found}")
-    for at, (value, kind) in enumerate(zip(wire, kinds, strict=True)):
-        if not (type(value) in kind if isinstance(kind, tuple) else type(value) is kind):
-            raise TypeError(f"field {at} is {type(value).__name__}")
-    return wire
-
-
-def each(wire: Any, kind: type) -> list[Any]:
-    """`wire`, if it is a list of values of exactly this kind. Raises TypeError."""
-    if type(wire) is not list or not _all_are(wire, kind):
-        raise TypeError(f"a list of {kind.__name__}, not {wire!r:.200}")
-    return wire
-
-
-def _all_are(values: Iterable[Any], kind: type) -> bool:
-    return all(type(value) is kind for value in values)

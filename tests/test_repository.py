@@ -1,4 +1,4 @@
-"""The repository as a stranger clones it: scripts parse, README tells the truth, nothing names a machine."""
+"""The repository as others clone it: scripts parse, README is right, nothing names a machine."""
 
 from __future__ import annotations
 

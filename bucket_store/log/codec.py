@@ -1,10 +1,10 @@
 """PURE. The bytes of a log record: encode, decode.
 
-Layout of `log/<number as 20 digits>` (sealed, version 1 or 2). Integers are little endian:
+Layout of `log/<number as 20 digits>` (framed, version 1 or 2). Integers are little endian:
 
     0  magic              8 bytes  "BSLOGREC"
     8  version            u16      2 with fields that version 1 has not, else 1; any other: UnknownFormatError
-   10  kind               u8       1 claim, 2 commit, 3 deletion, 4 collation, 5 snapshot, 6 fold of sources
+   10  kind               u8       1 claim, 2 commit, 3 deletion, 4 compaction, 5 snapshot, 6 fold of sources
    11  zero               u8
    12  payload length     u32
    16  number             u64      the same as in the file's name
@@ -37,29 +37,10 @@ from bucket_store.log.records import (
     DeletionRecord,
     LogRecord,
     LogState,
-    OutputFile,
     Snapshot,
     SourcesFoldRecord,
-    SourcesRef,
 )
 from bucket_store.wire import decode, encode, has_later
-
-__all__ = [
-    "Body",
-    "ClaimRecord",
-    "CommitRecord",
-    "CompactionRecord",
-    "DeletionRecord",
-    "LogRecord",
-    "OutputFile",
-    "Snapshot",
-    "SourcesRef",
-    "decode_record",
-    "demand_kind",
-    "encode_record",
-    "record_name",
-    "record_number",
-]
 
 MAGIC = b"BSLOGREC"
 VERSION = 2

@@ -88,7 +88,7 @@ class CommitLog:
             raise StoreError(f"{root} is a store already")
         make_directories(fs, log._directory)
         if log._numbers() not in ([], [0]):
-            raise StoreError(f"{root}: a log lies here already; a store that lost its manifest is not begun anew")
+            raise StoreError(f"{root}: a log exists without a manifest; restore the manifest")
         birth = LogRecord(0, 0, secrets.token_bytes(16), -1, -1, Snapshot(LogState(last_wall_us=wall_us)))
         try:
             place_new(fs, log._path(0), encode_record(birth))
@@ -122,7 +122,7 @@ class CommitLog:
         return self._epoch
 
     def refresh(self) -> LogState:
-        """Read the records placed since. Without any, two look-ups of names, no listing and no reading.
+        """Read the records placed since. Without any, two names are checked, and nothing is listed or read.
 
         Raises:
             CorruptionError, UnknownFormatError: as `open`.
@@ -138,7 +138,7 @@ class CommitLog:
 
         Raises:
             FencedError: another process claimed at the same moment and was first.
-            NotCommittedError, MaybeCommittedError: as `place`; the claim may be made again.
+            NotCommittedError, MaybeCommittedError: as `place`; the claim may be repeated.
         """
         self._epoch = None
         try:

@@ -1,7 +1,7 @@
 """The owner's sign of life: a counter in `heartbeat` that moves while the owner runs.
 
 It decides nothing about commits; it only keeps a second start from taking over by mistake from a live owner. The file
-(sealed, magic `BSHEARTB`, version 1; the body a msgpack array: owner, nonce of the running process, counter) is
+(framed, magic `BSHEARTB`, version 1; the body a msgpack array: owner, nonce of the running process, counter) is
 replaced whole every two seconds, not synced, and removed at a clean stop. Watchers compare bytes, so a damaged file
 that changes is a sign of life too.
 """
@@ -26,7 +26,7 @@ MAGIC = b"BSHEARTB"
 VERSION = 1
 FILE_NAME = "heartbeat"
 INTERVAL_S = 2.0
-_LOOK_EVERY_S = 0.25
+_CHECK_EVERY_S = 0.25
 
 log = logging.getLogger(__name__)
 
@@ -119,8 +119,8 @@ def moves(root: Path, wait_s: float, *, fs: FileSystem = LOCAL, sleep: Callable[
     first = _read(fs, root)
     waited = 0.0
     while first is not None and waited < wait_s:
-        sleep(min(_LOOK_EVERY_S, wait_s - waited))
-        waited += _LOOK_EVERY_S
+        sleep(min(_CHECK_EVERY_S, wait_s - waited))
+        waited += _CHECK_EVERY_S
         now = _read(fs, root)
         if now != first:
             return now is not None

@@ -1,6 +1,6 @@
 """A table of the judged files: it distinguishes new files of the source from judged ones.
 
-Layout of `folded/<through window, 12 digits>-<epoch, 6>-<8 hex>.judged` (sealed, magic `BSJUDGED`, version 1). Integers
+Layout of `folded/<through window, 12 digits>-<epoch, 6>-<8 hex>.judged` (framed, magic `BSJUDGED`, version 1). Integers
 are little endian:
 
     0  magic     8 bytes

@@ -1,6 +1,6 @@
 """A store's birth certificate: who it is, its secret, and the settings that must never change. Written once.
 
-Layout of `manifest` (sealed, magic `BSMANIF\\n`, version 1): the body is one JSON object in UTF-8, readable for people.
+Layout of `manifest` (framed, magic `BSMANIF\\n`, version 1): the body is one JSON object in UTF-8, readable for people.
 Its names are the fields of `Manifest`; `salt` is hex. It is placed by link(2) after record 0 of the log, so a directory
 with a manifest has a log; of two creators one wins. A damaged manifest is a CorruptionError: without the salt no key of
 the store can be recognised, so it is never guessed.
@@ -14,23 +14,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bucket_store.errors import CorruptionError, StoreError, StoreMissingError
 from bucket_store.filesystem import FileSystem, place_new
 from bucket_store.framing import BODY_OFFSET, frame, unframe
-from bucket_store.wire import Kinds, fields
 
 MAGIC = b"BSMANIF\n"
 VERSION = 1
 FILE_NAME = "manifest"
 
-_FIELDS: dict[str, Kinds] = {
-    "store_id": str,
-    "incarnation": str,
-    "salt": str,
-    "settings": dict,
-    "snapshot_every": int,
-    "created_us": int,
-}
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON object."""
+
+    store_id: str
+    incarnation: str
+    salt: str
+    settings: dict[str, Any]
+    snapshot_every: int
+    created_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,12 @@ def decode_manifest(data: bytes, *, file: str) -> Manifest:
     """
     body = unframe(data, magic=MAGIC, version=VERSION, file=file)
     try:
-        named = json.loads(body)
-        wire = [named.pop(name) for name in _FIELDS]
-        store_id, incarnation, salt, settings, every, created_us = fields(wire, *_FIELDS.values())
-        sizes = [len(bytes.fromhex(text)) for text in (store_id, incarnation, salt)]
-        if sizes != [16, 8, 16] or every < 2 or named:
-            raise ValueError(f"ids and salt of {sizes} bytes, a snapshot every {every}, more fields {sorted(named)}")
-        return Manifest(store_id, incarnation, bytes.fromhex(salt), settings, every, created_us)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        found = msgspec.convert(json.loads(body), _Body)
+        sizes = [len(bytes.fromhex(text)) for text in (found.store_id, found.incarnation, found.salt)]
+        if sizes != [16, 8, 16] or found.snapshot_every < 2:
+            raise ValueError(f"ids and salt of {sizes} bytes, a snapshot every {found.snapshot_every}")
+        return Manifest(**msgspec.structs.asdict(found) | {"salt": bytes.fromhex(found.salt)})
+    except (ValueError, RecursionError) as exc:
         raise CorruptionError("fields", file=file, offset=BODY_OFFSET, expected="a manifest", found=str(exc)) from exc
 
 

@@ -4,7 +4,7 @@ A frozen owner may be overtaken at any moment, and must not set a mark back when
 under a temporary name that holds the epoch, then the claims are read, and only then a rename puts it in place. After
 its claim every start removes the marks that lower epochs have prepared: the old owner's rename finds no file.
 
-Both are sealed, version 1, the body one msgpack array. One with a bad magic, length, checksum or field counts as
+Both are framed, version 1, the body one msgpack array. One with a bad magic, length, checksum or field counts as
 absent: without its intent a batch is judged as a new one, without the mark windows are published once more, which
 changes nothing. Of a later release they are refused.
 

@@ -3,7 +3,7 @@
 It is no record and no truth: no decision rests on it, it is not synced, and a torn or damaged file, or one of another
 version, counts as absent. It is replaced whole after every window and holds the newest `KEPT`.
 
-The file is sealed (magic `BSPROFIL`, version 1). The body is a msgpack array of two:
+The file is framed (magic `BSPROFIL`, version 1). The body is a msgpack array of two:
 
     names     [string]: the phases that any of the windows has
     windows   [[window, epoch, wall clock of the intent in µs, rows, µs in all, {index into names: µs}]], ascending
@@ -17,19 +17,19 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import msgpack  # type: ignore[import-untyped]  # ships no type information
+import msgspec
 
 from bucket_store.errors import StoreError
 from bucket_store.filesystem import LOCAL, FileSystem, replace_whole
 from bucket_store.framing import frame, unframe
-from bucket_store.wire import each, fields
 
 MAGIC = b"BSPROFIL"
 VERSION = 1
 FILE_NAME = "profile"
 KEPT = 256
+
+_BODY = msgspec.msgpack.Decoder(tuple[list[str], list[tuple[int, int, int, int, int, dict[int, int]]]])
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +82,15 @@ def decode_profiles(data: bytes, *, file: str) -> tuple[WindowProfile, ...]:
 
     Raises:
         CorruptionError, UnknownFormatError: as `unframe`.
-        TypeError, ValueError: whole, but no release writes such a file.
+        ValueError: whole, but no release writes such a file.
     """
-    wire = msgpack.unpackb(unframe(data, magic=MAGIC, version=VERSION, file=file), raw=False, strict_map_key=False)
-    names, windows = fields(wire, list, list)
-    each(names, str)
-    return tuple(_profile(window, names) for window in windows)
+    names, windows = _BODY.decode(unframe(data, magic=MAGIC, version=VERSION, file=file))
+    if not all(0 <= index < len(names) for found in windows for index in found[5]):
+        raise ValueError(f"{file}: a phase without a name")
+    return tuple(
+        WindowProfile(*found[:4], found[4] / 1e6, {names[index]: us / 1e6 for index, us in found[5].items()})
+        for found in windows
+    )
 
 
 def read_profiles(root: Path, *, fs: FileSystem = LOCAL) -> tuple[WindowProfile, ...]:
@@ -95,30 +98,18 @@ def read_profiles(root: Path, *, fs: FileSystem = LOCAL) -> tuple[WindowProfile,
     path = root / FILE_NAME
     try:
         return decode_profiles(fs.read(path), file=str(path))
-    except (OSError, StoreError, TypeError, ValueError):
+    except (OSError, StoreError, ValueError):
         return ()
 
 
 def _packed(profile: WindowProfile, names: dict[str, int]) -> bytes:
     phases = {names.setdefault(name, len(names)): _us(seconds) for name, seconds in profile.phases.items()}
     fixed = (profile.window, profile.epoch, profile.wall_us, profile.rows, _us(profile.seconds))
-    packed: bytes = msgpack.packb((*fixed, phases))
-    return packed
+    return msgspec.msgpack.encode((*fixed, phases))
 
 
 def _encode(names: dict[str, int], packed: list[bytes]) -> bytes:
-    packer = msgpack.Packer()
-    head = packer.pack_array_header(2) + packer.pack(list(names)) + packer.pack_array_header(len(packed))
-    return frame(MAGIC, VERSION, b"".join((head, *packed)))
-
-
-def _profile(wire: Any, names: list[str]) -> WindowProfile:
-    window, epoch, wall_us, rows, total_us, phases = fields(wire, int, int, int, int, int, dict)
-    each(list(phases.values()), int)
-    if not all(type(index) is int and 0 <= index < len(names) for index in phases):
-        raise TypeError(f"indices of phases, not {phases!r:.200}")
-    seconds = {names[index]: phase_us / 1e6 for index, phase_us in phases.items()}
-    return WindowProfile(window, epoch, wall_us, rows, total_us / 1e6, seconds)
+    return frame(MAGIC, VERSION, msgspec.msgpack.encode((list(names), [msgspec.Raw(window) for window in packed])))
 
 
 def _us(seconds: float) -> int:

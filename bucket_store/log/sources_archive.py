@@ -1,6 +1,6 @@
 """The sources of many windows in one file: for windows that were judged long ago and may still be an origin.
 
-Layout of `folded/<last window, 12 digits>-<epoch, 6>-<8 hex>.archive` (sealed, magic `BSARCHIV`, version 1). Integers
+Layout of `folded/<last window, 12 digits>-<epoch, 6>-<8 hex>.archive` (framed, magic `BSARCHIV`, version 1). Integers
 are little endian:
 
     0  magic     8 bytes
@@ -24,9 +24,8 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
-import msgpack  # type: ignore[import-untyped]  # ships no type information
+import msgspec
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
@@ -35,12 +34,12 @@ from bucket_store.framing import BODY_OFFSET, frame, unframe
 from bucket_store.log.records import ArchiveRef, LogState, SourcesRef
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition, read_named, read_sources, stated_checksum
-from bucket_store.wire import each, fields
 
 MAGIC = b"BSARCHIV"
 VERSION = 1
 
 _HEAD = struct.Struct("<QQI")
+_WINDOWS = msgspec.msgpack.Decoder(list[tuple[int, list[tuple[bytes, str, str | int, int, int, int]]]])
 
 
 def files_of(state: LogState) -> Iterator[Path]:
@@ -85,10 +84,12 @@ def folded_name(through_window: int, epoch: int, kind: str) -> str:
 def encode_archive(windows: Mapping[int, Sequence[SourcePartition]]) -> bytes:
     """The bytes of an archive of these windows, one at least."""
     numbers = sorted(windows)
-    plain = [
-        [window, [[p.digest, p.name, p.version, p.start, p.end, p.rows] for p in windows[window]]] for window in numbers
-    ]
-    packed: bytes = msgpack.packb(plain, use_bin_type=True)
+    packed = msgspec.msgpack.encode(
+        [
+            (window, [(p.digest, p.name, p.version, p.start, p.end, p.rows) for p in windows[window]])
+            for window in numbers
+        ]
+    )
     return frame(MAGIC, VERSION, _HEAD.pack(numbers[0], numbers[-1], len(packed)) + zlib.compress(packed, 6))
 
 
@@ -111,13 +112,13 @@ def decode_archive(data: bytes, *, file: str) -> dict[int, tuple[SourcePartition
         packed = unpacking.decompress(body[_HEAD.size :], length)
         if not unpacking.eof or len(packed) != length or unpacking.unused_data:
             raise ValueError(f"packed sources of {length} bytes")
-        windows = {}
-        for wire in each(msgpack.unpackb(packed, raw=False), list):
-            window, partitions = fields(wire, int, list)
-            windows[window] = tuple(_partition(partition) for partition in partitions)
+        windows = {
+            window: tuple(SourcePartition(*found[1:], digest=found[0]) for found in partitions)
+            for window, partitions in _WINDOWS.decode(packed)
+        }
         if not windows or [*windows] != sorted(windows) or (min(windows), max(windows)) != (first, last):
             raise ValueError(f"windows {first} to {last}, ascending")
-    except (ValueError, TypeError, struct.error, zlib.error, msgpack.UnpackException) as exc:
+    except (ValueError, struct.error, zlib.error) as exc:
         raise CorruptionError(
             "archive of sources",
             file=file,
@@ -126,11 +127,6 @@ def decode_archive(data: bytes, *, file: str) -> dict[int, tuple[SourcePartition
             found=str(exc),
         ) from exc
     return windows
-
-
-def _partition(wire: Any) -> SourcePartition:
-    digest, name, version, start, end, rows = fields(wire, bytes, str, (str, int), int, int, int)
-    return SourcePartition(name, version, start, end, rows, digest)
 
 
 class SourcesReader:

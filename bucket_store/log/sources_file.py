@@ -1,6 +1,6 @@
 """A window's sources file: the source partitions it read. It identifies a repeated batch, and names origins.
 
-Layout of `sources/<window, 12 digits>-<epoch, 6>-<attempt, 3>` (sealed, magic `BSSOURCE`, version 1). Integers are
+Layout of `sources/<window, 12 digits>-<epoch, 6>-<attempt, 3>` (framed, magic `BSSOURCE`, version 1). Integers are
 little endian:
 
     0  magic     8 bytes
@@ -23,16 +23,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import msgpack  # type: ignore[import-untyped]  # ships no type information
+import msgspec
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
 from bucket_store.filesystem import LOCAL, FileSystem, make_directories, place_new
 from bucket_store.framing import BODY_OFFSET, frame, unframe
 from bucket_store.log.records import LogState, SourcesRef
-from bucket_store.wire import each, fields
 
 MAGIC = b"BSSOURCE"
 VERSION = 1
@@ -41,6 +39,7 @@ FOLDED_DIRECTORY = "folded"
 DIGEST_BYTES = 16
 
 _HEAD = struct.Struct("<QI")
+_FIELDS = msgspec.msgpack.Decoder(list[tuple[str, str | int, int, int, int]])
 _CHECKSUM = struct.Struct("<Q")
 
 # Of windows' files and of folded ones; also the temporary names, which begin with a dot.
@@ -73,10 +72,8 @@ def encode_sources(window: int, partitions: Sequence[SourcePartition]) -> bytes:
     if any(len(partition.digest) != DIGEST_BYTES for partition in partitions):
         raise ValueError(f"a source partition's digest has {DIGEST_BYTES} bytes")
     digests = b"".join(partition.digest for partition in partitions)
-    plain = [[p.name, p.version, p.start, p.end, p.rows] for p in partitions]
-    return frame(
-        MAGIC, VERSION, _HEAD.pack(window, len(partitions)) + digests + msgpack.packb(plain, use_bin_type=True)
-    )
+    packed = msgspec.msgpack.encode([(p.name, p.version, p.start, p.end, p.rows) for p in partitions])
+    return frame(MAGIC, VERSION, _HEAD.pack(window, len(partitions)) + digests + packed)
 
 
 def decode_sources(data: bytes, *, window: int, file: str) -> tuple[SourcePartition, ...]:
@@ -89,17 +86,12 @@ def decode_sources(data: bytes, *, window: int, file: str) -> tuple[SourcePartit
     digests, packed = _split(data, window=window, file=file)
     offset = BODY_OFFSET + _HEAD.size + DIGEST_BYTES * len(digests)
     try:
-        wire = msgpack.unpackb(packed, raw=False)
-        return tuple(_partition(plain, digest) for plain, digest in zip(each(wire, list), digests, strict=True))
-    except (ValueError, TypeError, msgpack.UnpackException) as exc:
+        fields = zip(_FIELDS.decode(packed), digests, strict=True)
+        return tuple(SourcePartition(*of_partition, digest) for of_partition, digest in fields)
+    except ValueError as exc:
         raise CorruptionError(
             "fields", file=file, offset=offset, expected=f"{len(digests)} source partitions", found=str(exc)
         ) from exc
-
-
-def _partition(wire: list[Any], digest: bytes) -> SourcePartition:
-    name, version, start, end, rows = fields(wire, str, (str, int), int, int, int)
-    return SourcePartition(name, version, start, end, rows, digest)
 
 
 def write_sources(
@@ -165,7 +157,7 @@ def remove_unnamed(root: Path, *, state: LogState, below_epoch: int, fs: FileSys
 
 
 def read_named(fs: FileSystem, path: Path, length: int, checksum: int) -> bytes:
-    """The bytes of a sealed file with the length and checksum of its record. Raises CorruptionError for any other."""
+    """The bytes of a framed file with the length and checksum of its record. Raises CorruptionError for any other."""
     try:
         data = fs.read(path)
     except FileNotFoundError as exc:
@@ -189,7 +181,7 @@ def read_named(fs: FileSystem, path: Path, length: int, checksum: int) -> bytes:
 
 
 def stated_checksum(data: bytes) -> int:
-    """The checksum at the end of a sealed file."""
+    """The checksum at the end of a framed file."""
     checksum: int = _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM.size)[0]
     return checksum
 

@@ -3,7 +3,7 @@
 The state is a function of the records alone, so every reader has the same one, and a snapshot of it may replace all
 records below it. That is why the envelopes of records say what to forget (published outputs, purged pieces).
 
-The wall clock of the state is the greatest that a record carried, until a claim, a deletion or a collation carries one
+The wall clock of the state is the greatest that a record carried, until a claim, a deletion or a compaction carries one
 that is earlier by more than `log.wall_clock.TOLERANCE_US`: the machine's clock was far ahead and is right again. A
 commit cannot show this: it may repeat an old intent's.
 

@@ -96,28 +96,6 @@ class PieceRef:
     max_bucket: int
     max_expiry: int | float | None
 
-    def to_wire(self) -> list[Any]:
-        """The fields in order, of types that msgpack and JSON have."""
-        return [
-            self.shard,
-            self.file,
-            self.name,
-            self.offset,
-            self.length,
-            self.checksum,
-            self.first_window,
-            self.last_window,
-            self.entries,
-            self.min_bucket,
-            self.max_bucket,
-            self.max_expiry,
-        ]
-
-    @classmethod
-    def from_wire(cls, wire: list[Any] | tuple[Any, ...]) -> PieceRef:
-        """The reference from the fields of `to_wire`. Raises TypeError for another number of fields."""
-        return cls(*wire)
-
 
 @dataclass(frozen=True, slots=True)
 class Entries:

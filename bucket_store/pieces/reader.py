@@ -18,7 +18,7 @@ from bucket_store.pieces.store import PieceStore
 
 _FIRST_READ_BYTES = 4096
 _HEADERS_KEPT = 4096
-_HEADERS_LET_BE = 256
+_HEADERS_TO_FORGET = 256
 _READ_AHEAD = 4
 
 # Headers of this process by piece, least recently used first. They are immutable, so a fork may keep them.
@@ -32,7 +32,7 @@ def forget_headers(shard: int, live: Sequence[PieceRef]) -> None:
     `live` ascends by first window. With its reference a header takes 3 to 4 KB, and a worker reads one in every window.
     """
     with _headers_lock:
-        if len(_headers) <= _HEADERS_LET_BE:
+        if len(_headers) <= _HEADERS_TO_FORGET:
             return
         dead = [ref for ref in _headers if ref.shard == shard and (not live or ref.last_window < live[0].first_window)]
         for ref in dead:

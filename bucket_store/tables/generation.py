@@ -271,7 +271,7 @@ def _place(directories: ShardDirectories, number: int, header: GenerationHeader)
     (making / "lock").touch()
     lock = try_lock(making)
     if lock is None:
-        return None  # another process takes it for a leftover and deletes it
+        return None  # another process takes it for an orphan and deletes it
     try:
         _write_header(making, header)
         making.rename(directories.disk / str(number))

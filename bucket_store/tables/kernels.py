@@ -19,6 +19,7 @@ from typing import Any, cast
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -42,25 +43,32 @@ _AHEAD = 24
 """A sweep prefetches the home of this many digests later, which hides most of the memory's latency."""
 
 
-def _prefetch_code(_typing_context: Any, rows: Any, _row: Any) -> Any:
-    """Prefetches a row of an array into the cache; never faults, whatever the address."""
+def _prefetch_code(_typing_context: Any, row: Any, *columns: Any) -> Any:
+    """Prefetches a row of these arrays into the cache; never faults, whatever the address.
+
+    Of an empty array it prefetches the beginning, so that a table without a column needs no branch. With it, 400,000
+    new keys enter a table of 20 million in 30 to 36 ms, without it in 36 to 42 ms (all columns).
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        row_bytes = builder.extract_value(array.strides, 0)
-        base = builder.ptrtoint(array.data, ir.IntType(64))
-        address = builder.inttoptr(builder.add(base, builder.mul(args[1], row_bytes)), ir.IntType(8).as_pointer())
-        i32 = ir.IntType(32)
-        function = builder.module.declare_intrinsic(
-            "llvm.prefetch", [address.type], ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
-        )
-        builder.call(function, [address, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
+        i32, i64, zero = ir.IntType(32), ir.IntType(64), ir.Constant(ir.IntType(64), 0)
+        arrays = cgutils.unpack_tuple(builder, args[1])  # type: ignore[no-untyped-call]
+        for kind, value in zip(signature.args[1], arrays, strict=True):
+            array = context.make_array(kind)(context, builder, value)
+            row_bytes = builder.extract_value(array.strides, 0)
+            at = builder.select(builder.icmp_signed("==", array.nitems, zero), zero, args[0])
+            start = builder.ptrtoint(array.data, i64)
+            address = builder.inttoptr(builder.add(start, builder.mul(at, row_bytes)), ir.IntType(8).as_pointer())
+            function = builder.module.declare_intrinsic(
+                "llvm.prefetch", [address.type], ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
+            )
+            builder.call(function, [address, ir.Constant(i32, 0), ir.Constant(i32, 3), ir.Constant(i32, 1)])
         return context.get_dummy_value()
 
-    return types.void(rows, types.int64), generate
+    return types.void(row, types.StarArgTuple(columns)), generate  # type: ignore[no-untyped-call]
 
 
-_prefetch: Any = intrinsic(_prefetch_code)
+_prefetch_row: Any = intrinsic(_prefetch_code)
 
 
 @kernel(types.int64(types.uint64, types.uint64), inline="always")
@@ -71,6 +79,14 @@ def home_slot(hi: Any, capacity: int) -> Any:
     return np.int64(((hi >> half) * capacity + (((hi & low) * capacity) >> half)) >> half)
 
 
+@kernel(inline="always")
+def _shift(column: Any, at: int, end: int) -> None:
+    """Moves rows [at, end) of a column up by one, if the table has the column."""
+    if column.shape[0] > 0:
+        for to in range(end, at, -1):
+            column[to] = column[to - 1]
+
+
 @kernel(types.void(_DIGESTS, types.uint64, _DIGESTS, _I64))
 def _find(slots: UInt64s, capacity: int, digests: UInt64s, found: Int64s) -> None:
     """See `find_sorted`. The cursor never moves back: the next digest is greater, so it stands no earlier."""
@@ -78,7 +94,7 @@ def _find(slots: UInt64s, capacity: int, digests: UInt64s, found: Int64s) -> Non
     cursor = 0
     for i in range(count):
         if i + _AHEAD < count:
-            _prefetch(slots, home_slot(digests[i + _AHEAD, 0], capacity))
+            _prefetch_row(home_slot(digests[i + _AHEAD, 0], capacity), slots)
         hi, lo = digests[i, 0], digests[i, 1]
         at = max(home_slot(hi, capacity), cursor)
         while True:
@@ -131,14 +147,7 @@ def _apply(
     added = 0
     for i in range(start, count):
         if i + _AHEAD < count:
-            home = home_slot(digests[i + _AHEAD, 0], capacity)
-            _prefetch(slots, home)
-            if has_expiry:
-                _prefetch(expiry, home)
-            if has_origin:
-                _prefetch(origin, home)
-            if has_window:
-                _prefetch(window, home)
+            _prefetch_row(home_slot(digests[i + _AHEAD, 0], capacity), slots, expiry, origin, window)
         hi, lo = digests[i, 0], digests[i, 1]
         of_window = new_window[i] if own_windows else only_window
         at = max(home_slot(hi, capacity), cursor)
@@ -167,15 +176,9 @@ def _apply(
             for to in range(end, at, -1):
                 slots[to, 0] = slots[to - 1, 0]
                 slots[to, 1] = slots[to - 1, 1]
-            if has_expiry:
-                for to in range(end, at, -1):
-                    expiry[to] = expiry[to - 1]
-            if has_origin:
-                for to in range(end, at, -1):
-                    origin[to] = origin[to - 1]
-            if has_window:
-                for to in range(end, at, -1):
-                    window[to] = window[to - 1]
+            _shift(expiry, at, end)
+            _shift(origin, at, end)
+            _shift(window, at, end)
             slots[at, 0] = hi
             slots[at, 1] = lo
             added += 1

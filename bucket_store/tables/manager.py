@@ -32,7 +32,7 @@ from bucket_store.tables.kernels import ordered_expiry
 from bucket_store.tables.mapped import unmap_deleted
 from bucket_store.tables.matches import Matches, TableLayout, no_matches
 from bucket_store.tables.merge_lookup import find_in_parts
-from bucket_store.tables.resident import TableShelf, is_no_room
+from bucket_store.tables.resident import ResidentTables, is_no_room
 from bucket_store.tables.table_file import TableFile
 from bucket_store.tables.view import ShardView
 
@@ -93,9 +93,9 @@ class ShardTables:
         self._point = _ordered_point(view, settings.layout)
         self._pinned: TableFile | None = None
         self._loaded_ahead: set[int] = set()
-        self._shelf: TableShelf | None = None
+        self._resident: ResidentTables | None = None
         if generation is not None:
-            self._shelf = TableShelf(
+            self._resident = ResidentTables(
                 generation, _tiers(settings, view.folder), settings.layout, self._point, self._reader
             )
 
@@ -118,8 +118,8 @@ class ShardTables:
             return cls(settings, pieces, view, None)
         tables = cls(settings, pieces, view, generation)
         try:
-            assert tables._shelf is not None
-            tables._advance(generation, tables._shelf)
+            assert tables._resident is not None
+            tables._advance(generation, tables._resident)
         except BaseException:
             tables.close()
             raise
@@ -143,11 +143,11 @@ class ShardTables:
     @property
     def counters(self) -> TableCounters:
         """The counts until now. Counts the resident tables again; call it before `close`."""
-        if self._shelf is not None:
-            sizes = [size for _, size in self._shelf.resident()]
+        if self._resident is not None:
+            sizes = [size for _, size in self._resident.sizes()]
             self._counters.resident_tables = len(sizes)
             self._counters.resident_bytes = sum(sizes)
-            self._counters.evicted = self._shelf.evicted
+            self._counters.evicted = self._resident.evicted
         return self._counters
 
     def find(self, bucket: int, digests: NDArray[np.uint64]) -> Matches:
@@ -191,24 +191,24 @@ class ShardTables:
         Raises:
             CorruptionError: a piece is damaged.
         """
-        if self._shelf is None:
+        if self._resident is None:
             return
         wanted = {0 if self._layout.one_table else bucket for bucket in buckets}
-        missing = [bucket for bucket in sorted(wanted) if not self._is_dead(bucket) and not self._shelf.has(bucket)]
+        missing = [bucket for bucket in sorted(wanted) if not self._is_dead(bucket) and not self._resident.has(bucket)]
         found = [(bucket, parts) for bucket in missing if (parts := self._parts(bucket))]
-        self._loaded_ahead |= self._build(self._shelf.fitting(found))
+        self._loaded_ahead |= self._build(self._resident.fitting(found))
 
-    def _advance(self, generation: Generation, shelf: TableShelf) -> None:
+    def _advance(self, generation: Generation, resident: ResidentTables) -> None:
         """Brings the resident tables from the header's position to the view's.
 
         1 half-made and dead tables are deleted; 2 the header is marked dirty: a later holder that finds it so deletes
         the tables; 3 every piece with a window at or beyond the position enters the resident tables whole, and makes
         the tables of buckets that no earlier piece can have; 4 the header takes the view's position, clean.
         """
-        shelf.tidy()
-        for bucket, _ in list(shelf.resident()):
+        resident.tidy()
+        for bucket, _ in list(resident.sizes()):
             if self._is_dead(bucket):
-                shelf.drop_dead(bucket)
+                resident.drop_dead(bucket)
                 self._counters.expired += 1
         position = generation.header.next_window
         if position == self._view.next_window:
@@ -220,46 +220,46 @@ class ShardTables:
         for part in self._live(self._reader.all_parts(new)):
             by_bucket[0 if self._layout.one_table else int(part.header.buckets[part.index])].append(part)
         old = [ref for ref in self._view.pieces if ref.last_window < position]
-        shelf.filling = max(by_bucket, default=None)
+        resident.filling = max(by_bucket, default=None)
         for bucket, parts in sorted(by_bucket.items()):
             failpoints.hit("tables.applying")
-            table = shelf.open(bucket)
+            table = resident.open(bucket)
             if table is not None:
-                self._apply(shelf, table, parts)
+                self._apply(resident, table, parts)
             elif not any(self._may_hold(ref, bucket) for ref in old):
-                shelf.build(bucket, parts)
+                resident.build(bucket, parts)
         failpoints.hit("tables.applied")
         generation.mark_at(self._view)
         self._counters.apply_seconds += time.perf_counter() - began
 
-    def _apply(self, shelf: TableShelf, table: TableFile, parts: list[Part]) -> None:
+    def _apply(self, resident: ResidentTables, table: TableFile, parts: list[Part]) -> None:
         try:
             for part, entries in self._reader.read_all(parts):
-                table = shelf.enter(table, entries, part.ref.first_window)
+                table = resident.enter(table, entries, part.ref.first_window)
         except SpaceError:
-            shelf.drop(table.bucket)
-            shelf.evicted += 1
+            resident.drop(table.bucket)
+            resident.evicted += 1
 
     def _pin(self, bucket: int) -> TableFile | None:
         """The bucket's table, pinned until another one is."""
-        if self._shelf is None:
+        if self._resident is None:
             return None
         if self._pinned is None or self._pinned.bucket != bucket:
             self._pinned = None
-            self._pinned = self._shelf.open(bucket)
+            self._pinned = self._resident.open(bucket)
         return self._pinned
 
     def _build(self, wanted: list[tuple[int, list[Part]]]) -> set[int]:
         """Builds tables that are not resident; gives the buckets that found room."""
-        if self._shelf is None or not wanted:
+        if self._resident is None or not wanted:
             return set()
         began = time.perf_counter()
         buckets, parts = zip(*wanted, strict=True)
         if len(wanted) == 1:
-            is_built = [self._shelf.build(buckets[0], parts[0])]
+            is_built = [self._resident.build(buckets[0], parts[0])]
         else:
             with ThreadPoolExecutor(_LOADERS, thread_name_prefix="table-loader") as pool:
-                is_built = list(pool.map(self._shelf.build, buckets, parts))
+                is_built = list(pool.map(self._resident.build, buckets, parts))
         built = {bucket for bucket, found_room in zip(buckets, is_built, strict=True) if found_room}
         self._counters.loaded += len(built)
         self._counters.load_seconds += time.perf_counter() - began

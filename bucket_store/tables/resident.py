@@ -1,4 +1,4 @@
-"""The table files of one generation: finding, building, growing and dropping them within the budget.
+"""The table files of one generation: finding, building, growing and dropping them within their limits.
 
 A table is made under a temporary name and renamed when it is whole, so a table file under its final name matches the
 generation's header. A table goes to memory, where others move down to disk for it, else to disk, where others are
@@ -44,7 +44,7 @@ _WINDOWS_AHEAD = 8
 """A bucket that has outgrown its predecessor is sized for this many windows like the current one."""
 
 
-class TableShelf:
+class ResidentTables:
     """The tables of a locked generation. `build` may run in several threads; everything else in one.
 
     `expiry_point`: entries whose expiry key (in order, see `kernels.ordered_expiry`) is at or below it are left out of
@@ -72,7 +72,7 @@ class TableShelf:
         self.evicted = 0
 
     def tidy(self) -> None:
-        """Removes the leftovers of a dead holder: half-made tables, and the copy of a table on its way down."""
+        """Removes orphans of a dead holder: half-made tables, and the copy of a table on its way down."""
         seen: set[int] = set()
         for directory in self._directories:
             for path in _files(directory):
@@ -82,7 +82,7 @@ class TableShelf:
                 elif bucket is not None:
                     seen.add(bucket)
 
-    def resident(self) -> Iterator[tuple[int, int]]:
+    def sizes(self) -> Iterator[tuple[int, int]]:
         """(bucket, bytes) of every table."""
         for directory in self._directories:
             for path in _files(directory):
@@ -235,7 +235,7 @@ class TableShelf:
         """
         if bucket != self.filling:
             return 0
-        others = [other for other, _ in self.resident() if other != bucket]
+        others = [other for other, _ in self.sizes() if other != bucket]
         if not others or max(others) > bucket:
             return 0
         before = self._mapped(max(others))

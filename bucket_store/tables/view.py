@@ -6,13 +6,17 @@ packed columns: numbers as arrays, file names once each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 
 from bucket_store.lineage import Lineage, history_at
 from bucket_store.pieces.piece import PieceRef
+
+_fields_of = attrgetter(*(field.name for field in fields(PieceRef)))
+_FILE_AT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,10 @@ class ShardView:
     def __reduce__(self) -> tuple[Any, ...]:
         files = sorted({piece.file for piece in self.pieces})
         number = {file: at for at, file in enumerate(files)}
-        columns = list(zip(*(piece.to_wire() for piece in self.pieces), strict=True))
+        columns = list(zip(*map(_fields_of, self.pieces), strict=True))
         if columns:
-            columns[1] = tuple(number[file] for file in columns[1])
-        fields = (
+            columns[_FILE_AT] = tuple(number[file] for file in columns[_FILE_AT])
+        packed = (
             self.store_id,
             self.folder,
             self.lineage,
@@ -55,14 +59,15 @@ class ShardView:
             files,
             columns,
         )
-        return _unpack, (msgpack.packb(fields),)
+        return _unpack, (msgspec.msgpack.encode(packed),)
 
 
 def _unpack(packed: bytes) -> ShardView:
-    store_id, folder, lineage, shard, next_window, live_from, expiry_point, files, columns = msgpack.unpackb(packed)
-    pieces = []
-    for wire in zip(*columns, strict=True):
-        shard_of, file, *rest = wire
-        pieces.append(PieceRef.from_wire([shard_of, files[file], *rest]))
+    store_id, folder, lineage, shard, next_window, live_from, expiry_point, files, columns = msgspec.msgpack.decode(
+        packed
+    )
+    if columns:
+        columns[_FILE_AT] = [files[number] for number in columns[_FILE_AT]]
+    pieces = tuple(PieceRef(*of_piece) for of_piece in zip(*columns, strict=True))
     known = tuple((first, nonce) for first, nonce in lineage)
-    return ShardView(store_id, folder, known, shard, next_window, tuple(pieces), live_from, expiry_point)
+    return ShardView(store_id, folder, known, shard, next_window, pieces, live_from, expiry_point)

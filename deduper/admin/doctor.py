@@ -56,19 +56,23 @@ def diagnose(config: Config) -> Diagnosis:
     return Diagnosis(config.name, (*machine, *job))
 
 
+def _failed(check: str, place: str, failure: DeduperError) -> Diagnostic:
+    """A failure whose message ends with the remedy."""
+    what, _, remedy = str(failure).partition("; ")
+    return error(check, place, what, remedy)
+
+
 def _java() -> Iterator[Diagnostic]:
     try:
         java = require_java()
     except DeduperError as failure:
-        what, _, remedy = str(failure).partition("; ")
-        yield error("java", "java", what, remedy)
+        yield _failed("java", "java", failure)
     else:
         yield note("java", "java", f"{java.path} is {java.shown}")
     try:
         require_user_name()
     except DeduperError as failure:
-        what, _, remedy = str(failure).partition("; ")
-        yield error("java", "user", what, remedy)
+        yield _failed("java", "user", failure)
 
 
 def _kernels() -> Iterator[Diagnostic]:
@@ -96,7 +100,7 @@ def _places(config: Config) -> Iterator[Diagnostic]:
     for place, path in places.items():
         there = next(parent for parent in (path, *path.parents) if parent.exists())
         if not there.is_dir():
-            yield error("folders", place, f"{there} is in the way: it is no folder", "move it away, or choose another")
+            yield error("folders", place, f"{there} exists and is not a folder", "move it away, or choose another")
             continue
         if not os.access(there, os.W_OK | os.X_OK):
             remedy = f"let the user that runs the job write to it: chown {os.geteuid()} {there}"
@@ -149,8 +153,7 @@ def _connector(config: Config) -> Iterator[Diagnostic]:
     try:
         settings = connector_settings(config.spark, avro=config.source.value.format == "avro")
     except DeduperError as failure:
-        what, _, remedy = str(failure).partition("; ")
-        yield error("connector", VARIABLE, what, remedy)
+        yield _failed("connector", VARIABLE, failure)
         return
     if not settings:
         yield note("connector", "spark", "Spark's Kafka connector comes by the section `spark`")

@@ -3,7 +3,7 @@
 A file is deleted only if (a) no record names it, (b) its epoch is below the own one, or it has left the log, and (c)
 its grace is over. For (b) `--delete` claims an epoch, as a start does: a sleeping owner is fenced and can never name a
 deleted file, and a job that starts in the same moment has a higher epoch and writes nothing of a lower one. A store
-whose owner lives is only listed: the owner discards its own leftovers at its next start.
+whose owner lives is only listed: the owner discards its own orphans at its next start.
 
 A start discards most of this too. It leaves set-aside checkpoints, temporary files, old records, and the quarantine of
 `repair`.
@@ -40,7 +40,7 @@ _LEAST_AGE_US = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Garbage(AsJson):
-    """One leftover. `kept` says why it may not be deleted yet; None when it may. `is_deleted`: it is gone.
+    """One orphan. `kept` says why it may not be deleted yet; None when it may. `is_deleted`: it is gone.
 
     Files of pieces are deleted through the backend, as `piece`; all others by `remove`.
     """
@@ -59,7 +59,7 @@ class Garbage(AsJson):
 
 @dataclass(frozen=True, slots=True)
 class GcReport(AsJson):
-    """The leftovers, and whether they were deleted. `is_refused`: deletion was requested beside a running job."""
+    """The orphans, and whether they were deleted. `is_refused`: deletion was requested beside a running job."""
 
     json_names = ("owner_lives", "is_deleted", "grace", "size_bytes", "bytes_deletable", "garbage")
 
@@ -158,7 +158,7 @@ class _Listing:
         yield from self._records()
         yield from self._quarantined()
         yield from self._tables()
-        yield from self._spools()
+        yield from self._exchange_folders()
 
     def _shown(self, orphan: Orphan) -> str:
         return f"{orphan.path}{'' if orphan.piece is None else f' ({orphan.piece})'}"
@@ -206,7 +206,7 @@ class _Listing:
                 QUARANTINE,
                 str(path),
                 bytes_of(path),
-                "damaged, put aside by repair",
+                "damaged, moved here by repair",
                 kept,
                 lambda path=path: _remove_path(path),  # type: ignore[misc]  # as above
             )
@@ -225,7 +225,7 @@ class _Listing:
                 lambda tables=tables: tables.remove(),  # type: ignore[misc]  # as above
             )
 
-    def _spools(self) -> Iterator[Garbage]:
+    def _exchange_folders(self) -> Iterator[Garbage]:
         """Exchange files of unfinished windows on this machine; the next start of any job takes them."""
         if self._store.config is None:
             return
@@ -235,7 +235,7 @@ class _Listing:
                 "spool",
                 str(folder),
                 bytes_of(folder),
-                "a window's records, set aside by a process that died",
+                "exchange files of a window whose process died",
                 self._kept(None, None, 0),
                 lambda folder=folder: exchange_folder.remove_abandoned(folder),  # type: ignore[misc]  # as above
             )

@@ -1,6 +1,6 @@
-"""Leftovers: files in a store and its ports that are no part of it. The listing opens nothing for writing.
+"""Orphans: files in a store and its ports that are no part of it. The listing opens nothing for writing.
 
-Every crash leaves some, and none of it does harm: no record names it, so no reader ever meets it. `verify` counts it,
+Every crash leaves some, and none of it does harm: no record names it, so no reader ever reads it. `verify` counts it,
 `gc` deletes it, and a start discards what lower epochs have left.
 
 | kind | what |
@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -56,9 +56,9 @@ class Orphan(AsJson):
     """One thing that is no part of the store.
 
     `path` is the file or folder; of a piece the one that holds it, and `stored` says where in it: a piece is deleted
-    through the backend, never by its path. `window` and `epoch` are None where nothing tells them. `modified_us` is the
+    through the backend, never by its path. `window` and `epoch` are None where they are unknown. `modified_us` is the
     time of the last writing, None when the thing is gone again. `is_abandoned`: no owner of now or later comes back to
-    it; False for what a running job may be writing, and for a temporary file, of which only its age can tell.
+    it; False for what a running job may be writing, and for a temporary file, of which only the age counts.
     """
 
     json_names = (*("kind", "path", "piece", "size_bytes", "window", "epoch", "modified_us", "is_abandoned", "why"),)
@@ -80,10 +80,10 @@ class Orphan(AsJson):
 
 
 def orphans(store: OpenStore) -> tuple[Orphan, ...]:
-    """All leftovers, sorted by kind and path. Safe beside a running job; changes nothing.
+    """All orphans, sorted by kind and path. Safe beside a running job; changes nothing.
 
-    Without the job's config (`store.config` is None) the ports and the checkpoint are not known: what lies there is
-    missing.
+    Without the job's config (`store.config` is None) the ports and the checkpoint are not known: what is there is
+    left out.
 
     Raises:
         StoreError: a database that cannot be read at all, or a log that is damaged.
@@ -105,7 +105,7 @@ _TEMPORARY_MARK = re.compile(r"\.\w+\.(\d{6,})\.\w+\.tmp")
 
 
 def _judged(orphan: Orphan, state: LogState) -> Orphan:
-    """With what the epoch and the window say of it."""
+    """With the verdict of the epoch and the window."""
     is_abandoned = orphan.is_abandoned or (
         orphan.epoch is not None
         and (
@@ -113,17 +113,20 @@ def _judged(orphan: Orphan, state: LogState) -> Orphan:
             or (orphan.epoch == state.epoch and orphan.window is not None and orphan.window < state.next_window)
         )
     )
-    return Orphan(
-        orphan.kind,
-        orphan.path,
-        orphan.size_bytes,
-        orphan.why if is_abandoned else f"{orphan.why}, or of a job that is running",
-        is_abandoned,
-        orphan.window,
-        orphan.epoch,
-        orphan.modified_us,
-        orphan.stored,
-    )
+    why = orphan.why if is_abandoned else f"{orphan.why}, or of a job that is running"
+    return replace(orphan, why=why, is_abandoned=is_abandoned)
+
+
+def _orphan(
+    kind: OrphanKind,
+    path: Path,
+    why: str,
+    *,
+    window: int | None = None,
+    epoch: int | None = None,
+    is_abandoned: bool = False,
+) -> Orphan:
+    return Orphan(kind, path, bytes_of(path), why, is_abandoned, window, epoch, modified_us(path))
 
 
 def _is_needed(store: OpenStore, state: LogState, orphan: Orphan) -> bool:
@@ -138,10 +141,10 @@ def _is_needed(store: OpenStore, state: LogState, orphan: Orphan) -> bool:
     return False
 
 
-def _pieces(store: OpenStore, state: LogState, lying: list[StoredPiece]) -> Iterator[Orphan]:
+def _pieces(store: OpenStore, state: LogState, stored: list[StoredPiece]) -> Iterator[Orphan]:
     named = {(ref.file, ref.name) for refs in state.pieces.values() for ref in refs}
     retired = {(gone.ref.file, gone.ref.name): gone for gone in state.retired}
-    for piece in lying:
+    for piece in stored:
         if (piece.file, piece.name) in named:
             continue
         tried = _PIECE_NAME.fullmatch(piece.name)
@@ -169,25 +172,11 @@ def _segments(store: OpenStore, state: LogState, with_pieces: set[str]) -> Itera
             continue
         epoch = _SEGMENT_EPOCH.match(path.name)
         if epoch is not None:
-            yield Orphan(
-                OrphanKind.SEGMENT,
-                path,
-                bytes_of(path),
-                "no piece in it is live",
-                is_abandoned=False,
-                epoch=int(epoch[1]),
-                modified_us=modified_us(path),
-            )
+            yield _orphan(OrphanKind.SEGMENT, path, "no piece in it is live", epoch=int(epoch[1]))
     for path in sorted((store.root / "pieces").glob("*/*.rocksdb/*.ingest")):
         epoch = _SEGMENT_EPOCH.match(path.parent.name)
-        yield Orphan(
-            OrphanKind.TEMPORARY,
-            path,
-            bytes_of(path),
-            "a table that was not ingested",
-            is_abandoned=False,
-            epoch=None if epoch is None else int(epoch[1]),
-            modified_us=modified_us(path),
+        yield _orphan(
+            OrphanKind.TEMPORARY, path, "a table that was not ingested", epoch=None if epoch is None else int(epoch[1])
         )
 
 
@@ -195,15 +184,8 @@ def _sources(root: Path) -> Iterator[Orphan]:
     for path in (*_entries(root / sources_file.DIRECTORY), *_entries(root / sources_file.FOLDED_DIRECTORY)):
         tried = sources_file.TRY.fullmatch(path.name)
         if tried is not None and not is_temporary(path.name):
-            yield Orphan(
-                OrphanKind.SOURCES,
-                path,
-                bytes_of(path),
-                "no record names it",
-                is_abandoned=False,
-                window=int(tried["window"]),
-                epoch=int(tried["epoch"]),
-                modified_us=modified_us(path),
+            yield _orphan(
+                OrphanKind.SOURCES, path, "no record names it", window=int(tried["window"]), epoch=int(tried["epoch"])
             )
 
 
@@ -213,15 +195,12 @@ def _staging(store: OpenStore) -> Iterator[Orphan]:
         for path in _entries(home / STAGING):
             tried = Attempt.of_folder(path.name)
             if tried is not None:
-                yield Orphan(
+                yield _orphan(
                     OrphanKind.STAGING,
                     path,
-                    bytes_of(path),
                     "what it holds was published, or is of an attempt that no record names",
-                    is_abandoned=False,
                     window=tried.window,
                     epoch=tried.epoch,
-                    modified_us=modified_us(path),
                 )
 
 
@@ -230,14 +209,12 @@ def _intents(root: Path) -> Iterator[Orphan]:
     newest = max((intent.epoch for intent in read_intents(root)), default=0)
     for path in _entries(root / INTENTS_DIRECTORY):
         if path.name.isascii() and path.name.isdigit() and int(path.name) < newest:
-            yield Orphan(
+            yield _orphan(
                 OrphanKind.INTENT,
                 path,
-                bytes_of(path),
                 f"epoch {newest} has an intent of its own",
                 is_abandoned=True,
                 epoch=int(path.name),
-                modified_us=modified_us(path),
             )
 
 
@@ -253,15 +230,12 @@ def _temporary(store: OpenStore) -> Iterator[Orphan]:
                 tried = sources_file.TRY.fullmatch(path.name)
                 mark = _TEMPORARY_MARK.fullmatch(path.name)
                 epoch = tried["epoch"] if tried is not None else mark[1] if mark is not None else None
-                yield Orphan(
+                yield _orphan(
                     OrphanKind.TEMPORARY,
                     path,
-                    bytes_of(path),
                     "its writing was cut short",
-                    is_abandoned=False,
                     window=None if tried is None else int(tried["window"]),
                     epoch=None if epoch is None else int(epoch),
-                    modified_us=modified_us(path),
                 )
 
 
@@ -276,14 +250,12 @@ def _checkpoints(store: OpenStore) -> Iterator[Orphan]:
         is_aside = ".set-aside-" in path.name and (path.parent == root or path.name.startswith(f"{root.name}."))
         is_earlier = path.parent == root and path.name.isdecimal() and int(path.name) < newest
         if is_aside or is_earlier:
-            yield Orphan(
+            yield _orphan(
                 OrphanKind.CHECKPOINT,
                 path,
-                bytes_of(path),
                 "a start could not trust it" if is_aside else f"epoch {newest} has a checkpoint of its own",
                 is_abandoned=is_aside,
                 epoch=int(path.name) if is_earlier else None,
-                modified_us=modified_us(path),
             )
 
 

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, FileSystem, listed, make_directories, remove_tree
-from bucket_store.log.codec import OutputFile
+from bucket_store.log.records import OutputFile
 from deduper.config.files import FileSink
 from deduper.config.kafka import KafkaSink
 from deduper.config.model import Config

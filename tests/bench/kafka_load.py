@@ -156,21 +156,21 @@ def main() -> None:
     following.add_argument("topics", nargs="+")
     following.add_argument("--result", type=Path, required=True)
     following.add_argument("--seconds", type=float, default=86_400.0)
-    told = parser.parse_args()
-    if told.command == "send":
+    reported = parser.parse_args()
+    if reported.command == "send":
         sent = send(
-            told.bootstrap,
-            told.topic,
-            told.rate,
-            told.seconds,
-            first=told.first,
-            repeats=told.repeats,
-            late=told.late,
-            seed=told.seed,
+            reported.bootstrap,
+            reported.topic,
+            reported.rate,
+            reported.seconds,
+            first=reported.first,
+            repeats=reported.repeats,
+            late=reported.late,
+            seed=reported.seed,
         )
         print(sent, flush=True)
     else:
-        follow(told.bootstrap, told.topics, told.result, told.seconds)
+        follow(reported.bootstrap, reported.topics, reported.result, reported.seconds)
 
 
 if __name__ == "__main__":

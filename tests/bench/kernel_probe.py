@@ -31,8 +31,8 @@ def main() -> None:
         os.write(writing, json.dumps(_calls()).encode())
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        calls = json.loads(told.read())
+    with os.fdopen(reading) as reported:
+        calls = json.loads(reported.read())
     os.waitpid(child, 0)
     later = sorted(calls[1:])[len(calls) // 2]
     found = {"load_seconds": round(loaded, 3), "first_call_ms": round(calls[0], 3), "later_call_ms": round(later, 3)}

@@ -73,9 +73,9 @@ class Service:
             first: dict[str, Any] | None = None
             seconds = 0.0
             for line in process.stdout:
-                told = json.loads(line)
-                if first is None and told["event"] == "window":
-                    first, seconds = told, time.perf_counter() - began
+                reported = json.loads(line)
+                if first is None and reported["event"] == "window":
+                    first, seconds = reported, time.perf_counter() - began
         if process.returncode or first is None:
             words = errors.read_text(encoding="utf-8").strip().splitlines()[-1:] or ["it said nothing"]
             raise DeduperError(f"a run of the job ended with exit code {process.returncode}: {words[0]}")
@@ -157,13 +157,13 @@ def compilations(work: Path, workload: Workload, *, shards: int, spark: Mapping[
     finally:
         service.discard()
         shutil.rmtree(cache, ignore_errors=True)
-    told = json.loads(probe.stdout)
+    reported = json.loads(probe.stdout)
     return {
         "first_start_seconds": first.seconds,
         "later_start_seconds": later.seconds,
         "compiled_first": compiled_first,
         "compiled_later": compiled_later,
-        **told,
+        **reported,
     }
 
 

@@ -30,10 +30,10 @@ def of_dropping(found: Mapping[int, Sequence[Mapping[str, float]]]) -> list[Reac
     reached = []
     for name, keys in zip(("drop-small-bucket", "drop-large-bucket"), sorted(found), strict=False):
         waited = ("record", "tables", "pieces")
-        told = ", ".join(f"{part} {statistics.median(run[part] for run in found[keys]):.1f}" for part in waited)
+        reported = ", ".join(f"{part} {statistics.median(run[part] for run in found[keys]):.1f}" for part in waited)
         beside = statistics.median(run["beside"] for run in found[keys])
         total = statistics.median(sum(run[part] for part in waited) for run in found[keys])
-        remark = f"{keys:,} keys: {told} ms; beside the windows {beside:.1f} ms; {len(found[keys])} times"
+        remark = f"{keys:,} keys: {reported} ms; beside the windows {beside:.1f} ms; {len(found[keys])} times"
         reached.append(Reached(TARGETS[name], total, remark))
     return reached
 

@@ -91,8 +91,8 @@ def _assert_answer(format: Format, bad: bytes, what: str, *, good: object, byte:
         assert isinstance(error, UnknownFormatError), f"another kind of error: {what}"
         assert format.version_at is not None, f"taken for another release: {what}"
         assert byte in range(format.version_at, format.version_at + 2), f"taken for another release: {what}"
-        told = rf"{re.escape(format.file)}: at byte {format.offset + 8}: piece version \d+, this release reads 1"
-        assert re.fullmatch(told, str(error)), what
+        reported = rf"{re.escape(format.file)}: at byte {format.offset + 8}: piece version \d+, this release reads 1"
+        assert re.fullmatch(reported, str(error)), what
 
 
 def _answer(read: Read, bad: bytes) -> tuple[object, Exception | None]:
@@ -104,7 +104,7 @@ def _answer(read: Read, bad: bytes) -> tuple[object, Exception | None]:
 
 @contextmanager
 def little_room(more_bytes: int = 768 << 20) -> Iterator[None]:
-    """Whoever asks for much more memory than there is in use gets a MemoryError: no length is believed unchecked."""
+    """A request for much more memory than is in use raises MemoryError: no length is trusted unchecked."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more_bytes, hard))

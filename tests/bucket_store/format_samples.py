@@ -30,7 +30,7 @@ from bucket_store.tables.matches import TableLayout
 from bucket_store.tables.table_file import create_table, open_table
 from tests.bucket_store import test_format_files
 from tests.bucket_store.damage import Format, Read
-from tests.bucket_store.log import test_log_record, test_marks, test_sources_file
+from tests.bucket_store.log import test_codec, test_marks, test_sources_file
 from tests.bucket_store.table_samples import STORE_ID
 
 PIECES = Path(__file__).parent / "data"
@@ -77,8 +77,8 @@ def committed_formats() -> list[Format]:
 def generated_formats(directory: Path) -> list[Format]:
     """What the product writes today, below a new directory, read by the functions that a job reads it with."""
     framed = frame(b"TESTTEST", 1, b"body")
-    found = [Format("seal", framed, lambda bad: unframe(bad, magic=b"TESTTEST", version=1, file="f"))]
-    for kind, record in test_log_record.SAMPLES.items():
+    found = [Format("frame", framed, lambda bad: unframe(bad, magic=b"TESTTEST", version=1, file="f"))]
+    for kind, record in test_codec.SAMPLES.items():
         number = record.number
         found.append(Format(f"{kind} record", encode_record(record), _record_reader(number), file="log/x"))
     found.append(
@@ -104,7 +104,7 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
     log = CommitLog.create(root, {"key": ["user"]}, wall_us=5, snapshot_every=3)
     log.claim_epoch("me", 6)
     for window in range(3):
-        log.place(test_log_record.commit(window))
+        log.place(test_codec.commit(window))
     newest_snapshot, newest = 3, log.state.next_number - 1
     write_intent(root, test_marks.INTENT)
     ref = write_sources(root, window=3, epoch=1, attempt=0, partitions=partitions)

@@ -6,8 +6,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bucket_store.log.codec import ClaimRecord, CommitRecord, CompactionRecord, DeletionRecord, OutputFile, SourcesRef
-from bucket_store.log.records import ArchiveRef, Body, JudgedRef, LogRecord, Snapshot, SourcesFoldRecord
+from bucket_store.log.records import (
+    ArchiveRef,
+    Body,
+    ClaimRecord,
+    CommitRecord,
+    CompactionRecord,
+    DeletionRecord,
+    JudgedRef,
+    LogRecord,
+    OutputFile,
+    Snapshot,
+    SourcesFoldRecord,
+    SourcesRef,
+)
 from bucket_store.log.state import LogState, fold
 from bucket_store.pieces.piece import PieceRef
 
@@ -140,7 +152,7 @@ def logs(draw: st.DrawFn, max_records: int = 24) -> list[LogRecord]:
     records: list[LogRecord] = []
     for number in range(draw(st.integers(1, max_records))):
         live = [ref for refs in state.pieces.values() for ref in refs]
-        kinds = ["claim", "commit", "commit", "commit"] + (["deletion", "collation"] if live else [])
+        kinds = ["claim", "commit", "commit", "commit"] + (["deletion", "compaction"] if live else [])
         kinds += ["fold"] if state.next_window else []
         kind = draw(st.sampled_from(kinds))
         body: Body

@@ -91,12 +91,12 @@ class Segment:
         except UnknownFormatError:
             return False
         except CorruptionError as error:
-            told = error
+            reported = error
         else:
             assert data == sound
             return True
-        assert told.file == location.file
-        assert location.offset <= told.offset <= self.end_of(at)
+        assert reported.file == location.file
+        assert location.offset <= reported.offset <= self.end_of(at)
         return False
 
 
@@ -224,11 +224,11 @@ class Damaged:
         except UnknownFormatError:
             return None
         except CorruptionError as error:
-            told = error
+            reported = error
         else:
             return known_of(matches)
-        assert told.file == self.shard.refs[1].file
-        assert self.start <= told.offset <= self.end
+        assert reported.file == self.shard.refs[1].file
+        assert self.start <= reported.offset <= self.end
         return None
 
 

@@ -27,7 +27,7 @@ DECODE: dict[str, Callable[[bytes], Any]] = {
     "claim": lambda data: decode_record(data, number=1, file="f"),
     "commit": lambda data: decode_record(data, number=2, file="f"),
     "deletion": lambda data: decode_record(data, number=3, file="f"),
-    "collation": lambda data: decode_record(data, number=4, file="f"),
+    "compaction": lambda data: decode_record(data, number=4, file="f"),
     "snapshot": lambda data: decode_record(data, number=5, file="f"),
     "manifest": lambda data: decode_manifest(data, file="f"),
     "intent": lambda data: decode_intent(data, file="f"),

@@ -1,4 +1,4 @@
-"""The seal: what was sealed comes back, anything else is named as damage."""
+"""The frame: what was framed comes back, anything else is named as damage."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
-from bucket_store.framing import SEAL_BYTES, frame, unframe
+from bucket_store.framing import FRAME_BYTES, frame, unframe
 
 MAGIC = b"TESTTEST"
 
 
 @given(body=st.binary(max_size=200))
-def test_what_was_sealed_comes_back(body: bytes) -> None:
+def test_what_was_framed_comes_back(body: bytes) -> None:
     """Any body, the empty one too."""
     data = frame(MAGIC, 1, body)
-    assert len(data) == len(body) + SEAL_BYTES
+    assert len(data) == len(body) + FRAME_BYTES
     assert unframe(data, magic=MAGIC, version=1, file="f") == body
 
 

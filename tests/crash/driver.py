@@ -1,6 +1,6 @@
 """`deduper run` as a process that tests kill: `python -m tests.crash.driver run CONFIG --once`.
 
-The same command line, but what takes hours or hundreds of windows comes at once: pieces are let go of as soon as they
+The same command line, but what takes hours or hundreds of windows comes at once: pieces are released as soon as they
 are dead, and folded records as soon as there is a newer snapshot. Small windows are written as large ones are, by
 several workers, each of which may die or sleep. `CRASH_CLOCK` names a file with the wall clock in µs since the epoch,
 which a test may set as it likes, also while the driver runs.

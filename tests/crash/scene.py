@@ -126,7 +126,7 @@ spark:
 
     @property
     def config(self) -> Config:
-        """The configuration, read anew."""
+        """The configuration, read again."""
         return load_config(self.config_path)
 
     def environment(self, armed: str) -> dict[str, str]:

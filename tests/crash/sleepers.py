@@ -125,14 +125,14 @@ def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> 
     """Workers frozen in the middle of a task, cut off from Spark, which gives the task to another; woken later.
 
     At once, so that two do the same part of the same window at the same time; after two more windows; or when the job
-    is over. What a sleeper adds is an orphan piece at most: its folders of the spool and of staging are gone by then.
+    is over. What a sleeper adds is an orphan piece at most: its exchange and staging folders are gone by then.
     """
     rng = random.Random(ledger.SEED + zlib.crc32(variant.encode()))
     scene = Scene(directory, master="local[2,8]", **VARIANTS[variant]).make(MANY_WINDOWS)
     points = [point for point in _ZOMBIES if ONLY_ON.get(point, variant) == variant]
     wake_after = {point: rng.choice((0, 0, 2, MANY_WINDOWS)) for point in points}
     wake_after[rng.choice(points)] = 0
-    # Hits are counted by each process, and whoever sleeps is replaced by one that begins to count.
+    # Hits are counted by each process, and a sleeping process is replaced by one that begins to count.
     armed = ",".join(
         f"{point}=freeze@{1 + number // 2}:once={directory / 'tmp' / point}" for number, point in enumerate(points)
     )

@@ -108,7 +108,7 @@ def _stop(
         raise AssertionError(f"{what}: not ended in {within_s} s\n{scene.output()}") from None
     ledger.note_stop(what, time.monotonic() - sent)
     assert code in codes, f"{what}: exit code {code}\n{scene.output()}"
-    told = scene.output().rpartition("\n--- ")[2]
-    assert "terminated with error" not in told, f"{what}: whoever asks a job to stop reads of a failed query\n{told}"
+    reported = scene.output().rpartition("\n--- ")[2]
+    assert "terminated with error" not in reported, f"{what}: a stop looks like a failed query\n{reported}"
     wait_until(f"{what}: no process left", lambda: not living(driver), 30)
     return code

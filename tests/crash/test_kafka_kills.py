@@ -87,7 +87,7 @@ class BrokerKills(threading.Thread):
                     if self.over.wait(0.02):
                         return
                 self._kill()
-        except BaseException as exc:  # noqa: BLE001  told by whoever waits
+        except BaseException as exc:  # noqa: BLE001  reported by the waiting thread
             self.failure = exc
 
     def _kill(self) -> None:
@@ -206,14 +206,14 @@ def _wait_for_readers(scene: KafkaScene, readers: Mapping[str, Follower], ports:
     found = {port: len(reader.arrived) for port, reader in readers.items()}
     if sum(found[port] for port in ports) >= count:
         return
-    told = {
+    reported = {
         port: (
             f"{found[port]} read, of {len(read(scene.broker.plain(), scene.topic(port)))} committed, "
             f"of {len(read(scene.broker.plain(), scene.topic(port), committed=False))}; failure: {reader.failure}"
         )
         for port, reader in readers.items()
     }
-    raise AssertionError(f"not all {count} of {ports} are read: {told}\n{scene.log}\n{scene.output()}")
+    raise AssertionError(f"not all {count} of {ports} are read: {reported}\n{scene.log}\n{scene.output()}")
 
 
 def _nth(point: str, rng: random.Random) -> int:

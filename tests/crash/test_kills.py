@@ -69,7 +69,9 @@ STORIES: dict[str, Callable[[Undisturbed, Path], None]] = {
 
 
 @pytest.fixture(scope="session")
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
+def begun(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
     """The stories of this run, all begun, two at a time."""
     base = tmp_path_factory.mktemp("crash")
     asked = [
@@ -88,14 +90,14 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_nothing_is_lost_and_nothing_comes_twice(told: dict[str, Future[None]], story: str) -> None:
+def test_nothing_is_lost_and_nothing_comes_twice(begun: dict[str, Future[None]], story: str) -> None:
     """Whatever dies, and whenever."""
-    told[story].result()
+    begun[story].result()
 
 
-def test_recovery_takes_a_minute_at_most(told: dict[str, Future[None]]) -> None:
+def test_recovery_takes_a_minute_at_most(begun: dict[str, Future[None]]) -> None:
     """From a kill to the next commit, Spark's start included: 19 of 20 within 60 s, two jobs at a time."""
-    for story in told.values():
+    for story in begun.values():
         story.exception()
     seconds = ledger.recoveries()
     if len(seconds) < 12:

@@ -75,12 +75,12 @@ def test_twins_agree_and_one_counts(world: World, lock_timeout_s: float) -> None
         twins = [_forking.Process(target=judge_beside_the_other, args=(run, meet, answers)) for _ in range(2)]
         for twin in twins:
             twin.start()
-        told = [answers.get(timeout=200) for _ in twins]
+        reported = [answers.get(timeout=200) for _ in twins]
         for twin in twins:
             twin.join(60)
-        assert not any(isinstance(answer, str) for answer in told), told
-        assert [verdicts for _, verdicts in told] == [run.said, run.said]
-        receipts = [receipt for receipt, _ in told]
+        assert not any(isinstance(answer, str) for answer in reported), reported
+        assert [verdicts for _, verdicts in reported] == [run.said, run.said]
+        receipts = [receipt for receipt, _ in reported]
         first, second = (replace(receipt, piece=None, table_counters={}, seconds={}) for receipt in receipts)
         assert first == second
         own = [ref for ref in process.log.state.pieces[0] if ref.first_window == run.task.window]

@@ -20,7 +20,7 @@ class Undisturbed:
 
     def __init__(self, pool: Executor, base: Path) -> None:
         self._futures: dict[str, Future[dict[int, Outcome]]] = {
-            name: pool.submit(_undisturbed, name, base / f"calm-{name}") for name in VARIANTS
+            name: pool.submit(_undisturbed, name, base / f"undisturbed-{name}") for name in VARIANTS
         }
 
     def outcome(self, variant: str, windows: int = WINDOWS) -> Outcome:

@@ -1,6 +1,6 @@
 """Keys of every scalar type, and what Spark says of them: written once, read by two tests.
 
-`python -m tests.deduper.digest_cases` writes tests/data/digest_vectors.json anew, from Spark.
+`python -m tests.deduper.digest_cases` writes tests/data/digest_vectors.json again, from Spark.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Consumer:
         return self._group
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 class Producer:

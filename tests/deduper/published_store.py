@@ -101,7 +101,7 @@ class PublishedStore:
 
     @property
     def config(self) -> Config:
-        """The configuration, read anew."""
+        """The configuration, read again."""
         from deduper.config.load import load_config
 
         return load_config(self.config_file, environment={})

@@ -1,8 +1,8 @@
 """The service without Spark, for runs of thousands of windows: all that is real below the engine, in one process.
 
 Real are the log, the pieces, the tables, a start's recovery, `WindowRunner` with its seven steps, `WindowJudge` with
-the judgings it repeats, the spool, and the tasks of the three jobs. Acted out is what Spark does: reading and parsing,
-dealing source partitions to tasks in some order, running tasks again, or two at once, and handing on their receipts.
+the judgings it repeats, the exchange files, and the tasks of the three jobs. Acted out is what Spark does: reading and
+parsing, dealing source partitions to tasks in some order, running tasks again or two at once, and handing on receipts.
 
 A `World` is what outlives processes: the directory, the wall clock, the machine. A `Process` is one driver in it.
 """
@@ -280,7 +280,7 @@ _apply = TableFile.apply
 
 
 def _torn_apply(table: TableFile, entries: Any, only_window: int, start: int = 0) -> int:
-    """`TableFile.apply` with a failpoint in its middle: whoever dies there leaves anything behind."""
+    """`TableFile.apply` with a failpoint in its middle: a process that dies there leaves anything behind."""
     try:
         failpoints.hit("table.torn")
     except Killed:
@@ -328,7 +328,7 @@ Said = tuple[int, str, str, tuple[int, int, Any] | None]
 
 
 def said(task: BatchTask, shard: int) -> list[Said]:
-    """What lies in the spool for the writers of every row of a shard: source order, port, reason, and window, source
+    """The exchange files for the writers of every row of a shard: source order, port, reason, and window, source
     order and expiry key of the first copy."""
     if not task.readers:
         return []
@@ -468,11 +468,11 @@ class SmallJobs:
         if not twin:
             return run()
         given: list[_R] = []
-        told: list[object] = []
+        reported: list[object] = []
 
         def run_one() -> None:
             given.append(run())
-            told.append(tell(given[-1]))
+            reported.append(tell(given[-1]))
 
         if twin == "after":
             run_one()
@@ -480,10 +480,10 @@ class SmallJobs:
         else:
             with armed(twin, 1, run_one):
                 run_one()
-        assert all(one == told[0] for one in told), "a twin has done something else"
+        assert all(one == reported[0] for one in reported), "a twin has done something else"
         # What was done by the one whose receipt counts is as it was, whatever the other one did since.
         taken = 0 if self._trouble.keep_first_receipt else -1
-        assert tell(given[taken]) == told[taken], "a twin has changed what the other one did"
+        assert tell(given[taken]) == reported[taken], "a twin has changed what the other one did"
         return given[taken]
 
     def _lose(self, job: str, receipts: list[Any]) -> None:
@@ -573,7 +573,7 @@ class _SmallJudge(WindowJudge):
         return self._folders._left
 
     def die(self) -> None:
-        """Whoever is killed removes nothing, and its locks are free."""
+        """A killed process removes nothing, and its locks are free."""
         for lock in self._folders._locks.values():
             os.close(lock)
         self._folders._locks.clear()

@@ -39,7 +39,7 @@ class StoreMemory:
         self._next_window = 0
 
     def find(self, shard: int) -> Callable[[int, Any], Matches]:
-        """A look-up for one shard's batch; the tables are opened for each bucket anew, as a retried task would."""
+        """A look-up for one shard's batch; the tables are opened again for each bucket, as a retried task would."""
         if self._draw.random() < 0.1:
             shutil.rmtree(self._tables, ignore_errors=True)
         settings = TableSettings(

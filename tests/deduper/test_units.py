@@ -77,7 +77,7 @@ def test_a_printed_size_reads_back(size_bytes: int) -> None:
     ("text", "size_bytes"), [("2GiB", 2**31), ("512MiB", 2**29), ("1.5GB", 1_500_000_000), ("1 kB", 1000), ("7B", 7)]
 )
 def test_sizes_are_read_exactly(text: str, size_bytes: int) -> None:
-    """Binary and decimal units are told apart."""
+    """Binary and decimal units are distinguished."""
     assert parse_size(text) == size_bytes
 
 

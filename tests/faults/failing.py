@@ -113,7 +113,7 @@ class FailingFiles:
         return (length + 1) // 2 if self.is_hit(name, len(self.calls)) and "short" in self._kind else length
 
     def _is_unseen(self, path: Path) -> bool:
-        """Whether it is; whoever looks again sees it."""
+        """Whether it is; a second check sees it."""
         if path in self._unseen:
             self._unseen.remove(path)
             return True

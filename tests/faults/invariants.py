@@ -86,7 +86,7 @@ def check_end(scene: Scene, process: Process) -> None:
     demand("windows", len(scene.batches), state.next_window)
     _check_outputs(scene, fs, state)
     _check_pieces(scene, process, state)
-    _check_leftovers(scene, process, state)
+    _check_orphans(scene, process, state)
     files = [file.path for files in scene.batches for file in files]
     demand("source files that are not known", [], KnownFiles(scene.config.source, log).new(files))
     reader = SourcesReader(root, state, fs)
@@ -143,13 +143,13 @@ def _check_pieces(scene: Scene, process: Process, state: LogState) -> None:
                 demand(f"entries of window {window}", unique, entries[window])
 
 
-def _check_leftovers(scene: Scene, process: Process, state: LogState) -> None:
+def _check_orphans(scene: Scene, process: Process, state: LogState) -> None:
     fs, root = process.fs, scene.config.store.path
     named = {(ref.file, ref.name) for refs in state.pieces.values() for ref in refs}
     named |= {(retired.ref.file, retired.ref.name) for retired in state.retired}
     lying = [(piece.file, piece.name) for piece in process.pieces.pieces()]
     demand("pieces that lie twice", len(lying), len(set(lying)))
-    # What the last deletion record let go of is purged, and the next record would say so.
+    # Pieces that the last deletion record released are purged, and the next record would say so.
     demand("pieces named and not lying", set(), {(r.file, r.name) for p in state.pieces.values() for r in p} - {*lying})
     demand("pieces that no record names", set(), {*lying} - named)
     for home in staging_homes(scene.config):
@@ -169,7 +169,7 @@ def _public(scene: Scene, fs: FileSystem) -> Iterator[tuple[str, int, Rows]]:
             if is_data_file(name):
                 final = FinalName.of(name)
                 if final is None:
-                    raise Violation(f"{sink.path / name}: a stranger")
+                    raise Violation(f"{sink.path / name}: not a file of this store")
                 yield port, final.window, _rows(fs, sink.path / name)
 
 

@@ -72,7 +72,7 @@ class Plan:
 
 @dataclass
 class Scene:
-    """Everything outside the service. `root` is a real directory: source files are looked at, tables lie there."""
+    """Everything outside the service. `root` is a real directory: source files are read and tables kept there."""
 
     plan: Plan
     root: Path
@@ -149,7 +149,7 @@ def row_name(path: str, position: int) -> str:
 
 
 class _NoThreads:
-    """A pool whose work is done by whoever asks for it."""
+    """A pool that works in the thread of its caller."""
 
     def __init__(self, count: int, thread_name_prefix: str) -> None:
         """As the real one."""

@@ -302,11 +302,11 @@ LIES: dict[str, Callable[[str, Path], bool]] = {
 
 def first_violation(scene: Scene, name: str, lies: Callable[[str, Path], bool]) -> str:
     """What is found in a run whose syncs of some kind do nothing; empty when nothing is."""
-    told = 0
+    reported = 0
 
     def lie(operation: str, path: Path) -> bool:
-        nonlocal told
-        told += lies(operation, path)
+        nonlocal reported
+        reported += lies(operation, path)
         return lies(operation, path)
 
     with limits(scene.plan), seeded_names(name):
@@ -317,7 +317,7 @@ def first_violation(scene: Scene, name: str, lies: Callable[[str, Path], bool]) 
         process.start()
         process.run()
     if name in LIES:
-        assert told, "a sync that never happens"
+        assert reported, "a sync that never happens"
     moments = recording.moments()
     found = cut_everywhere(scene, moments[::-1], (0, 2), name, stop_at_first=True).violations
     return found[0] if found else ""

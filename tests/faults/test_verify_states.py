@@ -25,7 +25,7 @@ EVERY = 9
 
 
 def test_verify_calls_no_crash_a_damage(tmp_path: Path) -> None:
-    """What a cut leaves is leftovers, and the next owner's run leaves a store of which every check holds."""
+    """A cut leaves orphans only, and the next owner's run leaves a store of which every check holds."""
     scene = Scene(Plan(shards=2, windows=4, period=6, deletion_batch=1, snapshot_every=4), tmp_path)
     with limits(scene.plan), seeded_names("verify"):
         moments = run_recorded(scene)

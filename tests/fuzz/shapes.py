@@ -1,4 +1,4 @@
-"""Inputs that get past checksums: what a fuzzer changes is the inside, and the seal is put round it afterwards.
+"""Inputs that get past checksums: what a fuzzer changes is the inside, and the frame is put round it afterwards.
 
 An input's first byte says what the rest is:
 
@@ -120,7 +120,7 @@ def _copy(value: Any) -> Any:
     return {key: _copy(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def resealed_piece(data: bytes) -> bytes:
+def reframed_piece(data: bytes) -> bytes:
     """A piece with right checksums, as far as its directory leads to blocks."""
     piece = bytearray(data)
     if len(piece) < 80:
@@ -153,7 +153,7 @@ def changed_words(data: bytes, program: bytes, size: int = 4) -> bytes:
     return bytes(changed)
 
 
-def resealed_frames(data: bytes) -> bytes:
+def reframed_frames(data: bytes) -> bytes:
     """A segment in which every frame has a right checksum."""
     segment = bytearray(data)
     at = segment.find(b"BSFRAME1")

@@ -107,7 +107,7 @@ def _body(name: str) -> bytes:
 
 
 def _three_ways(data: bytes, tree: Any = None) -> Iterator[bytes]:
-    """A sound file as it is and without its seal; and one change to it of every kind in turn."""
+    """A sound file as it is and without its frame; and one change to it of every kind in turn."""
     yield bytes([shapes.RAW]) + data
     yield bytes([shapes.BODY]) + data[framing.BODY_OFFSET : -8]
     if tree is not None:
@@ -115,17 +115,17 @@ def _three_ways(data: bytes, tree: Any = None) -> Iterator[bytes]:
             yield shapes.replacing(at, at)
 
 
-# --- the seal, manifest, log
+# --- the frame, manifest, log
 
 
-def _run_sealed(data: bytes) -> None:
+def _run_framed(data: bytes) -> None:
     whole = shapes.unwrapped(data, b"TESTTEST", [], msgpack.packb)
     with suppress(CorruptionError, UnknownFormatError):
         body = framing.unframe(whole, magic=b"TESTTEST", version=1, file="f")
         assert framing.frame(b"TESTTEST", 1, body) == whole
 
 
-def _seeds_sealed() -> Iterator[bytes]:
+def _seeds_framed() -> Iterator[bytes]:
     yield from _three_ways(framing.frame(b"TESTTEST", 1, b"body"))
     yield b"\0" + framing.frame(b"TESTTEST", 2, b"body")
 
@@ -151,10 +151,10 @@ def _json(tree: Any) -> bytes:
 
 def _record_kinds() -> dict[int, tuple[int, Any]]:
     """Of each kind of record: the number of the sample and its payload."""
-    numbers = {"claim": 1, "commit": 2, "deletion": 3, "collation": 4, "snapshot": 5}
+    numbers = {"claim": 1, "commit": 2, "deletion": 3, "compaction": 4, "snapshot": 5}
     return {
         kind: (numbers[name], msgpack.unpackb(_body(name)[54:]))
-        for kind, name in enumerate(("claim", "commit", "deletion", "collation", "snapshot"), 1)
+        for kind, name in enumerate(("claim", "commit", "deletion", "compaction", "snapshot"), 1)
     }
 
 
@@ -190,7 +190,7 @@ def _run_record(data: bytes) -> None:
 
 
 def _seeds_record() -> Iterator[bytes]:
-    for kind, name in enumerate(("claim", "commit", "deletion", "collation", "snapshot"), 1):
+    for kind, name in enumerate(("claim", "commit", "deletion", "compaction", "snapshot"), 1):
         head = bytes([kind])
         yield b"\0" + head + _sample(name)
         yield b"\1" + head + _body(name)[54:]
@@ -350,13 +350,13 @@ def _sound_pieces() -> list[bytes]:
 
 
 def _piece_of(data: bytes) -> bytes:
-    """Raw, resealed, or a sound piece with some words changed and resealed; the second byte says which sound one."""
+    """Raw, reframed, or a sound piece with some words changed and reframed; the second byte says which sound one."""
     if len(data) < 2:
         return data
     if data[0] == shapes.CHANGES:
         sound = _sound_pieces()
-        return shapes.resealed_piece(shapes.changed_words(sound[data[1] % len(sound)], data[2:]))
-    return shapes.resealed_piece(data[2:]) if data[0] == shapes.BODY else data[2:]
+        return shapes.reframed_piece(shapes.changed_words(sound[data[1] % len(sound)], data[2:]))
+    return shapes.reframed_piece(data[2:]) if data[0] == shapes.BODY else data[2:]
 
 
 def _run_piece(data: bytes) -> None:
@@ -423,9 +423,9 @@ class OpenBytes:
 
 def _run_segment(data: bytes) -> None:
     """Frames are listed in their order and lie in the file; listing ends."""
-    whole = shapes.resealed_frames(data[1:]) if data[:1] == b"\1" else data[1:]
+    whole = shapes.reframed_frames(data[1:]) if data[:1] == b"\1" else data[1:]
     if data[:1] == b"\2":
-        whole = shapes.resealed_frames(shapes.changed_words(_segment(), data[1:]))
+        whole = shapes.reframed_frames(shapes.changed_words(_segment(), data[1:]))
     last = -1
     for frame in file_backend._frames(typing.cast(Any, OpenBytes(whole))):
         assert last < frame.at < frame.piece_at <= len(whole)
@@ -606,7 +606,7 @@ def _of(name: str, tree: Any) -> Callable[[], Iterator[bytes]]:
 
 
 TARGETS: dict[str, Target] = {
-    "sealed": Target((framing,), _run_sealed, _seeds_sealed),
+    "framed": Target((framing,), _run_framed, _seeds_framed),
     "manifest": Target((manifest,), _run_manifest, _of("manifest", json.loads(_body("manifest")))),
     "record": Target((codec,), _run_record, _seeds_record),
     "intent": Target((marks,), _run_intent, _of("intent", msgpack.unpackb(_body("intent")))),

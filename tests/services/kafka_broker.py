@@ -528,7 +528,7 @@ def main() -> int:
             connection = broker.tls()
             print(f"  TLS         {connection.bootstrap}, certificates in {broker.directory / 'tls'}")
         print(f"  topics      {', '.join(sorted(broker.admin().list_topics(timeout=10).topics)) or 'none'}")
-        print(f"  log, data   {broker.directory}; delete it to begin anew")
+        print(f"  log, data   {broker.directory}; delete it to begin again")
         print(f"Ctrl-C or `kill {os.getpid()}` stops it.", flush=True)
         while broker.is_running:
             time.sleep(0.5)

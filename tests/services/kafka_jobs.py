@@ -36,7 +36,7 @@ class KafkaJob(Job):
 
     @property
     def config(self) -> Config:
-        """The configuration, checked anew."""
+        """The configuration, checked again."""
         sections: dict[str, Any] = {
             "name": "test",
             "key": "k",

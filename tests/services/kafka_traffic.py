@@ -221,7 +221,7 @@ class Follower:
                 elif time.monotonic() - heard > _STILL_S:
                     self._assign()
                     heard = time.monotonic()
-        except BaseException as exc:  # noqa: BLE001  told by whoever waits
+        except BaseException as exc:  # noqa: BLE001  reported by the waiting thread
             self._failed = exc
 
     def _assign(self) -> None:

@@ -45,7 +45,7 @@ def test_jars_are_fetched_once(listing: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda jar: jar.write_bytes(b"two" * 999), lambda jar: jar.unlink()])
-def test_a_damaged_cache_is_made_anew(listing: Path, tmp_path: Path, damage: object) -> None:
+def test_a_damaged_cache_is_rebuilt(listing: Path, tmp_path: Path, damage: object) -> None:
     """A jar that is short or absent is noticed and fetched again."""
     directory = tmp_path / "jars-1"
     _, two = jars.jars_of(listing, directory)

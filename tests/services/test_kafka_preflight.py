@@ -73,18 +73,18 @@ def test_a_broker_as_it_should_be(job: Callable[..., Config], broker: Broker) ->
     found = examine(job())
     assert time.monotonic() - began < 5
     assert wrong(found) == []
-    told = found[-1].what
-    assert broker.cluster_id in told
-    assert "(3)" in told
+    reported = found[-1].what
+    assert broker.cluster_id in reported
+    assert "(3)" in reported
     assert {group.group_id for group in admin.list_consumer_groups().result(10).valid} == before
 
 
 def test_everything_wrong_is_told_at_once(job: Callable[..., Config]) -> None:
     """One dead server of two and a topic that is missing; with the exit code of a failed check."""
     bad = job(bootstrap_servers=f"{NOBODY},{job().source.bootstrap_servers}", topics=["nope"])
-    told = wrong(examine(bad))
-    assert [text.split(":")[0] for text in told] == ["warning brokers", "error topics"]
-    assert NOBODY in told[0]
+    reported = wrong(examine(bad))
+    assert [text.split(":")[0] for text in reported] == ["warning brokers", "error topics"]
+    assert NOBODY in reported[0]
     with pytest.raises(CheckFailedError, match="no topic nope; create it") as failure:
         require(bad)
     assert failure.value.exit_code == 3
@@ -149,8 +149,8 @@ def test_a_broker_that_stands_still_is_no_hang(job: Callable[..., Config], broke
     """It takes connections and answers nothing: told within seconds."""
     broker.freeze()
     began = time.monotonic()
-    (told,) = wrong(examine(job()))
-    assert "no answer within" in told
+    (reported,) = wrong(examine(job()))
+    assert "no answer within" in reported
     assert time.monotonic() - began < 5
 
 
@@ -194,11 +194,11 @@ def test_every_missing_right_is_named(secure_broker: Broker, tmp_path: Path) -> 
     def left() -> set[str]:
         return {text.partition("; ")[0].partition(": ")[2] for text in wrong(examine(job))}
 
-    def wait_for(told: set[str]) -> None:
+    def wait_for(reported: set[str]) -> None:
         """ACLs take effect a moment after they are made."""
         until = time.monotonic() + 20
-        while left() != told:
-            assert time.monotonic() < until, f"{left()} instead of {told}"
+        while left() != reported:
+            assert time.monotonic() < until, f"{left()} instead of {reported}"
             time.sleep(0.05)
 
     group, prefix = "no right Read on group lag: lag tools would see no offsets of the job", "test/"

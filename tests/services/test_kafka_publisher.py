@@ -99,7 +99,7 @@ def ends(broker: Broker, job: Job, windows: Iterable[int]) -> dict[int, int]:
 
 
 def test_killed_at_each_failpoint(broker: Broker, new_job: Callable[..., Job]) -> None:
-    """A publisher killed at every named point and started again: each row once, also for whoever reads meanwhile."""
+    """A publisher killed at every named point and started again: each row once, also for a reader meanwhile."""
     job = new_job(windows=20, rows=400)
     with Follower(broker.plain(), job.topic) as reader:
         for armed in KILLS:
@@ -232,12 +232,12 @@ def test_a_transaction_that_nobody_ends(
 ) -> None:
     """Open, it keeps the slot's offset undecided: the publisher waits, says why, and goes on when it has ended."""
     job = new_job(windows=1, slots=1)
-    stranger = Producer(broker.plain().confluent(**{"transactional.id": f"stranger-{job.topic}"}))
-    stranger.init_transactions(30)
-    stranger.begin_transaction()
+    other_producer = Producer(broker.plain().confluent(**{"transactional.id": f"stranger-{job.topic}"}))
+    other_producer.init_transactions(30)
+    other_producer.begin_transaction()
     group = Consumer(broker.plain().confluent(group_id=job.group(0)))
     undecided = TopicPartition(job.topic, 0, 7)
-    stranger.send_offsets_to_transaction([undecided], group.consumer_group_metadata(), 30)
+    other_producer.send_offsets_to_transaction([undecided], group.consumer_group_metadata(), 30)
     group.close()
     with ThreadPoolExecutor(1) as pool:
         publishing = pool.submit(job.publish, job.publisher())
@@ -246,7 +246,7 @@ def test_a_transaction_that_nobody_ends(
             assert not publishing.done(), publishing.exception()
             assert time.monotonic() < until, caplog.text
             time.sleep(0.05)
-        stranger.abort_transaction(30)
+        other_producer.abort_transaction(30)
         publishing.result(60)
     check(broker, job)
 
@@ -274,7 +274,7 @@ def test_too_slow_for_its_transaction(broker: Broker, new_job: Callable[..., Job
     time.sleep(4)
     slow.thaw()
     assert slow.end() == TransactionTooLongError.__name__
-    # Whoever catches a fence looks at the epochs: the cluster does not say which of the two it was.
+    # After a fence the publisher reads the epochs: the cluster does not say which of the two it was.
     assert issubclass(TransactionTooLongError, ProducerFencedError)
     job.publish(job.publisher())
     check(broker, job)
@@ -385,7 +385,7 @@ def test_no_such_topic(broker: Broker, new_job: Callable[..., Job], monkeypatch:
     assert "nowhere" not in broker.admin().list_topics(timeout=10).topics
 
 
-def test_the_topic_is_deleted_and_made_again(broker: Broker, new_job: Callable[..., Job]) -> None:
+def test_the_topic_is_deleted_and_recreated(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The offsets went with it: what is not marked is sent to the new one, what goes on goes on."""
     job = new_job(windows=2)
     publisher = job.publisher()
@@ -396,7 +396,7 @@ def test_the_topic_is_deleted_and_made_again(broker: Broker, new_job: Callable[.
     check(broker, job)
 
 
-def test_the_topic_is_made_again_with_fewer_partitions(broker: Broker, new_job: Callable[..., Job]) -> None:
+def test_the_topic_is_recreated_with_fewer_partitions(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Under a producer that goes on: rows without a key go where there are partitions now."""
     job = new_job(windows=2, slots=3)
     publisher = job.publisher()

@@ -154,7 +154,7 @@ def stream(broker: Broker, session: SparkSession, tmp_path: Path) -> Callable[..
 
 
 def lost(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was told as lost."""
+    """The offsets reported as lost."""
     return [
         record.getMessage().removeprefix("source: lost, and the job continues: ")
         for record in caplog.records
@@ -308,7 +308,7 @@ def test_many_small_windows_say_what_one_large_one_says(
 def test_offsets_that_aged_out_are_told_exactly(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`fail` stops with exit code 4; with `continue` they are told once, and what is still there is judged once."""
+    """`fail` stops with exit code 4; with `continue` they are reported once, and what is still there is judged once."""
     topic = new_topic("ages", partitions=2)
     it = stream(topics=[topic])
     it.send(topic, 10, partition=0)
@@ -390,7 +390,7 @@ def test_a_batch_of_which_nothing_is_left_is_a_window_that_says_so(
 
 
 @pytest.mark.parametrize("again", [20, 33])
-def test_a_topic_made_anew_is_read_from_its_beginning(
+def test_a_recreated_topic_is_read_from_its_beginning(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture, again: int
 ) -> None:
     """With as many and more records than were judged of the old one: no number is taken for a judged one."""
@@ -415,7 +415,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(
     assert it.keys() == it.sent_keys
 
 
-def test_a_topic_made_anew_while_the_job_runs_is_read_from_its_beginning(
+def test_a_topic_recreated_while_the_job_runs_is_read_from_its_beginning(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark goes on at the old one's offset; what lies before it is read all the same."""
@@ -423,13 +423,13 @@ def test_a_topic_made_anew_while_the_job_runs_is_read_from_its_beginning(
     it = stream(topics=[topic, other], data_loss="continue")
     it.send(topic, 5)
 
-    def make_anew(progress: BatchProgress) -> None:
+    def recreate(progress: BatchProgress) -> None:
         if progress.window == 0:
             recreate_topic(broker, topic)
             it.send(topic, 12)
             it.send(other, 3)
 
-    it.run_until(20, make_anew)
+    it.run_until(20, recreate)
     assert [loss.partition(": ")[0] for loss in lost(caplog)] == [f"{topic}-0, from offset 5 on"]
     assert it.keys() == it.sent_keys
 

@@ -61,8 +61,8 @@ def test_the_tools_after_a_job_to_topics_and_files(
     assert (lag["total"], lag["error"], len(lag["partitions"])) == (sent, None, 3)
     assert sum(place["end"] for place in lag["partitions"]) == 607
     assert sum(place["judged"] for place in lag["partitions"]) == 600
-    told = CliRunner().invoke(app, ["status", str(file)], env={"COLUMNS": "200"}).stdout
-    assert "7 offsets over 3 partitions" in told
+    reported = CliRunner().invoke(app, ["status", str(file)], env={"COLUMNS": "200"}).stdout
+    assert "7 offsets over 3 partitions" in reported
 
     lying = {item["kind"] for item in answer(file, "gc", "--grace=0s")["garbage"]}
     assert lying <= {"intent", "checkpoint"}

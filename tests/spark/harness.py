@@ -32,7 +32,7 @@ class Job:
 
     @property
     def config(self) -> Config:
-        """The configuration, checked anew."""
+        """The configuration, checked again."""
         sections: dict[str, Any] = {
             "name": "test",
             "source": {"format": "files", "path": "in", "file_format": "json", "schema": "k string, t long"},

@@ -30,11 +30,11 @@ SIZES = {"rows": 2000, "state": 3000, "rounds": 1, "batches": 1}
 def test_a_benchmark_measures_both_and_cleans_up(tmp_path: Path, session: SparkSession) -> None:
     """Rates by Spark's clock, our phases, one verdict; the document is on disk, and the data gone."""
     options = BenchOptions(contenders=("deduper", "passthrough"), **SIZES)  # type: ignore[arg-type]
-    told: list[str] = []
+    reported: list[str] = []
     work = tmp_path / "work"
     work.mkdir()
     settings = {"spark.master": "local[2]"}
-    document = Benchmark(plan(options), tmp_path / "out", settings, told.append, work=work, session=session).run()
+    document = Benchmark(plan(options), tmp_path / "out", settings, reported.append, work=work, session=session).run()
     assert json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8")) == json.loads(json.dumps(document))
     ours, plain = document["lanes"]
     assert (ours["failure"], plain["failure"]) == (None, None)
@@ -47,7 +47,7 @@ def test_a_benchmark_measures_both_and_cleans_up(tmp_path: Path, session: SparkS
     ratio = ours["rows_per_second"]["median"] / plain["rows_per_second"]["median"]
     assert math.isclose(measure["value"], ratio, rel_tol=0.01)
     assert list(work.iterdir()) == []
-    assert told
+    assert reported
 
 
 def test_a_state_written_straight_into_a_store_holds_the_keys_of_the_rows(

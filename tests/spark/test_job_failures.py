@@ -63,8 +63,8 @@ def reading_and_dying_once(make: Callable[..., Any]) -> Callable[..., Any]:
 def test_an_attempt_that_dies_after_its_work_counts_for_nothing(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every task of the three jobs runs twice, and leaves its files twice: the outputs are those of a calm run."""
-    undisturbed, job = new_job("calm"), new_job("job")
+    """Every task of the three jobs runs twice, and leaves its files twice: the outputs are as in an undisturbed run."""
+    undisturbed, job = new_job("undisturbed"), new_job("job")
     for each in (undisturbed, job):
         each.add_records(_FIRST)
     undisturbed.run()
@@ -146,8 +146,8 @@ def test_a_window_that_memory_cannot_hold_is_judged_on_the_disk(
     job.add_records(records)
     summary = job.run()
     assert (summary.windows, summary.unique, summary.duplicate) == (2, 1500, 1500)
-    told = [record.getMessage() for record in caplog.records if "shared memory is full" in record.getMessage()]
-    assert len(told) == 1
+    reported = [record.getMessage() for record in caplog.records if "shared memory is full" in record.getMessage()]
+    assert len(reported) == 1
     job.add_records(records)
     with monkeypatch.context() as patch:
         patch.setattr(exchange_folder.ExchangeFolders, "was_full", lambda places, folder: False)

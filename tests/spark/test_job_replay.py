@@ -137,7 +137,9 @@ def test_a_worker_that_dies_on_its_first_attempt_changes_nothing(
 ) -> None:
     """Killed by itself after judging and before its piece: Spark's second attempt gives the same outputs."""
     undisturbed = filled(
-        new_job("calm", expiry=EXPIRY, store={"url": "file:state", "shards": 3}, source={"max_files_per_batch": 1})
+        new_job(
+            "undisturbed", expiry=EXPIRY, store={"url": "file:state", "shards": 3}, source={"max_files_per_batch": 1}
+        )
     )
     undisturbed.run()
     job, killed = job_on_each, tmp_path / "killed"

@@ -279,14 +279,14 @@ def test_dedup_tells_the_story_of_each_row(done: Run) -> None:
         if port == "unique":
             assert all(row.get("reason") is None and row.get("first_seen") is None for row in rows)
             continue
-        told = []
+        reported = []
         for row in rows:
             first = row.get("first_seen")
             if first is not None:
                 assert first["source"] == files[first["window"]]
                 first = (first["window"], first["position"], first["expiry"])
-            told.append((row["reason"], row["window"], row["position"], first))
-        assert told == expected[port]
+            reported.append((row["reason"], row["window"], row["position"], first))
+        assert reported == expected[port]
 
 
 def test_directories_hold_outputs_and_nothing_else(done: Run) -> None:

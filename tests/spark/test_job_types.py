@@ -212,11 +212,11 @@ def test_the_text_of_a_record_is_told_for_errors_alone(new_job: Callable[..., Jo
     job.add_records([{"k": "a", "t": 100}, {"k": "a", "t": 100}, {"k": "b", "t": 20}, {"k": "far", "t": 900}])
     job.add_records([{"k": "c", "t": 199}, {"k": "d", "t": 290}, {"k": "far", "t": 901}])
     job.run()
-    told = {
+    reported = {
         port: sorted((row["k"], row["_dedup"]["raw"]) for row in job.rows(port))
         for port in ("unique", "duplicate", "expired", "error")
     }
-    assert told == {
+    assert reported == {
         "unique": [("a", None), ("c", None), ("d", None)],
         "duplicate": [("a", None)],
         "expired": [("b", None)],

@@ -105,8 +105,8 @@ def test_a_session_that_is_not_as_it_must_be(session: SparkSession, new_job: Cal
     job = new_job()
     job.add_records([{"k": "a"}])
     for name, value in (("spark.sql.ansi.enabled", "false"), ("spark.sql.legacy.useV1Command", "true")):
-        told = f"{name} is `{value}` in the Spark session.*equal keys stay equal"
-        with setting(session, Job(job.directory, None, {}), name, value), pytest.raises(UsageError, match=told):
+        reported = f"{name} is `{value}` in the Spark session.*equal keys stay equal"
+        with setting(session, Job(job.directory, None, {}), name, value), pytest.raises(UsageError, match=reported):
             job.run()
     assert job.run().windows == 1
 
@@ -258,9 +258,9 @@ def test_what_cannot_be_overruled_is_refused(tmp_path: Path) -> None:
     (tmp_path / "conf/spark-defaults.conf").write_text("spark.sql.files.maxPartitionNum 1\n", encoding="utf-8")
     done = ran(job, SPARK_CONF_DIR=str(tmp_path / "conf"), _JAVA_OPTIONS="-Duser.timezone=Asia/Tokyo")
     assert done.returncode == 2, done.stderr
-    told = done.stderr
-    assert "spark.sql.files.maxPartitionNum is `1` in the Spark session" in told
-    assert f"remove it: it is in {tmp_path / 'conf/spark-defaults.conf'}" in told
-    assert "-Duser.timezone is `Asia/Tokyo`" in told
-    assert "it is in _JAVA_OPTIONS" in told
+    reported = done.stderr
+    assert "spark.sql.files.maxPartitionNum is `1` in the Spark session" in reported
+    assert f"remove it: it is in {tmp_path / 'conf/spark-defaults.conf'}" in reported
+    assert "-Duser.timezone is `Asia/Tokyo`" in reported
+    assert "it is in _JAVA_OPTIONS" in reported
     assert read_rows(tmp_path / "out/unique") == []

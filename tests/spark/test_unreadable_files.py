@@ -185,7 +185,7 @@ def test_what_fails_over_every_file_ends_the_job(new_job: Callable[..., Job], mo
 def test_many_files_that_are_no_parquet(
     new_job: Callable[..., Job], judgings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Known by their ends: no job of Spark's fails over them, whoever reads the others."""
+    """Known by their ends: no job of Spark's fails over them, with each reader of the others."""
     monkeypatch.setattr(jobs, "read_apart", lambda batch, ordinals, *_: (batch, []))  # nothing is left for it
     job = new_job(source=_PARQUET)
     good = job.add_table(pa.table({"k": ["a", "b"], "x": [1.0, 2.0]}))

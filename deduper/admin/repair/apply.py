@@ -3,18 +3,18 @@
 A damaged piece stops the job with exit code 4. `admin.repair.plan.plan` finds all of them and says for each what can be
 done; `apply` does it.
 
-What is damaged is not only a piece but a file: a segment or database that has lost bytes is not written to again. It is
-left as a whole, once there is a way for every damaged piece in it: rebuilt pieces and copies of the sound ones go into
-files of a new epoch, and the old one moves to `<store>/quarantine/`, with a note beside it. The steps of `apply`:
+A segment or database that has lost bytes is not written to again. It is left as a whole, once every damaged piece in it
+can be repaired: rebuilt pieces and copies of the sound ones go into files of a new epoch, and the old file moves to
+`<store>/quarantine/`, with a note beside it. The steps of `apply`:
 
 a  claim an epoch, as a start does: from here on no older owner can commit anything
 b  append rebuilt and copied pieces under new names; until a record names them they are remains of an attempt
 c  write the note of every file that is to be left
-d  one collation record: the new pieces take the place of the old ones
+d  one compaction record: the new pieces take the place of the old ones
 e  a deletion record for pieces that hold only dead keys, and for those that the caller named to be forgotten: with
-   these the store's lineage begins anew, so that no machine judges by tables that still hold them
+   these a new lineage of the store begins, so that no machine judges by tables that still hold them
 f  move the files that were left into the quarantine
-g  put sources files that could be made again in place of the damaged ones, which go into the quarantine too
+g  put rebuilt sources files in place of the damaged ones, which go into the quarantine too
 
 Broken off at any step, the store is whole, and `apply` can be run again: before d nothing has changed, after it the
 rest is finished by the notes.
@@ -38,7 +38,7 @@ from bucket_store.log.records import CompactionRecord, DeletionRecord
 from bucket_store.log.sources_file import DIRECTORY as SOURCES
 from bucket_store.pieces.piece import PieceRef, decode_piece, piece_name
 from deduper.admin.open_store import OpenStore
-from deduper.admin.repair.plan import NOTE, QUARANTINE, Note, Rebuilders, made_again, plan, unfinished
+from deduper.admin.repair.plan import NOTE, QUARANTINE, Note, Rebuilders, plan, rebuilt_sources, unfinished
 from deduper.admin.repair.report import PieceRepair, RepairReport, SourcesRepair, Way, damage_json
 from deduper.errors import OwnerAliveError, UsageError
 from deduper.units import format_time
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 def apply(
     store: OpenStore, *, more_outputs: Sequence[Path] = (), forget: Sequence[str] = (), now_us: int | None = None
 ) -> RepairReport:
-    """Repair what can be; see the steps at the top. The report says what was done.
+    """Make every possible repair, in the steps at the top, and report it.
 
     Raises:
         OwnerAliveError: a job runs on the store.
@@ -176,7 +176,7 @@ class _Applying:
     def _mend_sources(self, item: SourcesRepair) -> None:
         """Step g for one file. Broken off in between the file is missing, which is damage of the same kind."""
         ref = self._store.log.state.sources[item.window]
-        data, why = made_again(self._store, item.window, ref)
+        data, why = rebuilt_sources(self._store, item.window, ref)
         if data is None:
             raise UsageError(f"sources of window {item.window}: the source changed meanwhile: {why}")
         directory = self._store.root / QUARANTINE

@@ -1,7 +1,6 @@
-"""What of a store is damaged, and the way back for each piece and sources file: found, and nothing changed.
+"""Finds the damage of a store, and the repair for each piece and sources file. Changes nothing.
 
-Nothing is guessed: a piece is either the bytes that its record names, or it is not put in place. How it is put there,
-`repair` says.
+Nothing is guessed: only the bytes that a record names are put in place, by `apply`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def piece_damage(store: OpenStore, piece: PieceRef) -> Damage | None:
 def plan(store: OpenStore, *, more_outputs: Sequence[Path] = (), forget: Sequence[str] = ()) -> RepairReport:
     """The damage and its repair; changes nothing and is safe beside a running job.
 
-    `more_outputs`: directories, besides the unique port's, in which its files are looked for. `forget`: damaged
+    `more_outputs`: directories, besides the unique port's, in which its files are searched. `forget`: damaged
     pieces that may be deleted when they cannot be rebuilt, as `WINDOW`, `FIRST-LAST` or `WINDOW/SHARD`.
 
     Raises:
@@ -77,12 +76,12 @@ class Note:
 
     @property
     def target(self) -> Path:
-        """Where the file goes."""
+        """The new place of the file."""
         return self.path.with_name(self.path.name.removesuffix(NOTE))
 
 
 def unfinished(store: OpenStore, fresh: Iterable[Note]) -> list[Note]:
-    """Files that a note says were left, that no record names, and that still lie in their old place; with `fresh` ones.
+    """Files that a note says were left, that no record names, and that are still in their old place; with `fresh` ones.
 
     Those are of a repair that was broken off after its record.
     """
@@ -173,11 +172,11 @@ def _damaged_sources(store: OpenStore) -> Iterator[SourcesRepair]:
         except (StoreError, OSError) as error:
             if store.log.refresh().sources.get(window) != ref:
                 continue  # forgotten meanwhile
-            data, why = made_again(store, window, ref)
+            data, why = rebuilt_sources(store, window, ref)
             yield SourcesRepair(window, ref.name, str(error), Way.NONE if data is None else Way.REBUILD, why)
 
 
-def made_again(store: OpenStore, window: int, ref: SourcesRef) -> tuple[bytes | None, str]:
+def rebuilt_sources(store: OpenStore, window: int, ref: SourcesRef) -> tuple[bytes | None, str]:
     if store.config is None:
         return None, "the store was named without its config"
     from deduper.admin.repair.rebuild_sources import (
@@ -194,7 +193,7 @@ def _files_to_leave(repairs: Sequence[PieceRepair]) -> set[str]:
 
 
 def _consequence(store: OpenStore, repairs: Sequence[PieceRepair]) -> str:
-    """What it means to forget what cannot be rebuilt."""
+    """The consequence of forgetting the pieces that cannot be rebuilt."""
     lost = [repair for repair in repairs if repair.way in (Way.NONE, Way.FORGET)]
     if not lost:
         return ""

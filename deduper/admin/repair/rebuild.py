@@ -1,9 +1,9 @@
-"""A lost piece made again from the rows that left by the unique port: the same bytes, or none.
+"""Rebuilds a lost piece from the rows of the unique port: the same bytes, or none.
 
 A piece holds what the store must know of the unique tuples of one window: the digest of the key, the bucket, the expiry
 key, the origin. All of it stands in the published rows or follows from them, and encoding is deterministic. So the
-piece is judged into being once more: its window's unique rows, in an empty store, remember just what they
-remembered then. Whether that is so needs no trust in the files: a record names the piece by its header's checksum,
+piece is judged once more: its window's unique rows, in an empty store, leave the same entries as
+then. Whether that is so needs no trust in the files: a record names the piece by its header's checksum,
 which covers every byte, and only a piece of the same checksum is given back.
 
 | kept in the piece | taken from |
@@ -50,14 +50,14 @@ _NAME = re.compile(r"(?P<window>\d{12,})-(?P<epoch>\d{6,})-(?P<attempt>\d{3,})-(
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What became of the attempt: the piece's bytes, proven equal to those that were lost, or why there are none."""
+    """The result of an attempt: the piece's bytes, proven equal to the lost ones, or why there are none."""
 
     data: bytes | None
     why: str
 
 
 class WindowRebuilder:
-    """Makes pieces of one window again; the rows are read once for all of its shards."""
+    """Rebuilds pieces of one window; the rows are read once for all of its shards."""
 
     def __init__(self, store: OpenStore, window: int, files: Sequence[Path], without: str = "") -> None:
         self._store = store
@@ -173,8 +173,8 @@ class _Unique:
 def _ordinals(store: OpenStore, window: int, names: set[str]) -> tuple[dict[str, tuple[int, int]], str]:
     """The place of each source partition in the window, what its positions count from, and what is doubtful about it.
 
-    Without the window's sources file the files go by modification time and path, as they did then, if they still lie
-    there, and by path if not; the checksum tells whether that was right. The start of topic partitions is unknown.
+    Without the window's sources file the files go by modification time and path, as they did then, if they are still
+    there, and by path if not; the checksum shows whether that was right. The start of topic partitions is unknown.
     """
     if store.log.state.sources_of(window) is not None:
         try:
@@ -269,7 +269,7 @@ def _window_info(store: OpenStore, state: LogState, window: int) -> WindowInfo |
 
 
 def _commits(store: OpenStore, windows: set[int]) -> dict[int, CommitRecord]:
-    """The commit records of these windows that still lie in the log."""
+    """The commit records of these windows that are still in the log."""
     found = {}
     try:
         for record in store.log.records():
@@ -283,7 +283,7 @@ def _commits(store: OpenStore, windows: set[int]) -> dict[int, CommitRecord]:
 def _places(store: OpenStore, window: int, rows: _Unique, info: WindowInfo | None) -> NDArray[np.int64]:
     """The place of every row's category.
 
-    From the lists of live values after this window and before it, if those records still lie in the log, and the list
+    From the lists of live values after this window and before it, if those records are still in the log, and the list
     of today. A value in none of them took a place that is only known to be one of the window's buckets: values without
     a place get the free ones, in the order in which they arrived.
     """

@@ -1,9 +1,9 @@
-"""A lost sources file made again from what the source still has: the same bytes, or none.
+"""Rebuilds a lost sources file from the source: the same bytes, or none.
 
-It lists the files that a window read: path, modification time, size, rows, in the order of the first two. Which files
-those were say the published rows (`_dedup.source`), or the source itself: they are its oldest files that no other
-window names. The rest is read off the files themselves, when they are still there and unchanged. The log names a
-sources file by a checksum over all of it, so what is given back is what was lost.
+It lists the files that a window read: path, modification time, size, rows, in the order of the first two. The published
+rows (`_dedup.source`) name those files, or they are the oldest files of the source that no other window names. The rest
+is read off the files themselves, when they are still there and unchanged. The log names a sources file by a checksum
+over all of it, which proves the result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READ_BYTES = 1 << 20
 def rebuild_sources(store: OpenStore, config: Config, window: int, ref: SourcesRef) -> tuple[bytes | None, str]:
     """The bytes of a window's sources file, proven by the checksum in the log, or None; and how, or why not."""
     if not isinstance(config.source, FilesSource):
-        return None, "it tells ranges of offsets, which nothing else has"
+        return None, "it holds ranges of offsets, which are nowhere else"
     problem = "neither the outputs nor the source say which files the window read"
     named = {"the outputs": _shown(store, config, window), "the source": _unnamed(store, config.source, ref.count)}
     for origin, files in named.items():

@@ -56,7 +56,7 @@ class PieceRepair:
 
 @dataclass(frozen=True, slots=True)
 class SourcesRepair:
-    """A window's sources file that is missing or damaged, and whether it can be made again."""
+    """A window's sources file that is missing or damaged, and whether it can be rebuilt."""
 
     window: int
     name: str

@@ -1,1 +1,1 @@
-"""Everything a store and its outputs say, held against each other. Door: `run`. Changes nothing."""
+"""Log, pieces, keys and outputs of a store, compared with each other. Door: `run`. Changes nothing."""

@@ -1,7 +1,7 @@
-"""PURE. What `verify` checks, by name, and what it says of a store: findings, notes, and the checks that did not run.
+"""PURE. The checks of `verify` by name, and its result: findings, notes, and the checks that did not run.
 
-A check's name is stable: scripts may go by it. A *finding* is something that must not be; a *note* is something a
-person may want to know and that does no harm, such as a file that a reader has taken away.
+A check's name is stable: scripts may go by it. A *finding* is something that must not be; a *note* is harmless
+and worth a line, such as a file that a reader has taken away.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bucket_store.errors import CorruptionError, UnknownFormatError
 from deduper.as_json import AsJson
 from deduper.errors import ExitCode
 
-MOST_TOLD = 20
+MOST_LISTED = 20
 """Findings of one check that are listed one by one; the rest are counted. Damage comes in thousands."""
 _LONGEST = 300
 
@@ -112,7 +112,7 @@ class Finding(AsJson):
 
     @property
     def place(self) -> tuple[Check, str, int]:
-        """What it is about: equal when found again."""
+        """Check, file and offset: equal when found again."""
         return self.check, self.file, self.offset
 
     def __str__(self) -> str:
@@ -139,8 +139,8 @@ class Findings:
     untold: dict[Check, int] = field(default_factory=dict)
 
     def add(self, finding: Finding) -> None:
-        """One more; beyond `MOST_TOLD` of a check they are only counted."""
-        if sum(known.check is finding.check for known in self.found) >= MOST_TOLD:
+        """One more; beyond `MOST_LISTED` of a check they are only counted."""
+        if sum(known.check is finding.check for known in self.found) >= MOST_LISTED:
             self.untold[finding.check] = self.untold.get(finding.check, 0) + 1
         else:
             self.found.append(finding)

@@ -1,6 +1,6 @@
-"""Does every duplicate name its first copy?
+"""The first copy that every duplicate names.
 
-One of the same window or an earlier one, before it in source order, in the same bucket (`own_bucket`) or still living
+It is of the same window or an earlier one, before it in source order, in the same bucket (`own_bucket`) or still living
 (`all_live`), and, where the unique port still has its window, really there.
 """
 

@@ -1,4 +1,4 @@
-"""Is any key remembered twice where it is looked up? Every digest of every live piece is compared, a slice at a time.
+"""No key twice where it is looked up: every digest of every live piece is compared, a slice at a time.
 
 With `own_bucket` (and by category, and for ever) no digest may stand twice in a bucket. With `all_live` it may stand
 twice only when the earlier copy was at or before the expiry point by the time the later one came, so that it was unique
@@ -35,7 +35,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def slice_edges(state: LogState, *, slice_entries: int = SLICE_ENTRIES) -> dict[int, UInt64s]:
-    """Where the slices of each shard meet: upper words, ascending; none for a shard that is one slice."""
+    """The edges between the slices of each shard: upper words, ascending; none for a shard that is one slice."""
     edges = {}
     for shard, refs in state.pieces.items():
         slices = -(-sum(ref.entries for ref in refs) // slice_entries)
@@ -52,7 +52,7 @@ def check_keys(
     clock = _clock(store, state, history) if is_all_live else None
     if is_all_live and store.period is None:
         findings.skip(
-            "the period stands in the job's config: only the order of two copies was looked at", Check.KEYS_TWICE
+            "the period stands in the job's config: only the order of two copies was checked", Check.KEYS_TWICE
         )
     for shard, of_shard in sorted(blocks.items()):
         slices = len(of_shard[0].cuts) + 1
@@ -61,9 +61,9 @@ def check_keys(
                 part = _slice(store.pieces, of_shard, number, with_age=is_all_live)
             except StoreError:
                 # Deleted meanwhile, with its piece.
-                lying = set(store.log.refresh().pieces.get(shard, ()))
+                live = set(store.log.refresh().pieces.get(shard, ()))
                 part = _slice(
-                    store.pieces, [block for block in of_shard if block.piece in lying], number, with_age=is_all_live
+                    store.pieces, [block for block in of_shard if block.piece in live], number, with_age=is_all_live
                 )
             rows = _equal_rows(part, is_all_live=is_all_live)
             if rows.size:

@@ -1,4 +1,4 @@
-"""Does the log agree with itself? Every record that is still there is read, and the records are added up.
+"""The log against itself: every record that is still there is read, and the records are added up.
 
 The log is read here file by file and not through `CommitLog`, which stops at the first damage. Records below the newest
 snapshot may be gone, or be a sleeper's in a number that was freed: they count only where they follow one another up to
@@ -52,7 +52,7 @@ SOURCES_CHECKS = (Check.SOURCES_BYTES, Check.SOURCES_TWICE)
 
 @dataclass(frozen=True, slots=True)
 class KnownCommit:
-    """A window's commit record that still lies in the log, and the latest point before it."""
+    """A window's commit record that is still in the log, and the latest point before it."""
 
     file: str
     record: CommitRecord
@@ -61,9 +61,9 @@ class KnownCommit:
 
 @dataclass
 class LogHistory:
-    """What the records say that count.
+    """The content of the records that count.
 
-    `records` is how many lie there, counted or not. `base` is the state from which on every record was read and
+    `records` is how many there are, counted or not. `base` is the state from which on every record was read and
     follows, None when there is none. `commits` are the windows since, by number; those up to `last_ahead` were judged
     before a wall clock far ahead came back, so their clocks are not comparable with later ones.
     """

@@ -1,11 +1,11 @@
-"""Are the ports what the log says? Files and marks, without looking into rows.
+"""The ports against the log: files and marks, without reading rows.
 
 A committed file is staged or published, never both, with the size and checksum of its record. What a reader has taken
 out of a port after it was published is a note, not a finding: that is what ports are for. Of windows whose record is
 folded away only the names of their files are known to be the store's.
 
 Rows that go to a topic are staged until their window is marked, and must be there until then: they are sent from there.
-After the mark the staged rows are leftovers. The topic itself is not read.
+After the mark the staged rows are orphans. The topic itself is not read.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _READ_BYTES = 1 << 20
 
 @dataclass
 class PublishedFiles:
-    """Where the files of the ports lie: `lying[window][port]`, in the order of their names.
+    """The files in the ports: `present[window][port]`, in the order of their names.
 
     `is_whole` are the (window, port) of which nothing is missing. `published` is the greatest window that any mark
     calls published, -1 when none does. `taken` counts the files that readers took away.
     """
 
-    lying: dict[int, dict[str, list[Path]]] = field(default_factory=dict)
+    present: dict[int, dict[str, list[Path]]] = field(default_factory=dict)
     is_whole: set[tuple[int, str]] = field(default_factory=set)
     published: int = -1
     taken: int = 0
@@ -161,11 +161,11 @@ def _check_output(config: Config, window: int, output: OutputFile, found: Publis
         if path is not None:
             _check_bytes(path, window, output, found, findings)
     if final is not None:
-        found.lying.setdefault(window, {}).setdefault(output.port, []).append(final)
+        found.present.setdefault(window, {}).setdefault(output.port, []).append(final)
 
 
 def _places(config: Config, output: OutputFile, *, is_sent: bool) -> tuple[Path | None, Path | None]:
-    """Where a committed file lies, published and staged: where the config has the port, else where the record says.
+    """A committed file's place, published and staged: in the port of the config, else as the record says.
 
     In this order, because a store that was copied elsewhere still has records that name the old places.
     """
@@ -226,8 +226,8 @@ def _note_whole(config: Config, window: int, history: LogHistory, found: Publish
         return
     for port in config.file_ports:
         committed = sum(output.port == port for output in known.record.outputs)
-        lying = len(found.lying.get(window, {}).get(port, ()))
-        if committed == lying and (committed or not known.record.counts.get(port, 0)):
+        present = len(found.present.get(window, {}).get(port, ()))
+        if committed == present and (committed or not known.record.counts.get(port, 0)):
             found.is_whole.add((window, port))
 
 
@@ -279,7 +279,7 @@ def _check_directory(
                 found=path.name,
             )
         elif said.window not in described:
-            found.lying.setdefault(said.window, {}).setdefault(port, []).append(path)
+            found.present.setdefault(said.window, {}).setdefault(port, []).append(path)
 
 
 def _data_entries(directory: Path) -> Iterator[Path]:

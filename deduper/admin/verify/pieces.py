@@ -1,4 +1,4 @@
-"""Is every piece what its record says? Each one is read whole, and its index is rebuilt from its entries.
+"""The pieces against their records: each one is read whole, and its index is rebuilt from its entries.
 
 Besides the bytes (checksums, order, shard) that means everything that is known of a piece without reading it, because a
 look-up trusts it: the buckets and expiry keys it spans, its entries, and for every window the buckets and the greatest
@@ -45,7 +45,7 @@ class Block:
 
 @dataclass
 class SoundPieces:
-    """What the readable pieces hold. `read` counts all that were tried."""
+    """The contents of the readable pieces. `read` counts all that were tried."""
 
     read: int = 0
     entries: int = 0
@@ -304,7 +304,7 @@ def _bucket_faults(where: _Where, entries: BucketEntries) -> Iterator[Finding]:
         if not 0 <= bucket < places:
             yield where.finding(Check.PIECES_INDEX, "place of the category", expected=f"below {places}", found=bucket)
     elif entries.expiry is not None:
-        # Bucket keys never decrease, so the ends tell of all between them.
+        # Bucket keys never decrease, so the ends stand for all between them.
         for row in (int(entries.expiry.argmin()), int(entries.expiry.argmax())):
             found = bucket_key(entries.expiry[row].item(), settings["expiry.span"])
             if found != bucket:
@@ -333,10 +333,10 @@ def _header_faults(
 
     if header.store_id.hex() != store.log.manifest.store_id:
         yield finding(Check.PIECES_BYTES, "store", store.log.manifest.store_id, header.store_id.hex())
-    lies = header.to_ref(file=ref.file, name=ref.name, offset=ref.offset)
+    actual = header.to_ref(file=ref.file, name=ref.name, offset=ref.offset)
     for name in ("shard", "length", "checksum", "first_window", "last_window", "entries"):
-        if getattr(lies, name) != getattr(ref, name):
-            yield finding(Check.PIECES_BYTES, name, f"{getattr(ref, name)} as its record says", getattr(lies, name))
+        if getattr(actual, name) != getattr(ref, name):
+            yield finding(Check.PIECES_BYTES, name, f"{getattr(ref, name)} as its record says", getattr(actual, name))
     index = (
         ("entries", rebuilt.entries, ref.entries),
         ("least bucket", min(rebuilt.buckets), ref.min_bucket),

@@ -1,4 +1,4 @@
-"""Do the rows in the ports say what the log says? Window by window, ascending, every row that lies there.
+"""The rows in the ports against the log: window by window, ascending, every row that is there.
 
 A row stands in the port of its verdict, in a file of its window; rows by reason and by source partition are as they
 were counted; no record of the source is there twice. `admin.verify.clock` runs the clock once more,
@@ -51,12 +51,12 @@ def check_rows(
     with tempfile.TemporaryFile(prefix="deduper-verify-") as spilled:
         sources = SourcesReader(root, state)
         scope = Scope(config, RowFormat.of(config), root, state, history, files, Origins(spilled), expected, sources)
-        for window, ports in sorted(files.lying.items()):
+        for window, ports in sorted(files.present.items()):
             if state.sources_of(window) is not None:
                 count += _check_window(scope, window, ports, findings)
             elif window < state.next_window:
                 scope.without["sources"] += 1
-        scope.tell_what_was_missing(findings)
+        scope.report_missing(findings)
     return count
 
 

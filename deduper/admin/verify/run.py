@@ -1,4 +1,4 @@
-"""Does everything agree: log, pieces, keys, outputs? One function, run by `deduper verify` and by every crash test.
+"""Log, pieces, keys and outputs against each other: one function, run by `deduper verify` and by every crash test.
 
 It reads everything and changes nothing. `findings.Check` lists all checks, each with its name and promise:
 
@@ -9,7 +9,7 @@ It reads everything and changes nothing. `findings.Check` lists all checks, each
 | `admin.verify.keys` | no key twice where it is looked up |
 | `admin.verify.outputs` | the files and marks of the ports with the log |
 | `admin.verify.rows` | the rows in those files with everything above; slower, so only when it is asked for |
-| `admin.orphans` | leftovers: counted, never a finding |
+| `admin.orphans` | files that no record names: counted, never a finding |
 
 Beside a running job things move while they are read. A pass with findings is made a second time, with the
 log read again, and only findings of both passes count.
@@ -145,7 +145,7 @@ def verify_store(
     """Every check over the whole store and, with the job's config (`store.config`), its outputs.
 
     `rows` looks into the output files too. `settled`, for tests: the job has ended and everything must be tidy, so that
-    what is half done or lies about is a finding too. `expected`, for tests: see `admin.verify.rows`; needs `rows`.
+    half-done steps and orphans are findings too. `expected`, for tests: see `admin.verify.rows`; needs `rows`.
     """
     findings = Findings()
     findings.run(Check.MANIFEST)
@@ -156,11 +156,11 @@ def verify_store(
     sound = check_pieces(store, state, history, source_rows, slice_edges(state), findings)
     check_keys(store, state, history, sound.blocks, findings)
     check_overdue(store, state, history, findings)
-    lying = _lying(store, findings)
+    found_orphans = _orphans(store, findings)
     files, counted = _outputs(store, history, findings, rows=rows, expected=expected)
     _check_heart(store, history, findings)
     if settled:
-        _check_settled(store, lying, findings)
+        _check_settled(store, found_orphans, findings)
     return Verification(
         store=store.url,
         findings=tuple(findings.found),
@@ -168,7 +168,7 @@ def verify_store(
         notes=tuple(findings.notes),
         ran=frozenset(findings.ran),
         skipped=findings.skipped,
-        orphans=lying,
+        orphans=found_orphans,
         records=history.records,
         pieces=sound.read,
         entries=sound.entries,
@@ -208,7 +208,7 @@ def _log_pass(store: OpenStore, manifest: Manifest, findings: Findings) -> LogHi
     return history
 
 
-def _lying(store: OpenStore, findings: Findings) -> tuple[Orphan, ...]:
+def _orphans(store: OpenStore, findings: Findings) -> tuple[Orphan, ...]:
     try:
         listed = {(piece.file, piece.name) for piece in store.pieces.pieces()}
         check_listed(store, _refreshed(store), listed, findings)
@@ -293,16 +293,16 @@ def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> N
         decode_profiles((store.root / PROFILE_NAME).read_bytes(), file=str(store.root / PROFILE_NAME))
     except FileNotFoundError:
         pass
-    except (StoreError, TypeError, ValueError) as error:
+    except (StoreError, ValueError) as error:
         findings.note(f"damaged, and counts as absent: {error}")
 
 
-def _check_settled(store: OpenStore, lying: tuple[Orphan, ...], findings: Findings) -> None:
+def _check_settled(store: OpenStore, found_orphans: tuple[Orphan, ...], findings: Findings) -> None:
     findings.run(Check.UNSETTLED)
     for note in findings.notes:
         if note.is_unsettled:
             findings.wrong(Check.UNSETTLED, note.text, file=store.root, expected="all done", found="not all done")
-    for orphan in lying:
+    for orphan in found_orphans:
         if orphan.kind in _UNSETTLED_KINDS:
             findings.wrong(Check.UNSETTLED, orphan.why, file=orphan.path, expected="nothing", found=orphan.kind.value)
 

@@ -104,18 +104,18 @@ class Scope:
         return self._names[window]
 
     def is_whole(self, window: int, *ports: str) -> bool:
-        """Whether all rows of the window that left by these ports lie there."""
+        """Whether all rows of the window that left by these ports are there."""
         return all((window, port) in self.files.is_whole for port in ports)
 
-    def tell_what_was_missing(self, findings: Findings) -> None:
-        """What was taken away, or is not written, as reasons why checks were not made for everything."""
+    def report_missing(self, findings: Findings) -> None:
+        """Reports missing rows and files as reasons why checks were not made for everything."""
         if self.without["sources"]:
             findings.skip(f"not for {self.without['sources']} windows whose sources file is forgotten", *ROWS_CHECKS)
         if self.without["record"]:
             findings.skip(f"not for {self.without['record']} windows whose record is folded away", Check.ROWS_REASON)
         if self.without["clock"]:
             findings.skip(
-                f"only roughly for {self.without['clock']} windows of which not all rows lie there, or whose record is "
+                f"only roughly for {self.without['clock']} windows of which not all rows are there, or whose record is "
                 "folded away",
                 Check.ROWS_CLOCK,
             )
@@ -126,7 +126,7 @@ class Scope:
             )
         if self.without["first"]:
             findings.skip(
-                f"{self.without['first']} duplicates have their first copy in rows that lie here no more",
+                f"{self.without['first']} duplicates have their first copy in rows that are gone",
                 Check.ROWS_FIRST_SEEN,
             )
         if self.expected is not None:

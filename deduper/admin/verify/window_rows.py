@@ -1,4 +1,4 @@
-"""All rows of one window that lie in the ports' files, as one table."""
+"""All rows of one window in the ports' files, as one table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNIQUE, DUPLICATE, EXPIRED = (verdict.port for verdict in (Verdict.UNIQUE, Verdi
 
 @dataclass(frozen=True, slots=True)
 class WindowRows:
-    """All rows of a window that lie there, one file after another. `order` is -1 where the source is none of its."""
+    """All rows of a window that are there, one file after another. `order` is -1 where the source is none of its."""
 
     files: list[tuple[str, Path, int]]
     table: pa.Table

@@ -18,9 +18,9 @@ from bucket_store.errors import (
     StoreMissingError,
 )
 from bucket_store.filesystem import LocalFileSystem, is_temporary
-from bucket_store.log.codec import ClaimRecord, CommitRecord, DeletionRecord, record_name
+from bucket_store.log.codec import record_name
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.records import LogState, Snapshot
+from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogState, Snapshot
 from tests.bucket_store.faulty_files import FaultyFiles
 from tests.bucket_store.log_samples import commit, piece
 from tests.faults.crash_disk import Disk, Machine, cut
@@ -96,7 +96,7 @@ def test_a_broken_creation_left_a_whole_store_or_is_simply_done_again(tmp_path: 
 
 
 def test_of_two_creators_one_makes_the_store(tmp_path: Path) -> None:
-    """The other is told so, and its salt and identity are nowhere."""
+    """The other gets an error, and its salt and identity are nowhere."""
     made = []
 
     def meanwhile(index: int, name: str, path: Path) -> None:
@@ -108,11 +108,11 @@ def test_of_two_creators_one_makes_the_store(tmp_path: Path) -> None:
     assert CommitLog.open(tmp_path).manifest == made[0].manifest
 
 
-def test_a_log_without_its_manifest_is_not_begun_anew(tmp_path: Path) -> None:
+def test_a_log_without_its_manifest_is_refused(tmp_path: Path) -> None:
     """A new salt over old digests would make every key unknown."""
     new_log(tmp_path)
     (tmp_path / "manifest").unlink()
-    with pytest.raises(StoreError, match="lost its manifest"):
+    with pytest.raises(StoreError, match="without a manifest"):
         CommitLog.create(tmp_path, {}, wall_us=9)
 
 
@@ -322,7 +322,7 @@ def test_a_writer_whose_number_is_free_is_fenced_while_its_slot_is_being_deleted
 
 
 def test_a_snapshot_above_ones_number_is_no_claim(tmp_path: Path) -> None:
-    """Whoever placed it may die before he claims; then nobody else would own the store."""
+    """Its writer may die before its claim; then no other process would own the store."""
     files = FaultyFiles()
     log = new_log(tmp_path, snapshot_every=4, fs=files)
     advance(log, 1)

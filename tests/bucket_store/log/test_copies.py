@@ -21,7 +21,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def claimed(root: Path) -> CommitLog:
-    """The log at this path, owned anew; a snapshot stands between the claims."""
+    """The log at this path, owned again; a snapshot stands between the claims."""
     log = CommitLog.open(root)
     log.claim_epoch("me", 7)
     return log

@@ -1,4 +1,4 @@
-"""The log on disk, at the edges of its rules: what must be synced, what must be looked at, what must be refused."""
+"""The log on disk, at the edges of its rules: what must be synced, read, refused."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_snapshot_out_of_its_place_is_damage(tmp_path: Path, number: int, body
 
 
 def test_a_claim_makes_the_manifests_name_durable(tmp_path: Path) -> None:
-    """Whoever created the store may have died before; without it nothing is claimed."""
+    """The creator of the store may have died before; without it nothing is claimed."""
     CommitLog.create(tmp_path, {}, wall_us=5)
     files = FaultyFiles(lambda index, name, path: "before" if (name, path) == ("fsync_dir", tmp_path) else None)
     log = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
@@ -324,7 +324,7 @@ def test_records_that_go_while_they_are_read_are_passed_over(tmp_path: Path) -> 
 
 
 def test_folded_records_stay_for_the_whole_grace(tmp_path: Path) -> None:
-    """An hour, to the microsecond, unless told otherwise."""
+    """An hour, to the microsecond, unless another grace is given."""
     log = new_log(tmp_path, snapshot_every=4)
     advance(log, 3)
     os.utime(tmp_path / "log" / record_name(0), (1000, 1000))

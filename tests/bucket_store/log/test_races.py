@@ -1,4 +1,4 @@
-"""Many processes on one log, with real files and real syncs: one winner a number, and every loser is told the truth."""
+"""Many processes on one log, with real files and real syncs: one winner a number, and losers get the right error."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 
 from bucket_store.errors import FencedError, NotCommittedError
 from bucket_store.filesystem import is_temporary
-from bucket_store.log.codec import ClaimRecord, CommitRecord
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import ClaimRecord, CommitRecord
 from tests.bucket_store.log_samples import commit
 
 _PATIENCE_S = 200
 
 
 @dataclass
-class Told:
-    """What one process was told of its tries: each has a name of its own, which a commit carries as a count."""
+class Report:
+    """The results of one process's tries: each has a name of its own, which a commit carries as a count."""
 
     racer: int
     epochs: list[int] = field(default_factory=list)
@@ -35,82 +35,82 @@ class Told:
     unexpected: str | None = None
 
 
-def race(root: Path, racers: int, run: Callable[[Path, Told, Any], None], **options: Any) -> list[Told]:
-    """Starts so many processes at one moment; what each was told."""
+def race(root: Path, racers: int, run: Callable[[Path, Report, Any], None], **options: Any) -> list[Report]:
+    """Starts so many processes at one moment; the report of each."""
     context = multiprocessing.get_context("fork")
     start, results = context.Barrier(racers), context.Queue()
 
     def main(racer: int) -> None:
-        told = Told(racer)
+        reported = Report(racer)
         try:
             start.wait(_PATIENCE_S)
-            run(root, told, options)
+            run(root, reported, options)
         except BaseException as error:  # noqa: BLE001  # handed to the test, which fails for it
-            told.unexpected = f"{type(error).__name__}: {error}"
-        results.put(told)
+            reported.unexpected = f"{type(error).__name__}: {error}"
+        results.put(reported)
 
     processes = [context.Process(target=main, args=(racer,)) for racer in range(racers)]
     for process in processes:
         process.start()
-    told = [results.get(timeout=_PATIENCE_S) for _ in processes]
+    reported = [results.get(timeout=_PATIENCE_S) for _ in processes]
     for process in processes:
         process.join(_PATIENCE_S)
         assert process.exitcode == 0
-    assert [one.unexpected for one in told] == [None] * racers
-    return told
+    assert [one.unexpected for one in reported] == [None] * racers
+    return reported
 
 
-def commit_windows(root: Path, told: Told, options: dict[str, Any]) -> None:
+def commit_windows(root: Path, reported: Report, options: dict[str, Any]) -> None:
     """Claims, commits what comes next, claims again when fenced, until all windows are there."""
     windows = options["windows"]
-    log, dice = CommitLog.open(root), random.Random(told.racer)
+    log, dice = CommitLog.open(root), random.Random(reported.racer)
     attempt = 0
     while log.refresh().next_window < windows:
         try:
-            epoch = log.claim_epoch(str(told.racer), 1)
+            epoch = log.claim_epoch(str(reported.racer), 1)
         except (FencedError, NotCommittedError):
-            told.claims_lost += 1
+            reported.claims_lost += 1
             time.sleep(dice.uniform(0, 0.02))  # or else the processor has no time for anything but lost claims
             continue
-        told.epochs.append(epoch)
+        reported.epochs.append(epoch)
         while log.state.next_window < windows and log.epoch == epoch:
-            window, name = log.state.next_window, f"{told.racer}/{attempt}"
+            window, name = log.state.next_window, f"{reported.racer}/{attempt}"
             attempt += 1
             try:
                 log.place(commit(window, epoch, counts={name: 1}, pieces=(), outputs=(), sources=None))
             except FencedError:
-                told.fenced.append((window, name))
+                reported.fenced.append((window, name))
                 break
             except NotCommittedError:
-                told.not_committed.append((window, name))
+                reported.not_committed.append((window, name))
                 break
-            told.committed.append((window, name))
+            reported.committed.append((window, name))
             if options["delete_folded"]:
                 log.delete_folded(now_us=time.time_ns() // 1000 + 1, grace_us=0)
 
 
-def assert_everybody_was_told_the_truth(root: Path, told: list[Told], windows: int) -> None:
+def assert_reports_are_true(root: Path, reported: list[Report], windows: int) -> None:
     """Against the log as a new process reads it: by the sum of its counts every try that is in it is known by name."""
     state = CommitLog.open(root).state
     assert state.next_window == windows
     placed = Counter(state.totals)
     assert set(placed.values()) == {1}, "a try was counted twice"
     assert len(placed) == windows, "as many tries in the log as windows"
-    committed = [name for one in told for _, name in one.committed]
-    not_committed = {name for one in told for _, name in one.not_committed}
-    fenced = {name for one in told for _, name in one.fenced}
-    assert set(committed) <= set(placed), "told of a commit that is not in the log"
-    assert not not_committed & set(placed), "told that it is not in the log, and it is"
-    assert set(placed) - set(committed) <= fenced, "in the log, and its writer was told neither that nor to stop"
-    won = Counter(window for one in told for window, _ in one.committed)
+    committed = [name for one in reported for _, name in one.committed]
+    not_committed = {name for one in reported for _, name in one.not_committed}
+    fenced = {name for one in reported for _, name in one.fenced}
+    assert set(committed) <= set(placed), "a reported commit is not in the log"
+    assert not not_committed & set(placed), "reported as not in the log, and it is"
+    assert set(placed) - set(committed) <= fenced, "in the log, and its writer got neither that nor a fence"
+    won = Counter(window for one in reported for window, _ in one.committed)
     assert max(won.values()) == 1, "a window with two winners"
-    epochs = Counter(epoch for one in told for epoch in one.epochs)
+    epochs = Counter(epoch for one in reported for epoch in one.epochs)
     assert max(epochs.values()) == 1, "an epoch with two owners"
-    assert all(one.epochs == sorted(set(one.epochs)) for one in told)
+    assert all(one.epochs == sorted(set(one.epochs)) for one in reported)
     assert state.epoch >= max(epochs)
 
 
-def assert_log_is_sound(root: Path, told: list[Told], *, is_whole: bool) -> None:
+def assert_log_is_sound(root: Path, reported: list[Report], *, is_whole: bool) -> None:
     """No number twice or missing, epochs strictly ascending, windows in order, no litter; then one more commit."""
     log = CommitLog.open(root)
     records = list(log.records())
@@ -124,7 +124,7 @@ def assert_log_is_sound(root: Path, told: list[Told], *, is_whole: bool) -> None
     assert [epoch for epoch, _ in claims] == sorted({epoch for epoch, _ in claims})
     assert [window for window, _ in made] == list(range(made[0][0], made[-1][0] + 1)) if made else True
     assert [epoch for _, epoch in made] == sorted(epoch for _, epoch in made)
-    owners = {epoch: str(one.racer) for one in told for epoch in one.epochs}
+    owners = {epoch: str(one.racer) for one in reported for epoch in one.epochs}
     if is_whole:
         assert first == 0
         assert [epoch for epoch, _ in claims] == list(range(1, log.state.epoch + 1))
@@ -138,21 +138,21 @@ def assert_log_is_sound(root: Path, told: list[Told], *, is_whole: bool) -> None
 def race_for_windows(root: Path, racers: int, windows: int, *, snapshot_every: int, delete_folded: bool) -> None:
     CommitLog.create(root, {}, wall_us=5, snapshot_every=snapshot_every)
     started = time.perf_counter()
-    told = race(root, racers, commit_windows, windows=windows, delete_folded=delete_folded)
+    reported = race(root, racers, commit_windows, windows=windows, delete_folded=delete_folded)
     seconds = time.perf_counter() - started
-    assert_everybody_was_told_the_truth(root, told, windows)
-    assert_log_is_sound(root, told, is_whole=not delete_folded)
-    lost = sum(one.claims_lost + len(one.fenced) + len(one.not_committed) for one in told)
+    assert_reports_are_true(root, reported, windows)
+    assert_log_is_sound(root, reported, is_whole=not delete_folded)
+    lost = sum(one.claims_lost + len(one.fenced) + len(one.not_committed) for one in reported)
     print(
         f"{racers} processes, {windows} commits, {CommitLog.open(root).state.epoch} epochs, {lost} told that they lost,"
-        f" {sum(bool(one.committed) for one in told)} with commits of their own, {seconds:.1f} s"
+        f" {sum(bool(one.committed) for one in reported)} with commits of their own, {seconds:.1f} s"
     )
     assert lost > 0, "nobody lost: that was no race"
 
 
 @pytest.mark.parametrize("delete_folded", [False, True], ids=["kept", "deleted"])
 def test_a_few_processes_racing_for_commits(tmp_path: Path, delete_folded: bool) -> None:
-    """Each number has one winner, each window is committed once, and nobody is told anything untrue."""
+    """Each number has one winner, each window is committed once, and no process gets a wrong result."""
     race_for_windows(tmp_path, 4, 24, snapshot_every=5, delete_folded=delete_folded)
 
 
@@ -164,13 +164,13 @@ def test_twenty_processes_racing_for_two_hundred_commits(tmp_path: Path, delete_
     race_for_windows(tmp_path, 20, 200, snapshot_every=7, delete_folded=delete_folded)
 
 
-def claim_once(root: Path, told: Told, options: dict[str, Any]) -> None:
+def claim_once(root: Path, reported: Report, options: dict[str, Any]) -> None:
     """One claim."""
     log = CommitLog.open(root)
     try:
-        told.epochs.append(log.claim_epoch(str(told.racer), 1))
+        reported.epochs.append(log.claim_epoch(str(reported.racer), 1))
     except FencedError:
-        told.claims_lost += 1
+        reported.claims_lost += 1
 
 
 def race_for_claims(root: Path, racers: int, rounds: int, snapshot_every: int) -> None:
@@ -178,9 +178,9 @@ def race_for_claims(root: Path, racers: int, rounds: int, snapshot_every: int) -
     lost = 0
     for _ in range(rounds):
         before = log.refresh().epoch
-        told = race(root, racers, claim_once)
-        owners = {epoch: str(one.racer) for one in told for epoch in one.epochs}
-        assert len(owners) == sum(len(one.epochs) for one in told), "an epoch with two owners"
+        reported = race(root, racers, claim_once)
+        owners = {epoch: str(one.racer) for one in reported for epoch in one.epochs}
+        assert len(owners) == sum(len(one.epochs) for one in reported), "an epoch with two owners"
         after = log.refresh().epoch
         claims = {
             record.body.epoch: record.body.owner
@@ -191,7 +191,7 @@ def race_for_claims(root: Path, racers: int, rounds: int, snapshot_every: int) -
         assert sorted(claims) == list(range(before + 1, after + 1))
         assert owners.items() <= claims.items()
         assert after in owners, "the last claim has an owner who knows"
-        lost += sum(one.claims_lost for one in told)
+        lost += sum(one.claims_lost for one in reported)
     assert lost > 0, "nobody lost: that was no race"
     numbers = [record.number for record in log.records()]
     assert numbers == list(range(log.state.next_number))

@@ -137,7 +137,7 @@ def test_what_has_died_meanwhile_does_not_come_back(world: World, caplog: pytest
 
 
 def test_what_the_last_window_has_begun_is_recorded(world: World) -> None:
-    """A job that is started anew for every window keeps few pieces too."""
+    """A job that is started again for every window keeps few pieces too."""
     for window in range(24):
         process = Process(world)
         process.offer(world.put([rows(window)]))

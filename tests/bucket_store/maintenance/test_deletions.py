@@ -1,4 +1,4 @@
-"""The bytes of expired pieces go beside the windows: who waits for it, what the log is told, what an error does."""
+"""The bytes of expired pieces go beside the windows: who waits for it, what the log records, what an error does."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_nobody_waits_for_a_deletion_and_its_end_is_told_later() -> None:
     assert not deletion.is_under_way
     assert deletion.result() is None
     assert store.asked == names(first, second)
-    # The log has not told it yet, and one more is deletable: only that one is asked for.
+    # The log does not say so yet, and one more is deletable: only that one is asked for.
     third = retired(2, 9)
     deletion.begin((first, second, third), keep=(), epoch=1)
     threads.wait()
@@ -155,7 +155,7 @@ def test_closing_ends_a_deletion_after_the_file_it_is_at() -> None:
     closing = threading.Thread(target=deletion.close)
     closing.start()
     stopping = deletion._under_way
-    # `close` takes it away once it has told it to stop.
+    # `close` takes it away after the request to stop.
     assert stopping is None or stopping.is_stopping.wait(DEADLINE_S)
     assert closing.is_alive()
     store.is_open.set()
@@ -343,7 +343,7 @@ def test_an_overtaken_owner_deletes_nothing_of_the_new_one(config: Config) -> No
 
 
 def test_a_start_goes_on_with_what_a_crash_left(config: Config) -> None:
-    """Half deleted, and nothing told: the next owner's first deletion takes the rest, and the emptied files."""
+    """Half deleted, and nothing recorded: the next owner's first deletion takes the rest, and the emptied files."""
     waiting: list[Callable[[], None]] = []
     job = Job(config, waiting.append)
     job.retire(0, 1, 2)

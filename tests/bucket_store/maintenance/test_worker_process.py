@@ -112,7 +112,7 @@ def test_an_error_is_raised_here(pieces: RocksPieces, process: MaintenanceWorker
     assert pid_of(process) == one
 
 
-def test_a_killed_process_is_begun_anew(
+def test_a_killed_process_is_replaced(
     pieces: RocksPieces, process: MaintenanceWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All that it was asked for counts as held, and a line says so; the next request finds another one."""

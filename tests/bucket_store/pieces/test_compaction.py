@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bucket_store.errors import CorruptionError
-from bucket_store.pieces import compaction as collation
+from bucket_store.pieces import compaction
 from bucket_store.pieces.compaction import (
     FEWEST,
     FEWEST_LEFT,
@@ -47,7 +47,7 @@ def by_bucket(ref: PieceRef) -> int:
 @pytest.fixture
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few live."""
-    monkeypatch.setattr(collation, "FEWEST_LIVE", 0)
+    monkeypatch.setattr(compaction, "FEWEST_LIVE", 0)
 
 
 def test_where_few_live_they_stay() -> None:

@@ -361,7 +361,7 @@ def history_too_old(_: pytest.MonkeyPatch, settings: TableSettings, shard: Shard
     return settings
 
 
-def begun_anew(_: pytest.MonkeyPatch, settings: TableSettings, shard: Shard) -> TableSettings:
+def other_start(_: pytest.MonkeyPatch, settings: TableSettings, shard: Shard) -> TableSettings:
     shard.lineage = ((-1, b"forgotten"),)
     shard.claim(b"next owner")
     return settings
@@ -408,7 +408,7 @@ def lost_disk(_: pytest.MonkeyPatch, settings: TableSettings, shard: Shard) -> T
 @pytest.mark.parametrize(
     "doubt",
     [
-        *(other_boot, other_history, history_too_old, begun_anew, other_version),
+        *(other_boot, other_history, history_too_old, other_start, other_version),
         *(dirty, damaged, torn, other_columns, lost_disk),
     ],
     ids=lambda doubt: doubt.__name__,
@@ -727,7 +727,7 @@ def test_a_dead_table_gives_its_memory_back_whoever_has_it_mapped(tmp_path: Path
         os.close(alive)
 
 
-def test_headers_of_dead_pieces_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_dead_pieces_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker would otherwise hold one for every window of its life; those of other shards are their views' affair."""
     piece_reader._headers.clear()
     shards = [make_shard(tmp_path, FULL, shard=number) for number in range(2)]
@@ -743,7 +743,7 @@ def test_headers_of_dead_pieces_are_let_go_of(tmp_path: Path, monkeypatch: pytes
     shards[0].refs = shards[0].refs[-2:]
     ShardTables.open(settings, shards[0].pieces, shards[0].view()).close()
     assert list(piece_reader._headers) == first + second, "there are too few to look at"
-    monkeypatch.setattr(piece_reader, "_HEADERS_LET_BE", 4)
+    monkeypatch.setattr(piece_reader, "_HEADERS_TO_FORGET", 4)
     ShardTables.open(settings, shards[0].pieces, shards[0].view()).close()
     assert list(piece_reader._headers) == first[-2:] + second
     shards[0].refs = []

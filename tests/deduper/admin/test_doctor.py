@@ -105,12 +105,12 @@ def test_little_room_is_told_before_it_is_none(job: Path, monkeypatch: pytest.Mo
         (2 << 30, Severity.NOTE),
     ):
         monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(free, 0, free))
-        told = [
+        reported = [
             diagnostic.severity
             for diagnostic in doctor.diagnose(load_config(job)).diagnostics
             if diagnostic.check == "space"
         ]
-        assert set(told) == {severity}, free
+        assert set(reported) == {severity}, free
 
 
 MOUNTS = [
@@ -150,13 +150,13 @@ def test_where_the_connector_comes_from(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(kafka_jars.VARIABLE, str(tmp_path))
     assert ("connector", True) in [(check, str(tmp_path) in what) for check, what in errors(file)]
     monkeypatch.delenv(kafka_jars.VARIABLE)
-    told = [
+    reported = [
         diagnostic.what
         for diagnostic in doctor.diagnose(load_config(file)).diagnostics
         if diagnostic.check == "connector"
     ]
-    assert [text.partition(":")[0] for text in told] == ["org.apache.spark"]
-    assert "package mechanism" in told[0]
+    assert [text.partition(":")[0] for text in reported] == ["org.apache.spark"]
+    assert "package mechanism" in reported[0]
 
 
 def tls(directory: Path, identity: Path) -> Config:
@@ -187,11 +187,11 @@ def test_a_copy_of_a_store_is_told(job: Path) -> None:
     log.claim_epoch("somebody:1", 6)
     copied = job.parent.with_name("copied")
     shutil.copytree(job.parent, copied)
-    (told,) = [
+    (reported,) = [
         diagnostic
         for diagnostic in doctor.diagnose(load_config(copied / job.name, environment={})).diagnostics
         if "copy" in diagnostic.what
     ]
-    assert (told.severity, told.check) == (Severity.WARNING, "owner")
-    assert str(log.root) in told.what
+    assert (reported.severity, reported.check) == (Severity.WARNING, "owner")
+    assert str(log.root) in reported.what
     assert "is a copy of" not in str(doctor.diagnose(load_config(job, environment={})).diagnostics)

@@ -47,7 +47,7 @@ def no_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["file", "rocksdb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> PublishedStore:
-    """A sound store of epoch 2, with one of each kind of leftover."""
+    """A sound store of epoch 2, with one of each kind of orphan."""
     made = PublishedStore(tmp_path, Kind(backend=request.param, epoch=2)).make()
     root = made.config.store.path
     pieces = open_backend(made.config.store.url)
@@ -124,7 +124,7 @@ def test_what_is_young_stays(store: PublishedStore) -> None:
     assert {item.kind for item in report.garbage if item.kept} == {"temporary"}
 
 
-def test_leftovers_of_a_clock_far_ahead_go(store: PublishedStore) -> None:
+def test_orphans_of_a_clock_far_ahead_go(store: PublishedStore) -> None:
     """Their grace would never end."""
     before_us = time.time_ns() // 1000 - 3 * 86_400_000_000
     report = collected(store, delete=True, now_us=before_us)
@@ -209,7 +209,7 @@ def test_a_file_of_a_live_piece_stays_whatever_is_in_it(tmp_path: Path) -> None:
 
 
 def test_retired_pieces_go_when_their_grace_is_past(tmp_path: Path) -> None:
-    """Their bytes may still be looked at by somebody who opened the store before."""
+    """A reader that opened the store before may still read their bytes."""
     store = PublishedStore(tmp_path, Kind()).make()
     log = store.open().log
     log.claim_epoch("owner:1", WALL_US)
@@ -298,7 +298,7 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_a_dead_process_has_set_aside_goes(tmp_path: Path) -> None:
-    """Records in a spool, which may be in memory, of whatever store; not those of a process that lives."""
+    """Exchange files, which may be in memory, of whatever store; not those of a process that lives."""
     store = PublishedStore(tmp_path, Kind()).make()
     tables = table_settings(store.config)
     attempt = Attempt(1, 1, 0)

@@ -50,7 +50,7 @@ def add_piece(store: OpenStore, window: int, epoch: int) -> None:
     pieces.close()
 
 
-def test_nothing_of_a_store_is_a_leftover(config_file: Path) -> None:
+def test_nothing_of_a_store_is_an_orphan(config_file: Path) -> None:
     """Records, named pieces, named sources: all of it is needed."""
     assert listed(config_file) == []
 
@@ -68,7 +68,7 @@ def test_without_a_config_the_ports_are_not_looked_at(config_file: Path) -> None
     [(0, 1, True), (2, 2, True), (1, 3, True), (2, 3, False), (3, 4, False)],
     ids=["lower epoch", "lower epoch, next window", "committed window", "maybe running", "epoch to come"],
 )
-def test_epoch_and_window_tell_what_a_running_job_may_be_writing(
+def test_epoch_and_window_show_what_a_running_job_may_be_writing(
     config_file: Path, window: int, epoch: int, is_abandoned: bool
 ) -> None:
     """A piece, a sources file and a staging folder of the same attempt, judged alike."""

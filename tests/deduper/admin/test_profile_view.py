@@ -99,5 +99,5 @@ def test_every_window_of_a_job_leaves_its_profile_over_restarts_too(tmp_path: Pa
         assert {f"task.{step}" for step in TASK_STEPS} <= profile.phases.keys()
         parts = sum(seconds for name, seconds in profile.phases.items() if not name.startswith(("judge.", "task.")))
         assert 0 < parts <= profile.seconds
-    told = store_status(open_store(world.config.store.url), last=2).to_json()["profile"]
-    assert [window["window"] for window in told["windows"]] == [2, 3]
+    reported = store_status(open_store(world.config.store.url), last=2).to_json()["profile"]
+    assert [window["window"] for window in reported["windows"]] == [2, 3]

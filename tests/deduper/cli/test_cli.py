@@ -339,7 +339,7 @@ def test_a_damaged_store_ends_verify_with_4(config_file: Path) -> None:
 
 
 def test_a_key_of_another_shape_is_wrong_usage(config_file: Path) -> None:
-    """Told with the columns and types of the key."""
+    """The error lists the columns and types of the key."""
     result = run("inspect", "key", config_file, "a")
     assert result.exit_code == 2
     assert result.stderr == "error: the key has 2 columns (user string, id bigint), and 1 values were given\n"

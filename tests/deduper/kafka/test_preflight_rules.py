@@ -50,8 +50,8 @@ def config(**more: Any) -> Config:
 
 def topic(name: str, **settings: str) -> Topic:
     """A topic as it should be, but for some settings."""
-    told = {key.replace("_", "."): value for key, value in settings.items()}
-    return Topic(name, replicas=(3, 3), in_sync=(3, 3), rights=ALL, settings=SETTINGS | told)
+    reported = {key.replace("_", "."): value for key, value in settings.items()}
+    return Topic(name, replicas=(3, 3), in_sync=(3, 3), rights=ALL, settings=SETTINGS | reported)
 
 
 def cluster(*topics: Topic, **more: Any) -> Cluster:

@@ -104,7 +104,7 @@ def test_who_never_answers_is_not_waited_for() -> None:
 
 
 def test_an_address_without_a_server() -> None:
-    """Refused, or unknown: told within a second, and waiting may help."""
+    """Refused, or unknown: reported within a second, and waiting may help."""
     for address, says in (("127.0.0.1:9", "Connection refused"), ("no.such.invalid:9092", "Failed to resolve")):
         began = time.monotonic()
         found = probe(address, PLAIN, 10)

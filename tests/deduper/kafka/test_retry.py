@@ -68,7 +68,7 @@ def test_one_line_every_ten_seconds(clock: Clock, caplog: pytest.LogCaptureFixtu
 
 
 def test_the_deadline(clock: Clock) -> None:
-    """Passed: an error with what was waited for. A step forward starts it anew."""
+    """Passed: an error with what was waited for. A step forward restarts it."""
     waiting = retry(clock)
     for _ in range(3):
         for _ in range(59):
@@ -81,7 +81,7 @@ def test_the_deadline(clock: Clock) -> None:
 
 
 def test_a_stop_ends_the_waiting(clock: Clock) -> None:
-    """Of what was away for some seconds, told as what it is; a fault that passes is borne, the window is finished."""
+    """Of what was away for some seconds, reported as it is; after a passing fault the window is finished."""
     for waiting, steps in ((retry(clock, stops_at=clock.now + 20), 20), (retry(clock, stops_at=clock.now), 5)):
         for _ in range(steps):
             waiting.wait("the commit", "refused", 1.0)

@@ -145,8 +145,8 @@ def test_what_the_store_has_is_told_from_the_log(tmp_path: Path, registry: Colle
     log.place(committed(log, ends(10, 20)))
     for _ in range(2):
         one = CollectorRegistry()
-        told = JobMetrics(settings, one, lambda: NOW_US)
-        told.opened(log)
+        reported = JobMetrics(settings, one, lambda: NOW_US)
+        reported.opened(log)
         assert value(one, "deduper_records_total", verdict="unique") == 60
         assert value(one, "deduper_reasons_total", verdict="error", reason="malformed") == 5
         assert value(one, "deduper_reasons_total", verdict="duplicate", reason="same_window") == 10
@@ -168,8 +168,8 @@ def test_a_wall_clock_of_the_store_ahead_of_the_machine_shows(
 ) -> None:
     """As long as the store's stands still and waits for the machine's."""
     settings = config(tmp_path)
-    told = JobMetrics(settings, registry, lambda: machine_us)
-    told.opened(owned_log(settings))
+    reported = JobMetrics(settings, registry, lambda: machine_us)
+    reported.opened(owned_log(settings))
     assert value(registry, "deduper_wall_clock_ahead_seconds") == ahead_s
 
 
@@ -185,12 +185,12 @@ def test_a_window_that_is_committed_and_not_published_shows(tmp_path: Path, regi
     """While the brokers of a port are down, the two numbers stand apart."""
     settings = config(tmp_path)
     log = owned_log(settings)
-    told = JobMetrics(settings, registry, lambda: NOW_US)
-    told.opened(log)
+    reported = JobMetrics(settings, registry, lambda: NOW_US)
+    reported.opened(log)
     assert value(registry, "deduper_published_window") is None
     log.place(committed(log))
     assert (value(registry, "deduper_committed_window"), value(registry, "deduper_published_window")) == (0, None)
-    told.window_ended(PROGRESS)
+    reported.window_ended(PROGRESS)
     assert value(registry, "deduper_published_window") == 0
     log.place(committed(log))
     assert (value(registry, "deduper_committed_window"), value(registry, "deduper_published_window")) == (1, 0)
@@ -200,15 +200,15 @@ def test_windows_are_told_when_they_end(tmp_path: Path, registry: CollectorRegis
     """Sums over windows, the last window's rate, and how long the one at hand has been running."""
     seconds = 100.0
     settings = config(tmp_path)
-    told = JobMetrics(settings, registry, lambda: NOW_US, lambda: seconds)
-    told.opened(owned_log(settings))
+    reported = JobMetrics(settings, registry, lambda: NOW_US, lambda: seconds)
+    reported.opened(owned_log(settings))
     assert value(registry, "deduper_rows_per_second") is None
-    with told.window():
+    with reported.window():
         seconds = 107.5
         assert value(registry, "deduper_window_running_seconds") == 7.5
     assert value(registry, "deduper_window_running_seconds") == 0
-    told.window_ended(PROGRESS)
-    told.window_ended(replace(PROGRESS, window=1, seconds=0.1, rows_per_second=1000.0))
+    reported.window_ended(PROGRESS)
+    reported.window_ended(replace(PROGRESS, window=1, seconds=0.1, rows_per_second=1000.0))
     assert value(registry, "deduper_window_phase_seconds_total", phase="judge") == 3.0
     assert value(registry, "deduper_window_phase_seconds_total", phase="publish") == 0
     assert value(registry, "deduper_task_seconds_total", step="read") == 1.0
@@ -222,10 +222,10 @@ def test_windows_are_told_when_they_end(tmp_path: Path, registry: CollectorRegis
 
 def test_a_window_that_fails_is_at_hand_no_more(tmp_path: Path, registry: CollectorRegistry) -> None:
     """Else an alert would count on for ever."""
-    told = JobMetrics(config(tmp_path), registry, lambda: NOW_US)
-    with pytest.raises(RuntimeError), told.window():
+    reported = JobMetrics(config(tmp_path), registry, lambda: NOW_US)
+    with pytest.raises(RuntimeError), reported.window():
         raise RuntimeError
-    told.failed("window")
+    reported.failed("window")
     assert value(registry, "deduper_window_running_seconds") == 0
     assert value(registry, "deduper_errors_total", kind="window") == 1
     assert value(registry, "deduper_last_error_timestamp_seconds", kind="window") == NOW_US / 1e6
@@ -262,8 +262,8 @@ def test_points_are_times_or_absent(
     source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, ts timestamp, n long"}
     settings = config(tmp_path, expiry=expiry, source=source)
     log = owned_log(settings)
-    told = JobMetrics(settings, registry, lambda: NOW_US + 5_000_000)
-    told.opened(log)
+    reported = JobMetrics(settings, registry, lambda: NOW_US + 5_000_000)
+    reported.opened(log)
     assert value(registry, "deduper_watermark_lag_seconds") is None
     log.place(committed(log))
     latest_s = (NOW_US - HOUR_US) / 1e6
@@ -279,9 +279,9 @@ def test_lag_is_what_the_brokers_hold_and_no_window_has(tmp_path: Path, registry
     """By partition; never below zero; without a partition of which the brokers know nothing."""
     settings = config(tmp_path)
     log = owned_log(settings)
-    told = JobMetrics(settings, registry, lambda: NOW_US)
-    told.opened(log)
-    told.source_ends({PLACES[0]: 15})
+    reported = JobMetrics(settings, registry, lambda: NOW_US)
+    reported.opened(log)
+    reported.source_ends({PLACES[0]: 15})
     assert value(registry, "deduper_source_lag_records", topic="clicks", partition="0") is None
     log.place(committed(log, ends(10, 20)))
     assert value(registry, "deduper_source_lag_records", topic="clicks", partition="0") == 5
@@ -300,15 +300,15 @@ def test_nothing_of_the_metrics_stops_the_job(
     def clock() -> int:
         raise OSError("no clock")
 
-    told = JobMetrics(settings, registry, clock)
+    reported = JobMetrics(settings, registry, clock)
     log = owned_log(settings)
     log.place(committed(log, ends(10, 20)))
     with caplog.at_level(logging.WARNING):
-        told.opened(log)
-        told.window_ended(PROGRESS)
-        told.source_ends({PLACES[0]: 15})
-        told.failed("window")
-        told.opened(SimpleNamespace(state=None))  # type: ignore[arg-type]
+        reported.opened(log)
+        reported.window_ended(PROGRESS)
+        reported.source_ends({PLACES[0]: 15})
+        reported.failed("window")
+        reported.opened(SimpleNamespace(state=None))  # type: ignore[arg-type]
         assert value(registry, "deduper_records_total", verdict="unique") == 60
         assert value(registry, "deduper_watermark_lag_seconds") is None
         assert value(registry, "deduper_window_seconds_count") == 0
@@ -319,12 +319,12 @@ def test_nothing_of_the_metrics_stops_the_job(
 
 
 def test_no_secret_and_no_setting_is_a_label(tmp_path: Path) -> None:
-    """The page is open to whoever reaches it."""
+    """The endpoint has no authentication."""
     settings = config(tmp_path)
     log = owned_log(settings)
     log.place(committed(log, ends(10, 20)))
-    with serving_metrics(settings, settings.metrics, lambda: NOW_US) as told:  # type: ignore[arg-type]
-        told.opened(log)
+    with serving_metrics(settings, settings.metrics, lambda: NOW_US) as reported:  # type: ignore[arg-type]
+        reported.opened(log)
         text = scraped(settings)
     assert "hidden" not in text
     assert "127.0.0.1" not in text
@@ -395,9 +395,9 @@ def test_nobody_waits_for_brokers(
     settings = config(tmp_path)
     log = owned_log(settings)
     log.place(committed(log, ends(10, 20)))
-    told = JobMetrics(settings, registry, lambda: NOW_US)
-    told.opened(log)
-    with lag_watch.watched_source(settings.source, told, log) as soon:  # type: ignore[arg-type]
+    reported = JobMetrics(settings, registry, lambda: NOW_US)
+    reported.opened(log)
+    with lag_watch.watched_source(settings.source, reported, log) as soon:  # type: ignore[arg-type]
         assert brokers.asked.wait(10)
         began = time.monotonic()
         for _ in range(100):
@@ -435,13 +435,13 @@ def test_memory_is_told_by_what_holds_it() -> None:
 def test_what_is_counted_is_in_the_log_s_state(tmp_path: Path, registry: CollectorRegistry) -> None:
     """A store without a window has a page too: zeros, and nothing that there is no value for."""
     settings = config(tmp_path)
-    told = JobMetrics(settings, registry, lambda: NOW_US)
+    reported = JobMetrics(settings, registry, lambda: NOW_US)
     before = {name for name, _ in page(registry)}
     assert "deduper_build_info" in before
     assert "deduper_records_total" not in before
     log = owned_log(settings)
     assert log.state.next_window == LogState().next_window == 0
-    told.opened(log)
+    reported.opened(log)
     assert value(registry, "deduper_records_total", verdict="unique") == 0
     assert value(registry, "deduper_committed_window") is None
     assert metrics.PHASES[0] == "intent"

@@ -32,7 +32,7 @@ def test_it_is_as_it_was_after_the_last(is_on: bool) -> None:
 
 
 def test_other_threads_keep_it_off() -> None:
-    """Whoever comes out first turns nothing on."""
+    """The first to leave turns nothing on."""
     gc.enable()
     inside, go_on = threading.Event(), threading.Event()
 

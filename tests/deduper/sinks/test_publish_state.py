@@ -23,7 +23,7 @@ def published(windows: list[int]) -> Position | None:
 def judged(
     position: Position | None, window: int, checksum: int | None = None, *, forgotten: bool = False
 ) -> PublishDecision:
-    """The verdict on a window; its record has the checksum it was published with unless told otherwise."""
+    """The verdict on a window; its record has the checksum it was published with unless another is given."""
     checksum = window + 1000 if checksum is None else checksum
     return decision(position, window, checksum, may_be_forgotten=forgotten, where="here")
 

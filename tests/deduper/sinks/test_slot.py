@@ -221,7 +221,7 @@ def test_after_a_failed_step_all_is_begun_again(
 
 
 @pytest.mark.parametrize("step", ["init", "list", "look", "offsets", "commit"])
-def test_a_call_that_ran_out_of_its_time_is_made_again(
+def test_a_call_that_ran_out_of_its_time_is_repeated(
     cluster: Cluster, staged: Callable[..., CommittedWindow], step: str
 ) -> None:
     """The same call, no other: a commit that may have happened is never aborted."""
@@ -291,7 +291,7 @@ def overtake(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("step", ["flush", "offsets", "commit"])
 def test_who_was_overtaken_shows_nothing(cluster: Cluster, staged: Callable[..., CommittedWindow], step: str) -> None:
-    """It is told so, and its producer is of no more use."""
+    """It gets an error, and its producer is of no more use."""
     cluster.act(step, lambda: overtake(cluster))
     slot = slot_of()
     with pytest.raises(ProducerFencedError, match=f"port unique, topic unique, window 0, slot 2: {GROUP}") as raised:
@@ -414,7 +414,7 @@ def test_a_topic_of_which_something_else_is_wrong(
         publish(slot_of(), staged(1))
 
 
-def test_the_partitions_of_a_topic_that_was_made_anew_are_counted_again(
+def test_the_partitions_of_a_recreated_topic_are_counted_again(
     cluster: Cluster, staged: Callable[..., CommittedWindow]
 ) -> None:
     """Under a producer that goes on: rows without a key go where there are partitions now."""
@@ -510,7 +510,7 @@ def test_brokers_that_take_no_records_are_waited_for_until_the_deadline(
 def test_brokers_that_take_records_slowly_are_waited_for(
     cluster: Cluster, staged: Callable[..., CommittedWindow], monkeypatch: pytest.MonkeyPatch, time_: Time
 ) -> None:
-    """Every record that they take starts the deadline anew."""
+    """Every record that they take restarts the deadline."""
 
     def slowly(producer: Producer, timeout: float) -> int:
         time_.sleep(20)

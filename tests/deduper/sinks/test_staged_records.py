@@ -88,7 +88,7 @@ def test_all_rows_as_they_are(
 
 
 def test_a_row_that_nobody_would_send(tmp_path: Path) -> None:
-    """A slot the commit record does not have for this file: whoever reads the file says so."""
+    """A slot the commit record does not have for this file: the reader of the file reports it."""
     for rows in ([row(0), row(3)], [row(3), row(3)]):
         file = staged(tmp_path / "rows.parquet", rows)
         with pytest.raises(IntegrityError, match=r"rows of slot \[3\]"):

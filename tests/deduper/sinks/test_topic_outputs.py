@@ -131,7 +131,7 @@ def mixed(tmp_path: Path) -> Mixed:
 
 
 def test_what_waits_to_be_sent_is_neither_missing_nor_garbage(mixed: Mixed) -> None:
-    """Before the mark: no finding, no leftover, nothing for gc, whatever the grace; and it is told."""
+    """Before the mark: no finding, no orphan, nothing for gc, whatever the grace; and a note says so."""
     report = mixed.verified()
     assert report.findings == ()
     assert any("not yet marked" in note.text for note in report.notes)
@@ -157,7 +157,7 @@ def test_rows_that_changed_before_they_were_sent_are_damage(mixed: Mixed) -> Non
 
 
 def test_after_the_mark_what_was_staged_goes(mixed: Mixed) -> None:
-    """A crash between mark and clean-up leaves it: sound, a leftover, and gc deletes it; sound after that too."""
+    """A crash between mark and clean-up leaves it: sound, an orphan, and gc deletes it; sound after that too."""
     mixed.publish()
     report = mixed.verified()
     assert report.findings == ()
@@ -215,9 +215,9 @@ def test_a_piece_whose_rows_went_to_a_topic_is_said_to_be_lost(mixed: Mixed) -> 
 
 def test_commands_answer_for_a_store_with_topics(mixed: Mixed) -> None:
     """`inspect window` names topic and slots; verify, gc and status end with 0 while the brokers are down."""
-    told = CliRunner().invoke(app, ["inspect", "window", str(mixed.file), "0", "--json"])
-    assert told.exit_code == 0
-    outputs = {output["port"]: output for output in json.loads(told.stdout)["outputs"]}
+    reported = CliRunner().invoke(app, ["inspect", "window", str(mixed.file), "0", "--json"])
+    assert reported.exit_code == 0
+    outputs = {output["port"]: output for output in json.loads(reported.stdout)["outputs"]}
     assert (outputs["error"]["topic"], outputs["error"]["slots"]) == ("err", [0, 2])
     assert (outputs["duplicate"]["topic"], outputs["duplicate"]["slots"]) == (None, None)
     for words in (["verify"], ["verify", "--rows"], ["gc"], ["status"], ["repair"]):
@@ -232,10 +232,10 @@ def test_status_shows_how_far_it_has_come_while_the_brokers_are_down(mixed: Mixe
     assert time.monotonic() - began < 8
     assert (lag["total"], "topics" in lag["error"]) == (None, True)
     assert lag["partitions"] == [{"topic": "in", "partition": 0, "judged": 110, "end": None, "lag": None}]
-    told = CliRunner().invoke(app, ["status", str(mixed.file)], env={"COLUMNS": "200"})
-    assert told.exit_code == 0
-    assert "lag" in told.stdout
-    assert "not known: the topics of the source" in told.stdout
+    reported = CliRunner().invoke(app, ["status", str(mixed.file)], env={"COLUMNS": "200"})
+    assert reported.exit_code == 0
+    assert "lag" in reported.stdout
+    assert "not known: the topics of the source" in reported.stdout
 
 
 def test_an_output_is_told_by_its_record_not_by_the_config_of_today(mixed: Mixed) -> None:

@@ -37,14 +37,14 @@ _CALL = "from deduper.spark.allocator import keep_few_arenas; keep_few_arenas()"
 def arenas(first: str, **environment: str) -> tuple[int, str, str]:
     """How many a process has for its threads besides the first one's, and what it hands on to its children."""
     clean = {name: value for name, value in os.environ.items() if name not in _NAMES}
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", _MANY_THREADS.format(first=first)],
         env={**clean, **environment},
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
-    return int(told[0]), told[1], told[2]
+    return int(reported[0]), reported[1], reported[2]
 
 
 _NAMES = ("MALLOC_ARENA_MAX", "ARROW_DEFAULT_MEMORY_POOL")

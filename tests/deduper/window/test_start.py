@@ -22,7 +22,7 @@ from deduper.window import recovery
 from deduper.window.owner_alive import own_name
 from tests.bucket_store.log_samples import commit
 from tests.deduper.kafka_configs import BASE, loaded
-from tests.deduper.sources.test_checkpoint import write
+from tests.deduper.sources.kafka.test_checkpoint import write
 from tests.deduper.window.test_recovery import PORTS, committed, config_of, owned, recover
 
 METADATA = '{"id":"4247c54c-6fb5-4ef2-bf01-c9b8aa2e1b96"}'

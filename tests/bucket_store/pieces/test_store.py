@@ -152,7 +152,7 @@ def test_travels_by_its_url(pieces: PieceStore) -> None:
 
 
 def test_a_reader_sees_what_was_appended_after_it_opened(pieces: PieceStore) -> None:
-    """By any process: handles that are kept are opened anew when a piece is missing."""
+    """By any process: kept handles are opened again when a piece is missing."""
     first = pieces.append(shard=0, epoch=1, name="a", data=b"first")
     assert pieces.read(first) == b"first"
     code = (
@@ -368,7 +368,7 @@ def test_file_full_segments_of_the_writers_epoch_go(tmp_path: Path, monkeypatch:
 
 
 def test_rocksdb_a_database_gets_so_many_pieces_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many an owner writes, each is there; whoever opens a database opens a bounded one."""
+    """However many an owner writes, each is there; every database that is opened is bounded."""
     monkeypatch.setattr(rocksdb_backend, "_MOST_TABLES", 3)
     pieces = open_backend(f"rocksdb:{tmp_path}")
     locations = [pieces.append(shard=0, epoch=1, name=f"p{number}", data=b"%d" % number) for number in range(8)]
@@ -397,7 +397,7 @@ def test_rocksdb_full_databases_of_the_writers_epoch_go(tmp_path: Path, monkeypa
     assert pieces.read(again) == b"again"
 
 
-def test_file_a_segment_made_anew_under_a_deleter_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_a_segment_recreated_under_a_deleter_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two delete: the slower one has opened what the faster one removes, and a writer has begun the name again."""
     pieces = FilePieces(tmp_path)
     old = pieces.append(shard=0, epoch=1, name="a", data=b"a" * 500)

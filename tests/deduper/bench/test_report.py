@@ -54,9 +54,9 @@ def test_a_bar_of_the_run_stands_beside_the_target(document: dict[str, Any]) -> 
 
 def test_the_names_can_be_asked_for() -> None:
     """As a table and in JSON; nothing runs."""
-    told = CliRunner().invoke(app, ["bench", "--list"])
-    assert told.exit_code == 0
-    assert "watermark-rocksdb-changelog" in told.stdout
+    reported = CliRunner().invoke(app, ["bench", "--list"])
+    assert reported.exit_code == 0
+    assert "watermark-rocksdb-changelog" in reported.stdout
     names = json.loads(CliRunner().invoke(app, ["bench", "--list", "--json"]).stdout)
     assert set(names) == {"contenders", "presets", "measures"}
 

@@ -216,12 +216,12 @@ def test_logins_are_never_printed_wherever_they_stand(tmp_path: Path, setting: s
     try:
         loaded = load_with_sources(written(tmp_path, TEXT), overrides=[f"{setting}={value}"], environment={})
     except ConfigError as error:
-        told = str(error)
+        reported = str(error)
     else:
-        told = repr(loaded.settings)
-    assert setting in told
-    assert "hunter2" not in told
-    assert "er2@" not in told
+        reported = repr(loaded.settings)
+    assert setting in reported
+    assert "hunter2" not in reported
+    assert "er2@" not in reported
 
 
 def test_what_a_secret_of_several_lines_goes_on_with_is_not_quoted(tmp_path: Path) -> None:

@@ -11,16 +11,18 @@ from hypothesis import HealthCheck, given, settings
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from bucket_store.framing import frame
-from bucket_store.log.codec import (
+from bucket_store.log.codec import decode_record, encode_record, record_name, record_number
+from bucket_store.log.records import (
+    ArchiveRef,
     ClaimRecord,
     CompactionRecord,
     DeletionRecord,
-    decode_record,
-    encode_record,
-    record_name,
-    record_number,
+    JudgedRef,
+    LogRecord,
+    LogState,
+    Snapshot,
+    SourcesFoldRecord,
 )
-from bucket_store.log.records import ArchiveRef, JudgedRef, LogRecord, LogState, Snapshot, SourcesFoldRecord
 from bucket_store.log.state import fold_all
 from tests.bucket_store.log_samples import NONCE, commit, envelope, logs, piece
 
@@ -41,7 +43,7 @@ SAMPLES = {
     "claim": envelope(1, ClaimRecord(7, "host:4711", 1_700_000_000_000_000)),
     "commit": envelope(2, commit(0), published=3, purged=2),
     "deletion": envelope(3, DeletionRecord((piece(0), piece(1)), 5, 1)),
-    "collation": envelope(3, CompactionRecord((piece(0), piece(1)), (piece(0, last=1),), 5)),
+    "compaction": envelope(3, CompactionRecord((piece(0), piece(1)), (piece(0, last=1),), 5)),
     "snapshot": envelope(5, Snapshot(STATE)),
     "folded snapshot": envelope(5, Snapshot(replace(STATE, archives=(ARCHIVE,), judged=JUDGED))),
     "fold of sources": envelope(3, SourcesFoldRecord(7, ARCHIVE, JUDGED, 5)),
@@ -95,7 +97,7 @@ def test_whole_bytes_that_say_something_else_are_corruption(kind: int, payload: 
     assert caught.value.offset == 64
 
 
-def test_a_sealed_file_without_an_envelope_is_corruption() -> None:
+def test_a_framed_file_without_an_envelope_is_corruption() -> None:
     """Shorter than the fixed part."""
     with pytest.raises(CorruptionError, match="envelope"):
         decode_record(frame(b"BSLOGREC", 1, b"short"), number=1, file="f")

@@ -24,7 +24,7 @@ from deduper.admin.repair.report import Way
 from deduper.errors import OwnerAliveError, UsageError
 from tests.deduper.published_store import Kind, PublishedStore
 
-ROOT = Path(__file__).parent.parent.parent.parent
+ROOT = Path(__file__).parents[4]
 TIME = "{{by: event_time, field: t, unit: s, period: 1000s, span: 50s, lookup: {}}}"
 ORDERED = "{{by: ordered, field: t, period: {}, span: 10, lookup: {}}}"
 CATEGORY = "{by: category, field: t, live_categories: 4}"
@@ -114,9 +114,9 @@ def test_a_damaged_file_is_left_as_a_whole(backend: str, tmp_path: Path) -> None
     assert contents(store) == before
     kept = store.config.store.path / QUARANTINE
     (note,) = kept.glob("*.json")
-    told = json.loads(note.read_text())
-    assert told["file"] == damaged_file
-    assert [entry["piece"] for entry in told["damaged"]] == [refs[1].name]
+    reported = json.loads(note.read_text())
+    assert reported["file"] == damaged_file
+    assert [entry["piece"] for entry in reported["damaged"]] == [refs[1].name]
     assert not (store.config.store.path / damaged_file).exists()
     assert note.with_name(note.name.removesuffix(".json")).exists()
     assert all(ref.file != damaged_file for ref in store.live())
@@ -144,7 +144,7 @@ def test_outputs_that_are_not_the_windows_prove_nothing(change: str, tmp_path: P
     elif change == "value changed":
         lines[0] = json.dumps({**row, "t": row["t"] + 1})
     else:
-        lines.append(json.dumps({**row, "k": "a stranger"}))
+        lines.append(json.dumps({**row, "k": "another key"}))
     file.write_text("\n".join(lines) + "\n")
     lose_pieces(store)
     repairs = repair_plan.plan(store.open()).repairs
@@ -189,7 +189,7 @@ def flip_sources(store: PublishedStore, window: int) -> Path:
     return path
 
 
-def test_a_list_of_source_files_is_made_again(tmp_path: Path) -> None:
+def test_a_list_of_source_files_is_rebuilt(tmp_path: Path) -> None:
     """Lost or damaged, from the names in the outputs and the files themselves; the damaged one is kept."""
     store = made(tmp_path)
     sources = store.config.store.path / "sources"

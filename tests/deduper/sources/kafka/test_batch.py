@@ -16,7 +16,7 @@ from deduper.sources.kafka import batch as kafka_batch
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.checkpoint import beyond
 from tests.deduper.kafka_configs import BASE, kafka_source, loaded
-from tests.deduper.sources.test_checkpoint import write
+from tests.deduper.sources.kafka.test_checkpoint import write
 
 P0, P1 = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 FRAME: Any = object()

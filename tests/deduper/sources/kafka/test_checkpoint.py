@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_whole_checkpoint_and_none_are_sound(root: Path) -> None:
-    """None is begun anew."""
+    """None is rebuilt."""
     assert checkpoint.is_sound_log(root)
     assert checkpoint.is_sound_log(root / "none")
 
@@ -72,7 +72,7 @@ def test_bytes_that_differ_from_their_checksum_are_torn(root: Path) -> None:
 
 
 def test_commits_without_offsets_are_unsound(root: Path) -> None:
-    """What was done cannot be told from them."""
+    """They do not show the work done."""
     for path in (root / "offsets").iterdir():
         path.unlink()
     assert not checkpoint.is_sound_log(root)

@@ -28,7 +28,7 @@ PASSING = [
 LASTING = [
     "x\nCaused by: org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [in]",
     "x\nCaused by: org.apache.kafka.common.errors.SaslAuthenticationException: Authentication failed",
-    # One of several tasks has told the reason, the others only waited for it.
+    # One of several tasks has reported the reason, the others only waited for it.
     "org.apache.kafka.common.errors.TimeoutException: Expiring 4 record(s)\nCaused by: "
     "org.apache.kafka.common.errors.RecordTooLargeException: The request included a message larger than the max",
     "org.apache.spark.SparkException: Job aborted: java.util.concurrent.TimeoutException: Futures timed out",
@@ -131,7 +131,7 @@ def test_after_a_failure_it_waits_for_the_brokers() -> None:
 
 
 def test_the_deadline_counts_from_the_first_silence() -> None:
-    """Also when Spark has waited for most of it; a window that was judged starts it anew."""
+    """Also when Spark has waited for most of it; a judged window restarts it."""
     world = World(deadline_s=60)
     world.away = True
     world.now += 10

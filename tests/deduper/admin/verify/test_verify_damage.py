@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bucket_store.log.records import DeletionRecord, Snapshot
-from deduper.admin.verify.findings import MOST_TOLD, Check
+from deduper.admin.verify.findings import MOST_LISTED, Check
 from deduper.admin.verify.run import Verification, verify_store, verify_target
 from deduper.cli.views.verify import render
 from deduper.errors import ExitCode
@@ -745,11 +745,11 @@ def test_damage_in_thousands_is_counted_not_told(sound_jobs: Callable[..., Whole
             rows = [{**row, "_dedup": {**row["_dedup"], "verdict": "error"}} for row in job.read(file)]
             job.rewrite(file, rows)
     report = _verified(job)
-    assert len(report.findings) == MOST_TOLD
+    assert len(report.findings) == MOST_LISTED
     wrong = sum(port in ("unique", "expired") for port in job.answers.values())
-    assert report.untold == {Check.ROWS_PORT: wrong - MOST_TOLD}
-    told = next(check for check in report.to_json()["checks"] if check["check"] == "rows.port")
-    assert told["findings"] == wrong
+    assert report.untold == {Check.ROWS_PORT: wrong - MOST_LISTED}
+    reported = next(check for check in report.to_json()["checks"] if check["check"] == "rows.port")
+    assert reported["findings"] == wrong
 
 
 def test_the_report_says_what_to_do(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:

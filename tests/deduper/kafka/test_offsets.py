@@ -1,4 +1,4 @@
-"""Which offsets of a batch are new: trimmed, skipped, lost and told, never judged twice."""
+"""Which offsets of a batch are new: trimmed, skipped, lost and reported, never judged twice."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_the_broker_dropped_is_told(
 
 
 @pytest.mark.parametrize("start", [0, 7, 9])
-def test_a_topic_made_anew_is_told_and_begins_anew(start: int) -> None:
+def test_a_recreated_topic_is_reported_and_begins_again(start: int) -> None:
     """Its offsets mean other records, however equal the numbers, and wherever Spark believes to be."""
     judged = {P0: End("id-0", 7), P1: End("id-0", 3), TopicPartition("clicks", 2): End("id-0", 1)}
     found = new_offsets({P0: start, P1: 3}, {P0: 9, P1: 3}, judged, held({P0: 0, P1: 1}))
@@ -128,7 +128,7 @@ def test_a_topic_made_anew_is_told_and_begins_anew(start: int) -> None:
     assert found.ends == {P0: End("id-1", 9), P1: End("id-1", 3)}
 
 
-def test_a_topic_made_anew_between_sparks_look_and_ours_has_what_it_has() -> None:
+def test_a_topic_recreated_between_sparks_listing_and_ours_has_its_new_end() -> None:
     """Spark's end is one of the old topic."""
     found = new_offsets({P0: 100}, {P0: 150}, {P0: End("id-0", 100)}, held({P0: 0}, {P0: 20}))
     assert found.ranges == (OffsetRange(P0, "id-1", 0, 20),)
@@ -138,7 +138,7 @@ def test_a_topic_made_anew_between_sparks_look_and_ours_has_what_it_has() -> Non
 
 
 def test_a_topic_that_is_gone_is_told_once() -> None:
-    """When it comes again under another id it begins anew, and that is no other loss; with its own id it goes on."""
+    """When it comes again under another id it begins again, and that is no other loss; with its own id it goes on."""
     judged = {P0: End("id-1", 7), OTHER: End("id-2", 4)}
     ends, losses = after_losses(judged, held({OTHER: 0}, ids={"buys": "id-2"}))
     assert [str(loss) for loss in losses] == [
@@ -147,8 +147,8 @@ def test_a_topic_that_is_gone_is_told_once() -> None:
     assert ends == {P0: End("id-1", 7, is_gone=True), OTHER: End("id-2", 4)}
     assert after_losses(ends, held({OTHER: 0}, ids={"buys": "id-2"})) == (ends, ())
     assert after_losses(ends, held({P0: 0, OTHER: 0}))[0][P0] == End("id-1", 7)
-    anew, told = after_losses(ends, held({P0: 0, OTHER: 0}, ids={"clicks": "id-9", "buys": "id-2"}))
-    assert (anew[P0], told) == (End("id-9", 0), ())
+    anew, reported = after_losses(ends, held({P0: 0, OTHER: 0}, ids={"clicks": "id-9", "buys": "id-2"}))
+    assert (anew[P0], reported) == (End("id-9", 0), ())
 
 
 def test_what_the_broker_cut_off_is_told_and_its_offsets_are_judged_when_they_come_again() -> None:

@@ -55,13 +55,13 @@ def test_a_failed_job_is_told_without_javas_stack(capsys: pytest.CaptureFixture[
     """The last line of the message is what the worker has raised."""
     text = _JOB.replace("deduper.errors.CannotWriteError: /dev/shm/spool/a.rows:", "ValueError:")
     main._print_error(PythonException(text), ExitCode.FAILED)
-    told = capsys.readouterr().err
-    assert told.startswith("error: An error occurred while calling z:org.apache.spark")
-    assert told.endswith("\nValueError: No space left on device\n")
+    reported = capsys.readouterr().err
+    assert reported.startswith("error: An error occurred while calling z:org.apache.spark")
+    assert reported.endswith("\nValueError: No space left on device\n")
 
 
 def test_a_full_disk_met_by_a_worker_keeps_its_place() -> None:
-    """It is told as the worker saw it, and not as something that Spark could not write."""
+    """It is reported as the worker saw it, and not as something that Spark could not write."""
     raised = raised_in_worker(PythonException(_JOB))
     assert isinstance(raised, CannotWriteError)
     assert str(raised) == "/dev/shm/spool/a.rows: No space left on device"

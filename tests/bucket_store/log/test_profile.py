@@ -1,4 +1,4 @@
-"""The profile: bounded, whole or absent, and never in anybody's way."""
+"""The profile: bounded, whole or absent, and it stops no owner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_is_added_is_read_back(tmp_path: Path) -> None:
     assert read_profiles(tmp_path) == tuple(added)
 
 
-def test_only_the_newest_are_kept_and_nothing_else_lies_about(tmp_path: Path) -> None:
+def test_only_the_newest_are_kept_and_nothing_else_is_left(tmp_path: Path) -> None:
     """The file is bounded however long a job runs."""
     profiles = Profiles(tmp_path)
     for window in range(KEPT + 10):
@@ -46,7 +46,7 @@ def test_a_restart_goes_on_with_what_is_there(tmp_path: Path) -> None:
     assert read_profiles(tmp_path) == (a_profile(0, judge=1.0), a_profile(1, commit=2.0))
 
 
-def test_windows_of_a_store_that_was_set_back_are_let_go(tmp_path: Path) -> None:
+def test_windows_of_a_store_that_was_set_back_are_dropped(tmp_path: Path) -> None:
     """A window's number stands once, and the last one counts."""
     profiles = Profiles(tmp_path)
     for window in (0, 1, 2, 3):
@@ -56,7 +56,7 @@ def test_windows_of_a_store_that_was_set_back_are_let_go(tmp_path: Path) -> None
 
 
 def test_one_that_is_torn_or_flipped_counts_as_absent(tmp_path: Path) -> None:
-    """No reader and no start fails on it, and the next window begins it anew."""
+    """No reader and no start fails on it, and the next window begins a new one."""
     profiles = Profiles(tmp_path)
     for window in (0, 1):
         profiles.add(a_profile(window))
@@ -82,7 +82,7 @@ def test_whole_bytes_that_no_release_writes_are_refused(tmp_path: Path) -> None:
     assert decode_profiles(path.read_bytes(), file="profile") == (bad,)
     path.unlink()
     Profiles(tmp_path).add(WindowProfile("0", 1, 2, 3, 4.0, {}))  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="int"):
         decode_profiles(path.read_bytes(), file="profile")
 
 

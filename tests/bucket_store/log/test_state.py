@@ -11,8 +11,19 @@ from hypothesis import HealthCheck, given, settings
 
 from bucket_store.errors import CorruptionError
 from bucket_store.lineage import history_at
-from bucket_store.log.codec import ClaimRecord, CommitRecord, CompactionRecord, DeletionRecord
-from bucket_store.log.records import ArchiveRef, Body, JudgedRef, LogRecord, Snapshot, SourcesFoldRecord, SourcesRef
+from bucket_store.log.records import (
+    ArchiveRef,
+    Body,
+    ClaimRecord,
+    CommitRecord,
+    CompactionRecord,
+    DeletionRecord,
+    JudgedRef,
+    LogRecord,
+    Snapshot,
+    SourcesFoldRecord,
+    SourcesRef,
+)
 from bucket_store.log.state import LogState, RetiredPiece, deletable, fold, fold_all, live_files
 from bucket_store.log.wall_clock import TOLERANCE_US as DAY_US
 from tests.bucket_store.log_samples import commit, envelope, logs, piece
@@ -137,7 +148,7 @@ def test_a_window_is_known_while_one_of_its_pieces_is_live() -> None:
     assert state.pieces == {0: (piece(0, 0),)}
 
 
-def test_collation_puts_the_merged_piece_where_its_windows_were() -> None:
+def test_compaction_puts_the_merged_piece_where_its_windows_were() -> None:
     """Ascending by first window, before the pieces of later windows; the windows' own entries go."""
     merged = piece(0, 0, last=1)
     state = folded(commit(0), commit(1), commit(2), CompactionRecord((piece(0, 0), piece(1, 0)), (merged,), 90))
@@ -206,7 +217,7 @@ def test_the_files_that_a_deletion_must_keep_are_those_of_live_pieces() -> None:
 
 @pytest.mark.parametrize(("back_us", "last_us"), [(DAY_US, FAR_US), (DAY_US + 1, FAR_US - DAY_US - 1)])
 def test_a_wall_clock_far_ahead_ends_with_the_first_record_of_the_right_one(back_us: int, last_us: int) -> None:
-    """Of a claim, a deletion or a collation, which are placed when their clock is read."""
+    """Of a claim, a deletion or a compaction, which are placed when their clock is read."""
     now_us = FAR_US - back_us
     ahead = folded(commit(0, wall_us=FAR_US))
     bodies: tuple[Body, ...] = (
@@ -275,7 +286,7 @@ def test_retired_bytes_may_go_after_the_grace_and_the_last_view() -> None:
 
 
 def test_retired_bytes_go_in_the_order_of_the_records_though_the_clock_went_back() -> None:
-    """What is told as gone up to a record's number is gone up to that number."""
+    """Pieces reported as gone up to a record's number are gone up to that number."""
     state = folded(commit(0), DeletionRecord((piece(0, 0),), 90, 0), DeletionRecord((piece(0, 1),), 80, 0))
     assert deletable(state, oldest_view=9, now_us=95, grace_us=10) == ()
     assert deletable(state, oldest_view=9, now_us=100, grace_us=10) == state.retired
@@ -322,7 +333,7 @@ def test_two_copies_know_their_common_windows_alike_and_no_others() -> None:
     assert known[0][2] != known[1][2]
 
 
-def test_forgotten_entries_begin_the_lineage_anew() -> None:
+def test_forgotten_entries_begin_a_new_lineage() -> None:
     """Nothing that was known before holds what the store holds now; expiry changes nothing."""
     bodies = (ClaimRecord(1, "a", 5), commit(0, 1), DeletionRecord((piece(0, 0),), 9, 0))
     before = fold_all(LogState(), log_of(*bodies)).lineage

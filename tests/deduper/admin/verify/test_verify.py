@@ -69,7 +69,7 @@ def test_every_check_passes_on_every_kind_of_job(tmp_path: Path, kind: Kind, sna
 
 
 def test_a_store_whose_records_are_folded_away_is_sound(tmp_path: Path) -> None:
-    """What the records would have said is not looked at, and that is told."""
+    """The missing records are not checked, and the report says so."""
     job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(9)
     assert job.log.delete_folded(now_us=2**60) > 0
     report = verify_store(job.open(), rows=True, settled=True, expected=job.answers)
@@ -223,7 +223,7 @@ def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -
 
 def test_every_check_stands_in_the_documentation() -> None:
     """With its exit code and its promise; a check's name is stable."""
-    text = (Path(__file__).parents[3] / "docs" / "verify.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "verify.md").read_text(encoding="utf-8")
     for check in set(Check) - {Check.UNSETTLED, Check.ROWS_EXPECTED}:
         assert f"| `{check.id}` | {check.level.value.value} | {check.promise} |" in text
 
@@ -248,7 +248,7 @@ def test_only_what_is_found_twice_counts() -> None:
 
 
 def test_the_json_names_every_check_and_its_promise(tmp_path: Path) -> None:
-    """For programs that want to know what was looked at."""
+    """For programs: the checks that were made."""
     report = verify_target(str(WholeJob(tmp_path, seed=5).make(2).config_file), rows=True).to_json()
     by_id = {check["check"]: check for check in json.loads(json.dumps(report))["checks"]}
     assert by_id.keys() == {check.id for check in Check} - {"unsettled", "rows.expected"}

@@ -147,7 +147,7 @@ def test_a_whole_log_is_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["missing", "short", "killed while moving", "torn summary"])
-def test_a_half_written_log_is_made_again(tmp_path: Path, harm: str) -> None:
+def test_a_half_written_log_is_rebuilt(tmp_path: Path, harm: str) -> None:
     """A file missing or cut short, or no good summary: the next call gives the whole log, and nothing beside it."""
     directory = tmp_path / "in"
     write_weblog(directory, records=2_000, days=1, seed=1)
