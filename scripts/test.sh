@@ -38,5 +38,6 @@ check lint-imports --no-logo
 [[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"
 status=0
 python -m pytest "${selected[@]}" "$@" || status=$?
+echo "== the whole took $SECONDS s"
 [[ ${#failed[@]} == 0 ]] || exit 1
 exit "$status"

@@ -10,17 +10,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from deduper.admin.doctor import file_system_of
+
 _PACKAGES = ("deduper", "pyspark", "pyarrow", "numpy", "numba", "rocksdict")
 
 
 def machine_facts(work: Path) -> dict[str, Any]:
     """CPU, memory, disk of the working directory, operating system, Python, Java, packages; no host name."""
     return {
-        "cpu": _first("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cpu": _cpu() or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
-        "memory_kib": int((_first("/proc/meminfo", "MemTotal") or "0 kB").split()[0]),
-        "free_kib": int((_first("/proc/meminfo", "MemAvailable") or "0 kB").split()[0]),
-        "file_system": _file_system(work),
+        "memory_kib": psutil.virtual_memory().total // 1024,
+        "free_kib": psutil.virtual_memory().available // 1024,
+        "file_system": file_system_of(work.resolve()) or "unknown",
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "java": _java(),
@@ -33,24 +37,14 @@ def load() -> list[float]:
     return [round(value, 2) for value in os.getloadavg()]
 
 
-def _first(path: str, field: str) -> str | None:
+def _cpu() -> str:
+    """The processor's name on Linux."""
     with contextlib.suppress(OSError):
-        for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
-            if name.strip() == field:
+            if name.strip() == "model name":
                 return value.strip()
-    return None
-
-
-def _file_system(work: Path) -> str:
-    """Of the longest mount point that holds the directory."""
-    best, kind = "", "unknown"
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
-            _, point, found, *_ = line.split()
-            if str(work.resolve()).startswith(point) and len(point) > len(best):
-                best, kind = point, found
-    return kind
+    return ""
 
 
 def _java() -> str:

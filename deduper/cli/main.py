@@ -359,20 +359,8 @@ def bench(
     contender: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this contender. Repeatable; see --list.")
     ] = None,
-    rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows a batch.")] = None,
-    state: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keys before the first measured batch.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of each contender.")] = None,
-    batches: Annotated[int | None, typer.Option(min=1, metavar="N", help="Measured batches a turn.")] = None,
-    shards: Annotated[int, typer.Option(min=1, metavar="N", help="Shards, or shuffle partitions, for all.")] = 2,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the rows.")] = 1,
-    spark: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A Spark setting, for all contenders. Repeatable.")
-    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for bench.json.")] = Path("bench"),
-    work: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder for data while it runs; a temporary folder by default."),
-    ] = None,
     names: Annotated[bool, typer.Option("--list", help="Run nothing: list contenders and measures.")] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -382,22 +370,15 @@ def bench(
 
     keep_few_arenas()  # as `run` does: what is measured is the service
 
-    from deduper.bench.plan import BenchOptions
-    from deduper.cli.bench_command import Call, answer
+    from deduper.bench.plan import plan
+    from deduper.cli.bench_command import measure, print_names
     from deduper.service.logs import configure_logging
 
+    if names:
+        print_names(as_json=as_json)
+        return
     configure_logging(as_json=False, verbose=verbose)
-    options = BenchOptions(
-        preset=preset,
-        contenders=tuple(contender or ()),
-        rows=rows,
-        state=state,
-        rounds=rounds,
-        batches=batches,
-        shards=shards,
-        seed=seed,
-    )
-    answer(Call(options, tuple(spark or ()), out, work, only_names=names, as_json=as_json))
+    measure(plan(preset, contender or (), rounds), out, as_json=as_json)
 
 
 @_command(config_app, "validate", *_BASIC)

@@ -139,7 +139,5 @@ def suggestion(wrong: str, known: list[str], listing: str) -> str:
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), by_lower)
     if close:
-        # Of equally close names the one that was only cut short: `shard` is `shards` and not `shared`.
-        best = next((name for name in close if name.startswith(wrong.lower())), close[0])
-        return f"did you mean `{by_lower[best]}`?"
+        return f"did you mean `{by_lower[close[0]]}`?"
     return f"{listing} {', '.join(known)}"

@@ -55,7 +55,6 @@ class StoreConfig(Section):
     first_seen: bool = Field(
         default=True, description="Keep beside each key where its first copy came from; fixed for the store's life"
     )
-    shared: bool = Field(default=False, description="Of no effect in this release, which runs on one machine")
 
     @field_validator("url")
     @classmethod

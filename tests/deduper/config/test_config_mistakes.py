@@ -723,7 +723,7 @@ SETTINGS = [
     *("source.header", "source.delimiter", "expiry.by", "expiry.field", "expiry.period", "expiry.span", "expiry.unit"),
     *("expiry.lookup", "expiry.clock", "expiry.max_ahead_of_now", "expiry.max_jump", "expiry.buckets"),
     *("expiry.live_categories", "expiry.remember_dropped", "store.url", "store.shards", "store.memory"),
-    *("store.table_disk", "store.tables", "store.first_seen", "store.shared", "sinks.unique", "sinks.unique.format"),
+    *("store.table_disk", "store.tables", "store.first_seen", "sinks.unique", "sinks.unique.format"),
     *("sinks.unique.path", "spark.x", "spark.spark.x", "nonsense", "source.nonsense", "sinks.unique.nonsense"),
     *("metrics", "metrics.port", "metrics.host", "metrics.nonsense"),
 ]
