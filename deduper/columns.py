@@ -81,8 +81,8 @@ def parse_columns(text: str) -> tuple[Column, ...]:
     """The columns in their order.
 
     Raises:
-        DdlError: what is wrong first, with its offset. Names that differ only in case count as one name twice,
-            because Spark does not tell them apart either.
+        DdlError: the first mistake, with its offset. Names that differ only in case count as one name twice,
+            as in Spark.
     """
     reader = _Reader(text)
     columns: list[Column] = []
@@ -91,7 +91,7 @@ def parse_columns(text: str) -> tuple[Column, ...]:
         offset = reader.offset
         name = reader.name("a column name")
         if name.lower() in seen:
-            raise DdlError(f"column `{name}` stands twice", "remove one of the two", offset)
+            raise DdlError(f"column `{name}` appears twice", "remove one of the two", offset)
         seen.add(name.lower())
         reader.skip(":")
         columns.append(Column(name, reader.type()))

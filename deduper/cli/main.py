@@ -187,7 +187,7 @@ def run(
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Take the store from another owner, even from one that is running: it is fenced."
+            "--take-over", help="Take the store over from another owner, even a running one, which is then fenced."
         ),
     ] = False,
     unpublished: Annotated[
@@ -303,7 +303,7 @@ def gc(
     quarantine: Annotated[bool, typer.Option("--quarantine", help="Include the quarantine of `repair`.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files that no record of a store names, or delete them; the list is safe beside a running job."""
+    """List a store's orphans, files that no record names, or delete them; the list is safe beside a running job."""
     from deduper.admin.gc import collect
     from deduper.admin.open_store import open_store
     from deduper.cli.views.gc import render
@@ -355,13 +355,13 @@ def repair(
 
 @_command(app, "bench", *_BASIC)
 def bench(
-    preset: Annotated[str, typer.Option(metavar="NAME", help="What runs: quick, standard or all.")] = "standard",
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Size of the run: quick, standard or all.")] = "standard",
     contender: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this contender. Repeatable; see --list.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of each contender.")] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for bench.json.")] = Path("bench"),
-    names: Annotated[bool, typer.Option("--list", help="Run nothing: list contenders and measures.")] = False,
+    names: Annotated[bool, typer.Option("--list", help="List contenders and measures; run nothing.")] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -464,7 +464,7 @@ def inspect_bucket(
     bucket: Annotated[
         str,
         typer.Argument(
-            metavar="B", help="The bucket key, or a time as 2024-12-31T23:00Z that falls into it.", show_default=False
+            metavar="B", help="The bucket key, or a time in the bucket, such as 2024-12-31T23:00Z.", show_default=False
         ),
     ],
     as_json: JsonOption = False,

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration: what a check finds, how a person sees it, and what must never be printed. PURE.
+"""Mistakes in a configuration, their messages, and the masking of secrets. PURE.
 
 A problem is one line, `file:line:column: setting: what is wrong; what to write`, and below it the line of the file
 with a caret under the place. A setting that came from the environment or from a flag names that instead of a file.
@@ -49,7 +49,7 @@ def mask_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with the setting at `path`; `at_key` puts the caret under its name instead of its value."""
+    """A mistake in the setting at `path`; `at_key` puts the caret under its name instead of its value."""
 
     path: tuple[str, ...]
     what: str

@@ -224,14 +224,14 @@ def _next_steps(directory: Path, log: WeblogSummary, config_file: Path) -> list[
     again = last.with_name(f"again-{last.name}")
     read = "import sys, pyarrow.dataset as d; print(d.dataset(sys.argv[1]).head(2).to_pylist())"
     steps = [
-        ("what the store knows", f"deduper status {config}"),
-        ("where a key was seen first", f"deduper inspect key {config} {log.sample_user} {log.sample_id}"),
+        ("the contents of the store", f"deduper status {config}"),
+        ("the first copy of a key", f"deduper inspect key {config} {log.sample_user} {log.sample_id}"),
         (
-            "the rows of a port, and what stands in _dedup",
+            "the rows of a port, with _dedup",
             f"python -c '{read}' {_typed(directory / 'out' / 'duplicate')}",
         ),
         (
-            "a file delivered twice: not one of its rows comes out as unique",
+            "a file delivered twice: none of its rows is unique",
             f"cp {_typed(last)} {_typed(again)} && deduper run --once {config}",
         ),
     ]

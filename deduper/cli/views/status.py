@@ -89,7 +89,7 @@ def _lag_line(lag: SourceLag) -> Text:
         return Text(f"not known: {lag.error}", style="yellow")
     if lag.total is None:
         return Text(f"not known {over}: a topic ends before the judged offset, or is gone", style="yellow")
-    most = ", the furthest behind below" if count > _MOST_PARTITIONS else ""
+    most = ", the largest below" if count > _MOST_PARTITIONS else ""
     return Text(f"{lag.total:,} offsets {over}{most}")
 
 

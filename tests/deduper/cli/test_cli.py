@@ -358,7 +358,7 @@ def test_a_damaged_store_ends_verify_with_4(config_file: Path) -> None:
     segment.write_bytes(data)
     result = run("verify", config_file)
     assert result.exit_code == 4
-    assert "NOT sound: 1 finding" in result.stdout
+    assert "NOT sound: 1 problem found" in result.stdout
     assert json.loads(run("verify", config_file, "--json").stdout)["sound"] is False
 
 
