@@ -1,6 +1,6 @@
 """Everything deduper raises, and the exit code each error ends the process with.
 
-Each class ends with the operator's next step. Errors of bucket_store keep their classes; `exit_code_of` knows them too.
+Each class ends with the operator's next step. Errors of bucket_store keep their classes; `exit_code_of` covers these.
 """
 
 from __future__ import annotations

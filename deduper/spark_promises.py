@@ -68,7 +68,7 @@ REQUIRED = {
     "spark.sql.streaming.disabledV2MicroBatchReaders": Promised("", _REDO),
 }
 
-# Of these nothing else may be set, whatever a later Spark adds to them.
+# Families of which no other setting is allowed, including those that a later Spark adds.
 _CLOSED = {
     "spark.sql.files.": _WHOLE,
     "spark.sql.ansi.": _VALUES,

@@ -34,7 +34,7 @@ FORMAT = 1
 class Benchmark:
     """One run, and its document, written to `out` after every part, so that no part is lost.
 
-    The data lie in the temporary folder while it runs. A given `session` is used as it is.
+    Data are in the temporary folder while it runs. A given `session` is used as it is.
     """
 
     plan: Plan

@@ -43,7 +43,7 @@ def pairs(rows: Iterable[tuple[str, object]]) -> Table:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
-    """A table without frames; columns whose cells are all numbers stand to the right."""
+    """A table without frames; columns of numbers are aligned to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     result = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for position, name in enumerate(head):

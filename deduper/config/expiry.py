@@ -1,4 +1,4 @@
-"""When keys are forgotten: a section for each way, as frozen values; see `config`."""
+"""Kinds of expiry, a section for each, as frozen values; see `config`."""
 
 from __future__ import annotations
 

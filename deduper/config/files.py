@@ -57,7 +57,7 @@ class FilesSource(Section):
 
     @property
     def folder(self) -> Path:
-        """The part of `path` before the first wildcard: every file of the source lies below it."""
+        """The part of `path` before the first wildcard: every file of the source is below it."""
         path = Path(self.path)
         parts = []
         for part in path.parts:

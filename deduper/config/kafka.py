@@ -208,7 +208,7 @@ class KafkaSource(Section):
         if self.topic_pattern is None and self.data_loss == "fail":
             return {"subscribe": ",".join(self.topics)}
         if self.topic_pattern is None:
-            # As a pattern, because then Spark goes on when one of them is deleted.
+            # As a pattern, because then Spark continues when one of them is deleted.
             return {"subscribePattern": f"^(?:{'|'.join(re.escape(topic) for topic in self.topics)})$"}
         # One part of Spark looks for the pattern anywhere in a topic's name, another wants it to be the whole name.
         return {"subscribePattern": f"^(?:{self.topic_pattern})$"}

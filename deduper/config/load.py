@@ -145,7 +145,7 @@ class _Merged:
         if not known:
             return Problem(Place(self._file, 1, 1), setting, what, write)
         document = self._owners[known]
-        # An item that has no place of its own stands in a list that was written as one text, as `key: id` is.
+        # An item without a place of its own is in a list that was written as one text, as `key: id` is.
         is_there = all(part.isdigit() for part in path[len(known) :])
         if at_key or not is_there:
             place = document.keys.get(known) or document.values[known]

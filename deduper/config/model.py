@@ -1,7 +1,7 @@
 """The configuration of a job, as frozen values.
 
 The classes mirror the YAML, name for name: a setting is called the same in the file, in the environment, in a flag and
-here, so units stand in the types (`Duration` is int µs, `Size` is int bytes). Reading files, variables and flags is
+here, so units are in the types (`Duration` is int µs, `Size` is int bytes). Reading files, variables and flags is
 the business of `config.load`; rules between sections are in `config.rules` and hold for every `Config`, however made.
 """
 
@@ -125,7 +125,7 @@ class Config(Section):
 
     @property
     def clock(self) -> Literal["arrival", "batch"] | None:
-        """When the latest point moves; None for `never` and `category`, which have none."""
+        """The way the latest point moves; None for `never` and `category`, which have none."""
         if isinstance(self.expiry, EventTimeExpiry | OrderedExpiry):
             return self.expiry.clock
         return "batch" if isinstance(self.expiry, ProcessingTimeExpiry) else None

@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a setting, or the value of one, was written.
+    """The place where a setting, or its value, was written.
 
     `line` and `column` count from 1 and are None outside files; `excerpt` is the line with its secrets masked, and
     `width` is how many characters of it the caret underlines.
@@ -82,7 +82,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with one setting. `setting` is a dotted path, empty for the file as a whole."""
+    """A mistake in one setting. `setting` is a dotted path, empty for the file as a whole."""
 
     place: Place
     setting: str

@@ -140,7 +140,7 @@ def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
             smallest = "whole numbers" if not kind.scale else f"{kind.scale} digits after the point"
             yield Finding(
                 ("expiry", name),
-                f"{number} lies between two values of column `{column.name}`, which is {kind.text}",
+                f"{number} is between two values of column `{column.name}`, which is {kind.text}",
                 f"write it with {smallest}" if not kind.scale else f"write it with at most {smallest}",
             )
             continue

@@ -27,7 +27,7 @@ def refusal(
 ) -> PydanticCustomError:
     """An error for pydantic that says what is wrong and what to write.
 
-    `offset` is the character of the setting's text at which it goes wrong. A section that refuses one of its settings
+    `offset` is the character of the setting's text at which the mistake is. A section that refuses one of its settings
     names it with `at`; `at_key` means its name more than its value.
     """
     context: dict[str, Any] = {"what": what, "write": write, "offset": offset, "at": at, "at_key": at_key}

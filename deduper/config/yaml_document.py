@@ -79,7 +79,7 @@ def read_document(text: str, source: str, environment: Mapping[str, str] | None,
 
 
 def _brackets_open(text: str) -> int:
-    """How many brackets are open at once at most, those in texts too."""
+    """The greatest number of brackets open at once, including those in texts."""
     steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
     return max(accumulate(steps), default=0)
 
@@ -172,7 +172,7 @@ class _Walker:
         return Place(self._source, start.line + 1, start.column + 1, max(1, width), self._excerpt(start.line))
 
     def _is_verbatim(self, node: ScalarNode, text: str) -> bool:
-        """Whether the scalar's characters stand in the file as they are, on one line: then offsets are columns."""
+        """Whether the file has the scalar's characters unchanged on one line: then offsets are columns."""
         start, end = node.start_mark, node.end_mark
         if not self._in_file or start.line != end.line:
             return False

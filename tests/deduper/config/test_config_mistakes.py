@@ -330,19 +330,14 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "ordered-fraction": (
         EVENT_TIME,
         "  by: ordered\n  field: n\n  period: 1.5\n  span: 1\n",
-        [
-            (
-                "11:11: expiry.period: 1.5 lies between two values of column `n`, which is int; write it with "
-                "whole numbers"
-            )
-        ],
+        [("11:11: expiry.period: 1.5 is between two values of column `n`, which is int; write it with whole numbers")],
     ),
     "ordered-scale": (
         EVENT_TIME,
         "  by: ordered\n  field: price\n  period: 10\n  span: 0.001\n",
         [
             (
-                "12:9: expiry.span: 0.001 lies between two values of column `price`, which is decimal(10,2); "
+                "12:9: expiry.span: 0.001 is between two values of column `price`, which is decimal(10,2); "
                 "write it with at most 2 digits after the point"
             )
         ],
