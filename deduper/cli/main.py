@@ -120,8 +120,9 @@ def _print_problems(error: ConfigError) -> None:
         typer.secho(problem.headline, bold=True, err=True)
         for number, line in enumerate(problem.picture):
             typer.secho(line, fg="red" if number else None, err=True)
-    count = len(error.problems)
-    typer.echo(f"\n{count} problem{'' if count == 1 else 's'}; nothing was started.", err=True)
+    from deduper.cli.terminal import counted
+
+    typer.echo(f"\n{counted(len(error.problems), 'problem')}; nothing was started.", err=True)
 
 
 def _version(wanted: bool) -> None:
@@ -386,16 +387,17 @@ def config_validate(config: ConfigArgument, overrides: SetOption = None, as_json
     """Check a config file: every mistake at once, each with its place and what to write."""
     from deduper.cli.terminal import print_json
 
-    if not as_json:
-        loaded = _loaded(config, overrides)
-        typer.echo(f"{config} is valid: job {loaded.config.name}, key {', '.join(loaded.config.key)}")
-        return
     try:
-        _loaded(config, overrides)
+        loaded = _loaded(config, overrides).config
     except ConfigError as error:
+        if not as_json:
+            raise
         print_json({"valid": False, "problems": [problem.to_json() for problem in error.problems]})
         raise typer.Exit(error.exit_code) from error
-    print_json({"valid": True, "problems": []})
+    if as_json:
+        print_json({"valid": True, "problems": []})
+    else:
+        typer.echo(f"{config} is valid: job {loaded.name}, key {', '.join(loaded.key)}")
 
 
 @_command(config_app, "show", *_BASIC)

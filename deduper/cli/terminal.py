@@ -31,6 +31,11 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 window`, `2,000 windows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def pairs(rows: Iterable[tuple[str, object]]) -> Table:
     """Names and values in two columns; rows whose value is None are left out."""
     grid = Table.grid(padding=(0, 2))

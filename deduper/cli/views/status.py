@@ -9,7 +9,7 @@ from rich.text import Text
 
 from deduper.admin.lag import PartitionLag, SourceLag
 from deduper.admin.status import StoreStatus
-from deduper.cli.terminal import pairs, table
+from deduper.cli.terminal import counted, pairs, table
 from deduper.cli.views.profile import render as render_profile
 from deduper.config.sections import PORTS
 from deduper.units import approximate_size
@@ -84,7 +84,7 @@ def _place(one: PartitionLag) -> tuple[str, int]:
 
 def _lag_line(lag: SourceLag) -> Text:
     count = len(lag.partitions)
-    over = f"over {count:,} partition{'' if count == 1 else 's'}"
+    over = f"over {counted(count, 'partition')}"
     if lag.error:
         return Text(f"not known: {lag.error}", style="yellow")
     if lag.total is None:

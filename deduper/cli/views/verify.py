@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.verify.run import FOR_TESTS, Verification
-from deduper.cli.terminal import pairs
+from deduper.cli.terminal import counted, pairs
 from deduper.errors import ExitCode
 from deduper.units import approximate_size
 
@@ -48,7 +48,7 @@ def _verdict(report: Verification) -> Text:
     if report.is_sound:
         return Text("sound: every check that ran has passed", style="green")
     count = len(report.findings) + sum(report.untold.values())
-    return Text(f"NOT sound: {count:,} problem{'' if count == 1 else 's'} found", style="bold red")
+    return Text(f"NOT sound: {counted(count, 'problem')} found", style="bold red")
 
 
 def _outputs_line(report: Verification) -> str | None:
