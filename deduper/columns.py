@@ -3,7 +3,7 @@
     user string, id long, price decimal(10,2) NOT NULL, tags array<string>, `odd name` int COMMENT 'x'
 
 Types that can be dedup keys (scalars) are known one by one; struct, array and map are checked for their shape and kept
-as text, because only Spark ever looks inside them.
+as text, because only Spark reads their contents.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Every name Spark's DDL knows for a scalar, and the one name Spark prints for it.
+# Every name of a scalar type in Spark's DDL, and the name that Spark prints for it.
 _SCALARS = {
     "string": "string",
     "int": "int",
@@ -81,8 +81,8 @@ def parse_columns(text: str) -> tuple[Column, ...]:
     """The columns in their order.
 
     Raises:
-        DdlError: what is wrong first, with its offset. Names that differ only in case count as one name twice,
-            because Spark does not tell them apart either.
+        DdlError: the first mistake, with its offset. Names that differ only in case count as one name twice,
+            as in Spark.
     """
     reader = _Reader(text)
     columns: list[Column] = []
@@ -91,7 +91,7 @@ def parse_columns(text: str) -> tuple[Column, ...]:
         offset = reader.offset
         name = reader.name("a column name")
         if name.lower() in seen:
-            raise DdlError(f"column `{name}` stands twice", "remove one of the two", offset)
+            raise DdlError(f"column `{name}` appears twice", "remove one of the two", offset)
         seen.add(name.lower())
         reader.skip(":")
         columns.append(Column(name, reader.type()))
@@ -242,7 +242,7 @@ class _Reader:
         if self.skip("comment"):
             if self.at_end or self.peek()[0] not in "'\"":
                 raise DdlError("COMMENT needs a text in quotes", "write it as `COMMENT 'text'`", self.offset)
-            while not self.at_end and self.peek()[0] in "'\"":  # Spark joins texts that stand side by side
+            while not self.at_end and self.peek()[0] in "'\"":  # Spark joins adjacent texts
                 self._next += 1
 
 
@@ -250,5 +250,5 @@ _SHAPE = "write columns as `name type, name type`"
 
 
 def quoted(name: str) -> str:
-    """A name as it can stand in DDL."""
+    """A name as written in DDL."""
     return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"

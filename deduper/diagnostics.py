@@ -9,14 +9,14 @@ from deduper.as_json import AsJson
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """The severity of a diagnostic."""
 
     ERROR = "error"
-    """The job would not start, or stop at the first record: nothing is started."""
+    """The job would not start, or would stop at the first record: nothing is started."""
     WARNING = "warning"
     """The job runs, and something may be lost, refused or slow later."""
     NOTE = "note"
-    """Could not be checked, or is worth knowing."""
+    """A check was not possible, or a hint."""
 
 
 @dataclass(frozen=True, slots=True)

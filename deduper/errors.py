@@ -1,6 +1,6 @@
 """Everything deduper raises, and the exit code each error ends the process with.
 
-Each class ends with the operator's next step. Errors of bucket_store keep their classes; `exit_code_of` knows them too.
+Each class ends with the operator's next step. Errors of bucket_store keep their classes; `exit_code_of` covers these.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class DeduperError(Exception):
 
 
 class UsageError(DeduperError):
-    """A command line that has no meaning. The operator: correct the command line."""
+    """A wrong command line. The operator: correct it."""
 
     exit_code = ExitCode.USAGE
 
 
 class CheckFailedError(DeduperError):
-    """A check that was asked for did not pass. The operator: follow the findings above the message."""
+    """A requested check failed. The operator: follow the findings above the message."""
 
     exit_code = ExitCode.UNHEALTHY
 
@@ -71,7 +71,7 @@ class IntegrityError(DeduperError):
 
 
 class CannotWriteError(DeduperError):
-    """A file system is full or read-only. The operator: make room, or the place writable, and start again."""
+    """A file system is full or read-only. The operator: free some space or make it writable, then start again."""
 
 
 class OwnerAliveError(DeduperError):
@@ -116,12 +116,12 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 NO_ROOM = (errno.ENOSPC, errno.EROFS, errno.EDQUOT)
-"""Errors of writing for lack of room or of leave to write."""
+"""Errors of writing: no space left, read-only, over quota."""
 
 
 @contextmanager
 def telling_where(place: str | Path) -> Iterator[None]:
-    """Errors of writing inside, for lack of room or on a read-only file system, name their place.
+    """Errors of writing inside, on a full or read-only file system, name their place.
 
     Raises:
         CannotWriteError: instead of the system's error; any other passes.

@@ -15,7 +15,7 @@ from deduper.units import format_time
 
 @dataclass(frozen=True, slots=True)
 class ExpiryKeyScale:
-    """How stored expiry keys are to be read."""
+    """The scale of stored expiry keys."""
 
     is_time: bool
     is_float: bool

@@ -3,7 +3,7 @@
 The service sets them over Spark's own configuration files and variables. A configuration that asks for another value is
 refused, and so is a session that has one all the same. All other settings are the user's.
 
-Two more decide what a record is, and may have any value, but the same one for the life of a store: `FIXED_BY_STORE`.
+Two more decide the values of a record; they are free, but fixed for the life of a store: `FIXED_BY_STORE`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _WHOLE = "one task reads a file from its beginning to its end, so every record h
 _LINES = "every line of a file becomes one tuple"
 _ERRORS = "a file that cannot be read leaves by the error port"
 _VALUES = "a record has the same values in every run, so equal keys stay equal"
-_LOCAL = "paths are those of this machine's files, as they lie there"
-_REDO = "a start finds in Spark's checkpoint what was begun"
+_LOCAL = "paths name files of this machine"
+_REDO = "a start finds the interrupted batch in Spark's checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ REQUIRED = {
     # The plan that reads is fixed: its one join is a broadcast, which keeps the rows as they come.
     "spark.sql.adaptive.enabled": Promised("false", _WHOLE),
     "spark.sql.optimizer.disableHints": Promised("false", _WHOLE),
-    # Spark's other readers cut files, and tell less of them.
+    # Spark's other readers cut files, and report less about them.
     "spark.sql.sources.useV1SourceList": Promised("avro,csv,json,kafka,orc,parquet,text", _WHOLE),
     "spark.hadoop.mapreduce.input.linerecordreader.line.maxlength": Promised("2147483647", _LINES),
     "spark.sql.files.ignoreCorruptFiles": Promised("false", _ERRORS),
@@ -68,7 +68,7 @@ REQUIRED = {
     "spark.sql.streaming.disabledV2MicroBatchReaders": Promised("", _REDO),
 }
 
-# Of these nothing else may be set, whatever a later Spark adds to them.
+# Families of which no other setting is allowed, including those that a later Spark adds.
 _CLOSED = {
     "spark.sql.files.": _WHOLE,
     "spark.sql.ansi.": _VALUES,
@@ -95,7 +95,7 @@ _JVM_PROPERTY = re.compile(rf"-D({'|'.join(map(re.escape, JVM_PROPERTIES))})=(\S
 
 
 def promised(name: str) -> Promised | None:
-    """What a promise asks of a setting; None when nothing."""
+    """The value that a promise needs for a setting; None if no promise depends on it."""
     if name in REQUIRED:
         return REQUIRED[name]
     if name in _FREE:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Kafka broker in the foreground, with its data in ./demo-kafka: for trying the job on, without Docker.
+# A Kafka broker in the foreground, with its data in ./demo-kafka: to try the job without Docker.
 # Arguments: [--port 9092] [--tls] [--directory DIR] [TOPIC[:PARTITIONS]...]; `--help` explains them.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh

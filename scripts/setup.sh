@@ -22,7 +22,7 @@ try_install() {
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
 }
 
-# missing WHAT PACKAGE...: says what to type, and ends with 2.
+# missing WHAT PACKAGE...: prints the command to type, and ends with 2.
 missing() {
   local what="$1"
   shift
@@ -70,7 +70,7 @@ setup_python() {
   export VIRTUAL_ENV="$VENV" PATH="$VENV/bin:$PATH"
 }
 
-# The home of the first Java that Spark runs on: JAVA_HOME, then PATH, then where distributions put it.
+# The home of the first Java that Spark runs on: JAVA_HOME, then PATH, then the folders of distributions.
 find_java() {
   local java version
   for java in "${JAVA_HOME:+$JAVA_HOME/bin/java}" "$(command -v java || true)" /usr/lib/jvm/*/bin/java; do

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change goes in: lint, format, types, layers, and all tests but the benchmarks.
+# All checks before a change is merged: lint, format, types, layers, and all tests except the benchmarks.
 #
 #   scripts/test.sh           all of it
 #   scripts/test.sh --fast    only the tests that need no JVM, no service and no killed process
 #
-# All of it is divided between two processes (tests/conftest.py says how); `-n 0` keeps it in one.
+# Two processes share the tests (see tests/conftest.py); `-n 0` uses one.
 #
-# Further arguments go to pytest. A failing check doesn't keep the tests from running; the exit code is 0 only when all is well.
+# Further arguments go to pytest. The tests run even if a check fails; the exit code is 0 only if all passed.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -38,5 +38,6 @@ check lint-imports --no-logo
 [[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"
 status=0
 python -m pytest "${selected[@]}" "$@" || status=$?
+echo "== the whole took $SECONDS s"
 [[ ${#failed[@]} == 0 ]] || exit 1
 exit "$status"

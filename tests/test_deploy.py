@@ -30,7 +30,7 @@ DURATION = re.compile(r"\d+(ms|s|m|h)")
 
 
 def loaded(path: Path) -> Any:
-    """A YAML file; a key that stands twice is an error."""
+    """A YAML file; a key that appears twice is an error."""
     return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
 
 

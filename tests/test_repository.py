@@ -134,6 +134,48 @@ def test_files_named_in_the_readme_exist() -> None:
     assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
 
 
+def documents() -> dict[str, str]:
+    """Every page for users and maintainers, by its path."""
+    pages = [ROOT / "README.md", ROOT / "deduper" / "SEMANTICS.md", ROOT / "bucket_store" / "FORMAT.md"]
+    pages += sorted((ROOT / "docs").glob("*.md"))
+    return {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages}
+
+
+def test_tests_named_in_the_documents_exist() -> None:
+    """Paths such as `tests/…/test_x.py` lead to files, and so do bare names such as `test_x*.py`, in some folder."""
+    paths, names = r"\btests/[\w/*.-]+\.py\b", r"(?<![\w/])test_[\w*]+\.py\b"
+    named = {(page, name) for page, text in documents().items() for name in re.findall(f"{paths}|{names}", text)}
+    assert len(named) > 50
+    missing = [
+        (page, name)
+        for page, name in sorted(named)
+        if not any(ROOT.glob(name if name.startswith("tests/") else f"tests/**/{name}"))
+    ]
+    assert missing == []
+
+
+def test_links_between_the_documents_lead_to_a_heading() -> None:
+    """The file exists, and so does the heading behind `#`, by the rules of GitHub."""
+    pages = documents()
+    anchors = {
+        page: {_anchor(heading) for heading in re.findall(r"^#+ (.*)$", pages[page], re.MULTILINE)} for page in pages
+    }
+    broken = []
+    for page, text in pages.items():
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"(?s)```.*?```", "", text)):
+            path, _, anchor = target.partition("#")
+            file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+            name = str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else ""
+            if not file.exists() or (anchor and anchor not in anchors.get(name, ())):
+                broken.append((page, target))
+    assert broken == []
+
+
+def _anchor(heading: str) -> str:
+    """The anchor of a heading: small letters, no punctuation, `-` for a space."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
 def test_the_config_in_the_readme_is_valid(tmp_path: Path) -> None:
     """What a reader copies is accepted, and has all four ports."""
     files, kafka = blocks("yaml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -31,16 +32,15 @@ FORMAT = 1
 
 @dataclass
 class Benchmark:
-    """One run, and its document. `out` gets the document after every part, so that no part is lost.
+    """One run, and its document, written to `out` after every part, so that no part is lost.
 
-    A `session` that is given is used as it is.
+    Data are in the temporary folder while it runs. A given `session` is used as it is.
     """
 
     plan: Plan
     out: Path
     spark: Mapping[str, str]
-    tell: Callable[[str], None]
-    work: Path | None = None
+    report: Callable[[str], None]
     session: SparkSession | None = None
     lanes: list[LaneResult] = field(default_factory=list)
     reached: dict[str, Reached] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Benchmark:
         require_java()
         self.out.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
-        home = Path(tempfile.mkdtemp(prefix="deduper-bench-", dir=self.work))
+        home = Path(tempfile.mkdtemp(prefix="deduper-bench-"))
         self._about = {
             "format": FORMAT,
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -60,7 +60,7 @@ class Benchmark:
             "load_at_start": load(),
         }
         try:
-            with Engine(home / "engine", self.spark, self.plan.options.shards, given=self.session) as engine:
+            with Engine(home / "engine", self.spark, self.plan.shards, given=self.session) as engine:
                 self._groups(engine, home)
         finally:
             shutil.rmtree(home, ignore_errors=True)
@@ -93,7 +93,7 @@ class Benchmark:
 
     def _rounds(self, engine: Engine, specs: list[LaneSpec], group: str, home: Path) -> None:
         self.lanes += run_rounds(
-            engine, specs, group=group, rounds=self.plan.rounds, work=home / group, spark=self.spark, tell=self.tell
+            engine, specs, group=group, rounds=self.plan.rounds, work=home / group, spark=self.spark, report=self.report
         )
         shutil.rmtree(home / group, ignore_errors=True)
         self._write()
@@ -106,6 +106,11 @@ class Benchmark:
         partial = self.out / f".{DOCUMENT}.partial"
         partial.write_text(json.dumps(self.document, indent=1, allow_nan=False), encoding="utf-8")
         partial.replace(self.out / DOCUMENT)
+
+
+def spark_settings() -> dict[str, str]:
+    """Settings for the session of all contenders: all cores and 8 GB of heap."""
+    return {"spark.master": f"local[{len(os.sched_getaffinity(0))}]", "spark.driver.memory": "8g"}
 
 
 def _how(target: Target) -> str:

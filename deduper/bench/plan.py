@@ -23,40 +23,29 @@ _SMALL_BATCHES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """The options of the command line; None for an option that is not given."""
-
-    preset: str = "standard"
-    contenders: tuple[str, ...] = ()
-    rows: int | None = None
-    state: int | None = None
-    rounds: int | None = None
-    batches: int | None = None
-    shards: int = 2
-    seed: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """The table's contenders on `workload`, and families of measures; everything in this many rounds."""
+    """The table's contenders on `workload`, and families of measures; everything in this many rounds.
+
+    `shards` are the service's shards, and Spark's shuffle partitions.
+    """
 
     workload: Workload
     rounds: int
     table: tuple[str, ...]
     families: tuple[str, ...]
-    options: BenchOptions
+    shards: int = 2
 
     def table_lanes(self) -> list[LaneSpec]:
         """The contenders of the table."""
-        return [LaneSpec(name, CONTENDERS[name], self.workload, self.options.shards) for name in self.table]
+        return [LaneSpec(name, CONTENDERS[name], self.workload, self.shards) for name in self.table]
 
     def small_lanes(self) -> list[LaneSpec]:
         """Ours and the pipeline, with batches of 1,000 rows on a million keys."""
         state = min(SMALL_KEYS, self.workload.state_keys)
         workload = replace(self.workload, batch_rows=_SMALL_ROWS, state_keys=state, batches_a_turn=1 + _SMALL_BATCHES)
-        shards = self.options.shards
         return [
-            LaneSpec(name, CONTENDERS[name], workload, shards, is_seeded=True) for name in ("deduper", "passthrough")
+            LaneSpec(name, CONTENDERS[name], workload, self.shards, is_seeded=True)
+            for name in ("deduper", "passthrough")
         ]
 
     def state_lanes(self) -> list[LaneSpec]:
@@ -66,7 +55,7 @@ class Plan:
                 f"deduper at {keys:,} keys",
                 CONTENDERS["deduper"],
                 replace(self.workload, state_keys=keys),
-                self.options.shards,
+                self.shards,
                 x=float(keys),
                 is_seeded=True,
             )
@@ -74,40 +63,28 @@ class Plan:
         ]
 
 
-def plan(options: BenchOptions) -> Plan:
-    """The plan of these options.
+def plan(preset: str = "standard", contenders: Sequence[str] = (), rounds: int | None = None) -> Plan:
+    """The plan of a preset; `contenders` replace the preset's, and bring the measures that they answer.
 
     Raises:
         UsageError: no preset or contender has this name.
     """
-    _known("--preset", (options.preset,), tuple(PRESETS))
-    _known("--contender", options.contenders, tuple(CONTENDERS))
-    table, families = PRESETS[options.preset], PRESET_FAMILIES[options.preset]
-    if options.contenders:
-        table = options.contenders
+    _known("--preset", (preset,), tuple(PRESETS))
+    _known("--contender", contenders, tuple(CONTENDERS))
+    table, families = PRESETS[preset], PRESET_FAMILIES[preset]
+    if contenders:
+        table = tuple(contenders)
         families = tuple(family for family, needed in LANES_OF.items() if set(needed) <= set(table))
+    is_quick = preset == "quick"
     return Plan(
-        workload=_workload(options),
-        rounds=options.rounds or (2 if options.preset == "quick" else 3),
+        workload=Workload(batch_rows=50_000, state_keys=100_000) if is_quick else Workload(),
+        rounds=rounds or (2 if is_quick else 3),
         table=table,
         families=families,
-        options=options,
-    )
-
-
-def _workload(options: BenchOptions) -> Workload:
-    base = Workload(batch_rows=50_000, state_keys=100_000) if options.preset == "quick" else Workload()
-    return replace(
-        base,
-        batch_rows=options.rows or base.batch_rows,
-        state_keys=base.state_keys if options.state is None else options.state,
-        # The first batch of a turn does not count.
-        batches_a_turn=1 + (options.batches or base.batches_a_turn - 1),
-        seed=options.seed,
     )
 
 
 def _known(option: str, names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
-            raise UsageError(f"{option} {name}: there is none of this name; there are {', '.join(known)}")
+            raise UsageError(f"{option} {name}: unknown name; choose from {', '.join(known)}")

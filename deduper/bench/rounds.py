@@ -29,7 +29,7 @@ def run_rounds(
     rounds: int,
     work: Path,
     spark: Mapping[str, str],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[LaneResult]:
     """Fill the state of every lane, then run their turns; remove their folders."""
     lanes = []
@@ -39,14 +39,14 @@ def run_rounds(
         lanes.append(Lane(spec, work / f"{group}-{number}", inputs, spark))
     try:
         for lane in lanes:
-            _attempt(lane, lambda: lane.prepare(*engine.session()), tell)  # noqa: B023  # called at once
+            _attempt(lane, lambda: lane.prepare(*engine.session()), report)  # noqa: B023  # called at once
             if lane.failure is None:
-                tell(f"{group}: {lane.spec.name} is loaded")
+                report(f"{group}: {lane.spec.name} is loaded")
         for round_number in range(rounds):
             for lane in turn_order(lanes, round_number):
                 if lane.failure is None:
-                    _attempt(lane, lambda: lane.take_turn(*engine.session(), round_number), tell)  # noqa: B023
-                    _tell_turn(lane, group, round_number, rounds, tell)
+                    _attempt(lane, lambda: lane.take_turn(*engine.session(), round_number), report)  # noqa: B023
+                    _report_turn(lane, group, round_number, rounds, report)
         return [lane.result(group) for lane in lanes]
     finally:
         for lane in lanes:
@@ -65,16 +65,16 @@ def specs_of(specs: Sequence[LaneSpec]) -> list[object]:
     return list(dict.fromkeys(spec.workload for spec in specs))
 
 
-def _attempt(lane: Lane, action: Callable[[], object], tell: Callable[[str], None]) -> None:
+def _attempt(lane: Lane, action: Callable[[], object], report: Callable[[str], None]) -> None:
     try:
         action()
     except Exception as error:  # the failure of one contender leaves the others' numbers valid
         lane.failure = innermost_cause(error) or type(error).__name__
         logger.debug("%s failed", lane.spec.name, exc_info=error)
-        tell(f"{lane.spec.name} failed: {lane.failure}")
+        report(f"{lane.spec.name} failed: {lane.failure}")
 
 
-def _tell_turn(lane: Lane, group: str, round_number: int, rounds: int, tell: Callable[[str], None]) -> None:
+def _report_turn(lane: Lane, group: str, round_number: int, rounds: int, report: Callable[[str], None]) -> None:
     if lane.failure is None:
         speeds = ", ".join(f"{trigger.rows_per_second:,.0f}" for trigger in lane.turns[-1].measured)
-        tell(f"{group} {round_number + 1}/{rounds}: {lane.spec.name} {speeds} rows/s")
+        report(f"{group} {round_number + 1}/{rounds}: {lane.spec.name} {speeds} rows/s")

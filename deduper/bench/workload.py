@@ -65,7 +65,7 @@ class Workload:
 
     @property
     def load_batches(self) -> int:
-        """How many batches fill the state."""
+        """The number of batches that fill the state."""
         return -(-self.state_keys // self.load_rows)
 
     @property
@@ -133,7 +133,7 @@ class Workload:
         return rows - int(rows * self.duplicates) if self.loaded_keys else rows
 
     def _least_live(self, batch: Batch) -> int:
-        """The least key that is still remembered when the batch comes, with an hour left to the bucket's end."""
+        """The least key that is still remembered at this batch, with an hour left to the bucket's end."""
         ends = self.times_us(np.array([batch.first_key + batch.new_keys]))[0]
         oldest = ends - (PERIOD_HOURS - 1) * _HOUR_US
         keys = np.linspace(0, batch.first_key - 1, 4097).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a person types and sees: commands, exit codes, answers as text and JSON. Door: `main`.
+"""The command line: commands, exit codes, answers as text and JSON. Door: `main`.
 
 Modules of other rooms load inside the commands that need them, so that `--help` stays quick.
 """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +10,23 @@ import typer
 
 from deduper.bench import report
 from deduper.bench.contenders import CONTENDERS, PRESETS
-from deduper.bench.plan import PRESET_FAMILIES, BenchOptions, plan
+from deduper.bench.plan import PRESET_FAMILIES, Plan
 from deduper.bench.targets import FAMILIES, TARGETS
 from deduper.cli.terminal import answer_console, print_json, table
-from deduper.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of the command."""
-
-    options: BenchOptions
-    spark: tuple[str, ...]
-    out: Path
-    work: Path | None
-    only_names: bool
-    as_json: bool
-
-
-def answer(call: Call) -> None:
-    """Run the benchmark, or list the names, and print the answer.
-
-    Raises:
-        UsageError: an unknown name, or a number out of its range.
-    """
-    if call.only_names:
-        _names(as_json=call.as_json)
-        return
-    to_do = plan(call.options)
-    settings = spark_settings(call.spark)
+def measure(plan: Plan, out: Path, *, as_json: bool) -> None:
+    """Run the benchmark and print its answer; `out` is the folder of bench.json."""
     # Spark, numba and the rest load for a benchmark only.
-    from deduper.bench.command import DOCUMENT, Benchmark
+    from deduper.bench.command import DOCUMENT, Benchmark, spark_settings
 
-    document = Benchmark(to_do, call.out, settings, tell=_tell, work=call.work).run()
-    if call.as_json:
+    document = Benchmark(plan, out, spark_settings(), report=_print_progress).run()
+    if as_json:
         print_json(document)
     else:
         for part in tables(document):
             answer_console().print(part)
-    typer.echo(f"numbers: {call.out / DOCUMENT}", err=True)
+    typer.echo(f"numbers: {out / DOCUMENT}", err=True)
 
 
 def tables(document: Mapping[str, Any]) -> list[Any]:
@@ -67,23 +43,8 @@ def tables(document: Mapping[str, Any]) -> list[Any]:
     return parts
 
 
-def spark_settings(given: Sequence[str]) -> dict[str, str]:
-    """Settings for the session of all contenders: all cores and 8 GB of heap, unless given.
-
-    Raises:
-        UsageError: a setting without `=`.
-    """
-    cores = len(os.sched_getaffinity(0))
-    settings = {"spark.master": f"local[{cores}]", "spark.driver.memory": "8g"}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name.startswith("spark."):
-            raise UsageError(f"--spark {text}: write a Spark setting as spark.driver.memory=8g")
-        settings[name] = value
-    return settings
-
-
-def _names(*, as_json: bool) -> None:
+def print_names(*, as_json: bool) -> None:
+    """The names of contenders, presets and measures."""
     if as_json:
         print_json(
             {
@@ -118,5 +79,5 @@ def _names(*, as_json: bool) -> None:
     console.print(table(("measure", "", "target", "in"), measures))
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     typer.echo(text, err=True)

@@ -120,8 +120,9 @@ def _print_problems(error: ConfigError) -> None:
         typer.secho(problem.headline, bold=True, err=True)
         for number, line in enumerate(problem.picture):
             typer.secho(line, fg="red" if number else None, err=True)
-    count = len(error.problems)
-    typer.echo(f"\n{count} problem{'' if count == 1 else 's'}; nothing was started.", err=True)
+    from deduper.cli.terminal import counted
+
+    typer.echo(f"\n{counted(len(error.problems), 'problem')}; nothing was started.", err=True)
 
 
 def _version(wanted: bool) -> None:
@@ -187,7 +188,7 @@ def run(
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Take the store from another owner, even from one that is running: it is fenced."
+            "--take-over", help="Take the store over from another owner, even a running one, which is then fenced."
         ),
     ] = False,
     unpublished: Annotated[
@@ -303,7 +304,7 @@ def gc(
     quarantine: Annotated[bool, typer.Option("--quarantine", help="Include the quarantine of `repair`.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files that no record of a store names, or delete them; the list is safe beside a running job."""
+    """List a store's orphans, files that no record names, or delete them; the list is safe beside a running job."""
     from deduper.admin.gc import collect
     from deduper.admin.open_store import open_store
     from deduper.cli.views.gc import render
@@ -355,25 +356,13 @@ def repair(
 
 @_command(app, "bench", *_BASIC)
 def bench(
-    preset: Annotated[str, typer.Option(metavar="NAME", help="What runs: quick, standard or all.")] = "standard",
+    preset: Annotated[str, typer.Option(metavar="NAME", help="Size of the run: quick, standard or all.")] = "standard",
     contender: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this contender. Repeatable; see --list.")
     ] = None,
-    rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows a batch.")] = None,
-    state: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keys before the first measured batch.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of each contender.")] = None,
-    batches: Annotated[int | None, typer.Option(min=1, metavar="N", help="Measured batches a turn.")] = None,
-    shards: Annotated[int, typer.Option(min=1, metavar="N", help="Shards, or shuffle partitions, for all.")] = 2,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the rows.")] = 1,
-    spark: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A Spark setting, for all contenders. Repeatable.")
-    ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for bench.json.")] = Path("bench"),
-    work: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder for data while it runs; a temporary folder by default."),
-    ] = None,
-    names: Annotated[bool, typer.Option("--list", help="Run nothing: list contenders and measures.")] = False,
+    names: Annotated[bool, typer.Option("--list", help="List contenders and measures; run nothing.")] = False,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -382,22 +371,15 @@ def bench(
 
     keep_few_arenas()  # as `run` does: what is measured is the service
 
-    from deduper.bench.plan import BenchOptions
-    from deduper.cli.bench_command import Call, answer
+    from deduper.bench.plan import plan
+    from deduper.cli.bench_command import measure, print_names
     from deduper.service.logs import configure_logging
 
+    if names:
+        print_names(as_json=as_json)
+        return
     configure_logging(as_json=False, verbose=verbose)
-    options = BenchOptions(
-        preset=preset,
-        contenders=tuple(contender or ()),
-        rows=rows,
-        state=state,
-        rounds=rounds,
-        batches=batches,
-        shards=shards,
-        seed=seed,
-    )
-    answer(Call(options, tuple(spark or ()), out, work, only_names=names, as_json=as_json))
+    measure(plan(preset, contender or (), rounds), out, as_json=as_json)
 
 
 @_command(config_app, "validate", *_BASIC)
@@ -405,16 +387,17 @@ def config_validate(config: ConfigArgument, overrides: SetOption = None, as_json
     """Check a config file: every mistake at once, each with its place and what to write."""
     from deduper.cli.terminal import print_json
 
-    if not as_json:
-        loaded = _loaded(config, overrides)
-        typer.echo(f"{config} is valid: job {loaded.config.name}, key {', '.join(loaded.config.key)}")
-        return
     try:
-        _loaded(config, overrides)
+        loaded = _loaded(config, overrides).config
     except ConfigError as error:
+        if not as_json:
+            raise
         print_json({"valid": False, "problems": [problem.to_json() for problem in error.problems]})
         raise typer.Exit(error.exit_code) from error
-    print_json({"valid": True, "problems": []})
+    if as_json:
+        print_json({"valid": True, "problems": []})
+    else:
+        typer.echo(f"{config} is valid: job {loaded.name}, key {', '.join(loaded.key)}")
 
 
 @_command(config_app, "show", *_BASIC)
@@ -483,7 +466,7 @@ def inspect_bucket(
     bucket: Annotated[
         str,
         typer.Argument(
-            metavar="B", help="The bucket key, or a time as 2024-12-31T23:00Z that falls into it.", show_default=False
+            metavar="B", help="The bucket key, or a time in the bucket, such as 2024-12-31T23:00Z.", show_default=False
         ),
     ],
     as_json: JsonOption = False,

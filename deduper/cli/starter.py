@@ -1,6 +1,6 @@
 """The configuration that `deduper init` writes: every setting a beginner needs, each with a line of explanation. PURE.
 
-It is valid as it stands, which a test checks, so that a first `deduper run` meets the user's data, not a typing error.
+It is valid as it stands, which a test checks, so the first error of a beginner is about data, not about typing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ STARTER = """\
 #   deduper run {file}                  starts the job
 #   deduper config schema               describes every setting for editors
 # Relative paths start at this file's folder. ${{VAR}} and ${{VAR:-default}} are filled in from the environment;
-# any setting can be given as DEDUPER__STORE__SHARDS=8 or --set store.shards=8 too.
+# any setting can also be given as DEDUPER__STORE__SHARDS=8 or --set store.shards=8.
 
 name: {name}
 
@@ -20,7 +20,7 @@ source:
   path: in/                       # a directory, or a glob such as in/*.json
   file_format: json               # json (one object a line) | csv | parquet
   schema: "user string, id long, ts timestamp, page string"
-  max_files_per_batch: 1000       # most files one window takes
+  max_files_per_batch: 1000       # maximum number of files in a window
 
 # Or from Kafka. Ports may then send to topics too: `unique: {{format: kafka, topic: unique}}`.
 #source:
@@ -28,7 +28,7 @@ source:
 #  bootstrap_servers: "localhost:9092"
 #  topics: [clicks]                # or topic_pattern: clicks-.*
 #  starting_offsets: earliest      # earliest | latest | {{time: "2025-03-01T00:00:00Z"}} | {{clicks: {{"0": 12}}}}
-#  max_offsets_per_batch: 500000   # most offsets one window takes
+#  max_offsets_per_batch: 500000   # maximum number of offsets in a window
 #  value: {{format: json, schema: "user string, id long, ts timestamp, page string"}}    # json | csv | text | avro
 #  record: {{arrived: timestamp}}    # key | key_binary | timestamp | topic | partition | offset | header:NAME
 #  tombstones: error               # error | judge: records without a value
@@ -50,8 +50,8 @@ expiry:                           # when a key is forgotten
 store:
   url: "rocksdb:state/{name}"     # rocksdb:PATH | file:PATH
   shards: 4                       # slices of the key space; fixed for the store's life
-  memory: 2GiB                    # most bytes of tables in memory
-  table_disk: 16GiB               # most bytes of tables on the local disk
+  memory: 2GiB                    # maximum bytes of tables in memory
+  table_disk: 16GiB               # maximum bytes of tables on the local disk
   first_seen: true                # every duplicate names its first copy; costs 20 bytes a key
 
 sinks:                            # parquet | json | csv | kafka | none, each in a directory of its own

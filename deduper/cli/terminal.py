@@ -31,6 +31,11 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 window`, `2,000 windows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def pairs(rows: Iterable[tuple[str, object]]) -> Table:
     """Names and values in two columns; rows whose value is None are left out."""
     grid = Table.grid(padding=(0, 2))
@@ -43,7 +48,7 @@ def pairs(rows: Iterable[tuple[str, object]]) -> Table:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
-    """A table without frames; columns whose cells are all numbers stand to the right."""
+    """A table without frames; columns of numbers are aligned to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     result = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for position, name in enumerate(head):

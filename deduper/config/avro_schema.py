@@ -38,7 +38,7 @@ _LOGICAL = {
     ("long", "local-timestamp-millis"): "timestamp_ntz",
     ("long", "local-timestamp-micros"): "timestamp_ntz",
 }
-# What two kinds of numbers become that stand in one union.
+# Types of unions of two kinds of numbers.
 _WIDER = {frozenset({"int", "long"}): "bigint", frozenset({"float", "double"}): "double"}
 _MOST_NESTED = 100
 
@@ -113,13 +113,11 @@ class _Reader:
             return _PLAIN[name]
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         if full not in self._named:
-            what = f"`{where}` has the type `{name}`, which is not known"
+            what = f"`{where}` has the unknown type `{name}`"
             raise AvroError(what, f"types are {', '.join(_PLAIN)}, record, enum, fixed, array and map")
         kind = self._named[full]
         if kind is None:
-            raise AvroError(
-                f"`{where}` holds the record it stands in", "Spark has no type for that: leave the field out"
-            )
+            raise AvroError(f"`{where}` contains its own record", "leave the field out: Spark has no recursive types")
         return kind
 
     def _union(self, members: Sequence[object], namespace: str, where: str) -> str:
@@ -150,7 +148,7 @@ class _Reader:
         elif isinstance(name, str) and name in _PLAIN:
             logical = schema.get("logicalType")
             if (name, logical) == ("long", "time-micros"):
-                raise AvroError(f"`{where}` is a time of day, which no column can hold", "leave the field out")
+                raise AvroError(f"`{where}` is a time of day, for which Spark has no type", "leave the field out")
             decimal = _decimal(schema) if name == "bytes" else None
             return decimal or _LOGICAL.get((name, str(logical)), _PLAIN[name])
         else:

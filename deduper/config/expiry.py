@@ -1,4 +1,4 @@
-"""When keys are forgotten: a section for each way, as frozen values; see `config`."""
+"""Kinds of expiry, a section for each, as frozen values; see `config`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def with_default_span(data: Any) -> Any:
     try:
         period = read_period(data["period"])
     except PydanticCustomError:
-        return {**data, "span": "1s"}  # the period itself is reported; a second complaint about the span is not wanted
+        return {**data, "span": "1s"}  # the period itself is reported, and the span need not be
     span = period // 24 if period % (24 * 1_000_000) == 0 else period
     return {**data, "span": f"{span}us"}
 
@@ -30,21 +30,21 @@ class NeverExpiry(Section):
 
 
 class EventTimeExpiry(Section):
-    """Keys expire by a time that stands in the record."""
+    """Keys expire by a time in the record."""
 
     by: Literal["event_time"]
     field: str = Field(description="The timestamp column, or a whole-number column with `unit`", examples=["ts"])
     period: Duration = Field(description="How long a key is remembered", examples=["24h"])
     span: Duration = Field(
-        default=None,  # type: ignore[assignment]  # filled from the period before anybody sees it
+        default=None,  # type: ignore[assignment]  # filled in from the period before validation
         description="Width of a time bucket; default: a 24th of the period if that is whole seconds, else the period",
     )
     unit: Literal["us", "ms", "s"] | None = Field(
-        default=None, description="What a whole-number column counts since 1970; not for timestamp columns"
+        default=None, description="Unit of a whole-number column, which counts since 1970; not for timestamp columns"
     )
     lookup: Literal["own_bucket", "all_live"] = Field(
         default="own_bucket",
-        description="Where a key is looked for: in the bucket of its own time, or in the whole live period",
+        description="Scope of a look-up: the bucket of the key's own time, or the whole live period",
     )
     clock: Literal["arrival", "batch"] = Field(
         default="arrival", description="When the latest point moves: with every tuple, or once a window"
@@ -63,7 +63,7 @@ class EventTimeExpiry(Section):
 
 
 class OrderedExpiry(Section):
-    """Keys expire by a number that stands in the record."""
+    """Keys expire by a number in the record."""
 
     by: Literal["ordered"]
     field: str = Field(
@@ -73,7 +73,7 @@ class OrderedExpiry(Section):
     span: Number = Field(description="Width of a bucket, in the column's numbers", examples=["100"])
     lookup: Literal["own_bucket", "all_live"] = Field(
         default="own_bucket",
-        description="Where a key is looked for: in the bucket of its own number, or in the whole live period",
+        description="Scope of a look-up: the bucket of the key's own number, or the whole live period",
     )
     clock: Literal["arrival", "batch"] = Field(
         default="arrival", description="When the latest point moves: with every tuple, or once a window"
@@ -82,12 +82,12 @@ class OrderedExpiry(Section):
 
 
 class ProcessingTimeExpiry(Section):
-    """Keys expire by the wall clock at which their window was begun."""
+    """Keys expire by the wall clock at the start of their window."""
 
     by: Literal["processing_time"]
     period: Duration = Field(description="How long a key is remembered", examples=["24h"])
     span: Duration = Field(
-        default=None,  # type: ignore[assignment]  # filled from the period before anybody sees it
+        default=None,  # type: ignore[assignment]  # filled in from the period before validation
         description="Width of a time bucket; default: a 24th of the period if that is whole seconds, else the period",
     )
 
@@ -102,9 +102,11 @@ class CategoryExpiry(Section):
 
     by: Literal["category"]
     field: str = Field(description="A column of few values, such as a file date", examples=["file_date"])
-    live_categories: Count = Field(ge=1, le=1_000_000, description="How many values are live at once", examples=["7"])
+    live_categories: Count = Field(
+        ge=1, le=1_000_000, description="Number of values that are live at once", examples=["7"]
+    )
     remember_dropped: Count = Field(
-        default=10_000, ge=0, le=10_000_000, description="Dropped values that are still known as dropped"
+        default=10_000, ge=0, le=10_000_000, description="Number of dropped values that stay known as dropped"
     )
 
 

@@ -28,7 +28,7 @@ class FilesSource(Section):
     format: Literal["files"]
     path: str = Field(description="Directory or glob to read; relative to the config file's folder", examples=["in/"])
     file_format: Literal["json", "csv", "parquet"] = Field(
-        description="What the files hold: JSON lines, CSV or Parquet", examples=["json"]
+        description="Format of the files: JSON lines, CSV or Parquet", examples=["json"]
     )
     columns: Schema = Field(
         alias="schema",
@@ -37,9 +37,9 @@ class FilesSource(Section):
     )
     forget_after: Duration = Field(
         default=7 * 86_400_000_000,
-        description="How long a file that is gone stays known: one that comes back by then is not read again",
+        description="Time until a removed file is forgotten; if it comes back earlier, it is not read again",
     )
-    max_files_per_batch: Count = Field(default=1000, ge=1, description="Most files one window takes")
+    max_files_per_batch: Count = Field(default=1000, ge=1, description="Maximum number of files in a window")
     header: bool = Field(default=False, description="The first line of every CSV file names the columns (csv only)")
     delimiter: Delimiter = Field(default=",", description="One character between the fields of a CSV line (csv only)")
 
@@ -57,7 +57,7 @@ class FilesSource(Section):
 
     @property
     def folder(self) -> Path:
-        """The part of `path` before the first wildcard: every file of the source lies below it."""
+        """The part of `path` before the first wildcard: every file of the source is below it."""
         path = Path(self.path)
         parts = []
         for part in path.parts:
@@ -77,12 +77,12 @@ class FilesSource(Section):
 
     @property
     def place(self) -> str:
-        """Where the records come from, for people."""
+        """The source of the records, for messages."""
         return self.path
 
     @property
     def reading(self) -> dict[str, Any]:
-        """What else, beside the bytes, decides what tuples come of them."""
+        """The settings that, beside the bytes, decide the tuples."""
         return {"schema": self.columns, "format": [self.file_format, self.header, self.delimiter]}
 
 

@@ -31,7 +31,7 @@ RECORD_PARTS = {
     "partition": "int",
     "offset": "bigint",
 }
-"""What of a Kafka record, beside its value, can be a column, and the column's type; a header's is string."""
+"""The parts of a Kafka record, beside its value, that can be columns, with their types; a header is a string."""
 
 HEADER = "header:"
 
@@ -42,10 +42,10 @@ _PARTS = f"{', '.join(RECORD_PARTS)} or {HEADER}NAME"
 
 
 class KafkaValue(Section):
-    """What the value of a record holds."""
+    """The format and columns of a record's value."""
 
     format: Literal["json", "csv", "text", "avro"] = Field(
-        description="How a value is read: one JSON object, one line of CSV, plain text, or one Avro datum",
+        description="Format of a value: one JSON object, one line of CSV, plain text, or one Avro datum",
         examples=["json"],
     )
     ddl: Schema | None = Field(
@@ -57,7 +57,7 @@ class KafkaValue(Section):
     delimiter: Delimiter = Field(default=",", description="One character between the fields (csv only)")
     avro_schema: AvroSchema | None = Field(
         default=None,
-        description="Schema of the records that were written, as JSON or the path of an .avsc file (avro only)",
+        description="Schema that the values were written with, as JSON or the path of an .avsc file (avro only)",
         examples=["clicks.avsc"],
     )
     confluent_header: bool = Field(
@@ -68,7 +68,7 @@ class KafkaValue(Section):
     def _agrees(self) -> KafkaValue:
         if self.format in ("text", "avro") and self.ddl is not None:
             columns = f"has one column, `{TEXT_COLUMNS}`" if self.format == "text" else "has those of avro_schema"
-            what = f"means nothing for {self.format}, which {columns}"
+            what = f"does not apply to {self.format}, which {columns}"
             raise refusal(what, "remove it, or write `format: json`", at=("schema",), at_key=True)
         if self.format in ("json", "csv") and self.ddl is None:
             write = 'write `schema: "user string, id long, ts timestamp"`'
@@ -77,7 +77,7 @@ class KafkaValue(Section):
             raise refusal("is missing", "write the path of an .avsc file, or the schema as JSON", at=("avro_schema",))
         for name, kind in (("delimiter", "csv"), ("avro_schema", "avro"), ("confluent_header", "avro")):
             if self.format != kind and getattr(self, name) != type(self).model_fields[name].default:
-                what = f"means nothing for {self.format}"
+                what = f"does not apply to {self.format}"
                 raise refusal(what, f"remove it, or write `format: {kind}`", at=(name,), at_key=True)
         nested = [column for column in self.parsed_columns if not column.type.is_scalar]
         if self.format == "csv" and nested:
@@ -106,22 +106,24 @@ class KafkaSource(Section):
 
     format: Literal["kafka"]
     bootstrap_servers: Servers = Field(
-        description="Brokers to begin with; several with commas", examples=['"localhost:9092"']
+        description="Brokers to connect to first, separated by commas", examples=['"localhost:9092"']
     )
     topics: Topics = Field(default=(), description="Topics to read", examples=["[clicks]"])
     topic_pattern: Pattern | None = Field(
         default=None,
-        description="Or a regular expression for the whole name; topics made later are read too",
+        description="Instead of `topics`: a regular expression for the whole name; topics created later are read too",
         examples=["clicks-.*"],
     )
     starting_offsets: Starting = Field(
         default="earliest",
-        description='Where a new store starts (`{time: "2025-03-01T00:00:00Z"}`, `{clicks: {"0": 12}}`); '
-        "an old one goes on where it was",
+        description='First offsets of a new store (`{time: "2025-03-01T00:00:00Z"}`, `{clicks: {"0": 12}}`); '
+        "no effect on an existing one",
         examples=["earliest"],
     )
-    max_offsets_per_batch: Count = Field(default=500_000, ge=1, description="Most offsets one window takes")
-    value: KafkaValue = Field(description="What a value holds", examples=['{format: json, schema: "..."}'])
+    max_offsets_per_batch: Count = Field(default=500_000, ge=1, description="Maximum number of offsets in a window")
+    value: KafkaValue = Field(
+        description="Format and columns of the values", examples=['{format: json, schema: "..."}']
+    )
     record: dict[str, str] = Field(
         default_factory=dict,
         description=f"Columns from the rest of the record, by name: {_PARTS}",
@@ -132,13 +134,14 @@ class KafkaSource(Section):
         description="A record without a value is an error, or is judged with all its value columns null",
     )
     data_loss: Literal["fail", "continue"] = Field(
-        default="fail", description="When offsets are gone that were not judged: stop with exit 4, or report and go on"
+        default="fail",
+        description="If offsets are lost before they are judged: stop with exit 4, or report them and continue",
     )
     group: Group = Field(
         default="",  # filled in with the job's name by `Config`
-        description="Consumer group the offsets are committed to, for lag tools; default: the job's name; or off",
+        description="Consumer group for committed offsets, for lag tools; default: the job's name; or off",
     )
-    deadline: Duration = Field(default=600_000_000, description="How long a broker that does not answer is waited for")
+    deadline: Duration = Field(default=600_000_000, description="Time to wait for brokers that do not answer")
     options: SourceOptions = Field(
         default_factory=dict,
         description="Options of Kafka's clients, such as SASL and TLS, with the prefix `kafka.`",
@@ -153,9 +156,9 @@ class KafkaSource(Section):
             if not name.strip():
                 raise refusal("has a column without a name", "write `record: {user: key}`")
             if part not in RECORD_PARTS and not (part.startswith(HEADER) and len(part) > len(HEADER)):
-                raise refusal(f"`{shown(part)}` is no part of a record", f"write {_PARTS}", at=(name,))
+                raise refusal(f"`{shown(part)}` is not a part of a record", f"write {_PARTS}", at=(name,))
             if name.lower() in seen:
-                what = f"column `{name}` stands twice, because Spark does not tell capitals from small letters"
+                what = f"column `{name}` appears twice, because Spark ignores case"
                 raise refusal(what, "rename one of the two", at=(name,), at_key=True)
             refuse_taken_name(name, at=(name,))
             seen.append(name.lower())
@@ -164,9 +167,11 @@ class KafkaSource(Section):
     @model_validator(mode="after")
     def _agrees(self) -> KafkaSource:
         if self.topics and self.topic_pattern is not None:
-            raise refusal("cannot stand beside `topics`", "remove one of the two", at=("topic_pattern",), at_key=True)
+            raise refusal(
+                "cannot be combined with `topics`", "remove one of the two", at=("topic_pattern",), at_key=True
+            )
         if not self.topics and self.topic_pattern is None:
-            what = "names no topic" if "topics" in self.model_fields_set else "is missing"
+            what = "has no topic" if "topics" in self.model_fields_set else "is missing"
             raise refusal(what, "write `topics: [clicks]`, or a `topic_pattern`", at=("topics",))
         of_value = [column.name.lower() for column in self.value.parsed_columns]
         for name in self.record:
@@ -175,7 +180,7 @@ class KafkaSource(Section):
                 raise refusal(what, "rename one of the two", at=("record", name), at_key=True)
         for topic, partitions in self._named_offsets.items():
             if not self.reads(topic):
-                what = f"`{topic}` is not a topic that is read" if partitions else "names no partition"
+                what = f"`{topic}` is not a topic of the source" if partitions else "has no partition"
                 wanted = (
                     f"topics are {', '.join(self.topics)}" if self.topics else f"it must match {self.topic_pattern}"
                 )
@@ -203,20 +208,20 @@ class KafkaSource(Section):
         if self.topic_pattern is None and self.data_loss == "fail":
             return {"subscribe": ",".join(self.topics)}
         if self.topic_pattern is None:
-            # As a pattern, because then Spark goes on when one of them is deleted.
+            # As a pattern, because then Spark continues when one of them is deleted.
             return {"subscribePattern": f"^(?:{'|'.join(re.escape(topic) for topic in self.topics)})$"}
         # One part of Spark looks for the pattern anywhere in a topic's name, another wants it to be the whole name.
         return {"subscribePattern": f"^(?:{self.topic_pattern})$"}
 
     @property
     def place(self) -> str:
-        """Where the records come from, for people."""
+        """The source of the records, for messages."""
         what = f"topics {self.topic_pattern}" if self.topic_pattern is not None else ", ".join(self.topics)
         return f"{what} at {self.bootstrap_servers}"
 
     @property
     def reading(self) -> dict[str, Any]:
-        """What else, beside offsets, decides what tuples come of them."""
+        """The settings that, beside offsets, decide the tuples."""
         isolation = self.options.get("kafka.isolation.level", "read_committed")
         avro = [self.value.avro_schema, self.value.confluent_header] if self.value.format == "avro" else []
         return {
@@ -252,24 +257,24 @@ class KafkaSource(Section):
 
 
 class KafkaSink(Section):
-    """A port whose rows are sent to a Kafka topic, with the key, value, headers and timestamp they were read with."""
+    """A port whose rows are sent to a Kafka topic, with their original key, value, headers and timestamp."""
 
     format: Literal["kafka"]
     topic: Topic = Field(description="Topic the port's rows go to; it must exist", examples=["unique"])
     bootstrap_servers: Servers = Field(
         default="",  # filled in with the source's by `Config`
-        description="Brokers to begin with; default: the source's",
+        description="Brokers to connect to first; default: the source's",
         examples=['"localhost:9092"'],
     )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once",
-        description="exactly_once: transactions; at_least_once: Spark's sink, which may repeat a window, and whose "
-        "records have the time of sending for a timestamp",
+        description="exactly_once: transactions; at_least_once: Spark's sink, which may repeat a window and sets the "
+        "time of sending as the timestamp",
     )
     preserve_order: bool = Field(default=False, description="Keep the order of each source partition")
     options: SinkOptions = Field(
         default_factory=dict,
-        description="Options of Kafka's clients; without brokers of its own, over the source's for connecting",
+        description="Options of Kafka's clients; without brokers of its own, added to the source's for connecting",
         examples=["{kafka.compression.type: zstd}"],
     )
 

@@ -1,7 +1,7 @@
 """Spark's `kafka.*` options, which are those of Kafka's Java client, as librdkafka wants them.
 
 One set of options serves the source, Spark's sink and the exactly-once sink, though librdkafka has other names for
-some, reads PEM where Java reads key stores, and knows no JAAS. What it cannot do is refused with what to write instead,
+some, reads PEM where Java reads key stores, and has no JAAS. An option without a translation is refused with advice,
 never left out: a client that leaves out a security option connects in clear text.
 
 `librdkafka.*` options go to librdkafka as they are and win. Options with neither prefix are for Spark alone.
@@ -46,15 +46,15 @@ _IGNORED = {
 }
 
 _OURS = {
-    "transactional.id": "it is made of the job's name, the store's id, the port and the slot",
-    "group.id": "it has the name of the transactional id",
-    "enable.idempotence": "a transaction has it",
+    "transactional.id": "the job makes it from its name, the store's id, the port and the slot",
+    "group.id": "the job uses the transactional id",
+    "enable.idempotence": "transactions require it",
     "isolation.level": "published offsets are read as read_committed",
-    "partitioner.class": "keys go to the partitions that Kafka's own default gives them",
-    "acks": "a transaction needs all",
+    "partitioner.class": "keys go to the partitions of Kafka's default partitioner",
+    "acks": "transactions require all",
 }
 
-# What librdkafka has of security. Another option of Java's with such a name would be lost, so it is refused.
+# librdkafka's security options. Any other option of Java's with such a name would be lost, so it is refused.
 _SECURITY = ("security.", "ssl.", "sasl.")
 _KNOWN_SECURITY = {
     "security.protocol",
@@ -67,7 +67,7 @@ _KNOWN_SECURITY = {
     *("sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope", "sasl.oauthbearer.extensions"),
     "sasl.oauthbearer.token.endpoint.url",
 }
-# By which a client finds its brokers and is let in, whatever it does there.
+# Options by which a client finds its brokers and logs in.
 _CONNECTING = (
     *_SECURITY,
     *("client.id", "client.dns.lookup", "reconnect.backoff.", "retry.backoff.", "connections.max.idle.ms"),
@@ -82,7 +82,7 @@ _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
 class KafkaOptionsError(DeduperError):
     """An option that cannot be had. The operator: correct it as the message says; nothing was started.
 
-    `option` is its name as it is written, where it is one option alone; `write` is what to write instead.
+    `option` is its name as it is written, if it is one option; `write` is the advice.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
@@ -118,8 +118,8 @@ def librdkafka_options(bootstrap_servers: str, options: Mapping[str, str]) -> di
         native_name = _RENAMED.get(name, name)
         if native_name.startswith(_SECURITY) and native_name not in _KNOWN_SECURITY:
             raise KafkaOptionsError(
-                "has no equal in librdkafka, which the job uses beside Spark's own client",
-                f"remove it, or say the same with `{_NATIVE}` options",
+                "does not exist in librdkafka, which the job uses beside Spark's own client",
+                f"remove it, or write the `{_NATIVE}` option of the same meaning",
                 option=_JAVA + name,
             )
         made[native_name] = value
@@ -127,7 +127,7 @@ def librdkafka_options(bootstrap_servers: str, options: Mapping[str, str]) -> di
 
 
 def connection_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Those options by which a client finds its brokers and is let in, which are the same whatever it does there."""
+    """The options by which a client finds its brokers and logs in; they are the same for all its tasks."""
     return {
         name: value
         for name, value in options.items()
@@ -145,7 +145,7 @@ def _login(java: Mapping[str, str]) -> dict[str, str]:
     option = "kafka.sasl.jaas.config"
     if found is None:
         form = 'write `class required name="value" ...;`'
-        raise KafkaOptionsError("is not of the form of a JAAS line", form, option=option)
+        raise KafkaOptionsError("is not a JAAS line", form, option=option)
     module = found.group(1).rpartition(".")[2]
     values = {
         name: re.sub(r"\\(.)", r"\1", double) if double else single or bare
@@ -161,7 +161,7 @@ def _login(java: Mapping[str, str]) -> dict[str, str]:
         }
         return login | ({"sasl.oauthbearer.scope": values["scope"]} if "scope" in values else {})
     raise KafkaOptionsError(
-        f"has {module} with {', '.join(sorted(values)) or 'no options'}, which cannot be used here",
+        f"has {module} with {', '.join(sorted(values)) or 'no options'}, which is not supported",
         "write PlainLoginModule or ScramLoginModule with username and password, OAuthBearerLoginModule with clientId "
         "and clientSecret, or librdkafka.sasl.* options",
         option=option,
@@ -218,7 +218,7 @@ def _buffer(java: Mapping[str, str]) -> dict[str, str]:
     if value is None:
         return {}
     if not re.fullmatch("[0-9]{1,18}", value.strip()):
-        what = f"is {value!r}, which is no number of bytes"
+        what = f"is not a number of bytes: {value!r}"
         raise KafkaOptionsError(what, "write 33554432", option="kafka.buffer.memory")
     return {"queue.buffering.max.kbytes": str(max(1, int(value) >> 10))}
 

@@ -1,6 +1,6 @@
 """The kinds of values that only Kafka's settings have: brokers, topics, offsets, options; see `config.values`.
 
-What Kafka's two clients, the Java one inside Spark and librdkafka, would each understand in another way is refused.
+A text that Kafka's two clients, Java's inside Spark and librdkafka, would read differently is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SERVER = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9_.-]+)):
 def _read_servers(value: object) -> object:
     servers = value.split(",") if isinstance(value, str) else value
     if not isinstance(servers, list | tuple) or not servers or value == "":
-        raise refusal(f"`{shown(value)}` names no broker", _SERVERS_ADVICE)
+        raise refusal(f"`{shown(value)}` has no broker", _SERVERS_ADVICE)
     trimmed = [str(server).strip() for server in servers]
     for server in trimmed:
         _check_server(server)
@@ -35,7 +35,7 @@ def _read_servers(value: object) -> object:
 
 def _check_server(server: str) -> None:
     if "://" in server:
-        what = f"`{shown(server)}` names a protocol"
+        what = f"`{shown(server)}` has a protocol"
         raise refusal(what, "write host:port, and the protocol as `options: {kafka.security.protocol: SASL_SSL}`")
     found = _SERVER.fullmatch(server)
     if found is None:
@@ -48,13 +48,13 @@ def _check_server(server: str) -> None:
         try:
             IPv6Address(found["v6"])
         except ValueError:
-            raise refusal(f"`{shown(server)}` is no IPv6 address", 'write it as `"[::1]:9092"`') from None
+            raise refusal(f"`{shown(server)}` is not an IPv6 address", 'write it as `"[::1]:9092"`') from None
 
 
 Servers = Annotated[
     str, BeforeValidator(_read_servers), WithJsonSchema({"type": ["string", "array"], "x-kind": "host:port, …"})
 ]
-"""Brokers to begin with, as host:port with commas."""
+"""Brokers to connect to first, as host:port with commas."""
 
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -62,9 +62,9 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 def _read_topic(value: object) -> object:
     if not isinstance(value, str):
-        raise refusal(f"`{shown(value)}` is no topic", "put it in quotes")
+        raise refusal(f"`{shown(value)}` is not a topic name", "put it in quotes")
     if not _TOPIC.fullmatch(value) or value in (".", ".."):
-        raise refusal(f"`{shown(value)}` is no topic", "use letters, digits, `.`, `_` and `-`, at most 249")
+        raise refusal(f"`{shown(value)}` is not a topic name", "use letters, digits, `.`, `_` and `-`, at most 249")
     return value
 
 
@@ -79,7 +79,7 @@ def _read_topics(value: object) -> object:
         raise refusal(f"must be a list of topics, found `{shown(value)}`", "write `topics: [clicks]`")
     for position, topic in enumerate(value):
         if topic in value[:position]:
-            raise refusal(f"topic `{shown(topic)}` stands twice", "name every topic once", at=(str(position),))
+            raise refusal(f"topic `{shown(topic)}` appears twice", "name every topic once", at=(str(position),))
     return value
 
 
@@ -93,8 +93,8 @@ Topics = Annotated[
 """Topics, each once."""
 
 
-# Python's reading of a pattern must be Java's, because each side asks its own cluster client for the topics. What both
-# read alike is far more than names of topics need; the rest is refused.
+# Python must read a pattern as Java does, because each side asks its own cluster client for the topics. The part that
+# both read alike is far more than names of topics need; the rest is refused.
 _BOTH_ESCAPES = "dDwWsSbB"
 _QUANTIFIER = re.compile(r"\{[0-9]{1,9}(,[0-9]{0,9})?\}")
 _GROUP = re.compile(r"\(\?(:|=|!|<=|<!|i\)|i:)")
@@ -102,23 +102,23 @@ _GROUP = re.compile(r"\(\?(:|=|!|<=|<!|i\)|i:)")
 
 def _read_pattern(value: object) -> object:
     if not isinstance(value, str) or not value.strip():
-        raise refusal(f"`{shown(value)}` is no regular expression", "write one such as `clicks-.*`")
+        raise refusal(f"`{shown(value)}` is not a regular expression", "write one such as `clicks-.*`")
     offset = _first_unlike(value)
     if offset is not None:
-        what = f"`{value[offset : offset + 2]}` is not the same to Java, which reads the topics, as it is to Python"
+        what = f"`{value[offset : offset + 2]}` has different meanings in Java and Python, which both read the pattern"
         raise refusal(what, "write the pattern without it: `.`, `*`, `+`, `?`, `|`, ( ) and [ ] will do", offset=offset)
     try:
         re.compile(value)
     except re.error as error:
         advice = "write one such as `clicks-.*`"
-        raise refusal(f"is no regular expression: {error.msg}", advice, offset=error.pos) from None
+        raise refusal(f"is not a regular expression: {error.msg}", advice, offset=error.pos) from None
     except (RecursionError, OverflowError):
-        raise refusal("is too deep for a regular expression", "write one such as `clicks-.*`") from None
+        raise refusal("is nested too deep", "write one such as `clicks-.*`") from None
     return value
 
 
 def _first_unlike(pattern: str) -> int | None:
-    """Where a pattern begins to be another one to Java than to Python; None when both take it, or refuse it, alike."""
+    """Offset of the first part that Java and Python read differently; None if both accept it, or refuse it, alike."""
     position, is_in_class = 0, False
     while position < len(pattern):
         character, rest = pattern[position], pattern[position:]
@@ -126,7 +126,7 @@ def _first_unlike(pattern: str) -> int | None:
         if character == "\\":
             width = 2
             escaped = rest[1:2]
-            # In a class, \\b is a backspace to the one and nothing to the other.
+            # In a class, \\b is a backspace in Python and an error in Java.
             if escaped.isalnum() and (escaped not in _BOTH_ESCAPES or (is_in_class and escaped in "bB")):
                 return position
         elif is_in_class:
@@ -171,7 +171,7 @@ def _read_starting(value: object) -> object:
         return {"time": _time(value["time"])}
     if isinstance(value, Mapping) and value and all(isinstance(partitions, Mapping) for partitions in value.values()):
         return {_read_topic(topic): _offsets(topic, partitions) for topic, partitions in value.items()}
-    raise refusal(f"`{shown(value)}` is no place to start from", _STARTING_ADVICE)
+    raise refusal(f"`{shown(value)}` is not a starting position", _STARTING_ADVICE)
 
 
 def _time(value: object) -> str:
@@ -181,7 +181,7 @@ def _time(value: object) -> str:
     except ValueError:
         when = None
     if when is None:
-        raise refusal(f"`{shown(value)}` is no time", advice, at=("time",))
+        raise refusal(f"`{shown(value)}` is not a time", advice, at=("time",))
     if (when if when.tzinfo is not None else when.replace(tzinfo=UTC)) < datetime(1970, 1, 1, tzinfo=UTC):
         raise refusal(f"`{shown(value)}` is before 1970", "write `starting_offsets: earliest`", at=("time",))
     return str(value)
@@ -189,18 +189,18 @@ def _time(value: object) -> str:
 
 def _offsets(topic: str, partitions: Mapping[object, object]) -> dict[str, int]:
     if not partitions:
-        raise refusal("names no partition", 'write `{clicks: {"0": 12}}`', at=(topic,))
+        raise refusal("has no partition", 'write `{clicks: {"0": 12}}`', at=(topic,))
     offsets: dict[str, int] = {}
     for partition, offset in partitions.items():
         at = (topic, str(partition))
         if not re.fullmatch("[0-9]{1,9}", str(partition)):
-            raise refusal(f"`{shown(partition)}` is no partition", 'write `{clicks: {"0": 12}}`', at=at, at_key=True)
+            raise refusal(f"`{shown(partition)}` is not a partition", 'write `{clicks: {"0": 12}}`', at=at, at_key=True)
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= MAX_I64:
             advice = "write a whole number, 0 or more; a partition that is left out starts at its earliest offset"
-            raise refusal(f"`{shown(offset)}` is no offset", advice, at=at)
+            raise refusal(f"`{shown(offset)}` is not an offset", advice, at=at)
         number = str(int(str(partition)))
         if number in offsets:
-            raise refusal(f"partition {number} stands twice", "name it once", at=at, at_key=True)
+            raise refusal(f"partition {number} appears twice", "name it once", at=at, at_key=True)
         offsets[number] = offset
     return offsets
 
@@ -217,7 +217,7 @@ def _read_group(value: object) -> object:
     if value is False or value == "off":
         return None
     if not isinstance(value, str) or not value.strip() or len(value) > 255:
-        raise refusal(f"`{shown(value)}` is no name of a group", "write a name, or `off`")
+        raise refusal(f"`{shown(value)}` is not the name of a group", "write a name, or `off`")
     return value
 
 
@@ -236,7 +236,7 @@ def _read_avro_schema(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Mapping | list):
         text = json.dumps(value)
     elif not isinstance(value, str) or not value.strip():
-        raise refusal(f"`{shown(value)}` is no schema", advice)
+        raise refusal(f"`{shown(value)}` is not a schema", advice)
     elif value.lstrip().startswith("{"):
         text = value
     else:
@@ -265,7 +265,7 @@ AvroSchema = Annotated[
 
 
 _DROPPED = "remove it: every record is read and written as its bytes"
-_ONCE = "remove it: `delivery: exactly_once` sees to it"
+_ONCE = "remove it: `delivery: exactly_once` sets it"
 # Names in small letters, without the prefix; some are Spark's own.
 _OF_BOTH = {
     "bootstrap.servers": "write `bootstrap_servers`",
@@ -275,13 +275,13 @@ _OF_BOTH = {
     "key.serializer": _DROPPED,
     "value.serializer": _DROPPED,
     "enable.idempotence": _ONCE,
-    "transactional.id": "remove it: it is made of the job, the store, the port and the slot",
+    "transactional.id": "remove it: the job makes it from its name, the store, the port and the slot",
     "acks": "remove it: all replicas acknowledge",
-    "interceptor.classes": "remove it: Spark takes none",
+    "interceptor.classes": "remove it: Spark does not allow it",
 }
 _OF_SOURCE = _OF_BOTH | {
     "group.id": "write `group`",
-    "group.instance.id": "remove it: Spark gives its own",
+    "group.instance.id": "remove it: Spark sets it",
     "auto.offset.reset": "write `starting_offsets`",
     "enable.auto.commit": "write `group`: offsets are committed after each window",
     "subscribe": "write `topics`",
@@ -297,7 +297,7 @@ _OF_SOURCE = _OF_BOTH | {
     "includeheaders": "remove it: headers are read",
 }
 _OF_SINK = _OF_BOTH | {
-    "group.id": "remove it: it has the name of the transactional id",
+    "group.id": "remove it: the job uses the transactional id",
     "isolation.level": _ONCE,
     "topic": "write `topic`",
 }
@@ -318,7 +318,7 @@ _NATIVE_ALONE = {
     "ssl.key.location": _STORE,
     "ssl.key.pem": "`kafka.ssl.keystore.key`",
 }
-"""Without these a connection is refused, or not as safe as it was meant to be."""
+"""Options of the connection's security, each with Kafka's own option to write instead."""
 
 
 def _checked_options(ours: Mapping[str, str]) -> Callable[[object], object]:
@@ -333,14 +333,14 @@ def _checked_options(ours: Mapping[str, str]) -> Callable[[object], object]:
 def _option(name: str, value: object, ours: Mapping[str, str]) -> str:
     """The value of an option as Kafka's clients want it, which is text."""
     bare = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
-    if bare.lower() in ours:  # Spark does not tell capitals from small letters
+    if bare.lower() in ours:  # Spark ignores case
         raise refusal("is set by the job", ours[bare.lower()], at=(name,), at_key=True)
     if bare == name:
         raise refusal("is not a Kafka option", f"write it with its prefix: `kafka.{name}`", at=(name,), at_key=True)
     if name != name.lower():
         raise refusal("is not a Kafka option", f"write it in small letters: `{name.lower()}`", at=(name,), at_key=True)
     if name.startswith("kafka.") and bare in _NATIVE_ALONE:
-        what = "is a name of librdkafka's, and Spark's client would go on without it"
+        what = "is librdkafka's name, which Spark's client would ignore"
         raise refusal(what, f"write {_NATIVE_ALONE[bare]}", at=(name,), at_key=True)
     if value is None:
         raise refusal("has no value", "write a value, or remove the line", at=(name,), at_key=True)

@@ -25,12 +25,12 @@ from deduper.config.yaml_document import Document, SettingPath, read_document, s
 ENV_PREFIX = "DEDUPER__"
 
 DEFAULT = "default"
-"""The source of a setting that nobody wrote."""
+"""The origin of a setting that is not written anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    """One setting as it counts: its value as text of the configuration, masked, and where it comes from."""
+    """One effective setting: its value as text of the configuration, masked, and its origin."""
 
     setting: str
     value: object
@@ -39,7 +39,7 @@ class EffectiveSetting:
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration and where each of its settings comes from."""
+    """A configuration, with the origin of each setting."""
 
     config: Config
     file: Path
@@ -60,7 +60,7 @@ def load_config(
 def load_with_sources(
     file: Path | str, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
 ) -> LoadedConfig:
-    """As `load_config`, and where each setting comes from."""
+    """As `load_config`, with the origin of each setting."""
     path = Path(file)
     variables = os.environ if environment is None else environment
     merged = _Merged(str(file))
@@ -93,7 +93,7 @@ class _Merged:
         self._file = file
         self._owners: dict[SettingPath, Document] = {}
         self.is_unreadable = False
-        """Whether a document was no mapping at all: then what it does not say is not missing, but unknown."""
+        """True if a document is not a mapping: then absent settings are unknown, not missing."""
 
     def add(self, document: Document) -> None:
         self.problems += document.problems
@@ -145,7 +145,7 @@ class _Merged:
         if not known:
             return Problem(Place(self._file, 1, 1), setting, what, write)
         document = self._owners[known]
-        # An item that has no place of its own stands in a list that was written as one text, as `key: id` is.
+        # An item without a place of its own is in a list that was written as one text, as `key: id` is.
         is_there = all(part.isdigit() for part in path[len(known) :])
         if at_key or not is_there:
             place = document.keys.get(known) or document.values[known]
@@ -167,7 +167,7 @@ class _Merged:
 
 
 def _is_inherited(path: SettingPath) -> bool:
-    """Whether a port has this from the source, when it is not written: what `KafkaSink.beside` fills in."""
+    """Whether a port inherits this from the source if it is not written, by `KafkaSink.beside`."""
     return path[0] == "sinks" and (path[2:] == ("bootstrap_servers",) or (path[2:3] == ("options",) and len(path) > 3))
 
 
@@ -191,7 +191,7 @@ def _add_variable(merged: _Merged, name: str, text: str) -> None:
     path = _variable_path(name[len(ENV_PREFIX) :].split("__"))
     if not all(path):
         write = f"write it as `{ENV_PREFIX}STORE__SHARDS`"
-        merged.problems.append(Problem(Place(name), "", "names no setting", write))
+        merged.problems.append(Problem(Place(name), "", "is not a setting", write))
         return
     # A variable is not filled in from other variables: the shell did that when it was set.
     document = _read_value(text, name, path, None)
@@ -202,11 +202,11 @@ def _add_override(merged: _Merged, override: str, variables: Mapping[str, str]) 
     dotted, equals, text = override.partition("=")
     path = _override_path(dotted.strip())
     if not equals or not all(path):
-        # What comes after the name may be a secret.
+        # The text after the name may be a secret.
         name = re.match(r"[\w.-]*", override)
         place = Place("--set " + (name[0] if name else ""))
         merged.problems.append(
-            Problem(place, "", "is no setting", "write `--set path=value`, as in `--set store.shards=8`")
+            Problem(place, "", "is not a setting", "write `--set path=value`, as in `--set store.shards=8`")
         )
         return
     place = Place(f"--set {dotted.strip()}")
@@ -217,7 +217,7 @@ def _variable_path(parts: list[str]) -> SettingPath:
     """The setting of a variable: capitals count in names of Spark's settings, Kafka's options and columns."""
     lower = [part.lower() for part in parts]
     depth = _depth(lower)
-    # Written in capitals throughout, as variables are: then nothing is meant by them.
+    # A name in capitals throughout is written as variables are: its capitals have no meaning.
     names = [part.lower() if part.isupper() else part for part in parts[depth:]]
     return _with_dots((*lower[:depth], *names), depth)
 
@@ -229,7 +229,7 @@ def _override_path(dotted: str) -> SettingPath:
 
 
 def _depth(path: Sequence[str]) -> int:
-    """How many names of a setting are ours: those of Spark's settings, Kafka's options and columns are others'."""
+    """The number of leading names that are deduper's own; the rest names a Spark setting, Kafka option or column."""
     if path[0] == "spark":
         return 1
     if tuple(path[:2]) == ("source", "record"):
@@ -238,7 +238,7 @@ def _depth(path: Sequence[str]) -> int:
 
 
 def _with_dots(path: SettingPath, depth: int) -> SettingPath:
-    """What comes after our names as one name, in which Spark's prefix need not stand twice."""
+    """The rest after deduper's own names as one name; Spark's prefix may be left out."""
     if len(path) <= depth:
         return path
     name = ".".join(path[depth:])

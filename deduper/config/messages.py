@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in the words of this project. PURE.
+"""Pydantic's errors as messages of this project. PURE.
 
 Pydantic says where and what kind of mistake; the words, the advice and the suggestions are made here, from the fields
 of the models, so that a new setting needs no new message.
@@ -28,9 +28,9 @@ from deduper.config.values import REFUSED, shown
 
 # Settings that are often written in the wrong place, and the advice. By section or (section, kind), then setting.
 _EXPLANATIONS: dict[tuple[str, ...], tuple[str, str]] = {
-    ("expiry", "never", "field"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
-    ("expiry", "never", "period"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
-    ("expiry", "never", "span"): ("means nothing for keys that never expire", "remove it, or write `by: event_time`"),
+    ("expiry", "never", "field"): ("does not apply to keys that never expire", "remove it, or write `by: event_time`"),
+    ("expiry", "never", "period"): ("does not apply to keys that never expire", "remove it, or write `by: event_time`"),
+    ("expiry", "never", "span"): ("does not apply to keys that never expire", "remove it, or write `by: event_time`"),
     ("expiry", "never", "lookup"): ("is refused: every key has one bucket, found by its hash", "remove it"),
     ("expiry", "never", "clock"): ("is refused: without an expiry key there is no latest point", "remove it"),
     ("expiry", "processing_time", "lookup"): ("is refused: it is always all_live for processing_time", "remove it"),
@@ -39,7 +39,7 @@ _EXPLANATIONS: dict[tuple[str, ...], tuple[str, str]] = {
         "is refused: processing_time is the wall clock of the window",
         "remove it, or write `by: event_time`",
     ),
-    ("expiry", "category", "lookup"): ("is refused: a key is looked for in the bucket of its category", "remove it"),
+    ("expiry", "category", "lookup"): ("is refused: keys are looked up in the bucket of their category", "remove it"),
     ("expiry", "category", "clock"): ("is refused: categories have no latest point", "remove it"),
     ("expiry", "category", "period"): (
         "is refused: categories are counted, not timed",
@@ -51,17 +51,17 @@ _EXPLANATIONS: dict[tuple[str, ...], tuple[str, str]] = {
         "is refused: a number is not measured against the wall clock",
         "write `max_jump` instead",
     ),
-    ("source", "files", "topics"): ("means nothing for files", "remove it, or write `format: kafka`"),
-    ("source", "files", "bootstrap_servers"): ("means nothing for files", "remove it, or write `format: kafka`"),
-    ("source", "kafka", "path"): ("means nothing for topics", "remove it, or write `format: files`"),
-    ("source", "kafka", "file_format"): ("means nothing for topics", "write `value: {format: json}`"),
-    ("source", "kafka", "header"): ("means nothing for topics", "remove it: `record` makes columns of headers"),
+    ("source", "files", "topics"): ("does not apply to files", "remove it, or write `format: kafka`"),
+    ("source", "files", "bootstrap_servers"): ("does not apply to files", "remove it, or write `format: kafka`"),
+    ("source", "kafka", "path"): ("does not apply to topics", "remove it, or write `format: files`"),
+    ("source", "kafka", "file_format"): ("does not apply to topics", "write `value: {format: json}`"),
+    ("source", "kafka", "header"): ("does not apply to topics", "remove it: `record` makes columns of headers"),
     ("source", "kafka", "schema"): ("belongs to the value", 'write `value: {format: json, schema: "..."}`'),
     ("source", "kafka", "delimiter"): ("belongs to the value", 'write `value: {format: csv, delimiter: ","}`'),
-    ("source", "kafka", "max_files_per_batch"): ("means nothing for topics", "write `max_offsets_per_batch`"),
-    ("sinks", "kafka", "path"): ("means nothing for a topic", "remove it, or write `format: parquet`"),
-    ("sinks", "files", "topic"): ("means nothing for files", "remove it, or write `format: kafka`"),
-    ("sinks", "none", "path"): ("means nothing for a port that is dropped", "remove it, or write `format: parquet`"),
+    ("source", "kafka", "max_files_per_batch"): ("does not apply to topics", "write `max_offsets_per_batch`"),
+    ("sinks", "kafka", "path"): ("does not apply to a topic", "remove it, or write `format: parquet`"),
+    ("sinks", "files", "topic"): ("does not apply to files", "remove it, or write `format: kafka`"),
+    ("sinks", "none", "path"): ("does not apply to a port that is dropped", "remove it, or write `format: parquet`"),
 }
 
 # Kinds that later releases will have: section -> kinds.
@@ -123,7 +123,7 @@ def _validated(data: Mapping[str, Any], context: dict[str, Any]) -> tuple[dict[s
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """What validates each setting of the first level."""
+    """The validators of the settings of the first level."""
     return {
         name: TypeAdapter(cast(Any, Annotated[field.annotation, field])) for name, field in Config.model_fields.items()
     }
@@ -190,7 +190,7 @@ def _finding(detail: ErrorDetails) -> Finding:
 def _words(
     error_type: str, value: str, context: Mapping[str, Any], path: tuple[str, ...], kind: str
 ) -> tuple[str, str]:
-    """What is wrong and what to write, for the kinds of mistakes that need nothing but the value."""
+    """The problem and the advice, for mistakes that are explained by the value alone."""
     how = _how_to_write(path, kind)
     if error_type in ("int_parsing", "int_type", "int_from_float", "int_parsing_size"):
         return f"must be a whole number, found `{value}`", "write digits only"
@@ -203,7 +203,10 @@ def _words(
     if error_type == "string_type":
         return f"must be text, found `{value}`", "put it in quotes"
     if error_type == "string_pattern_mismatch":
-        return f"`{value}` is no name", "use small letters, digits, `.`, `_` and `-`, beginning with a letter or digit"
+        return (
+            f"`{value}` is not a valid name",
+            "use small letters, digits, `.`, `_` and `-`, beginning with a letter or digit",
+        )
     if error_type == "string_too_short":
         return "is empty", how
     if error_type == "string_too_long":
@@ -242,7 +245,7 @@ def _wrong_kind(path: tuple[str, ...], value: object) -> Finding:
         return Finding(path, "has no value", f"write {_one_of(kinds)}", at_key=True)
     if value in _LATER_KINDS.get(section, ()):
         return Finding(path, f"`{value}` is not in this release", f"write {_one_of(kinds)}")
-    return Finding(path, f"`{shown(value)}` is not known here", suggestion(str(value), kinds, "write one of"))
+    return Finding(path, f"`{shown(value)}` is not a valid choice", suggestion(str(value), kinds, "write one of"))
 
 
 def _one_of(names: Sequence[str]) -> str:
@@ -256,7 +259,7 @@ def _wrong_choice(path: tuple[str, ...], kind: str, value: object) -> Finding:
     names = [choice for choice in choices if isinstance(choice, str)] or [
         choice for choice in get_args(field.annotation) if isinstance(choice, str)
     ]
-    return Finding(path, f"`{shown(value)}` is not known here", suggestion(str(value), names, "write one of"))
+    return Finding(path, f"`{shown(value)}` is not a valid choice", suggestion(str(value), names, "write one of"))
 
 
 def setting_names(model: type[BaseModel]) -> list[str]:

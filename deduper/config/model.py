@@ -1,7 +1,7 @@
 """The configuration of a job, as frozen values.
 
 The classes mirror the YAML, name for name: a setting is called the same in the file, in the environment, in a flag and
-here, so units stand in the types (`Duration` is int µs, `Size` is int bytes). Reading files, variables and flags is
+here, so units are in the types (`Duration` is int µs, `Size` is int bytes). Reading files, variables and flags is
 the business of `config.load`; rules between sections are in `config.rules` and hold for every `Config`, however made.
 """
 
@@ -40,17 +40,19 @@ class Config(Section):
         description="Name of the job; default: the config file's name without its ending",
         examples=["clicks"],
     )
-    source: SourceConfig = Field(description="What is read", examples=["{format: files, path: in/, ...}"])
+    source: SourceConfig = Field(description="The source of the records", examples=["{format: files, path: in/, ...}"])
     key: Key = Field(description="The dedup key: one or more scalar columns", examples=["[user, id]"])
     null_keys: Literal["error", "allow"] = Field(
-        default="error", description="Whether a record with a null in its key is an error or an ordinary key"
+        default="error", description="A record with a null in its key is an error, or has an ordinary key"
     )
     digest: Literal["fast", "secure"] = Field(
         default="fast", description="fast: two xxhash64; secure: SHA-256, for input from attackers"
     )
     expiry: ExpiryConfig = Field(description="When a key is forgotten", examples=["{by: never}"])
-    store: StoreConfig = Field(description="Where the keys are kept", examples=["{url: rocksdb:state/clicks}"])
-    sinks: SinksConfig = Field(description="Where each verdict goes", examples=["one line for each of the four ports"])
+    store: StoreConfig = Field(description="The store of the keys", examples=["{url: rocksdb:state/clicks}"])
+    sinks: SinksConfig = Field(
+        description="The output of each verdict", examples=["one line for each of the four ports"]
+    )
     checkpoint: LocalPath | None = Field(
         default=None,
         description="Folder of Spark's checkpoint of topics; default: `checkpoint` inside the store's folder",
@@ -62,13 +64,13 @@ class Config(Section):
     )
     metrics: MetricsConfig | None = Field(
         default=None,
-        description="The job's numbers for Prometheus; nothing is served without this section",
+        description="The endpoint for Prometheus; without this section there is none",
         examples=["{port: 9108}"],
     )
     spark: SparkSettings = Field(
         default_factory=dict,
-        description="Settings of Spark, such as `spark.master: local[4]`, but those that a promise rests on; "
-        "JVM options are put behind our own",
+        description="Settings of Spark, such as `spark.master: local[4]`, except those that a promise depends on; "
+        "JVM options are added to the job's own",
         examples=['{spark.master: "local[4]"}'],
     )
 
@@ -110,20 +112,20 @@ class Config(Section):
 
     @property
     def expiry_key_scale(self) -> ExpiryKeyScale:
-        """What one step of the expiry key is; see `expiry_key`."""
+        """The meaning of one step of the expiry key; see `expiry_key`."""
         column = self.expiry_column
         return ExpiryKeyScale.of(self.expiry.by, None if column is None else column.type)
 
     @property
     def lookup(self) -> Literal["own_bucket", "all_live"]:
-        """Where keys are looked for, also for the expiries that leave no choice."""
+        """The scope of a look-up, also for kinds of expiry that allow no choice."""
         if isinstance(self.expiry, EventTimeExpiry | OrderedExpiry):
             return self.expiry.lookup
         return "all_live" if isinstance(self.expiry, ProcessingTimeExpiry) else "own_bucket"
 
     @property
     def clock(self) -> Literal["arrival", "batch"] | None:
-        """When the latest point moves; None for `never` and `category`, which have none."""
+        """The way the latest point moves; None for `never` and `category`, which have none."""
         if isinstance(self.expiry, EventTimeExpiry | OrderedExpiry):
             return self.expiry.clock
         return "batch" if isinstance(self.expiry, ProcessingTimeExpiry) else None

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration: what a check finds, how a person sees it, and what must never be printed. PURE.
+"""Mistakes in a configuration, their messages, and the masking of secrets. PURE.
 
 A problem is one line, `file:line:column: setting: what is wrong; what to write`, and below it the line of the file
 with a caret under the place. A setting that came from the environment or from a flag names that instead of a file.
@@ -49,7 +49,7 @@ def mask_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with the setting at `path`; `at_key` puts the caret under its name instead of its value."""
+    """A mistake in the setting at `path`; `at_key` puts the caret under its name instead of its value."""
 
     path: tuple[str, ...]
     what: str
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a setting, or the value of one, was written.
+    """The place where a setting, or its value, was written.
 
     `line` and `column` count from 1 and are None outside files; `excerpt` is the line with its secrets masked, and
     `width` is how many characters of it the caret underlines.
@@ -82,7 +82,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with one setting. `setting` is a dotted path, empty for the file as a whole."""
+    """A mistake in one setting. `setting` is a dotted path, empty for the file as a whole."""
 
     place: Place
     setting: str
@@ -139,7 +139,5 @@ def suggestion(wrong: str, known: list[str], listing: str) -> str:
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wrong.lower(), by_lower)
     if close:
-        # Of equally close names the one that was only cut short: `shard` is `shards` and not `shared`.
-        best = next((name for name in close if name.startswith(wrong.lower())), close[0])
-        return f"did you mean `{by_lower[best]}`?"
+        return f"did you mean `{by_lower[close[0]]}`?"
     return f"{listing} {', '.join(known)}"

@@ -1,6 +1,6 @@
-"""Rules between settings: each looks at the sections it needs and says what does not fit. PURE.
+"""Rules between settings: each reads the sections it needs and reports contradictions. PURE.
 
-The rules take whatever sections are sound, so that a mistake in one section hides none between the others.
+The rules apply to all sound sections, so a mistake in one section hides none between the others.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def disagreements(sections: Mapping[str, Any]) -> list[Finding]:
 
 def _csv_settings(source: SourceConfig) -> Iterator[Finding]:
     if not isinstance(source, FilesSource):
-        return  # a value of Kafka's says so itself
+        return  # `KafkaValue` checks its own
     if source.file_format != "csv":
         for name in ("delimiter", "header"):
             if getattr(source, name) == FilesSource.model_fields[name].default:
                 continue
             yield Finding(
                 ("source", name),
-                f"means nothing for {source.file_format} files",
+                f"does not apply to {source.file_format} files",
                 "remove it, or write `file_format: csv`",
                 at_key=True,
             )
@@ -65,13 +65,13 @@ def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[Finding
         path = ("key", str(position))
         column = source.column(name)
         if name in key[:position]:
-            yield Finding(path, f"column `{name}` stands twice", "name every column once")
+            yield Finding(path, f"column `{name}` appears twice", "name every column once")
         elif column is None:
             yield _no_column(path, name, source)
         elif not column.type.is_scalar:
             yield Finding(
                 path,
-                f"column `{name}` is {column.type.text}, and only plain values can be compared as keys",
+                f"column `{name}` is {column.type.text}, which cannot be part of a key",
                 "name columns such as string, bigint, date or timestamp",
             )
 
@@ -90,7 +90,7 @@ def _expiry_column(source: SourceConfig, expiry: ExpiryConfig) -> Iterator[Findi
     elif column.type.name not in _CATEGORY_TYPES:
         yield Finding(
             path,
-            f"column `{column.name}` is {column.type.text}, which makes no categories",
+            f"column `{column.name}` is {column.type.text}, which cannot be a category",
             f"name a column of type {_either(_CATEGORY_TYPES)}",
         )
 
@@ -108,13 +108,13 @@ def _event_time_column(expiry: EventTimeExpiry, column: Column) -> Iterator[Find
         if expiry.unit is None:
             yield Finding(
                 ("expiry", "unit"),
-                f"is missing: column `{column.name}` is {column.type.text}, and nothing tells what it counts",
+                f"is missing: column `{column.name}` is {column.type.text}, which has no unit of its own",
                 "write `unit: s`, `unit: ms` or `unit: us`",
             )
     else:
         yield Finding(
             ("expiry", "field"),
-            f"column `{column.name}` is {column.type.text}, which is no point in time",
+            f"column `{column.name}` is {column.type.text}, which is not a time",
             "declare the column as timestamp, or as bigint and write its `unit`",
         )
 
@@ -140,7 +140,7 @@ def _ordered_column(expiry: OrderedExpiry, column: Column) -> Iterator[Finding]:
             smallest = "whole numbers" if not kind.scale else f"{kind.scale} digits after the point"
             yield Finding(
                 ("expiry", name),
-                f"{number} lies between two values of column `{column.name}`, which is {kind.text}",
+                f"{number} is between two values of column `{column.name}`, which is {kind.text}",
                 f"write it with {smallest}" if not kind.scale else f"write it with at most {smallest}",
             )
             continue
@@ -171,7 +171,7 @@ def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
         for other, path in earlier:
             if sink.path == path:
                 yield Finding(
-                    ("sinks", port, "path"), f"is the path of port `{other}` too", "give every port its own directory"
+                    ("sinks", port, "path"), f"is also the path of port `{other}`", "give every port its own directory"
                 )
             elif _overlap(sink.path, path):
                 yield Finding(
@@ -239,7 +239,7 @@ def _one_machine(store: StoreConfig, spark: Mapping[str, object]) -> Iterator[Fi
     if not _LOCAL_MASTER.match(master):
         yield Finding(
             ("spark", "spark.master"),
-            f"`{master}` runs on several machines, and this release on one: there {store.path} and its tables lie",
+            f"`{master}` runs on several machines; this release runs on one, with {store.path} and its tables",
             "write `spark.master: local[*]`",
         )
 
@@ -247,15 +247,15 @@ def _one_machine(store: StoreConfig, spark: Mapping[str, object]) -> Iterator[Fi
 def _promised_settings(spark: Mapping[str, object]) -> Iterator[Finding]:
     for name, needed in broken(spark):
         if name == JAVA_OPTIONS:
-            what, write = "has another value for a property of the JVM", f"write `{needed.value}`, or remove it"
+            what, write = "changes a property of the JVM", f"write `{needed.value}`, or remove it"
         else:
             what = f"cannot be `{spark[name]}`"
-            write = "remove it" + ("" if needed.value is None else f": it is `{needed.value}`")
-        yield Finding(("spark", name), f"{what}: a promise rests on it ({needed.promise})", write)
+            write = "remove it" + ("" if needed.value is None else f": the job sets `{needed.value}`")
+        yield Finding(("spark", name), f"{what}: a promise depends on it ({needed.promise})", write)
 
 
 def _client_options(source: SourceConfig) -> Iterator[Finding]:
-    """The clients beside Spark's own must be let in too."""
+    """The clients beside Spark's own must be able to connect too."""
     if isinstance(source, KafkaSource):
         path = ("source", "options")
         yield from _refused(path, source.bootstrap_servers, connection_options(source.options))
@@ -284,7 +284,7 @@ def _refused(path: tuple[str, ...], servers: str, options: Mapping[str, str]) ->
 
 
 def _pem_to_java(path: tuple[str, ...], options: Mapping[str, str]) -> Iterator[Finding]:
-    """librdkafka goes by the file's name, Java takes everything for JKS that is not called something else."""
+    """librdkafka goes by the file's name; Java reads every file as JKS unless its type is set."""
     for store in ("truststore", "keystore"):
         name = f"kafka.ssl.{store}.location"
         if options.get(name, "").lower().endswith((".pem", ".crt")) and f"kafka.ssl.{store}.type" not in options:
@@ -300,7 +300,7 @@ def _ports_have_records(source: SourceConfig, sinks: SinksConfig) -> Iterator[Fi
         if isinstance(sink, KafkaSink):
             yield Finding(
                 ("sinks", port, "format"),
-                "sends on the records of a Kafka source, and this source is files",
+                "sends records of a Kafka source, but the source is files",
                 f"write `{port}: {{format: parquet, path: out/{port}}}`, or read from Kafka",
             )
 
@@ -330,7 +330,7 @@ def _brokers(servers: str) -> set[str]:
 def _tombstones_have_keys(
     source: SourceConfig, key: tuple[str, ...], null_keys: str, expiry: ExpiryConfig
 ) -> Iterator[Finding]:
-    """A tombstone has no value: whatever must not be null has to come from elsewhere in the record."""
+    """A tombstone has no value: columns that must not be null have to come from elsewhere in the record."""
     if not isinstance(source, KafkaSource) or source.tombstones == "error":
         return
     path = ("source", "tombstones")
@@ -339,14 +339,14 @@ def _tombstones_have_keys(
     if in_value and null_keys == "error":
         yield Finding(
             path,
-            f"key column `{in_value[0]}` is in the value, which a tombstone lacks: each would be an error for its null",
+            f"key column `{in_value[0]}` is in the value, which a tombstone lacks: each tombstone would be an error",
             "take the key from the record (`record: {user: key}`), or write `null_keys: allow` or `tombstones: error`",
         )
     field = getattr(expiry, "field", None)
     if field in of_value:
         yield Finding(
             path,
-            f"expiry.field `{field}` is in the value, which a tombstone lacks: each would be an error for its null",
+            f"expiry.field `{field}` is in the value, which a tombstone lacks: each tombstone would be an error",
             "take it from the record (`record: {arrived: timestamp}`), or write `tombstones: error`",
         )
 

@@ -37,7 +37,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _describe(setting: dict[str, Any], optional_field: Any) -> None:
-    """Drops what is of Python alone: titles, nulls, and defaults in the units of the code."""
+    """Drops details of Python: titles, nulls, and defaults in the units of the code."""
     setting.pop("title", None)
     sides = [side for side in setting.get("anyOf", ()) if side != {"type": "null"}]
     if len(sides) == 1:

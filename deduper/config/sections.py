@@ -41,21 +41,22 @@ SourceConfig = Annotated[FilesSource | KafkaSource, Field(discriminator="format"
 
 
 class StoreConfig(Section):
-    """Where the keys are kept, and how much of them in memory."""
+    """The store of the keys, and the room for its tables."""
 
     url: str = Field(
         description="`rocksdb:PATH` or `file:PATH`; default: `rocksdb:state/<name>`", examples=["rocksdb:state/clicks"]
     )
     shards: Count = Field(default=4, ge=1, le=4096, description="Slices of the key space; fixed for the store's life")
-    memory: Size = Field(default=2 * 2**30, description="Most bytes of tables in memory (/dev/shm), for all processes")
-    table_disk: Size = Field(default=16 * 2**30, description="Most bytes of tables on the local disk")
+    memory: Size = Field(
+        default=2 * 2**30, description="Maximum bytes of tables in memory (/dev/shm), over all processes"
+    )
+    table_disk: Size = Field(default=16 * 2**30, description="Maximum bytes of tables on the local disk")
     tables: PathOrAuto = Field(
         default="auto", description="Folder for tables on disk; auto: the machine's temporary folder"
     )
     first_seen: bool = Field(
-        default=True, description="Keep beside each key where its first copy came from; fixed for the store's life"
+        default=True, description="Keep the place of each key's first copy; fixed for the store's life"
     )
-    shared: bool = Field(default=False, description="Of no effect in this release, which runs on one machine")
 
     @field_validator("url")
     @classmethod
@@ -64,10 +65,10 @@ class StoreConfig(Section):
         if scheme in ("hdfs", "s3", "s3a", "gs", "abfss"):
             raise refusal(f"`{scheme}:` stores are not in this release", _URL_ADVICE)
         if not colon or scheme not in ("rocksdb", "file"):
-            raise refusal(f"`{shown(value)}` names no kind of store", _URL_ADVICE)
+            raise refusal(f"`{shown(value)}` is not the URL of a store", _URL_ADVICE)
         path = path[2:] if path.startswith("//") else path
         if not path.strip():
-            raise refusal(f"`{shown(value)}` names no path", _URL_ADVICE)
+            raise refusal(f"`{shown(value)}` has no path", _URL_ADVICE)
         return f"{scheme}:{resolve(path, info)}"
 
     @property
@@ -94,7 +95,7 @@ SinkConfig = Annotated[FileSink | KafkaSink | NoneSink, Field(discriminator="for
 
 
 class SinksConfig(Section):
-    """Where each verdict goes. All four ports are named, so that no row is lost by a forgotten line."""
+    """The output of each verdict. All four ports must be named, so that no row is lost by a forgotten line."""
 
     unique: SinkConfig = Field(description="First copies", examples=["{format: parquet, path: out/unique}"])
     duplicate: SinkConfig = Field(description="Later copies", examples=["{format: none}"])
@@ -105,7 +106,7 @@ class SinksConfig(Section):
     )
 
     def beside(self, source: KafkaSource) -> SinksConfig:
-        """The ports, each Kafka port without brokers with the source's, and its way to log in."""
+        """The ports; a Kafka port without brokers gets the source's, and its options for connecting."""
         filled = {port: sink.beside(source) for port, sink in self.items() if isinstance(sink, KafkaSink)}
         return self.model_copy(update=filled) if filled else self
 
@@ -115,9 +116,11 @@ class SinksConfig(Section):
 
 
 class MetricsConfig(Section):
-    """Where the job shows its numbers to Prometheus, at `/metrics`. Without the section it shows them nowhere."""
+    """The endpoint for Prometheus, at `/metrics`. Without this section there is none."""
 
-    port: Count = Field(default=9108, ge=1, le=65535, description="Port of the page; each job of a machine has its own")
+    port: Count = Field(
+        default=9108, ge=1, le=65535, description="Port of the endpoint; each job on a machine needs its own"
+    )
     host: str = Field(
         default="127.0.0.1",
         min_length=1,

@@ -27,7 +27,7 @@ def refusal(
 ) -> PydanticCustomError:
     """An error for pydantic that says what is wrong and what to write.
 
-    `offset` is the character of the setting's text at which it goes wrong. A section that refuses one of its settings
+    `offset` is the character of the setting's text at which the mistake is. A section that refuses one of its settings
     names it with `at`; `at_key` means its name more than its value.
     """
     context: dict[str, Any] = {"what": what, "write": write, "offset": offset, "at": at, "at_key": at_key}
@@ -46,7 +46,7 @@ def shown(value: object) -> str:
 
 
 class Section(BaseModel):
-    """What all sections share: frozen, and an unknown setting is an error."""
+    """Base of all sections: frozen; an unknown setting is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -68,7 +68,7 @@ def read_period(value: object) -> int:
     """
     duration_us = _read_duration(value)
     if duration_us == 0:
-        raise refusal("a duration of zero means nothing here", "write more than `0s`")
+        raise refusal("a duration of zero is not allowed", "write more than `0s`")
     return duration_us
 
 
@@ -88,7 +88,7 @@ def _read_size(value: object) -> int:
     except UnitError as error:
         raise refusal(error.what, error.write) from None
     if size_bytes == 0:
-        raise refusal("a size of zero leaves no room to work in", "write more than `0B`")
+        raise refusal("a size of zero is not allowed", "write more than `0B`")
     return size_bytes
 
 
@@ -107,7 +107,7 @@ def _read_number(value: object) -> int | float:
     return value
 
 
-_NUMBER_ADVICE = "an `ordered` expiry is measured in plain numbers, such as `1000`"
+_NUMBER_ADVICE = "write a plain number such as `1000`: `ordered` has no units"
 
 
 def _read_number_or_off(value: object) -> int | float | None:
@@ -155,12 +155,12 @@ def refuse_taken_name(name: str, *, at: tuple[str, ...] = ()) -> None:
     if name.lower().startswith("_dedup"):
         raise refusal(
             f"column `{name}` would collide with the struct that deduper adds to every row",
-            "rename the column; names that begin with `_dedup` are taken",
+            "rename the column; names that begin with `_dedup` are reserved",
             at=at,
             at_key=bool(at),
         )
     if name.lower() in _TAKEN:
-        what = f"column `{name}` would collide with one that deduper works with"
+        what = f"column `{name}` would collide with a column of deduper's own"
         raise refusal(what, "rename the column", at=at, at_key=bool(at))
 
 

@@ -27,7 +27,7 @@ SettingPath = tuple[str, ...]
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = tuple(_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "value"))
-# The library tells text from the rest; what the rest means is decided here.
+# The library separates text from the rest; the meaning of the rest is decided here.
 _TEXT_TAGS = (_TAG + "str", _TAG + "timestamp")
 _MOST_DIGITS = 1000
 """Of an int; more are read as text, which no setting that wants a number takes."""
@@ -39,7 +39,7 @@ _SECRET_LINE = re.compile(r"(?P<name>[\w.\- ]+)(?P<colon>[\"']?\s*[:=]\s*)(?P<va
 
 @dataclass(slots=True)
 class Document:
-    """What one text says. `keys` and `values` hold the places of settings, `raw` the text of scalars as written."""
+    """One text as data. `keys` and `values` hold the places of settings, `raw` the text of scalars as written."""
 
     data: Any = None
     keys: dict[SettingPath, Place] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def read_document(text: str, source: str, environment: Mapping[str, str] | None,
 
 
 def _brackets_open(text: str) -> int:
-    """How many brackets are open at once at most, those in texts too."""
+    """The greatest number of brackets open at once, including those in texts."""
     steps = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[\[\]{}]", text))
     return max(accumulate(steps), default=0)
 
@@ -128,7 +128,7 @@ class _Walker:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, ScalarNode):
-                self._problem(key_node, path, "has a key that is no plain text", "write `name: value`")
+                self._problem(key_node, path, "has a key that is not plain text", "write `name: value`")
                 continue
             name = str(key_node.value)
             inner = (*path, name)
@@ -158,11 +158,11 @@ class _Walker:
             return None
         if node.style is not None:
             return filled
-        # What came out of a variable stays text, which every setting reads: a password 007 is not the number 7.
+        # A value from a variable stays text, which every setting reads: a password 007 is not the number 7.
         return _plain_value(text) if filled == text and node.tag not in _TEXT_TAGS else filled
 
     def place(self, node: Node) -> Place:
-        """Where a node is; the caret covers a scalar on one line, and the first character of anything else."""
+        """The place of a node; the caret covers a scalar on one line, and the first character of anything else."""
         if not self._in_file:
             return Place(self._source)
         start, end = node.start_mark, node.end_mark
@@ -172,7 +172,7 @@ class _Walker:
         return Place(self._source, start.line + 1, start.column + 1, max(1, width), self._excerpt(start.line))
 
     def _is_verbatim(self, node: ScalarNode, text: str) -> bool:
-        """Whether the scalar's characters stand in the file as they are, on one line: then offsets are columns."""
+        """Whether the file has the scalar's characters unchanged on one line: then offsets are columns."""
         start, end = node.start_mark, node.end_mark
         if not self._in_file or start.line != end.line:
             return False
@@ -218,7 +218,7 @@ class _Walker:
 
 
 def shift(document: Document, path: SettingPath, offset: int) -> Place:
-    """The place of the character at `offset` inside a scalar, or of the whole scalar when that cannot be told."""
+    """The place of the character at `offset` inside a scalar, or of the whole scalar when that is unknown."""
     place = document.values[path]
     raw = document.raw.get(path, "")
     if place.line is None or place.column is None or "${" in raw or "$$" in raw:
@@ -231,7 +231,7 @@ def shift(document: Document, path: SettingPath, offset: int) -> Place:
 
 
 def _plain_value(text: str) -> Any:
-    """What a plain scalar of this text means: null, bool, int, float or str."""
+    """The value of a plain scalar: null, bool, int, float or str."""
     if text in ("", "~", "null", "Null", "NULL"):
         return None
     if text in ("true", "True", "TRUE"):
@@ -256,7 +256,7 @@ def _syntax_problem(error: MarkedYAMLError, text: str, source: str, in_file: boo
         write = "inside { } and [ ] put `${...}` in quotes"
     excerpt = _SECRET_LINE.sub(_hide, lines[mark.line]) if mark.line < len(lines) else ""
     if _NAMED.match(excerpt) is None and any(map(is_secret, lines[: mark.line])):
-        excerpt = ""  # it may be what a secret of several lines goes on with
+        excerpt = ""  # it may continue a secret of several lines
     return Problem(Place(source, mark.line + 1, mark.column + 1, 1, mask_text(excerpt)), "", what, write)
 
 
@@ -264,7 +264,7 @@ _NAMED = re.compile(r"\s*(?:- )?[\"']?[\w.$-]+[\"']?\s*:(?:\s|$)")
 
 
 def _hide(match: re.Match[str]) -> str:
-    # Without a tree nothing tells where a value ends: everything after the first secret name on the line goes.
+    # Without a tree the end of a value is unknown: everything after the first secret name on the line is hidden.
     whole = match.group()
     return whole if not is_secret(whole) else match["name"] + match["colon"] + MASK
 
@@ -296,7 +296,7 @@ def interpolate(text: str, environment: Mapping[str, str]) -> str:
             parts.append("$")
         elif name is None:
             raise InterpolationError(
-                "`${` begins no reference",
+                "`${` does not begin a reference",
                 "write `${NAME}` or `${NAME:-default}`, or `$$` for a dollar",
                 match.start(),
                 2,

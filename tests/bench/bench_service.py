@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -22,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from deduper.bench import report
+from deduper.bench.command import spark_settings
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import Engine
 from deduper.bench.machine import load, machine_facts
 from deduper.bench.rounds import run_rounds
 from deduper.bench.targets import Reached
 from deduper.bench.workload import Workload
-from deduper.cli.bench_command import spark_settings
 from deduper.spark.allocator import keep_few_arenas
 from tests.bench import dropping, processes, service_measures
 from tests.bench.sweeps import CONTENDERS_OF_A_SWEEP, SWEEPS, sweep_lanes
@@ -78,8 +79,8 @@ def cores(home: Path, options: argparse.Namespace, spark: dict[str, str]) -> Fou
     counts = [int(count) for count in options.at or (1, 2) if count <= len(os.sched_getaffinity(0))]
     if len(counts) < 2:
         raise SystemExit(f"cores: two numbers of cores that this machine has are needed, not {counts}")
-    arguments = ["--rows", "500000", "--state", "1000000", "--rounds", "1", "--batches", "2"]
-    arguments += ["--shards", str(options.shards)]
+    # A sweep of one value, with the rows and keys that sweeps have by default.
+    arguments = ["shards", "--at", str(options.shards), "--rounds", "1", "--batches", "2"]
     for name in options.contender or ("deduper", "passthrough"):
         arguments += ["--contender", name]
     for name, value in spark.items():
@@ -111,7 +112,7 @@ def sweep(home: Path, options: argparse.Namespace, spark: dict[str, str]) -> lis
     )
     with Engine(home / "engine", spark, options.shards) as engine:
         lanes = run_rounds(
-            engine, specs, group="sweep", rounds=options.rounds or 2, work=home / "sweep", spark=spark, tell=tell
+            engine, specs, group="sweep", rounds=options.rounds or 2, work=home / "sweep", spark=spark, report=tell
         )
     return [lane.to_json() for lane in lanes]
 
@@ -130,7 +131,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench"))
     options = parser.parse_args()
     keep_few_arenas()  # as `run` does
-    spark = spark_settings(options.spark)
+    if wrong := [text for text in options.spark if not re.match(r"spark\.[^=]+=", text)]:
+        parser.error(f"--spark {wrong[0]}: write a Spark setting as spark.driver.memory=8g")
+    spark = spark_settings() | dict(text.split("=", 1) for text in options.spark)
     home = Path(tempfile.mkdtemp(prefix="deduper-bench-"))
     document: dict[str, Any] = {"command": sys.argv, "machine": machine_facts(home), "load_at_start": load()}
     try:

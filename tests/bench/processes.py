@@ -168,17 +168,16 @@ def compilations(work: Path, workload: Workload, *, shards: int, spark: Mapping[
 
 
 def on_cores(cores: int, arguments: list[str], out: Path) -> dict[str, Any]:
-    """The document of a `deduper bench` on so many cores: Spark has that many, and so has everything it starts.
+    """The document of a sweep of `bench_service` on so many cores: Spark has that many, and all that it starts.
 
     Raises:
         DeduperError: it failed.
     """
     allowed = os.sched_getaffinity(0)
-    command = [sys.executable, "-m", "deduper.cli", "bench", *arguments, "--out", str(out)]
-    command += ["--spark", f"spark.master=local[{cores}]"]
+    command = [sys.executable, "-m", "tests.bench.bench_service", *arguments, "--out", str(out)]
     with _affinity(sorted(allowed)[:cores]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    document = out / "bench.json"
+    document = out / f"{arguments[0]}.json"
     if done.returncode or not document.exists():
         words = done.stderr.strip().splitlines()[-1:] or ["it said nothing"]
         raise DeduperError(f"the benchmark on {cores} cores failed: {words[0]}")

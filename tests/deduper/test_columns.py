@@ -42,7 +42,7 @@ def test_columns_in_their_order_with_sparks_own_type_names() -> None:
         ),
         ("id int,", 7, "expected a column name, found the end; write columns as `name type, name type`"),
         ("id int name string", 7, "expected `,`, found `name`; write columns as `name type, name type`"),
-        ("id int, ID string", 8, "column `ID` stands twice; remove one of the two"),
+        ("id int, ID string", 8, "column `ID` appears twice; remove one of the two"),
         ("p decimal(40,2)", 2, "decimal(40,2) does not exist; precision is 1 to 38 and scale at most the precision"),
         ("p decimal(2,4)", 2, "decimal(2,4) does not exist; precision is 1 to 38 and scale at most the precision"),
         ("p decimal(x)", 10, "expected a number, found `x`; write it as `decimal(10,2)`"),

@@ -50,7 +50,7 @@ def loaded(folder: Path, *lines: str, kind: str = "timestamp", key: str = "k", b
         ("spark.sql.parquet.enableVectorizedReader: false", "equal keys stay equal"),
         ("spark.sql.timestampType: TIMESTAMP_NTZ", "equal keys stay equal"),
         ("spark.driver.extraJavaOptions: -Xss4m -Duser.timezone=Asia/Tokyo", "equal keys stay equal"),
-        ("spark.hadoop.fs.defaultFS: hdfs://n/", "paths are those of this machine's files"),
+        ("spark.hadoop.fs.defaultFS: hdfs://n/", "paths name files of this machine"),
     ],
 )
 def test_a_setting_that_breaks_a_promise_is_refused(tmp_path: Path, line: str, promise: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from bucket_store.tables.manager import ShardTables
 from deduper.bench.command import Benchmark
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import service_config
-from deduper.bench.plan import BenchOptions, plan
+from deduper.bench.plan import plan
 from deduper.bench.seeding import digests_of, seed_store
 from deduper.bench.workload import START_US, Workload
 from deduper.core.digests import plain_digest, shards_of
@@ -24,17 +26,19 @@ from deduper.window.table_folder import table_settings
 
 pytestmark = pytest.mark.spark
 
-SIZES = {"rows": 2000, "state": 3000, "rounds": 1, "batches": 1}
 
-
-def test_a_benchmark_measures_both_and_cleans_up(tmp_path: Path, session: SparkSession) -> None:
+def test_a_benchmark_measures_both_and_cleans_up(
+    tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rates by Spark's clock, our phases, one verdict; the document is on disk, and the data gone."""
-    options = BenchOptions(contenders=("deduper", "passthrough"), **SIZES)  # type: ignore[arg-type]
+    workload = Workload(batch_rows=2000, state_keys=3000, batches_a_turn=2)
+    small = replace(plan(contenders=("deduper", "passthrough"), rounds=1), workload=workload)
     reported: list[str] = []
     work = tmp_path / "work"
     work.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(work))
     settings = {"spark.master": "local[2]"}
-    document = Benchmark(plan(options), tmp_path / "out", settings, reported.append, work=work, session=session).run()
+    document = Benchmark(small, tmp_path / "out", settings, reported.append, session=session).run()
     assert json.loads((tmp_path / "out" / "bench.json").read_text(encoding="utf-8")) == json.loads(json.dumps(document))
     ours, plain = document["lanes"]
     assert (ours["failure"], plain["failure"]) == (None, None)

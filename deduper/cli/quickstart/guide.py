@@ -28,6 +28,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord, LogState
 from deduper.cli.quickstart.report import ALL, NUMBERS, Expected, Outcome, Table
 from deduper.cli.quickstart.weblog import DEFAULT_DAYS, MANIFEST, SCHEMA, WeblogError, WeblogSummary, write_weblog
+from deduper.cli.terminal import counted
 from deduper.config.files import FileSink
 from deduper.config.load import load_config
 from deduper.errors import CheckFailedError, UsageError
@@ -98,7 +99,7 @@ def quickstart(directory: Path, *, records: int, seed: int, console: Console, ru
     """Generates the missing files in `directory`, runs the job until the log is drained, and prints the result.
 
     Raises:
-        UsageError: fewer than 100 records, or the directory holds something else.
+        UsageError: fewer than 100 records, or the directory has other contents.
         CheckFailedError: the result differs from the expected one; the table and the report show where.
         And whatever the job raises.
     """
@@ -120,21 +121,7 @@ def quickstart(directory: Path, *, records: int, seed: int, console: Console, ru
     config = load_config(config_file, environment={})
 
     before, _ = _read_store(config.store.path)
-    if run is None:
-        from deduper.service.job import run as run_job  # imports pyspark, for a second: not for a wrong argument
-
-        run = run_job
-    judged: list[BatchProgress] = []
-    with _progress_bar(console) as bar:
-        task = bar.add_task("Judging ", total=log.records, completed=sum(before.totals.values()))
-
-        def on_progress(batch: BatchProgress) -> None:
-            judged.append(batch)
-            bar.update(task, advance=batch.rows)
-            if not console.is_terminal:  # there is no bar to watch
-                console.print(progress_line(batch), highlight=False, soft_wrap=True)
-
-        summary = run(config, once=True, max_batches=None, take_over=False, on_progress=on_progress)
+    judged, summary = _judge(config, log.records, sum(before.totals.values()), console, run)
     if summary.stopped_by == "signal":
         console.print("Stopped before the end. The same command continues from the last committed window.")
         return
@@ -149,6 +136,40 @@ def quickstart(directory: Path, *, records: int, seed: int, console: Console, ru
         report, outcome.as_markdown(remarks=remarks, places=places, config_text=config_file.read_text("utf-8"))
     )
 
+    _print_result(console, outcome, remarks, places, _next_steps(directory, log, config_file))
+    if not outcome.is_as_expected:
+        raise CheckFailedError(f"the result differs from the expected one; {_shown(report)} shows where")
+
+
+def _judge(
+    config: Config, records: int, already: int, console: Console, run: Run | None
+) -> tuple[list[BatchProgress], RunSummary]:
+    """Run the job beside a progress bar that begins at `already` of `records`; gives its windows and its summary."""
+    if run is None:
+        from deduper.service.job import run as run_job  # imports pyspark, for a second: not for a wrong argument
+
+        run = run_job
+    judged: list[BatchProgress] = []
+    with _progress_bar(console) as bar:
+        task = bar.add_task("Judging ", total=records, completed=already)
+
+        def on_progress(batch: BatchProgress) -> None:
+            judged.append(batch)
+            bar.update(task, advance=batch.rows)
+            if not console.is_terminal:  # there is no bar to watch
+                console.print(progress_line(batch), highlight=False, soft_wrap=True)
+
+        summary = run(config, once=True, max_batches=None, take_over=False, on_progress=on_progress)
+    return judged, summary
+
+
+def _print_result(
+    console: Console,
+    outcome: Outcome,
+    remarks: Sequence[str],
+    places: Sequence[tuple[str, str]],
+    next_steps: Sequence[tuple[str, str]],
+) -> None:
     console.print()
     for remark in remarks:
         console.print(remark)
@@ -156,12 +177,10 @@ def quickstart(directory: Path, *, records: int, seed: int, console: Console, ru
         console.print(_rich(table))
     for name, place in places:
         console.print(f"  {name:10} {place}", highlight=False, markup=False, soft_wrap=True)
-    console.print("\n[bold]What to try next[/bold]")
-    for why, command in _next_steps(directory, log, config_file):
+    console.print("\n[bold]Next steps[/bold]")
+    for why, command in next_steps:
         console.print(f"  [dim]# {why}[/dim]", highlight=False, soft_wrap=True)
         console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
-    if not outcome.is_as_expected:
-        raise CheckFailedError(f"the result differs from the expected one; {_shown(report)} shows where")
 
 
 def _progress_bar(console: Console) -> Progress:
@@ -198,18 +217,13 @@ def _expected(log_directory: Path, log: WeblogSummary, config_text: str) -> tupl
 def _done(before: LogState, after: LogState, judged: Sequence[BatchProgress], summary: RunSummary) -> str:
     windows = after.next_window - before.next_window
     if windows == 0:
-        return f"Nothing new: {_windows(after.next_window)} already committed, and nothing was added twice."
+        return f"Nothing new: {counted(after.next_window, 'window')} already committed, and nothing was added twice."
     rows = sum(after.totals.values()) - sum(before.totals.values())
     seconds = sum(batch.seconds for batch in judged)
     rate = f", {sum(batch.rows for batch in judged) / seconds:,.0f} rows/s" if seconds > 0 else ""
-    earlier = f" ({_windows(before.next_window)} already committed before)" if before.next_window else ""
-    return (
-        f"{rows:,} rows judged in {_windows(windows)}{rate}; {summary.seconds:.1f} s with the start of Spark{earlier}."
-    )
-
-
-def _windows(count: int) -> str:
-    return "1 window" if count == 1 else f"{count:,} windows"
+    earlier = f" ({counted(before.next_window, 'window')} already committed before)" if before.next_window else ""
+    seconds_of_all = f"{summary.seconds:.1f} s with the start of Spark"
+    return f"{rows:,} rows judged in {counted(windows, 'window')}{rate}; {seconds_of_all}{earlier}."
 
 
 def _places(config: Config) -> list[tuple[str, str]]:
@@ -224,14 +238,14 @@ def _next_steps(directory: Path, log: WeblogSummary, config_file: Path) -> list[
     again = last.with_name(f"again-{last.name}")
     read = "import sys, pyarrow.dataset as d; print(d.dataset(sys.argv[1]).head(2).to_pylist())"
     steps = [
-        ("what the store knows", f"deduper status {config}"),
-        ("where a key was seen first", f"deduper inspect key {config} {log.sample_user} {log.sample_id}"),
+        ("the contents of the store", f"deduper status {config}"),
+        ("the first copy of a key", f"deduper inspect key {config} {log.sample_user} {log.sample_id}"),
         (
-            "the rows of a port, and what stands in _dedup",
+            "the rows of a port, with _dedup",
             f"python -c '{read}' {_typed(directory / 'out' / 'duplicate')}",
         ),
         (
-            "a file delivered twice: not one of its rows comes out as unique",
+            "a file delivered twice: none of its rows is unique",
             f"cp {_typed(last)} {_typed(again)} && deduper run --once {config}",
         ),
     ]

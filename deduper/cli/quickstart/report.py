@@ -1,4 +1,4 @@
-"""PURE. What a quickstart shows: the windows in the store beside what must have come out, as tables for any printer."""
+"""PURE. Results of a quickstart: the windows in the store beside the expected counts, as tables for any printer."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is in the store, and what must be in it; None when that is not known.
+    """The contents of the store, and the expected counts; None if these are unknown.
 
-    `windows` are those whose records still lie in the log; the sums in `state` cover them all.
+    `windows` are those whose records are still in the log; the sums in `state` cover all.
     """
 
     state: LogState
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def is_as_expected(self) -> bool:
-        """Whether nothing that is known beforehand came out otherwise."""
+        """Whether every expected count was found."""
         if self.expected is None:
             return True
         reasons = self.reasons
@@ -72,13 +72,13 @@ class Outcome:
         )
 
     def ports_table(self) -> Table:
-        """Rows and share of each port and of all, with what was expected where it is known."""
+        """Rows and share of each port and of all, with the expected rows if they are known."""
         counts = self.counts
         rows = sum(counts.values())
         expected = None if self.expected is None else {**self.expected.counts, ALL: sum(self.expected.counts.values())}
         head = ("port", "rows", "share", *_expected_head(expected))
         return Table(
-            "What came out",
+            "Result",
             head,
             tuple(
                 (port, f"{found:,}", f"{found / max(1, rows):.2%}", *_compared(found, expected, port))
@@ -123,7 +123,7 @@ class Outcome:
             self.ports_table().as_markdown(),
             self.reasons_table().as_markdown(),
             self.windows_table().as_markdown(),
-            f"## Where it lies\n\n{where}\n",
+            f"## Files\n\n{where}\n",
             f"## Settings\n\n```yaml\n{config_text}```\n",
         ]
         return "\n".join(parts)
@@ -134,7 +134,7 @@ def _expected_head(expected: Mapping[str, int] | None) -> tuple[str, ...]:
 
 
 def _compared(found: int, expected: Mapping[str, int] | None, name: str) -> tuple[str, ...]:
-    """The cells beside a count: nothing where no answer is known for any, empty ones where none is for this."""
+    """The cells beside a count: none if nothing is expected, empty ones if nothing is expected for this name."""
     if expected is None:
         return ()
     if name not in expected:

@@ -67,7 +67,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class WeblogError(Exception):
-    """The directory holds something else. The caller: choose another directory, or remove this one by hand."""
+    """The directory has other contents. The caller: choose another directory, or remove this one by hand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""How each report of `deduper.admin` looks to a person. One `render` a report."""
+"""Reports of `deduper.admin` as text for people. One `render` a report."""

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.doctor import Diagnosis
-from deduper.cli.terminal import pairs
+from deduper.cli.terminal import counted, pairs
 from deduper.diagnostics import Severity
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
@@ -21,7 +21,7 @@ def render(diagnosis: Diagnosis) -> list[RenderableType]:
     ]
     counts = {severity: sum(diagnostic.severity is severity for diagnostic in shown) for severity in order}
     errors, warnings = counts[Severity.ERROR], counts[Severity.WARNING]
-    also = f", with {warnings} warning{'' if warnings == 1 else 's'}" if warnings else ""
-    found = f"{errors} problem{'' if errors == 1 else 's'} found{also}"
+    also = f", with {counted(warnings, 'warning')}" if warnings else ""
+    found = f"{counted(errors, 'problem')} found{also}"
     verdict = Text(f"ready to start{also}", "green") if diagnosis.is_healthy else Text(found, "red")
     return [*lines, pairs([("job", diagnosis.job), ("verdict", verdict)])]

@@ -1,4 +1,4 @@
-"""The answer of `gc` as text: leftovers, and those that were deleted."""
+"""The answer of `gc` as text: orphans, and those that were deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def render(report: GcReport) -> list[RenderableType]:
     answers.append(
         pairs(
             [
-                ("leftovers", f"{len(report.garbage):,}, {approximate_size(report.size_bytes)}"),
+                ("orphans", f"{len(report.garbage):,}, {approximate_size(report.size_bytes)}"),
                 ("shown", f"the first {_MOST_SHOWN:,}" if len(report.garbage) > _MOST_SHOWN else None),
                 ("verdict", _verdict(report, going)),
             ]
@@ -42,7 +42,7 @@ def _verdict(report: GcReport, going: list[Garbage]) -> Text:
     size = approximate_size(sum(item.size_bytes for item in going))
     if report.owner_lives:
         refused = "; nothing was deleted" if report.is_deleting else ""
-        return Text(f"a job runs on this store: it discards its own leftovers at its next start{refused}", "yellow")
+        return Text(f"a job runs on this store: it discards its own orphans at its next start{refused}", "yellow")
     if report.is_deleting and going:
         return Text(f"{len(going):,} deleted, {size}", "green")
     if not going:

@@ -18,7 +18,7 @@ def render_key(report: KeyReport) -> list[RenderableType]:
     verdict = {
         True: Text(f"remembered: {next_copy} is a duplicate", style="green"),
         False: Text("not remembered: the next copy is unique", style="yellow"),
-        None: Text("stored; name a config to see whether it is still remembered", style="yellow"),
+        None: Text("stored; with a config this says whether it is still remembered", style="yellow"),
     }[report.is_remembered]
     key = ", ".join(f"{name} = {'null' if value is None else value}" for name, value in report.key.items())
     parts: list[RenderableType] = [

@@ -16,8 +16,8 @@ def render(view: ProfileView) -> list[RenderableType]:
     if not view.windows:
         return []
     return [
-        _divided(view.windows, steps_of, "where the time went, ms", with_rate=True),
-        _divided(view.windows, task_steps_of, "work of the tasks, ms", with_rate=False),
+        _divided(view.windows, steps_of, "time by step, ms", with_rate=True),
+        _divided(view.windows, task_steps_of, "work inside the tasks, ms", with_rate=False),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The answer of `repair` as text: damage, and what becomes of it."""
+"""The answer of `repair` as text: damage, and its repair."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _verb(way: Way, *, done: bool) -> str:
 
 def _verdict(report: RepairReport) -> Text:
     if report.is_sound:
-        return Text("every piece is what the log says", style="green")
+        return Text("every piece is as the log says", style="green")
     stuck = [repair for repair in report.repairs if repair.way is Way.NONE]
     lists = sum(item.way is Way.NONE for item in report.sources)
     if lists and not stuck:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from deduper.admin.lag import PartitionLag, SourceLag
 from deduper.admin.status import StoreStatus
-from deduper.cli.terminal import pairs, table
+from deduper.cli.terminal import counted, pairs, table
 from deduper.cli.views.profile import render as render_profile
 from deduper.config.sections import PORTS
 from deduper.units import approximate_size
@@ -84,12 +84,12 @@ def _place(one: PartitionLag) -> tuple[str, int]:
 
 def _lag_line(lag: SourceLag) -> Text:
     count = len(lag.partitions)
-    over = f"over {count:,} partition{'' if count == 1 else 's'}"
+    over = f"over {counted(count, 'partition')}"
     if lag.error:
         return Text(f"not known: {lag.error}", style="yellow")
     if lag.total is None:
         return Text(f"not known {over}: a topic ends before the judged offset, or is gone", style="yellow")
-    most = ", the furthest behind below" if count > _MOST_PARTITIONS else ""
+    most = ", the largest below" if count > _MOST_PARTITIONS else ""
     return Text(f"{lag.total:,} offsets {over}{most}")
 
 

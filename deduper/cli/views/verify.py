@@ -1,4 +1,4 @@
-"""The answer of `verify` as text: what it read, what it found."""
+"""The answer of `verify` as text: findings, then counts and the verdict."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.verify.run import FOR_TESTS, Verification
-from deduper.cli.terminal import pairs
+from deduper.cli.terminal import counted, pairs
 from deduper.errors import ExitCode
 from deduper.units import approximate_size
 
@@ -27,9 +27,9 @@ def render(report: Verification) -> list[RenderableType]:
                 ("pieces", f"{report.pieces:,} with {report.entries:,} keys, {approximate_size(report.size_bytes)}"),
                 ("sources", f"{report.sources:,} files"),
                 ("outputs", _outputs_line(report)),
-                ("leftovers", _leftovers_line(report)),
-                ("checks", f"{len(report.ran)} made of {len(report.checks)}"),
-                *(("not made", line) for line in _skipped_lines(report)),
+                ("orphans", _orphans_line(report)),
+                ("checks", f"{len(report.ran)} of {len(report.checks)} run"),
+                *(("not run", line) for line in _skipped_lines(report)),
                 ("verdict", _verdict(report)),
                 ("next", None if report.is_sound else _ADVICE[report.exit_code]),
             ]
@@ -46,9 +46,9 @@ _ADVICE = {
 
 def _verdict(report: Verification) -> Text:
     if report.is_sound:
-        return Text("sound: every check that was made has passed", style="green")
+        return Text("sound: every check that ran has passed", style="green")
     count = len(report.findings) + sum(report.untold.values())
-    return Text(f"NOT sound: {count:,} finding{'' if count == 1 else 's'}", style="bold red")
+    return Text(f"NOT sound: {counted(count, 'problem')} found", style="bold red")
 
 
 def _outputs_line(report: Verification) -> str | None:
@@ -58,10 +58,10 @@ def _outputs_line(report: Verification) -> str | None:
     return f"{report.outputs:,} files, {approximate_size(report.output_bytes)}{rows}"
 
 
-def _leftovers_line(report: Verification) -> str:
+def _orphans_line(report: Verification) -> str:
     counts = Counter(orphan.kind.value for orphan in report.orphans)
     listed = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in sorted(counts.items()))
-    return f"{listed}: harmless; `deduper gc` lists what can be deleted" if listed else "nothing"
+    return f"{listed}: harmless; `deduper gc` lists what can be deleted" if listed else "none"
 
 
 def _skipped_lines(report: Verification) -> list[str]:

@@ -61,7 +61,7 @@ def test_the_names_can_be_asked_for() -> None:
     assert set(names) == {"contenders", "presets", "measures"}
 
 
-@pytest.mark.parametrize("arguments", [["--preset", "fast"], ["--spark", "master=local"], ["--contender", "flink"]])
+@pytest.mark.parametrize("arguments", [["--preset", "fast"], ["--rounds", "0"], ["--contender", "flink"]])
 def test_a_wrong_name_is_refused_before_spark_starts(arguments: list[str]) -> None:
     """With what there is instead."""
     result = CliRunner().invoke(app, ["bench", *arguments])

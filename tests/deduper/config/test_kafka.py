@@ -76,7 +76,7 @@ def test_kafka_ports_need_a_kafka_source(tmp_path: Path, monkeypatch: pytest.Mon
     files = 'source: {format: files, path: in, file_format: json, schema: "id long, user string, ts timestamp"}\n'
     text = BASE[: BASE.index("source:")] + files + BASE[BASE.index("key:") :]
     assert problems_of(text, tmp_path, monkeypatch) == [
-        f"{line}: sinks.{port}.format: sends on the records of a Kafka source, and this source is files; write "
+        f"{line}: sinks.{port}.format: sends records of a Kafka source, but the source is files; write "
         f"`{port}: {{format: parquet, path: out/{port}}}`, or read from Kafka"
         for line, port in (("7:20", "unique"), ("8:23", "duplicate"))
     ]

@@ -16,7 +16,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "files-setting": (
         "  tombstones: error",
         "  max_files_per_batch: 3",
-        ["11:3: source.max_files_per_batch: means nothing for topics; write `max_offsets_per_batch`"],
+        ["11:3: source.max_files_per_batch: does not apply to topics; write `max_offsets_per_batch`"],
     ),
     "no-servers": (
         '  bootstrap_servers: "b1:9092,b2:9092"\n',
@@ -26,7 +26,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "servers-number": (
         '"b1:9092,b2:9092"',
         "9092",
-        ['4:22: source.bootstrap_servers: `9092` names no broker; write `"host:9092"`, several with commas'],
+        ['4:22: source.bootstrap_servers: `9092` has no broker; write `"host:9092"`, several with commas'],
     ),
     "servers-no-port": (
         '"b1:9092,b2:9092"',
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         '"b1:9092,b2:9092"',
         '"SASL_SSL://b1:9092"',
         [
-            "4:22: source.bootstrap_servers: `SASL_SSL://b1:9092` names a protocol; write host:port, and the protocol "
+            "4:22: source.bootstrap_servers: `SASL_SSL://b1:9092` has a protocol; write host:port, and the protocol "
             "as `options: {kafka.security.protocol: SASL_SSL}`"
         ],
     ),
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "servers-bad-v6": (
         '"b1:9092,b2:9092"',
         '"[1::2::3]:9092"',
-        ['4:22: source.bootstrap_servers: `[1::2::3]:9092` is no IPv6 address; write it as `"[::1]:9092"`'],
+        ['4:22: source.bootstrap_servers: `[1::2::3]:9092` is not an IPv6 address; write it as `"[::1]:9092"`'],
     ),
     "no-topics": (
         "  topics: [clicks, taps]\n",
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "topics-empty": (
         "[clicks, taps]",
         "[]",
-        ["5:11: source.topics: names no topic; write `topics: [clicks]`, or a `topic_pattern`"],
+        ["5:11: source.topics: has no topic; write `topics: [clicks]`, or a `topic_pattern`"],
     ),
     "topics-map": (
         "[clicks, taps]",
@@ -74,51 +74,52 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "topics-number": (
         "[clicks, taps]",
         "[clicks, 5]",
-        ["5:20: source.topics.1: `5` is no topic; put it in quotes"],
+        ["5:20: source.topics.1: `5` is not a topic name; put it in quotes"],
     ),
     "topics-name": (
         "[clicks, taps]",
         "[clicks/eu]",
         [
-            "5:12: source.topics.0: `clicks/eu` is no topic; use letters, digits, `.`, `_` and `-`, at most 249",
+            "5:12: source.topics.0: `clicks/eu` is not a topic name; use letters, digits, `.`, `_` and `-`, "
+            "at most 249",
         ],
     ),
     "topics-twice": (
         "[clicks, taps]",
         "[clicks, clicks]",
-        ["5:20: source.topics.1: topic `clicks` stands twice; name every topic once"],
+        ["5:20: source.topics.1: topic `clicks` appears twice; name every topic once"],
     ),
     "topics-and-pattern": (
         "topics: [clicks, taps]",
         "topics: clicks\n  topic_pattern: c.*",
-        ["6:3: source.topic_pattern: cannot stand beside `topics`; remove one of the two"],
+        ["6:3: source.topic_pattern: cannot be combined with `topics`; remove one of the two"],
     ),
     "pattern-open": (
         "topics: [clicks, taps]",
         "topic_pattern: clicks-(a|b",
         [
-            "5:25: source.topic_pattern: is no regular expression: missing ), unterminated subpattern; write one such "
-            "as `clicks-.*`"
+            "5:25: source.topic_pattern: is not a regular expression: missing ), unterminated subpattern; write one "
+            "such as `clicks-.*`"
         ],
     ),
     "pattern-python": (
         "topics: [clicks, taps]",
         "topic_pattern: '(?P<n>clicks)'",
         [
-            "5:19: source.topic_pattern: `(?` is not the same to Java, which reads the topics, as it is to Python; "
+            "5:19: source.topic_pattern: `(?` has different meanings in Java and Python, which both read the pattern; "
             "write the pattern without it: `.`, `*`, `+`, `?`, `|`, ( ) and [ ] will do"
         ],
     ),
     "pattern-empty": (
         "topics: [clicks, taps]",
         "topic_pattern: ''",
-        ["5:18: source.topic_pattern: `` is no regular expression; write one such as `clicks-.*`"],
+        ["5:18: source.topic_pattern: `` is not a regular expression; write one such as `clicks-.*`"],
     ),
     "start-word": (
         "starting_offsets: earliest",
         "starting_offsets: newest",
         [
-            "6:21: source.starting_offsets: `newest` is no place to start from; write `earliest`, `latest`, "
+            "6:21: source.starting_offsets: `newest` is not a starting position; write `earliest`, `latest`, "
             '`{time: "2025-03-01T00:00:00Z"}` or `{clicks: {"0": 12}}`'
         ],
     ),
@@ -126,7 +127,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "starting_offsets: earliest",
         "starting_offsets: {time: yesterday}",
         [
-            "6:28: source.starting_offsets.time: `yesterday` is no time; write "
+            "6:28: source.starting_offsets.time: `yesterday` is not a time; write "
             '`{time: "2025-03-01T00:00:00Z"}`; without a zone it is UTC'
         ],
     ),
@@ -138,25 +139,25 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "start-topic": (
         "starting_offsets: earliest",
         "starting_offsets: {klicks: {0: 5}}",
-        ["6:22: source.starting_offsets.klicks: `klicks` is not a topic that is read; topics are clicks, taps"],
+        ["6:22: source.starting_offsets.klicks: `klicks` is not a topic of the source; topics are clicks, taps"],
     ),
     "start-partition": (
         "starting_offsets: earliest",
         "starting_offsets: {clicks: {first: 5}}",
-        ['6:31: source.starting_offsets.clicks.first: `first` is no partition; write `{clicks: {"0": 12}}`'],
+        ['6:31: source.starting_offsets.clicks.first: `first` is not a partition; write `{clicks: {"0": 12}}`'],
     ),
     "start-negative": (
         "starting_offsets: earliest",
         "starting_offsets: {clicks: {0: -1}}",
         [
-            "6:34: source.starting_offsets.clicks.0: `-1` is no offset; write a whole number, 0 or more; a partition "
-            "that is left out starts at its earliest offset"
+            "6:34: source.starting_offsets.clicks.0: `-1` is not an offset; write a whole number, 0 or more; a "
+            "partition that is left out starts at its earliest offset"
         ],
     ),
     "start-none": (
         "starting_offsets: earliest",
         "starting_offsets: {clicks: {}}",
-        ['6:30: source.starting_offsets.clicks: names no partition; write `{clicks: {"0": 12}}`'],
+        ['6:30: source.starting_offsets.clicks: has no partition; write `{clicks: {"0": 12}}`'],
     ),
     "batch-zero": (
         "  tombstones: error",
@@ -184,7 +185,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "value-format": (
         "    format: json\n",
         "    format: protobuf\n",
-        ["8:13: source.value.format: `protobuf` is not known here; write one of json, csv, text, avro"],
+        ["8:13: source.value.format: `protobuf` is not a valid choice; write one of json, csv, text, avro"],
     ),
     "value-avro-none": (
         JSON_VALUE,
@@ -195,7 +196,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "    format: json\n",
         "    format: avro\n",
         [
-            "9:5: source.value.schema: means nothing for avro, which has those of avro_schema; remove it, or write "
+            "9:5: source.value.schema: does not apply to avro, which has those of avro_schema; remove it, or write "
             "`format: json`"
         ],
     ),
@@ -211,7 +212,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         JSON_VALUE,
         "    format: avro\n    avro_schema: {type: record, name: C, fields: [{name: n, type: lng}]}\n",
         [
-            "9:18: source.value.avro_schema: `C.n` has the type `lng`, which is not known; types are int, long, float, "
+            "9:18: source.value.avro_schema: `C.n` has the unknown type `lng`; types are int, long, float, "
             "double, boolean, string, bytes, record, enum, fixed, array and map"
         ],
     ),
@@ -219,12 +220,12 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         JSON_VALUE,
         '    format: avro\n    avro_schema: {"type": "record", "name": "C", "fields": [{"name": "n", "type": "int"}, '
         '{"name": "N", "type": "int"}]}\n',
-        ["9:18: source.value.avro_schema: column `N` stands twice; remove one of the two"],
+        ["9:18: source.value.avro_schema: column `N` appears twice; remove one of the two"],
     ),
     "value-confluent": (
         "    format: json\n",
         "    format: json\n    confluent_header: true\n",
-        ["9:5: source.value.confluent_header: means nothing for json; remove it, or write `format: avro`"],
+        ["9:5: source.value.confluent_header: does not apply to json; remove it, or write `format: avro`"],
     ),
     "value-typo": (
         "    schema:",
@@ -249,19 +250,19 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "_dedup long",
         [
             "9:13: source.value.schema: column `_dedup` would collide with the struct that deduper adds to every row; "
-            "rename the column; names that begin with `_dedup` are taken"
+            "rename the column; names that begin with `_dedup` are reserved"
         ],
     ),
     "value-port": (
         "id long",
         "_Port long",
-        ["9:13: source.value.schema: column `_Port` would collide with one that deduper works with; rename the column"],
+        ["9:13: source.value.schema: column `_Port` would collide with a column of deduper's own; rename the column"],
     ),
     "value-text-schema": (
         "    format: json\n",
         "    format: text\n",
         [
-            "9:5: source.value.schema: means nothing for text, which has one column, `value string`; remove it, or "
+            "9:5: source.value.schema: does not apply to text, which has one column, `value string`; remove it, or "
             "write `format: json`"
         ],
     ),
@@ -276,7 +277,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "value-delimiter": (
         "    format: json\n",
         "    format: json\n    delimiter: ;\n",
-        ["9:5: source.value.delimiter: means nothing for json; remove it, or write `format: csv`"],
+        ["9:5: source.value.delimiter: does not apply to json; remove it, or write `format: csv`"],
     ),
     "value-delimiter-long": (
         "    format: json\n",
@@ -287,7 +288,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "user: key",
         "user: keys",
         [
-            "10:18: source.record.user: `keys` is no part of a record; write key, key_binary, timestamp, topic, "
+            "10:18: source.record.user: `keys` is not a part of a record; write key, key_binary, timestamp, topic, "
             "partition, offset or header:NAME"
         ],
     ),
@@ -295,17 +296,14 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         '"header:trace-id"',
         '"header:"',
         [
-            "10:30: source.record.trace: `header:` is no part of a record; write key, key_binary, timestamp, topic, "
+            "10:30: source.record.trace: `header:` is not a part of a record; write key, key_binary, timestamp, topic, "
             "partition, offset or header:NAME"
         ],
     ),
     "record-case": (
         "user: key",
         "user: key, User: topic",
-        [
-            "10:23: source.record.User: column `User` stands twice, because Spark does not tell capitals from small "
-            "letters; rename one of the two"
-        ],
+        ["10:23: source.record.User: column `User` appears twice, because Spark ignores case; rename one of the two"],
     ),
     "record-value": (
         "arrived: timestamp",
@@ -317,7 +315,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "_dedup_at: timestamp",
         [
             "10:49: source.record._dedup_at: column `_dedup_at` would collide with the struct that deduper adds to "
-            "every row; rename the column; names that begin with `_dedup` are taken"
+            "every row; rename the column; names that begin with `_dedup` are reserved"
         ],
     ),
     "record-list": (
@@ -339,41 +337,41 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "field: ts",
         "field: trace",
         [
-            "15:33: expiry.field: column `trace` is string, which is no point in time; declare the column as "
+            "15:33: expiry.field: column `trace` is string, which is not a time; declare the column as "
             "timestamp, or as bigint and write its `unit`"
         ],
     ),
     "tombstones-word": (
         "tombstones: error",
         "tombstones: drop",
-        ["11:15: source.tombstones: `drop` is not known here; write one of error, judge"],
+        ["11:15: source.tombstones: `drop` is not a valid choice; write one of error, judge"],
     ),
     "tombstones-key-and-expiry": (
         "tombstones: error",
         "tombstones: judge",
         [
-            "11:15: source.tombstones: key column `id` is in the value, which a tombstone lacks: each would be an "
-            "error for its null; take the key from the record (`record: {user: key}`), or write `null_keys: allow` or "
+            "11:15: source.tombstones: key column `id` is in the value, which a tombstone lacks: each tombstone "
+            "would be an error; take the key from the record (`record: {user: key}`), or write `null_keys: allow` or "
             "`tombstones: error`",
-            "11:15: source.tombstones: expiry.field `ts` is in the value, which a tombstone lacks: each would be an "
-            "error for its null; take it from the record (`record: {arrived: timestamp}`), or write "
+            "11:15: source.tombstones: expiry.field `ts` is in the value, which a tombstone lacks: each tombstone "
+            "would be an error; take it from the record (`record: {arrived: timestamp}`), or write "
             "`tombstones: error`",
         ],
     ),
     "data-loss": (
         "tombstones: error",
         "data_loss: ignore",
-        ["11:14: source.data_loss: `ignore` is not known here; write one of fail, continue"],
+        ["11:14: source.data_loss: `ignore` is not a valid choice; write one of fail, continue"],
     ),
     "group": (
         "tombstones: error",
         "group: true",
-        ["11:10: source.group: `true` is no name of a group; write a name, or `off`"],
+        ["11:10: source.group: `true` is not the name of a group; write a name, or `off`"],
     ),
     "deadline": (
         "tombstones: error",
         "deadline: 0s",
-        ["11:13: source.deadline: a duration of zero means nothing here; write more than `0s`"],
+        ["11:13: source.deadline: a duration of zero is not allowed; write more than `0s`"],
     ),
     "option-prefix": (
         SSL,
@@ -423,8 +421,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         SSL,
         SSL + "    kafka.sasl.password: hunter2\n    kafka.ssl.ca.location: ca.pem\n",
         [
-            "14:5: source.options.kafka.sasl.password: is a name of librdkafka's, and Spark's client would go on "
-            "without it; write `kafka.sasl.jaas.config`",
+            "14:5: source.options.kafka.sasl.password: is librdkafka's name, which Spark's client would "
+            "ignore; write `kafka.sasl.jaas.config`",
         ],
     ),
     "options-text": (
@@ -457,15 +455,15 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         SSL,
         "    kafka.sasl.login.class: Mine\n",
         [
-            "13:5: source.options.kafka.sasl.login.class: has no equal in librdkafka, which the job uses beside "
-            "Spark's own client; remove it, or say the same with `librdkafka.` options"
+            "13:5: source.options.kafka.sasl.login.class: does not exist in librdkafka, which the job uses beside "
+            "Spark's own client; remove it, or write the `librdkafka.` option of the same meaning"
         ],
     ),
     "option-jaas": (
         SSL,
         f'    {JAAS}: "com.sun.security.auth.module.Krb5LoginModule required keyTab=x;"\n',
         [
-            f"13:5: source.options.{JAAS}: has Krb5LoginModule with keyTab, which cannot be used here; write "
+            f"13:5: source.options.{JAAS}: has Krb5LoginModule with keyTab, which is not supported; write "
             "PlainLoginModule or ScramLoginModule with username and password, OAuthBearerLoginModule with clientId and "
             "clientSecret, or librdkafka.sasl.* options"
         ],
@@ -478,22 +476,25 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "sink-path": (
         "topic: unique}",
         "topic: unique, path: out/unique}",
-        ["18:42: sinks.unique.path: means nothing for a topic; remove it, or write `format: parquet`"],
+        ["18:42: sinks.unique.path: does not apply to a topic; remove it, or write `format: parquet`"],
     ),
     "sink-file-topic": (
         "path: out/expired}",
         "path: out/expired, topic: expired}",
-        ["20:49: sinks.expired.topic: means nothing for files; remove it, or write `format: kafka`"],
+        ["20:49: sinks.expired.topic: does not apply to files; remove it, or write `format: kafka`"],
     ),
     "sink-topic-name": (
         "topic: unique}",
         "topic: unique records}",
-        ["18:34: sinks.unique.topic: `unique records` is no topic; use letters, digits, `.`, `_` and `-`, at most 249"],
+        [
+            "18:34: sinks.unique.topic: `unique records` is not a topic name; use letters, digits, `.`, `_` and `-`, "
+            "at most 249"
+        ],
     ),
     "sink-delivery": (
         "delivery: at_least_once",
         "delivery: at_most_once",
-        ["19:58: sinks.duplicate.delivery: `at_most_once` is not known here; did you mean `at_least_once`?"],
+        ["19:58: sinks.duplicate.delivery: `at_most_once` is not a valid choice; did you mean `at_least_once`?"],
     ),
     "sink-order": (
         "topic: unique}",
@@ -541,16 +542,16 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "topic: unique}",
         "topic: unique, options: {kafka.transactional.id: x}}",
         [
-            "18:52: sinks.unique.options.kafka.transactional.id: is set by the job; remove it: it is made of the job, "
-            "the store, the port and the slot"
+            "18:52: sinks.unique.options.kafka.transactional.id: is set by the job; remove it: the job makes it "
+            "from its name, the store, the port and the slot"
         ],
     ),
     "sink-option-partitioner": (
         "topic: unique}",
         "topic: unique, options: {kafka.partitioner.class: Mine}}",
         [
-            "18:52: sinks.unique.options.kafka.partitioner.class: cannot be set: keys go to the partitions that "
-            "Kafka's own default gives them; leave it out"
+            "18:52: sinks.unique.options.kafka.partitioner.class: cannot be set: keys go to the partitions of "
+            "Kafka's default partitioner; leave it out"
         ],
     ),
     "sink-delta": (

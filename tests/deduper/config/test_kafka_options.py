@@ -70,14 +70,14 @@ def test_translated(java: dict[str, str], native: dict[str, str]) -> None:
     ("java", "said"),
     [
         ({"transactional.id": "x"}, "leave it out"),
-        ({"acks": "1"}, "a transaction needs all"),
+        ({"acks": "1"}, "transactions require all"),
         ({"ssl.truststore.location": "/ca.jks"}, "keytool"),
         ({"ssl.truststore.location": "/ca.p12", "ssl.truststore.type": "PKCS12"}, "make a PEM file"),
         ({"ssl.keystore.location": "/me"}, "of type JKS"),
         ({"sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required keyTab=x;"}, "Krb5LoginModule"),
-        ({"buffer.memory": "32MiB"}, "no number of bytes"),
-        ({"ssl.enabled.protocols": "TLSv1.3"}, "has no equal in librdkafka"),
-        ({"sasl.jaas.config": "hunter2"}, "not of the form of a JAAS line"),
+        ({"buffer.memory": "32MiB"}, "not a number of bytes"),
+        ({"ssl.enabled.protocols": "TLSv1.3"}, "does not exist in librdkafka"),
+        ({"sasl.jaas.config": "hunter2"}, "is not a JAAS line"),
     ],
 )
 def test_refused(java: dict[str, str], said: str) -> None:

@@ -115,8 +115,8 @@ def test_mistakes_in_the_environment_and_in_flags_name_their_source(tmp_path: Pa
         environment={"DEDUPER__STORE__SHARD": "4", "DEDUPER__": "x", "DEDUPER__TRIGGER": "10"},
     )
     assert found == [
-        "DEDUPER__: names no setting; write it as `DEDUPER__STORE__SHARDS`",
-        "--set store.shards: is no setting; write `--set path=value`, as in `--set store.shards=8`",
+        "DEDUPER__: is not a setting; write it as `DEDUPER__STORE__SHARDS`",
+        "--set store.shards: is not a setting; write `--set path=value`, as in `--set store.shards=8`",
         "--set sinks.unique: sinks.unique: is not YAML: expected ',' or '}', but got '<stream end>'; "
         "indent with spaces, and put a value with `: `, `#` or `{` in quotes",
         "--set store.shards: store.shards: must be a whole number, found `many`; write digits only",
@@ -253,7 +253,7 @@ def test_a_secret_in_a_variable_or_flag_is_the_text_it_is(tmp_path: Path) -> Non
     config = load_config(file, overrides=["spark.spark.y.password={*$${"], environment={"PASSWORD": "007"})
     assert config.spark == {"spark.x.password": "007", "spark.y.password": "{*$${"}
     assert problems_of(file, overrides=("spark.y.password hunter2",), environment={"PASSWORD": "x"}) == [
-        "--set spark.y.password: is no setting; write `--set path=value`, as in `--set store.shards=8`"
+        "--set spark.y.password: is not a setting; write `--set path=value`, as in `--set store.shards=8`"
     ]
 
 

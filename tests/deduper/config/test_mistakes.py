@@ -64,8 +64,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "name: My Clicks",
         [
             (
-                "1:7: name: `My Clicks` is no name; use small letters, digits, `.`, `_` and `-`, beginning with "
-                "a letter or digit"
+                "1:7: name: `My Clicks` is not a valid name; use small letters, digits, `.`, `_` and `-`, beginning "
+                "with a letter or digit"
             )
         ],
     ),
@@ -82,15 +82,15 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         [
             '2:1: source.bootstrap_servers: is missing; write `bootstrap_servers: "localhost:9092"`',
             '2:1: source.value: is missing; write `value: {format: json, schema: "..."}`',
-            "4:3: source.path: means nothing for topics; remove it, or write `format: files`",
-            "5:3: source.file_format: means nothing for topics; write `value: {format: json}`",
+            "4:3: source.path: does not apply to topics; remove it, or write `format: files`",
+            "5:3: source.file_format: does not apply to topics; write `value: {format: json}`",
             '6:3: source.schema: belongs to the value; write `value: {format: json, schema: "..."}`',
         ],
     ),
     "format-typo": (
         "format: files\n",
         "format: file\n",
-        ["3:11: source.format: `file` is not known here; did you mean `files`?"],
+        ["3:11: source.format: `file` is not a valid choice; did you mean `files`?"],
     ),
     "no-format": (
         "  format: files\n",
@@ -106,12 +106,12 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "file-format": (
         "file_format: json",
         "file_format: avro",
-        ["5:16: source.file_format: `avro` is not known here; write one of json, csv, parquet"],
+        ["5:16: source.file_format: `avro` is not a valid choice; write one of json, csv, parquet"],
     ),
     "header": (
         "file_format: json",
         "file_format: json\n  header: true",
-        ["6:3: source.header: means nothing for json files; remove it, or write `file_format: csv`"],
+        ["6:3: source.header: does not apply to json files; remove it, or write `file_format: csv`"],
     ),
     "header-bool": (
         "file_format: json",
@@ -160,7 +160,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         [
             (
                 "6:11: source.schema: column `_dedup` would collide with the struct that deduper adds to every "
-                "row; rename the column; names that begin with `_dedup` are taken"
+                "row; rename the column; names that begin with `_dedup` are reserved"
             )
         ],
     ),
@@ -179,7 +179,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "key: [user, tags]",
         [
             (
-                "7:13: key.1: column `tags` is array<string>, and only plain values can be compared as keys; "
+                "7:13: key.1: column `tags` is array<string>, which cannot be part of a key; "
                 "name columns such as string, bigint, date or timestamp"
             )
         ],
@@ -187,7 +187,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "key-twice": (
         "key: [user, id]",
         "key: [user, user]",
-        ["7:13: key.1: column `user` stands twice; name every column once"],
+        ["7:13: key.1: column `user` appears twice; name every column once"],
     ),
     "key-empty": ("key: [user, id]", "key: []", ["7:6: key: must name at least one column; write `key: [user, id]`"]),
     "key-map": ("key: [user, id]", "key: {user: id}", ["7:6: key: must be a list of columns; write `key: [user, id]`"]),
@@ -196,17 +196,17 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "null-keys": (
         "key: [user, id]",
         "key: [user, id]\nnull_keys: ignore",
-        ["8:12: null_keys: `ignore` is not known here; write one of error, allow"],
+        ["8:12: null_keys: `ignore` is not a valid choice; write one of error, allow"],
     ),
     "digest": (
         "key: [user, id]",
         "key: [user, id]\ndigest: md5",
-        ["8:9: digest: `md5` is not known here; write one of fast, secure"],
+        ["8:9: digest: `md5` is not a valid choice; write one of fast, secure"],
     ),
     "by-unknown": (
         "by: event_time",
         "by: event-time",
-        ["9:7: expiry.by: `event-time` is not known here; did you mean `event_time`?"],
+        ["9:7: expiry.by: `event-time` is not a valid choice; did you mean `event_time`?"],
     ),
     "by-missing": (
         "  by: event_time\n",
@@ -222,8 +222,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "by: event_time",
         "by: never",
         [
-            "10:3: expiry.field: means nothing for keys that never expire; remove it, or write `by: event_time`",
-            "11:3: expiry.period: means nothing for keys that never expire; remove it, or write `by: event_time`",
+            "10:3: expiry.field: does not apply to keys that never expire; remove it, or write `by: event_time`",
+            "11:3: expiry.period: does not apply to keys that never expire; remove it, or write `by: event_time`",
         ],
     ),
     "field-missing": (
@@ -236,7 +236,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "field: user",
         [
             (
-                "10:10: expiry.field: column `user` is string, which is no point in time; declare the column as "
+                "10:10: expiry.field: column `user` is string, which is not a time; declare the column as "
                 "timestamp, or as bigint and write its `unit`"
             )
         ],
@@ -246,7 +246,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "field: id",
         [
             (
-                "8:1: expiry.unit: is missing: column `id` is bigint, and nothing tells what it counts; write "
+                "8:1: expiry.unit: is missing: column `id` is bigint, which has no unit of its own; write "
                 "`unit: s`, `unit: ms` or `unit: us`"
             )
         ],
@@ -259,7 +259,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "unit-unknown": (
         "field: ts",
         "field: id\n  unit: h",
-        ["11:9: expiry.unit: `h` is not known here; write one of us, ms, s"],
+        ["11:9: expiry.unit: `h` is not a valid choice; write one of us, ms, s"],
     ),
     "period-number": (
         "period: 24h",
@@ -275,7 +275,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "period-zero": (
         "period: 24h",
         "period: 0s",
-        ["11:11: expiry.period: a duration of zero means nothing here; write more than `0s`"],
+        ["11:11: expiry.period: a duration of zero is not allowed; write more than `0s`"],
     ),
     "period-list": (
         "period: 24h",
@@ -290,7 +290,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "lookup": (
         "period: 24h",
         "period: 24h\n  lookup: everywhere",
-        ["12:11: expiry.lookup: `everywhere` is not known here; write one of own_bucket, all_live"],
+        ["12:11: expiry.lookup: `everywhere` is not a valid choice; write one of own_bucket, all_live"],
     ),
     "ahead-true": (
         "period: 24h",
@@ -330,19 +330,14 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "ordered-fraction": (
         EVENT_TIME,
         "  by: ordered\n  field: n\n  period: 1.5\n  span: 1\n",
-        [
-            (
-                "11:11: expiry.period: 1.5 lies between two values of column `n`, which is int; write it with "
-                "whole numbers"
-            )
-        ],
+        [("11:11: expiry.period: 1.5 is between two values of column `n`, which is int; write it with whole numbers")],
     ),
     "ordered-scale": (
         EVENT_TIME,
         "  by: ordered\n  field: price\n  period: 10\n  span: 0.001\n",
         [
             (
-                "12:9: expiry.span: 0.001 lies between two values of column `price`, which is decimal(10,2); "
+                "12:9: expiry.span: 0.001 is between two values of column `price`, which is decimal(10,2); "
                 "write it with at most 2 digits after the point"
             )
         ],
@@ -350,20 +345,15 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "ordered-duration": (
         EVENT_TIME,
         "  by: ordered\n  field: n\n  period: 10h\n  span: 1\n",
-        [
-            (
-                "11:11: expiry.period: `10h` is not a number; an `ordered` expiry is measured in plain numbers, "
-                "such as `1000`"
-            )
-        ],
+        [("11:11: expiry.period: `10h` is not a number; write a plain number such as `1000`: `ordered` has no units")],
     ),
     "ordered-negative": (
         EVENT_TIME,
         "  by: ordered\n  field: n\n  period: -10\n  span: 1\n",
         [
             (
-                "11:11: expiry.period: must be more than 0, found -10; an `ordered` expiry is measured in plain "
-                "numbers, such as `1000`"
+                "11:11: expiry.period: must be more than 0, found -10; write a plain number such as "
+                "`1000`: `ordered` has no units"
             )
         ],
     ),
@@ -417,7 +407,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "  by: category\n  field: d\n  live_categories: 7\n",
         [
             (
-                "10:10: expiry.field: column `d` is double, which makes no categories; name a column of type "
+                "10:10: expiry.field: column `d` is double, which cannot be a category; name a column of type "
                 "string, date, boolean, tinyint, smallint, int or bigint"
             )
         ],
@@ -440,12 +430,12 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "url-scheme": (
         "rocksdb:state/clicks",
         "state/clicks",
-        ["13:8: store.url: `state/clicks` names no kind of store; write `rocksdb:PATH` or `file:PATH`"],
+        ["13:8: store.url: `state/clicks` is not the URL of a store; write `rocksdb:PATH` or `file:PATH`"],
     ),
     "url-path": (
         "rocksdb:state/clicks",
         '"rocksdb:"',
-        ["13:8: store.url: `rocksdb:` names no path; write `rocksdb:PATH` or `file:PATH`"],
+        ["13:8: store.url: `rocksdb:` has no path; write `rocksdb:PATH` or `file:PATH`"],
     ),
     "store-in-source": (
         "rocksdb:state/clicks",
@@ -506,7 +496,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "sink-format": (
         "{format: none}",
         "{format: parqet, path: out/x}",
-        ["17:21: sinks.expired.format: `parqet` is not known here; did you mean `parquet`?"],
+        ["17:21: sinks.expired.format: `parqet` is not a valid choice; did you mean `parquet`?"],
     ),
     "sink-no-format": (
         "{format: none}",
@@ -523,7 +513,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "{format: none, path: out/x}",
         [
             (
-                "17:27: sinks.expired.path: means nothing for a port that is dropped; remove it, or write "
+                "17:27: sinks.expired.path: does not apply to a port that is dropped; remove it, or write "
                 "`format: parquet`"
             )
         ],
@@ -541,7 +531,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "sink-shared": (
         "out/duplicate",
         "out/unique",
-        ["16:38: sinks.duplicate.path: is the path of port `unique` too; give every port its own directory"],
+        ["16:38: sinks.duplicate.path: is also the path of port `unique`; give every port its own directory"],
     ),
     "sink-nested": (
         "out/duplicate",
@@ -633,8 +623,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         'name: clicks\nspark: {spark.master: "spark://host:7077"}',
         [
             (
-                "2:23: spark.spark.master: `spark://host:7077` runs on several machines, and this release on one: "
-                "there state/clicks and its tables lie; write `spark.master: local[*]`"
+                "2:23: spark.spark.master: `spark://host:7077` runs on several machines; this release runs on one, "
+                "with state/clicks and its tables; write `spark.master: local[*]`"
             )
         ],
     ),
@@ -690,7 +680,12 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "variable-brace": (
         "path: in/",
         'path: "x${INPUT/in"',
-        [("4:11: source.path: `${` begins no reference; write `${NAME}` or `${NAME:-default}`, or `$$` for a dollar")],
+        [
+            (
+                "4:11: source.path: `${` does not begin a reference; write `${NAME}` or `${NAME:-default}`, or `$$` "
+                "for a dollar"
+            )
+        ],
     ),
 }
 
@@ -723,7 +718,7 @@ SETTINGS = [
     *("source.header", "source.delimiter", "expiry.by", "expiry.field", "expiry.period", "expiry.span", "expiry.unit"),
     *("expiry.lookup", "expiry.clock", "expiry.max_ahead_of_now", "expiry.max_jump", "expiry.buckets"),
     *("expiry.live_categories", "expiry.remember_dropped", "store.url", "store.shards", "store.memory"),
-    *("store.table_disk", "store.tables", "store.first_seen", "store.shared", "sinks.unique", "sinks.unique.format"),
+    *("store.table_disk", "store.tables", "store.first_seen", "sinks.unique", "sinks.unique.format"),
     *("sinks.unique.path", "spark.x", "spark.spark.x", "nonsense", "source.nonsense", "sinks.unique.nonsense"),
     *("metrics", "metrics.port", "metrics.host", "metrics.nonsense"),
 ]
