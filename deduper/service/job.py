@@ -26,7 +26,7 @@ from bucket_store.errors import FencedError
 from bucket_store.maintenance.worker_process import MaintenanceWorker
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
-from deduper.errors import DeduperError, StopRequested
+from deduper.errors import DeduperError, SourceAwayError, StopRequested
 from deduper.service.file_loop import LOOK_SECONDS, FileLoop
 from deduper.service.stop import Stop, restoring_handlers
 from deduper.sinks.open import open_topics
@@ -286,6 +286,7 @@ class _Job:
 
         Raises:
             StopRequested: a stop was asked for, and nothing of the batch is committed.
+            SourceAwayError: files cannot be looked at now, and nothing of the batch is committed.
         """
         with self._working:
             if self._stop.is_asked_for:
@@ -295,6 +296,8 @@ class _Job:
             except StopRequested as exc:
                 logger.warning("%s", exc)
                 raise
+            except SourceAwayError:
+                raise  # whether it ends the run, the loop over files decides
             except Exception as exc:  # noqa: BLE001  # raised where the run ends
                 self._failure = reason_to_stop(self._log, raised_in_worker(exc))
                 if self._metrics is not None:
