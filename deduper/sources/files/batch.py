@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.listing import Listing
 from deduper.sources.files.plan import error_tuples, file_plan
 from deduper.sources.files.seen_folders import SeenFolders, is_of_entry
-from deduper.sources.files.source_file import ListedFile, SourceFile, source_order, stat, stat_files
+from deduper.sources.files.source_file import ListedFile, SourceFile, source_digest, source_order, stat, stat_files
 
 logger = logging.getLogger(__name__)
 
@@ -141,10 +142,14 @@ def _names(text: str, file: SourceFile) -> bool:
 
 
 class FileBatches:
-    """The files source of a job: its new files, in windows of `max_files_per_batch`."""
+    """The files source of a job: its new files, in windows of `max_files_per_batch`.
 
-    def __init__(self, source: FilesSource, known: KnownFiles) -> None:
+    Files whose digests are `alone` get a window each: see `suspects`.
+    """
+
+    def __init__(self, source: FilesSource, known: KnownFiles, alone: Collection[bytes] = ()) -> None:
         self._source = source
+        self._alone = alone
         self.known = known
         self._listing = Listing(source)
         self._pending: deque[ListedFile] = deque()
@@ -191,8 +196,7 @@ class FileBatches:
             SourceAwayError: files cannot be found, and it cannot be told whether they are gone.
         """
         while self._pending:
-            count = min(len(self._pending), self._source.max_files_per_batch)
-            taken = [self._pending.popleft() for _ in range(count)]
+            taken = [self._pending.popleft() for _ in range(self._next_count())]
             files = stat_files(taken, self._listing.seen)
             emptied = [file for file in files if not file.size_bytes and file.fate is Admission.ADMITTED]
             self._empty += [file.path for file in emptied]
@@ -200,6 +204,19 @@ class FileBatches:
             if left:
                 return FileBatch(self._source, left, folder=self.known.folder, seen=self._listing.seen)
         return None
+
+    def _next_count(self) -> int:
+        """How many of the pending files the next window takes."""
+        most = min(len(self._pending), self._source.max_files_per_batch)
+        if not self._alone:
+            return most
+        for before, file in enumerate(islice(self._pending, most)):
+            if source_digest(file.path, file.modified_ms) in self._alone:
+                if before:
+                    return before
+                logger.warning("%s gets a window of its own: earlier starts ended in one that had it", file.path)
+                return 1
+        return most
 
     def _looked_at(self, path: str) -> ListedFile | None:
         """A listed file; None for one that is gone, or cannot be looked at for a reason of its own.

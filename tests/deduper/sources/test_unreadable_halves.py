@@ -135,8 +135,8 @@ def test_files_that_only_together_are_too_many(tmp_path: Path) -> None:
         "OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device",
         "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: Input/output error",
         "An error occurred while calling o1.get.\n: org.apache.spark.SparkException: Job aborted due to "
-        "stage failure: Task 1 in stage 4.0 failed 1 times, most recent failure: Lost task 1.0 in stage 4.0 (TID 9) (host executor "
-        "driver): java.io.IOException: No space left on device",
+        "stage failure: Task 1 in stage 4.0 failed 1 times, most recent failure: Lost task 1.0 in stage 4.0 (TID 9) "
+        "(host executor driver): java.io.IOException: No space left on device",
         "org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 4.0 failed 1 times, most "
         "recent failure: Lost task 1.0 in stage 4.0 (TID 9) (host executor driver): ExecutorLostFailure (executor "
         "driver exited caused by one of the running tasks) Reason: gone",
