@@ -16,6 +16,7 @@ from deduper.config.files import FilesSource
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.parquet_footers import footers_of
 from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.plan import _stored_types
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import parquet as parquet_records
 from deduper.tasks.parquet import ParquetPart, ParquetReading, read_part
@@ -153,6 +154,23 @@ def test_a_fault_of_the_machine_after_the_footer(job: Job, monkeypatch: pytest.M
     monkeypatch.setattr(Path, "stat", failing)
     with pytest.raises(OSError, match=os.strerror(code)):
         read_part(task, reading, part)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.EACCES])
+def test_types_that_cannot_be_looked_at(job: Job, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Spark must not read the file a moment later: it would take wide numbers for others."""
+    path = job.add_table(table(3))
+    assert set(_stored_types(str(path))) == {"k", "t"}
+
+    def failing(*_: object) -> Any:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(pa, "OSFile", failing)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        _stored_types(str(path))
+    path.write_bytes(b"no Parquet")
+    monkeypatch.undo()
+    assert _stored_types(str(path)) == {}
 
 
 def part_of(job: Job, rows: int = 100) -> tuple[ParquetReading, ParquetPart, ReadTask]:
