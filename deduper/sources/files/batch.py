@@ -39,7 +39,7 @@ class FileBatch:
     source: FilesSource
     files: tuple[SourceFile, ...]
     folder: str | None = None
-    seen: SeenFolders = field(default_factory=SeenFolders)
+    seen: SeenFolders = field(default_factory=SeenFolders, compare=False)
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -198,9 +198,9 @@ class FileBatches:
         while self._pending:
             taken = [self._pending.popleft() for _ in range(self._next_count())]
             files = stat_files(taken, self._listing.seen)
-            emptied = [file for file in files if not file.size_bytes and file.fate is Admission.ADMITTED]
-            self._empty += [file.path for file in emptied]
-            left = tuple(_refused(file, self._source) for file in files if file not in emptied)
+            emptied = {file.path for file in files if not file.size_bytes and file.fate is Admission.ADMITTED}
+            self._empty += emptied
+            left = tuple(_refused(file, self._source) for file in files if file.path not in emptied)
             if left:
                 return FileBatch(self._source, left, folder=self.known.folder, seen=self._listing.seen)
         return None
