@@ -159,7 +159,7 @@ class KnownFiles:
         judged = self._judged_as(old, int(row[0]))
         if judged is None:
             return False
-        now = stat(path)
+        now = stat(path)  # an error ends the listing: after it the move is written down, and the file would be new
         if now is None or (now.modified_ms, now.size_bytes) != judged:
             return False
         self._moved[digest] = judged

@@ -160,6 +160,21 @@ def test_a_file_that_leads_where_one_may_not_go_is_passed_over(
     assert sorted(windows.drain()) == ["link", "private"]
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
+def test_a_moved_file_that_cannot_be_looked_at_is_not_new(windows: Windows, refuse: Refuse, code: int) -> None:
+    """It is known by its place, time and size, which cannot be seen now: no move is written down without it."""
+    windows.put("a")
+    windows.drain()
+    windows.folder.rename(windows.root / "in2")
+    windows.folder = windows.root / "in2"
+    windows.start()
+    refuse(windows.folder / "a", code)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        windows.batches.list_new()
+    refuse(windows.folder / "a", 0)
+    assert windows.drain() == []
+
+
 def test_a_file_that_is_gone_is_an_error_and_is_read_when_it_is_back(windows: Windows) -> None:
     """Rotation: a new file may get the name of one that was renamed before it was read. After a restart, too."""
     for name in ("a", "b"):
