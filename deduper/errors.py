@@ -74,6 +74,14 @@ class CannotWriteError(DeduperError):
     """A file system is full or read-only. The operator: free some space or make it writable, then start again."""
 
 
+class SourceAwayError(DeduperError):
+    """The files of a source cannot be looked at now, so none of them is judged or written off.
+
+    The operator: bring back the mount, or the rights. A running job looks again at every trigger; `--once` is to be
+    started again.
+    """
+
+
 class OwnerAliveError(DeduperError):
     """Another process owns the store and is alive.
 

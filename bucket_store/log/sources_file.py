@@ -37,6 +37,8 @@ VERSION = 1
 DIRECTORY = "sources"
 FOLDED_DIRECTORY = "folded"
 DIGEST_BYTES = 16
+GONE = "gone"
+"""The `version` of a file that was gone before it was read: it does not count as judged."""
 
 _HEAD = struct.Struct("<QI")
 _FIELDS = msgspec.msgpack.Decoder(list[tuple[str, str | int, int, int, int]])
@@ -50,9 +52,9 @@ TRY = re.compile(r"\.?(?P<window>\d{12,})-(?P<epoch>\d{6,})-(\d{3,}|[0-9a-f]{8}\
 class SourcePartition:
     """One source partition of one window: a Kafka partition's [start, end) offsets, or a file's [start, end) bytes.
 
-    `version` distinguishes a recreated source from the old one of that name: a file's modification time in µs, a
-    topic's id. `rows` is the number of its records. `digest` is 16 bytes, equal when and only when the source partition
-    is the same.
+    `version` distinguishes a recreated source from the old one of that name: a file's modification time in ms, or
+    `GONE`; a topic's id. `rows` is the number of its records. `digest` is 16 bytes, equal when and only when the source
+    partition is the same.
     """
 
     name: str

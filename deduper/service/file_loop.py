@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 
-from deduper.errors import DeduperError, StopRequested
+from deduper.errors import DeduperError, SourceAwayError, StopRequested
 from deduper.kafka.retry import ThrottledLog
 from deduper.service.stop import Stop
 from deduper.service.windows import OWNER_CHECK_S, Windows
@@ -23,20 +23,34 @@ class FileLoop:
         self._unlisted = ThrottledLog(time.monotonic)
 
     def run(self, *, drain: bool) -> None:
-        """Run until a stop or a failure; to drain the source, until all files that it has at the start are judged."""
+        """Run until a stop or a failure; to drain the source, until all files that it has at the start are judged.
+
+        Raises:
+            DeduperError: the source cannot be looked at, and is to be drained.
+        """
         self._list(is_needed=drain)
         while not self._stop.is_requested:
             due = time.monotonic() + (0 if drain else self._trigger_s)
-            batch = self._source.next_batch()
-            if batch is None and drain:
-                return
-            if batch is not None:
-                with contextlib.suppress(StopRequested):  # the loop ends by the flag
-                    if not self._windows.make_next(batch):
-                        return
+            try:
+                if not self._next_window(drain=drain):
+                    return
+            except SourceAwayError as exc:
+                if drain:
+                    raise
+                self._source.put_off()
+                self._unlisted.warn(f"no file is judged now, the next trigger looks again: {exc}")
             self._wait_until(due)
             if not (drain or self._source.pending or self._stop.is_requested):
                 self._list(is_needed=False)
+
+    def _next_window(self, *, drain: bool) -> bool:
+        """Make a window if there are files; False when it failed, or nothing is left to drain."""
+        batch = self._source.next_batch()
+        if batch is None:
+            return not drain
+        with contextlib.suppress(StopRequested):  # the loop ends by the flag
+            return self._windows.make_next(batch)
+        return True
 
     def _wait_until(self, due: float) -> None:
         """Wait for the next trigger or a stop. The owner is checked however short the trigger is."""
@@ -48,7 +62,7 @@ class FileLoop:
         """List new files. Where more may come later, a folder that cannot be read now may be there then."""
         try:
             self._source.list_new()
-        except OSError as exc:
+        except (OSError, SourceAwayError) as exc:
             if is_needed:
                 raise DeduperError(f"the source cannot be listed: {exc}") from exc
             self._unlisted.warn(f"the source cannot be listed, the next trigger tries again: {exc}")

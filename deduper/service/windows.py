@@ -14,7 +14,7 @@ from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
 from deduper.core.verdict import Verdict
-from deduper.errors import StopRequested
+from deduper.errors import SourceAwayError, StopRequested
 from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.protocol import SourceBatch, StreamedSource
@@ -111,6 +111,7 @@ class Windows:
 
         Raises:
             StopRequested: a stop was requested, and nothing of the batch is committed.
+            SourceAwayError: the state of its files is unknown now, and nothing of the batch is committed.
         """
         with self._working:
             if self._stop.is_requested:
@@ -120,6 +121,8 @@ class Windows:
             except StopRequested as exc:
                 logger.warning("%s", exc)
                 raise
+            except SourceAwayError:
+                raise  # the loop over files decides whether it ends the run
             except Exception as exc:  # noqa: BLE001  raised where the run ends
                 self.failure = self.reason_to_stop(raised_in_worker(exc))
                 self._reports.window_failed()
@@ -141,6 +144,7 @@ class Windows:
 
         Raises:
             StopRequested: a stop was requested, and nothing of the batch is committed.
+            SourceAwayError: the state of its files is unknown now, and nothing of the batch is committed.
         """
         number = self._log.state.next_window
         with self.attempted(number):

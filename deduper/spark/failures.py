@@ -5,7 +5,9 @@ that failed for it; the text of both has the worker's traceback. Damage that a t
 another exit code than a failure that a restart heals, and a full disk with the place where it is full.
 
 A passing fault is one of the machine's that the next try may not meet: no file becomes an error tuple over it. It is
-recognized by the system's messages, and by Spark's for a process that is gone.
+recognized by the classes of exceptions, by the system's messages in those of input and output, and by Spark's for a
+process that is gone. They count only where a line names an exception: data (a line of the source, the name of a column)
+may say anything elsewhere.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
 from deduper.errors import NO_ROOM, CannotWriteError, DeduperError, IntegrityError
@@ -24,22 +27,67 @@ _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?
 # A traceback has the exception with its module, whatever room that is in.
 _RAISED = re.compile(r"^(?:bucket_store|deduper)(?:\.\w+)*\.(\w+): (.*)$", re.MULTILINE)
 _NO_REASON = "Mkdirs failed"
-_FULL = tuple(os.strerror(code) for code in NO_ROOM)
 _PASSING = (
     *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     *NO_ROOM,
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
 )
-_PASSING_TEXTS = (
-    *(os.strerror(code) for code in _PASSING),
-    "Mkdirs failed",
-    "OutOfMemory",
-    "MemoryError",
-    "Python worker exited unexpectedly",
-    "Python worker faulted",
-    "ExecutorLostFailure",
-    "SparkContext was shut down",
+# Before the exception, in a line that names one; py4j's lines begin with a colon.
+_CAUSED_BY = re.compile(r"(?:: |Caused by: )?")
+_LOST_TASK = re.compile(
+    r"(?:\[[\w.]+\] )?Job aborted due to stage failure: Task [\d.]+ in stage [\d.]+ failed \d+ times, "
+    r"most recent failure: Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()]*\): "
 )
+_NAMED = re.compile(r"((?:[\w$]+\.)*[\w$]*(?:Exception|Error))(?:: (.*))?", re.DOTALL)
+_OF_IO = re.compile(
+    r"(?:IOException|FileNotFoundException|FileSystemException|SocketException|FSError|OSError|IOError)$"
+)
+_OF_MEMORY = re.compile(r"(?:OutOfMemoryError|MemoryError)$")
+_ERRNO = re.compile(r"\[Errno (\d+)\] ")
+_SYSTEMS_WORDS = {os.strerror(code): code for code in _PASSING}
+# The whole of a message, or its end: `/x: No space …`, `/x (Too many …)`, `error=12, Cannot allocate memory`.
+_AT_END = re.compile(rf"(?:^|[:,(] ?)({'|'.join(map(re.escape, _SYSTEMS_WORDS))})\)?$")
+_OF_SPARK = ("", "SparkException", "PythonException", "IOException")
+_SPARKS_WORDS = re.compile(
+    rf"{_NO_REASON}|Python worker (?:exited unexpectedly|faulted)|ExecutorLostFailure \(executor "
+    r"|(?:Job \d+|Stage) cancelled because SparkContext was shut down"
+)
+
+
+class _Raised(NamedTuple):
+    """An exception as a line of a text names it: its class, without module, and its message."""
+
+    kind: str
+    says: str
+
+    @property
+    def code(self) -> int | None:
+        """The system's number for the fault that it tells; None when it tells none that may pass."""
+        number = _ERRNO.match(self.says)
+        if number is not None:
+            return int(number[1]) if int(number[1]) in _PASSING else None
+        words = _AT_END.search(self.says) if _OF_IO.search(self.kind) else None
+        return None if words is None else _SYSTEMS_WORDS[words[1]]
+
+    @property
+    def is_of_machine(self) -> bool:
+        """Whether it is a passing fault."""
+        is_sparks = self.kind in _OF_SPARK and _SPARKS_WORDS.match(self.says) is not None
+        return is_sparks or _OF_MEMORY.search(self.kind) is not None or self.code is not None
+
+
+def _raised(text: str) -> Iterator[_Raised]:
+    """What the lines of a text name at their beginning. Other lines are given with no class."""
+    for line in text.split("\n"):
+        rest = line[_CAUSED_BY.match(line).end() :]  # type: ignore[union-attr]  # it matches nothing, too
+        while True:
+            named = _NAMED.fullmatch(rest)
+            kind, says = ("", rest) if named is None else (re.split(r"[.$]", named[1])[-1], named[2] or "")
+            yield _Raised(kind, says)
+            lost = _LOST_TASK.match(says)
+            if lost is None:
+                break
+            rest = says[lost.end() :]
 
 
 def innermost_cause(error: BaseException) -> str:
@@ -87,11 +135,11 @@ def _below(root: type[Exception]) -> Iterator[type[Exception]]:
 
 def cannot_write(error: Exception, what: str, place: Path) -> CannotWriteError | None:
     """The error to raise instead of Spark's, over a full or read-only disk; None when it is about something else."""
-    text = str(error)
     if raised_in_worker(error) is not error:
         return None  # Ours, with its place.
-    reason = next((reason for reason in _FULL if reason in text), None)
-    if reason is None and _NO_REASON in text:
+    raised = list(_raised(whole_text(error)))
+    reason = next((os.strerror(one.code) for one in raised if one.code in NO_ROOM and one.code is not None), None)
+    if reason is None and any(one.kind in _OF_SPARK and one.says.startswith(_NO_REASON) for one in raised):
         reason = _state_of(place)
     if reason is None:
         return None
@@ -114,7 +162,7 @@ def _state_of(place: Path) -> str | None:
 
 
 def is_passing(error: Exception, paths: Iterable[str] = ()) -> bool:
-    """Whether an error is of the machine; `paths` are those of files, in which any of these words may occur."""
+    """Whether an error is of the machine; `paths` are those of files, which a message of the system may name."""
     if isinstance(error, OSError):
         return error.errno in _PASSING
     if isinstance(error, MemoryError) or raised_in_worker(error) is not error:
@@ -122,4 +170,4 @@ def is_passing(error: Exception, paths: Iterable[str] = ()) -> bool:
     text = whole_text(error)
     for path in paths:
         text = text.replace(path, "")
-    return any(words in text for words in _PASSING_TEXTS)
+    return any(raised.is_of_machine for raised in _raised(text))

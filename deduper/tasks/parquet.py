@@ -106,10 +106,8 @@ class ParquetPart:
 
     def check(self) -> None:
         """Raises NotPlain when it is not the file any more that was listed."""
-        try:
+        with _reading(self.path):
             found = Path(self.path).stat()
-        except OSError as exc:
-            raise NotPlain(f"{self.path}: {exc.strerror}") from exc
         if (found.st_mtime_ns // 1_000_000, found.st_size) != (self.modified_ms, self.size_bytes):
             raise NotPlain(f"{self.path}: changed since it was listed")
 
@@ -140,13 +138,13 @@ class ParquetReading:
             UnreadableFile: no reader can.
         """
         folders = self._folders(file.path)
-        with _opened(file.path) as opened:
+        with _opened(file.path) as opened, _reading(file.path):
             self._check(opened, file.path, folders)
             footer = opened.metadata
+            sizes = [footer.row_group(group).total_byte_size for group in range(footer.num_row_groups)]
         if not footer.num_rows:
             return None
-        # A damaged footer may say anything, and files are dealt to tasks by this.
-        plain_bytes = max(0, sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups)))
+        plain_bytes = max(0, sum(sizes))  # a damaged footer may say anything, and files are dealt to tasks by this
         listed = (file.path, ordinal, file.modified_ms, file.size_bytes)
         return ParquetPart(*listed, footer.num_rows, plain_bytes, folders)
 
@@ -161,7 +159,8 @@ class ParquetReading:
         needed = {*self.key, *(() if self.expiry is None else (self.expiry,))}
         read = [number for number in range(len(self.columns)) if self.keeps_records or number in needed]
         with _opened(part.path) as opened:
-            self._check(opened, part.path, part.folders)
+            with _reading(part.path):
+                self._check(opened, part.path, part.folders)
             there = set(opened.schema_arrow.names)
             stored = [self.columns[number].name for number in read if number not in part.folders]
             names = [name for name in stored if name in there]
@@ -347,7 +346,8 @@ def _opened(path: str) -> parquet.ParquetFile:
     """The file, never mapped: one that is cut short under a mapping ends the process."""
     try:
         with _reading(path):
-            opened = parquet.ParquetFile(pa.OSFile(path), coerce_int96_timestamp_unit="us")
+            # As bytes: Arrow takes no name that is not UTF-8 otherwise.
+            opened = parquet.ParquetFile(pa.OSFile(os.fsencode(path)), coerce_int96_timestamp_unit="us")
     except NotPlain:
         _check_end(path)
         raise

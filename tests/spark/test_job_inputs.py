@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deduper.sources.files import batch
+from deduper.sources.files.seen_folders import SeenFolders
 from deduper.sources.files.source_file import ListedFile, SourceFile, stat_files
 from tests.spark.harness import PORTS, Job
 
@@ -319,8 +320,8 @@ def after_listing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> N
     """Does something once, between the moment a window's files are known and the moment they are read."""
     pending = [act]
 
-    def stat_then_act(listed: Sequence[ListedFile]) -> list[SourceFile]:
-        files = stat_files(listed)
+    def stat_then_act(listed: Sequence[ListedFile], folders: SeenFolders) -> list[SourceFile]:
+        files = stat_files(listed, folders)
         while pending:
             pending.pop()()
         return files
@@ -380,10 +381,10 @@ def test_files_that_are_all_gone_are_a_window_of_errors(
     files = [job.add_records([{"k": "a"}]) for _ in range(3)]
     real = batch.stat_files
 
-    def gone_before_stat(listed: Sequence[ListedFile]) -> list[SourceFile]:
+    def gone_before_stat(listed: Sequence[ListedFile], folders: SeenFolders) -> list[SourceFile]:
         for file in files:
             file.unlink(missing_ok=True)
-        return real(listed)
+        return real(listed, folders)
 
     monkeypatch.setattr(batch, "stat_files", gone_before_stat)
     job.run()

@@ -74,7 +74,14 @@ def test_neighbours_decide_nothing(new_job: Callable[..., Job], most: int, judgi
     assert len(judgings) == 4 // most
 
 
-def poisoned(monkeypatch: pytest.MonkeyPatch, where: str, fault: str, times: int | None, folder: Path) -> None:
+def poisoned(
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    fault: str,
+    times: int | None,
+    folder: Path,
+    kind: type[Exception] = LookupError,
+) -> None:
     """Let reading fail over the key `poison`, `times` times: in the code that Spark makes, or in a task of ours."""
     if where == "spark":
         real = FilePlan.tuples
@@ -102,7 +109,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, where: str, fault: str, times: int
                 if allowed or times is None:
                     for file in allowed[:1]:
                         file.unlink()
-                    raise LookupError(fault)
+                    raise kind(fault)
             return batch
 
         return lambda batches: read(check(batch) for batch in batches)
@@ -154,7 +161,7 @@ def test_a_fault_of_the_machine_ends_the_job(
     job = new_job()
     files_with_poison(job)
     with monkeypatch.context() as patch:
-        poisoned(patch, "task", os.strerror(errno.EIO), None, tmp_path)
+        poisoned(patch, "task", f"[Errno {errno.EIO}] {os.strerror(errno.EIO)}", None, tmp_path, OSError)
         with pytest.raises(PythonException, match="Input/output error"):
             job.run()
     assert not outcomes(job)

@@ -24,7 +24,7 @@ from deduper.config.model import Config
 from deduper.errors import IntegrityError
 from deduper.sinks.names import FinalName
 from deduper.sources.files.listing import list_files
-from deduper.sources.files.source_file import source_digest, source_order, stat
+from deduper.sources.files.source_file import shown, source_digest, source_order, stat
 
 _READ_BYTES = 1 << 20
 
@@ -71,7 +71,7 @@ def _unnamed(store: OpenStore, source: FilesSource, count: int) -> dict[str, int
         with contextlib.suppress(StoreError, OSError):
             named.update(partition.name for partition in reader.of(window) or ())
     try:
-        found = [file for path in list_files(source) if path not in named and (file := stat(path)) is not None]
+        found = [file for path in list_files(source) if shown(path) not in named and (file := stat(path)) is not None]
     except OSError:
         return {}
     return {file.path: file.modified_ms for file in sorted(found, key=source_order)[:count]}

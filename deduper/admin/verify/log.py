@@ -32,7 +32,7 @@ from bucket_store.log.records import (
     SourcesFoldRecord,
 )
 from bucket_store.log.sources_archive import SourcesReader
-from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition
+from bucket_store.log.sources_file import FOLDED_DIRECTORY, GONE, SourcePartition
 from bucket_store.log.state import fold_all
 from bucket_store.log.wall_clock import is_far_ahead
 from deduper.admin.verify.findings import Check, Findings
@@ -176,8 +176,9 @@ def check_sources(state: LogState, root: Path, history: LogHistory, findings: Fi
             continue
         rows[window] = [partition.rows for partition in partitions]
         total += sum(rows[window])
-        digests += [partition.digest for partition in partitions]
-        windows += [window] * len(partitions)
+        judged = [partition.digest for partition in partitions if partition.version != GONE]
+        digests += judged
+        windows += [window] * len(judged)
         _check_window_rows(state, window, partitions, root, history, findings)
     _check_judged(state, root, findings)
     _check_twice(reader, digests, windows, findings)

@@ -7,20 +7,31 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bucket_store.log.sources_file import SourcePartition
+from bucket_store.log.sources_file import GONE, SourcePartition
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
+from deduper.errors import SourceAwayError
 from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.listing import Listing
 from deduper.sources.files.plan import error_tuples, file_plan
-from deduper.sources.files.source_file import ListedFile, SourceFile, source_order, stat, stat_files
+from deduper.sources.files.seen_folders import SeenFolders, is_of_entry
+from deduper.sources.files.source_file import (
+    ListedFile,
+    SourceFile,
+    shown,
+    source_digest,
+    source_order,
+    stat,
+    stat_files,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +40,14 @@ logger = logging.getLogger(__name__)
 class FileBatch:
     """The files of a window, in source order: modification time, then path. An ordinal is a file's place there.
 
-    `folder` is the folder of the source that the commit record names, if another one than it has now.
+    `folder` is the folder of the source that the commit record names, if another one than it has now. `seen` are the
+    folders that the files were listed in.
     """
 
     source: FilesSource
     files: tuple[SourceFile, ...]
     folder: str | None = None
+    seen: SeenFolders = field(default_factory=SeenFolders, compare=False)
 
     @property
     def digests(self) -> tuple[bytes, ...]:
@@ -42,7 +55,7 @@ class FileBatch:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(file.path for file in self.files)
+        return tuple(file.name for file in self.files)
 
     @property
     def starts(self) -> tuple[int, ...]:
@@ -59,8 +72,8 @@ class FileBatch:
     def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
         return tuple(
             SourcePartition(
-                name=file.path,
-                version=file.modified_ms,
+                name=file.name,
+                version=GONE if file.fate is Admission.FILE_MISSING else file.modified_ms,
                 start=0,
                 end=file.size_bytes,
                 rows=rows.get(ordinal, 0),
@@ -98,7 +111,9 @@ class FileBatch:
     def with_errors(self, fate: Admission, problems: Mapping[int, str]) -> FileBatch:
         """The batch with some files as error tuples, for the reason that is given by ordinal."""
         for ordinal, problem in problems.items():
-            logger.warning("%s leaves by the error port as %s: %s", self.files[ordinal].path, fate.reason, problem)
+            logger.warning(
+                "%s leaves by the error port as %s: %s", self.files[ordinal].name, fate.reason, shown(problem)
+            )
         return replace(
             self,
             files=tuple(
@@ -137,14 +152,19 @@ def _names(text: str, file: SourceFile) -> bool:
 
 
 class FileBatches:
-    """The files source of a job: its new files, in windows of `max_files_per_batch`."""
+    """The files source of a job: its new files, in windows of `max_files_per_batch`.
 
-    def __init__(self, source: FilesSource, known: KnownFiles) -> None:
+    Files whose digests are `alone` get a window each: see `suspects`.
+    """
+
+    def __init__(self, source: FilesSource, known: KnownFiles, alone: Collection[bytes] = ()) -> None:
         self._source = source
+        self._alone = alone
         self.known = known
         self._listing = Listing(source)
         self._pending: deque[ListedFile] = deque()
         self._empty: list[str] = []
+        self._passed_over: set[str] = set()
 
     @property
     def pending(self) -> int:
@@ -160,24 +180,78 @@ class FileBatches:
         """Look for files that were not judged.
 
         Raises:
-            OSError: the source cannot be listed.
+            OSError, SourceAwayError: the source cannot be listed; the next listing is one of all files.
         """
-        paths = {*self.known.new(self._listing.changed()), *self._empty}
-        found = [file for path in paths if (file := stat(path)) is not None]
-        # An empty file has no records yet. Were it judged, the lines that its writer adds would never be read.
-        self._empty = [file.path for file in found if not file.size_bytes] if self._source.is_text else []
-        fresh = (file for file in found if file.size_bytes or not self._source.is_text)
-        self._pending = deque(sorted(fresh, key=source_order))
+        try:
+            paths = {*self.known.new(self._listing.changed()), *self._empty}
+            found = [file for path in paths if (file := self._looked_at(path)) is not None]
+        except (OSError, SourceAwayError):
+            self.put_off()
+            raise
+        # An empty file has no records yet. Were it judged, what its writer adds would never be read.
+        self._empty = [file.path for file in found if not file.size_bytes]
+        self._pending = deque(sorted((file for file in found if file.size_bytes), key=source_order))
+
+    def put_off(self) -> None:
+        """What was listed is of no use: nothing of it was judged. The next listing is one of all files."""
+        self._pending.clear()
+        self._listing.forget()
 
     def next_batch(self) -> FileBatch | None:
         """The oldest of the listed files, as they are now; None when none are left.
 
         Records written since the listing are read: none of them was judged.
+
+        Raises:
+            SourceAwayError: files cannot be found, and it cannot be told whether they are gone.
         """
-        count = min(len(self._pending), self._source.max_files_per_batch)
-        taken = [self._pending.popleft() for _ in range(count)]
-        files = tuple(_refused(file, self._source) for file in stat_files(taken))
-        return FileBatch(self._source, files, folder=self.known.folder) if files else None
+        while self._pending:
+            taken = [self._pending.popleft() for _ in range(self._next_count())]
+            files = stat_files(taken, self._listing.seen)
+            emptied = {file.path for file in files if not file.size_bytes and file.fate is Admission.ADMITTED}
+            self._empty += emptied
+            left = tuple(_refused(file, self._source) for file in files if file.path not in emptied)
+            if left:
+                return FileBatch(self._source, left, folder=self.known.folder, seen=self._listing.seen)
+        return None
+
+    def _next_count(self) -> int:
+        """How many of the pending files the next window takes."""
+        most = min(len(self._pending), self._source.max_files_per_batch)
+        if not self._alone:
+            return most
+        for before, file in enumerate(islice(self._pending, most)):
+            if source_digest(file.path, file.modified_ms) in self._alone:
+                if before:
+                    return before
+                logger.warning("%s gets a window of its own: earlier starts ended in one that had it", shown(file.path))
+                return 1
+        return most
+
+    def _looked_at(self, path: str) -> ListedFile | None:
+        """A listed file; None for one that is gone, or cannot be looked at for a reason of its own.
+
+        Raises:
+            OSError, SourceAwayError: the reason is not the file's own.
+        """
+        try:
+            found = stat(path)
+        except OSError as exc:
+            self._listing.seen.require(path)
+            if not is_of_entry(exc):
+                raise
+            if path not in self._passed_over:
+                self._passed_over.add(path)
+                logger.warning(
+                    "%s cannot be looked at: %s: it is passed over until it can be; it does not count as judged",
+                    shown(path),
+                    exc.strerror,
+                )
+            return None
+        if found is None:
+            self._listing.seen.require(path)
+        self._passed_over.discard(path)
+        return found
 
 
 _CUT_IN_SILENCE = (".snappy", ".lz4")

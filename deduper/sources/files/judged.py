@@ -22,7 +22,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.judged_files import Digest, JudgedFiles, read_judged
 from bucket_store.log.sources_file import SourcePartition, read_sources
 from deduper.config.files import FilesSource
-from deduper.sources.files.source_file import stat
+from deduper.sources.files.source_file import shown, stat
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ FOLDER = "folder"
 """The name in a commit's `extra` of the folder of the source."""
 
 _CHECKED_AT_FIRST, _CHECKED_A_LISTING = 50_000, 1000
-"""How many judged files a listing checks for changes: 10 µs each."""
+"""How many judged files a listing checks for changes, half of them the newest: 10 µs each."""
 _NAMED_IN_A_WARNING = 5
 
 Words = NDArray[np.uint64]
@@ -90,7 +90,8 @@ class KnownFiles:
                 self.add(read_sources(log.root, window, ref, fs=log.fs))
         recorded = state.extra.get(FOLDER, self._folder if state.judged is None else self._table.folder)
         self._moved_from = None if recorded == self._folder else str(recorded)
-        self._checked = 0
+        # A job that is started for every window checks others at each start, and in the end all.
+        self._checked = state.epoch * (_CHECKED_AT_FIRST // 2)
         self._has_listed = False
         self._changed: set[str] = set()
 
@@ -116,7 +117,7 @@ class KnownFiles:
     def new(self, paths: Sequence[str]) -> list[str]:
         """Those of the listed files that were not judged. Looks for some of the others whether they have changed.
 
-        Many of them in the first listing, then some a listing, one after another.
+        Many of them in the first listing, then some a listing: the newest, and of all, one after another.
         """
         hi, lo = _digests(paths, self._seed)
         rows = self._table.find(hi, lo)
@@ -158,11 +159,21 @@ class KnownFiles:
         judged = self._judged_as(old, int(row[0]))
         if judged is None:
             return False
-        now = stat(path)
+        now = stat(path)  # an error ends the listing: after it the move is written down, and the file would be new
         if now is None or (now.modified_ms, now.size_bytes) != judged:
             return False
         self._moved[digest] = judged
         return True
+
+    def _newest(self, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Which of some judged files are the newest, by their times when they were judged; `rows` are their places.
+
+        Those since the last fold have none, and are newer than the others.
+        """
+        judged_ms = np.full(len(rows), np.iinfo(np.int64).max)
+        is_folded = rows >= 0
+        judged_ms[is_folded] = self._table.modified_ms[rows[is_folded]]
+        return np.argpartition(judged_ms, len(rows) - count)[len(rows) - count :]
 
     def _look_for_changes(
         self, paths: Sequence[str], hi: Words, lo: Words, rows: NDArray[np.int64], known: NDArray[np.int64]
@@ -171,12 +182,18 @@ class KnownFiles:
             return
         count = min(known.size, _CHECKED_A_LISTING if self._has_listed else _CHECKED_AT_FIRST)
         self._has_listed = True
-        turn = known[(self._checked + np.arange(count)) % known.size]
-        self._checked = (self._checked + count) % known.size
+        in_turn = count if count == known.size else (count + 1) // 2
+        turn = known[(self._checked + np.arange(in_turn)) % known.size]
+        self._checked = (self._checked + in_turn) % known.size
+        if in_turn < count:
+            turn = np.union1d(turn, known[self._newest(rows[known], count - in_turn)])
         differing = []
         for at in turn.tolist():
             judged = self._judged_as((int(hi[at]), int(lo[at])), int(rows[at]))
-            now = stat(paths[at])
+            try:
+                now = stat(paths[at])
+            except OSError:
+                continue  # it was judged; what it is now, a later look may tell
             if now is not None and judged is not None and (now.modified_ms, now.size_bytes) != judged:
                 differing.append((paths[at], judged, now))
         fresh = [found for found in differing if found[0] not in self._changed]
@@ -185,7 +202,7 @@ class KnownFiles:
             logger.warning(
                 "%s was changed after it was judged (%d bytes then, %d now): it is not read again, so lines that were "
                 "added are in no output. Write them to a new file, and rename files into place when they are whole",
-                path,
+                shown(path),
                 judged[1],
                 now.size_bytes,
             )
@@ -194,7 +211,7 @@ class KnownFiles:
 
 
 def judged_of(partitions: Iterable[SourcePartition], seed: int) -> Judged:
-    """The files of a window by their digests; `seed` is the store's."""
+    """The files of a window by their digests, without those that were gone; `seed` is the store's."""
     return {_digest(file.name, seed): (file.version, file.end) for file in partitions if isinstance(file.version, int)}
 
 
@@ -215,4 +232,5 @@ def _digests(paths: Collection[str], seed: int) -> tuple[Words, Words]:
 
 
 def _bytes(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
+    # As in the store, which has only texts: `source_file.shown`.
+    return path.encode("utf-8", "backslashreplace")

@@ -8,17 +8,24 @@
 
 Spark's stream keeps every name it has ever seen in a log and in the JVM, and its state stops a job whose folder was
 moved. The store has a record of the judged files, so a listing keeps no names, only the times at which folders changed.
+
+A name that cannot be looked at for a reason of its own (a link in a circle, or to where this user may not go) is listed
+too: it may be a file, and the next look at it finds the same reason. Every other error means that the folder cannot be
+listed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 
 from wcmatch import glob
 
 from deduper.config.files import FilesSource
+from deduper.sources.files.seen_folders import NOT_THERE, FolderId, SeenFolders, id_of, is_of_entry
 
 _PATTERN_CHARACTERS = "*?[{\\"
 _PATTERN = glob.BRACE | glob.DOTMATCH | glob.NODOTDIR | glob.FORCEUNIX
@@ -28,8 +35,10 @@ _FULL_EVERY_S = 60.0
 _SETTLED_NS = 2_000_000_000
 """A folder that was changed longer ago than this gets another time with its next change, whatever a time's fineness."""
 
-_Folders = dict[str, tuple[int, tuple[str, ...]]]
-"""The modification time of a folder, ns, and its partition folders, from when it was read last."""
+_Folders = dict[str, tuple[tuple[int, FolderId], tuple[str, ...]]]
+"""The modification time of a folder, ns, and which one it is, and its partition folders, from when it was read last."""
+
+_Ids = dict[str, FolderId]
 
 
 class Listing:
@@ -43,6 +52,8 @@ class Listing:
         self._clock = clock
         self._folders: _Folders = {}
         self._next_full = clock()
+        self.seen = SeenFolders(str(source.folder))
+        """The folders as the last call met them."""
 
     def changed(self) -> list[str]:
         """The absolute paths of the files in the folders that were changed since the last call; all in the first.
@@ -54,11 +65,17 @@ class Listing:
         if now >= self._next_full:
             self._folders.clear()
             self._next_full = now + _FULL_EVERY_S
+        ids: _Ids = {}
+        self.seen = SeenFolders(str(self._source.folder), ids)
         try:
-            return _listed(self._source, self._folders)
+            return _listed(self._source, self._folders, ids)
         except OSError:
-            self._next_full = now
+            self.forget()
             raise
+
+    def forget(self) -> None:
+        """The next call lists all."""
+        self._next_full = self._clock()
 
 
 def list_files(source: FilesSource) -> list[str]:
@@ -67,20 +84,54 @@ def list_files(source: FilesSource) -> list[str]:
     Raises:
         OSError: a folder cannot be read; one that vanishes meanwhile is none.
     """
-    return _listed(source, {})
+    return _listed(source, {}, {})
 
 
-def _listed(source: FilesSource, folders: _Folders) -> list[str]:
-    roots = glob.glob(source.path, flags=_PATTERN) if is_pattern(source.path) else [source.path]
+def _listed(source: FilesSource, folders: _Folders, ids: _Ids) -> list[str]:
+    is_many = is_pattern(source.path)
+    if is_many:
+        # A pattern finds nothing in a folder that is away, and no error either.
+        os.stat(source.folder)  # noqa: PTH116  # paths are texts here: a million of them are listed
+    roots = glob.glob(source.path, flags=_PATTERN) if is_many else [source.path]
+    base = str(source.folder)
     paths: list[str] = []
     for root in roots:
-        if os.path.isdir(root):  # noqa: PTH112  # paths are texts here: a million of them are listed
-            paths.extend(_files_below(root.rstrip("/") or "/", folders))
-        elif os.path.isfile(root) and not _is_hidden(os.path.basename(root)):  # noqa: PTH113, PTH119
+        mode = _mode(root, is_many=is_many)
+        is_file = mode is None or (stat.S_ISREG(mode) and not _is_hidden(os.path.basename(root)))  # noqa: PTH119
+        if mode is not None and stat.S_ISDIR(mode):
+            paths.extend(_files_below(root.rstrip("/") or "/", folders, ids))
+        elif is_file:
             paths.append(root)
-        elif not is_pattern(source.path):
+        elif not is_many:
             raise FileNotFoundError(2, os.strerror(2), root)
+        if is_many or is_file:
+            _note_above(root, base, ids)
     return paths
+
+
+def _mode(root: str, *, is_many: bool) -> int | None:
+    """The kind of what the source's path names, 0 for nothing; None for a name that may be a file."""
+    try:
+        return os.stat(root).st_mode  # noqa: PTH116
+    except OSError as exc:
+        if is_many and exc.errno in NOT_THERE:
+            return 0
+        if is_many and is_of_entry(exc):
+            return 0 if _is_hidden(os.path.basename(root)) else None  # noqa: PTH119
+        raise
+
+
+def _note_above(path: str, base: str, ids: _Ids) -> None:
+    """The folders from `base` down to a path that a pattern matched; of one that is gone already, nothing."""
+    folder = os.path.dirname(path)  # noqa: PTH120
+    while folder not in ids:
+        try:
+            ids[folder] = id_of(os.stat(folder))  # noqa: PTH116
+        except OSError:
+            return
+        if len(folder) <= len(base):
+            return
+        folder = os.path.dirname(folder)  # noqa: PTH120
 
 
 def is_pattern(path: str) -> bool:
@@ -88,11 +139,13 @@ def is_pattern(path: str) -> bool:
     return any(character in path for character in _PATTERN_CHARACTERS)
 
 
-def _files_below(folder: str, folders: _Folders) -> Iterator[str]:
+def _files_below(folder: str, folders: _Folders, ids: _Ids) -> Iterator[str]:
     prefix = folder if folder.endswith("/") else folder + "/"
-    changed_ns = os.stat(folder).st_mtime_ns  # noqa: PTH116  # a text, as above
+    found = os.stat(folder)  # noqa: PTH116  # a text, as above
+    ids[folder] = id_of(found)
+    changed_ns, state = found.st_mtime_ns, (found.st_mtime_ns, id_of(found))
     known = folders.get(folder)
-    if known is not None and known[0] == changed_ns:
+    if known is not None and known[0] == state:
         below = known[1]
     else:
         is_settled = changed_ns < time.time_ns() - _SETTLED_NS
@@ -100,20 +153,30 @@ def _files_below(folder: str, folders: _Folders) -> Iterator[str]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
-                if entry.is_dir():
-                    if _is_partition(name):
-                        names.append(name)
-                elif not _is_hidden(name) and entry.is_file():
-                    yield prefix + name
+                is_partition, is_hidden = _is_partition(name), _is_hidden(name)
+                if is_hidden and not is_partition:
+                    continue
+                try:
+                    if entry.is_dir():
+                        if is_partition:
+                            names.append(name)
+                    elif not is_hidden and entry.is_file():
+                        yield prefix + name
+                except OSError as exc:
+                    # A partition folder has files of its own: to pass over it may be to pass over all of them.
+                    if not is_of_entry(exc) or (is_partition and exc.errno != errno.ELOOP):
+                        raise
+                    if not is_hidden:
+                        yield prefix + name
         below = tuple(names)
         if is_settled:
-            folders[folder] = changed_ns, below
+            folders[folder] = state, below
         else:
             folders.pop(folder, None)
     for name in below:
         try:
-            yield from _files_below(prefix + name, folders)
-        except FileNotFoundError:
+            yield from _files_below(prefix + name, folders, ids)
+        except (FileNotFoundError, NotADirectoryError):
             folders.pop(prefix + name, None)
 
 

@@ -39,4 +39,8 @@ def footers_of(batch: FileBatch, reading: ParquetReading | None) -> Footers:
             by_spark[ordinal] = str(exc)
         except UnreadableFile as exc:
             unreadable[ordinal] = str(exc)
+        except (OSError, MemoryError):
+            raise  # over the machine
+        except Exception as exc:  # noqa: BLE001 - no file may end the job
+            by_spark[ordinal] = f"{file.path}: {type(exc).__name__}: {exc}"
     return Footers(tuple(parts), by_spark, unreadable)

@@ -175,7 +175,11 @@ def _stored_types(path: str) -> dict[str, pa.DataType]:
     """The types of a Parquet file's columns, by their names in lower case; none of a file that Spark has to judge."""
     try:
         schema = parquet.ParquetFile(pa.OSFile(path)).schema_arrow
-    except (OSError, ValueError, pa.ArrowException):
+    except OSError as exc:
+        if exc.errno is not None:
+            raise  # not looked at; Spark might see the file a moment later, and misread it
+        return {}
+    except Exception:  # noqa: BLE001 - no file may end the job
         return {}
     return {field.name.lower(): field.type for field in schema}
 

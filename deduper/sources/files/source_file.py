@@ -8,6 +8,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat as modes
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,6 +19,8 @@ from urllib.parse import quote
 from deduper.config.files import FilesSource
 from deduper.config.sections import SourceConfig
 from deduper.core.verdict import Admission
+from deduper.errors import SourceAwayError
+from deduper.sources.files.seen_folders import NOT_THERE, SeenFolders
 
 # The signs of a path that Java's URIs take as they are.
 _PLAIN_IN_URIS = "/;:@&=+$,-_.!~*'()"
@@ -63,13 +67,19 @@ class SourceFile:
         """The path, as messages show it: plain, or as in the URI."""
         return self.path, self.uri.removeprefix("file://").removeprefix("file:")
 
-    def is_there(self) -> bool:
-        """Whether the file exists now."""
-        return Path(self.path).exists()
+    @property
+    def name(self) -> str:
+        """The path as the store and the outputs have it."""
+        return shown(self.path)
+
+    @property
+    def is_name_text(self) -> bool:
+        """Whether the path is UTF-8: Java, and so Spark, can open no other."""
+        return self.name == self.path
 
     def as_error(self, fate: Admission, problem: str) -> SourceFile:
         """The same file, as one error tuple."""
-        return replace(self, fate=fate, problem=problem)
+        return replace(self, fate=fate, problem=shown(problem))
 
 
 def missing_folder(source: SourceConfig) -> Path | None:
@@ -79,32 +89,58 @@ def missing_folder(source: SourceConfig) -> Path | None:
     return source.folder
 
 
+def shown(path: str) -> str:
+    """A path as a text: a byte that is no UTF-8 (Python has a surrogate for it) is written as an escape, `\\udcff`.
+
+    Of two files whose names differ in nothing but that one has such a byte and the other its escape, the text is one.
+    """
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def source_digest(path: str, modified_ms: int) -> bytes:
     """16 bytes that name a file as it was listed, for as long as the store lives."""
-    return hashlib.blake2b(f"{modified_ms}\0{path}".encode(), digest_size=16).digest()
+    return hashlib.blake2b(f"{modified_ms}\0{path}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
-def stat_files(listed: Iterable[ListedFile]) -> list[SourceFile]:
-    """The files as they are now, in source order; one that is gone becomes an error tuple."""
+def stat_files(listed: Iterable[ListedFile], folders: SeenFolders | None = None) -> list[SourceFile]:
+    """The files as they are now, in source order; one that is gone becomes an error tuple.
+
+    `folders` are those of the listing; without them, a file is gone when its own folder is there.
+
+    Raises:
+        SourceAwayError: it cannot be told whether a file is gone.
+    """
+    folders = SeenFolders() if folders is None else folders
     files = []
     for file in listed:
         try:
-            found = Path(file.path).stat()
+            found = stat(file.path)
         except OSError as exc:
+            raise SourceAwayError(f"{file.path}: {exc.strerror or exc}") from exc
+        if found is not None:
+            files.append(SourceFile(file.path, found.modified_ms, found.size_bytes))
+        elif folders.is_gone(file.path):
             gone = SourceFile(file.path, file.modified_ms, 0)
-            files.append(gone.as_error(Admission.FILE_MISSING, f"{file.path}: {exc.strerror or exc}"))
+            files.append(gone.as_error(Admission.FILE_MISSING, f"{file.path}: no such file any more"))
         else:
-            files.append(SourceFile(file.path, found.st_mtime_ns // 1_000_000, found.st_size))
+            raise SourceAwayError(f"{file.path}: it is away now and then")
     return sorted(files, key=source_order)
 
 
 def stat(path: str) -> ListedFile | None:
-    """The file as it is now; None when it is gone."""
+    """The file as it is now; None when there is no file of this name.
+
+    Raises:
+        OSError: that cannot be told.
+    """
     try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return ListedFile(path, found.st_mtime_ns // 1_000_000, found.st_size)
+        found = os.stat(path)  # noqa: PTH116  # a path of a listing is a text
+    except OSError as exc:
+        if exc.errno in NOT_THERE:
+            return None
+        raise
+    # A folder in its place would be read as all that lies in it.
+    return ListedFile(path, found.st_mtime_ns // 1_000_000, found.st_size) if modes.S_ISREG(found.st_mode) else None
 
 
 def source_order(file: ListedFile | SourceFile) -> tuple[int, str]:

@@ -5,7 +5,8 @@ again in halves, and alone the one that the message names. A file that fails alo
 were read are not read again. So a bad file costs some small jobs, and the others nothing.
 
 An error that has nothing to do with files must not make error tuples of them: faults of the machine are raised
-(`spark.failures.is_passing`), and so is an error that a file of our own meets too, which nothing is wrong with.
+(`spark.failures.is_passing`), and so is an error that a file of our own meets too, which nothing is wrong with. Before
+a file is written off, it is looked for, and opened: its folder may be away (`seen_folders`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Read = Callable[[FileBatch, Sequence[int]], _T]
 
+_OF_READING = (PySparkException, Py4JJavaError, FileNotFoundError, PermissionError)
+"""Spark's failures, and what the driver meets when it looks into a file before."""
+_ODD_NAME = "its name is no UTF-8, so Spark cannot open it: rename it"
+
 
 def read_apart(batch: FileBatch, ordinals: Sequence[int], folder: Path, read: _Read[_T]) -> tuple[FileBatch, list[_T]]:
     """What `read` gives for these files of a batch, in some groups; and the batch, the unreadable ones as error tuples.
@@ -39,18 +44,22 @@ def read_apart(batch: FileBatch, ordinals: Sequence[int], folder: Path, read: _R
 
     Raises:
         PySparkException, Py4JJavaError: Spark failed, and not over a file.
+        SourceAwayError: it cannot be told whether a file is to blame, or its folder is away.
     """
     results: list[_T] = []
-    waiting, failed_alone = [tuple(ordinals)] if ordinals else [], set()
+    odd = [ordinal for ordinal in ordinals if not batch.files[ordinal].is_name_text]
+    batch = batch.with_errors(Admission.FILE_UNREADABLE, dict.fromkeys(odd, _ODD_NAME))
+    group = tuple(ordinal for ordinal in ordinals if ordinal not in odd)
+    waiting, failed_alone = [group] if group else [], set()
     is_spark_sound = False
     while waiting:
         group = waiting.pop()
         try:
             results.append(read(batch, group))
-        except (PySparkException, Py4JJavaError) as exc:
+        except _OF_READING as exc:
             if is_passing(exc, [text for ordinal in group for text in batch.files[ordinal].spellings]):
                 raise
-            gone = [ordinal for ordinal in group if not batch.files[ordinal].is_there()]
+            gone = [ordinal for ordinal in group if batch.seen.is_gone(batch.files[ordinal].path)]
             if gone:
                 batch = batch.with_errors(Admission.FILE_MISSING, dict.fromkeys(gone, "vanished before it was read"))
                 waiting += [left] if (left := tuple(ordinal for ordinal in group if ordinal not in gone)) else []
@@ -62,6 +71,7 @@ def read_apart(batch: FileBatch, ordinals: Sequence[int], folder: Path, read: _R
             if len(group) > 1:
                 waiting += _parts(group, batch.named_by(exc))
             elif group in failed_alone:
+                batch.seen.require_readable(batch.files[group[0]].path)
                 batch = batch.with_errors(Admission.FILE_UNREADABLE, {group[0]: innermost_cause(exc)})
             else:
                 failed_alone.add(group)
@@ -89,5 +99,5 @@ def _read_sound_file(source: FilesSource, folder: Path, read: _Read[_T], error: 
     listed = ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)
     try:
         read(FileBatch(source, tuple(stat_files([listed]))), (0,))
-    except (PySparkException, Py4JJavaError) as exc:
+    except _OF_READING as exc:
         raise error from exc

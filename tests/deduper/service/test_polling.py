@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from deduper.errors import DeduperError
+from deduper.errors import DeduperError, SourceAwayError
 from deduper.service.file_loop import FileLoop
 from deduper.service.stop import Stop
 from deduper.service.windows import Reports, Windows
@@ -30,6 +30,9 @@ class Listing:
     @property
     def pending(self) -> int:
         return len(self.files)
+
+    def put_off(self) -> None:
+        self.files = []
 
     def list_new(self) -> None:
         found = self.listings.pop(0) if self.listings else []
@@ -144,3 +147,37 @@ def test_a_folder_that_is_away_is_waited_for_and_ends_a_run_that_drains(caplog: 
     assert "the source cannot be listed" in caplog.text
     with pytest.raises(DeduperError, match="cannot be listed"):
         Polled(Listing(away)).go(drain=True)
+
+
+@pytest.mark.parametrize("where", ["next_batch", "window"])
+def test_files_that_are_away_are_waited_for_and_end_a_run_that_drains(
+    caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """Before their window or in it: what is listed is put off, the source is listed again. It is no failure."""
+
+    def job_of(*listings: list[str]) -> Polled:
+        source = Listing(*listings)
+        job = Polled(source, trigger_s=0.01)
+        left = [SourceAwayError("/in: it is away")]
+        make = job.make
+
+        def once_away(*given: Any) -> None:
+            if job.taken and left:
+                raise left.pop()
+            if given:
+                make(*given)
+
+        if where == "window":
+            job.make = once_away  # type: ignore[method-assign]
+        else:
+            source.between = once_away
+        return job
+
+    job = job_of(["a", "b", "c"], ["b", "last"])
+    assert job.go(drain=False) == ["a", "b", "last"]
+    assert job.failure is None
+    assert "/in: it is away" in caplog.text
+    job = job_of(["a", "b", "c"])
+    with pytest.raises(SourceAwayError):
+        job.go(drain=True)
+    assert job.taken == ["a"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -134,3 +137,44 @@ def test_every_folder_is_read_from_time_to_time(folder: Path) -> None:
         listing.changed()
     folder.with_name("away").rename(folder)
     assert len(listing.changed()) == len(before) + 1
+
+
+def test_a_link_in_a_circle_is_a_name_and_no_more(folder: Path) -> None:
+    """Hidden or a partition's, it is nothing; else whoever looks at it next says so. The others are listed."""
+    for name in ("circle", ".circle", "_circle", "_x=1", "x=1"):
+        (folder / name).symlink_to(name)
+    assert listed(folder, "") == sorted([*PARTITIONS, "a.json", "b.json", "c.csv", "x[1]*.json", "circle", "x=1"])
+    assert listed(folder, "c*") == ["c.csv"]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_partition_folder_that_cannot_be_looked_at(folder: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """It has files of its own: the source cannot be listed."""
+    (folder / "day=7").symlink_to("elsewhere")
+    real = os.scandir
+
+    class Entry:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.name = entry.name
+            self.is_file = entry.is_file
+            self._entry = entry
+
+        def is_dir(self) -> bool:
+            if self.name == "day=7":
+                raise OSError(code, os.strerror(code), self.name)
+            return self._entry.is_dir()
+
+    @contextmanager
+    def entries(path: str) -> Iterator[list[Entry]]:
+        with real(path) as given:
+            yield [Entry(entry) for entry in given]
+
+    monkeypatch.setattr(os, "scandir", entries)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        listed(folder, "")
+
+
+def test_a_pattern_in_a_folder_that_is_gone_is_an_error(folder: Path) -> None:
+    """As without a pattern: a mount that is away."""
+    with pytest.raises(FileNotFoundError):
+        listed(folder, "away/*.json")

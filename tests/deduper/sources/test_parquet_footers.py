@@ -16,10 +16,11 @@ from deduper.config.files import FilesSource
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.parquet_footers import footers_of
 from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.plan import _stored_types
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import parquet as parquet_records
 from deduper.tasks.parquet import ParquetPart, ParquetReading, read_part
-from deduper.tasks.read import ReadTask
+from deduper.tasks.read import ReadReceipt, ReadTask
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 
@@ -106,12 +107,78 @@ def test_a_size_below_nothing(job: Job) -> None:
     assert part.plain_bytes == 0
 
 
-def part_of(job: Job) -> tuple[ParquetReading, ParquetPart, ReadTask]:
-    """A plain file, and how it is set aside."""
-    job.add_table(table(100))
+def test_a_creator_that_is_no_text(job: Job, reading: ParquetReading | None) -> None:
+    """One flipped bit, in a file with the mark of Spark's: it is for Spark, and its neighbour is read."""
+    job.add_table(table(3))
+    path = job.add_table(table(3).replace_schema_metadata({"org.apache.spark.version": "3.5.0"}))
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"parquet-cpp-arrow") + 3] ^= 0x80
+    path.write_bytes(data)
+    footers = footers_of(batch_of(job), reading)
+    assert (list(footers.by_spark), footers.unreadable) == ([1] if reading else [0, 1], {})
+
+
+def test_no_error_over_a_footer_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is, Spark is to say."""
+    job.add_table(table(3))
+
+    def failing(*_: object) -> None:
+        raise LookupError("never heard of")
+
+    monkeypatch.setattr(ParquetReading, "part", failing)
+    (reason,) = footers_of(batch_of(job), parquet_reading(job.config, SALT)).by_spark.values()
+    assert reason.endswith("LookupError: never heard of")
+
+
+def test_a_name_that_is_no_text(job: Job) -> None:
+    """A plain file of it is read like any other."""
+    path = job.add_table(table(3))
+    path.rename(path.with_name(os.fsdecode(b"\xff.parquet")))
+    reading, part, task = part_of(job, rows=2)
+    receipt = read_part(task, reading, part)
+    assert isinstance(receipt, ReadReceipt)
+    assert receipt.rows == 3
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_fault_of_the_machine_after_the_footer(job: Job, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """When the file is looked at once more: Spark is not asked."""
+    reading, part, task = part_of(job)
+    real = Path.stat
+
+    def failing(path: Path, **more: Any) -> Any:
+        if str(path) == part.path:
+            raise OSError(code, os.strerror(code), part.path)
+        return real(path, **more)
+
+    monkeypatch.setattr(Path, "stat", failing)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        read_part(task, reading, part)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.EACCES])
+def test_types_that_cannot_be_looked_at(job: Job, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Spark must not read the file a moment later: it would take wide numbers for others."""
+    path = job.add_table(table(3))
+    assert set(_stored_types(str(path))) == {"k", "t"}
+
+    def failing(*_: object) -> Any:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(pa, "OSFile", failing)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        _stored_types(str(path))
+    path.write_bytes(b"no Parquet")
+    monkeypatch.undo()
+    assert _stored_types(str(path)) == {}
+
+
+def part_of(job: Job, rows: int = 100) -> tuple[ParquetReading, ParquetPart, ReadTask]:
+    """The oldest file, a plain one, and how it is set aside."""
+    job.add_table(table(rows))
     reading = parquet_reading(job.config, SALT)
     assert reading is not None
-    (part,) = footers_of(batch_of(job), reading).parts
+    part, *_ = footers_of(batch_of(job), reading).parts
     folder = job.directory / "spool"
     folder.mkdir()
     return reading, part, ReadTask(str(folder), 2, None, in_order=False, keeps_latest=False, by_category=False)
@@ -159,8 +226,8 @@ def test_a_fault_of_the_machine_is_none_of_a_file(job: Job, monkeypatch: pytest.
     reading, part, task = part_of(job)
     real = pa.OSFile
 
-    def failing(path: str, *arguments: Any) -> Any:
-        if path == part.path:
+    def failing(path: bytes, *arguments: Any) -> Any:
+        if path == os.fsencode(part.path):
             raise OSError(code, os.strerror(code), path)
         return real(path, *arguments)
 

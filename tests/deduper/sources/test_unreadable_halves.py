@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -125,6 +126,22 @@ def test_files_that_only_together_are_too_many(tmp_path: Path) -> None:
         "Caused by: java.io.IOException: Input/output error",
         "java.io.FileNotFoundException: {} (Too many open files)",
         "Caused by: java.lang.OutOfMemoryError: Java heap space",
+        "Caused by: org.apache.spark.memory.SparkOutOfMemoryError: [UNABLE_TO_ACQUIRE_MEMORY] 9 bytes",
+        "Caused by: java.lang.OutOfMemoryError",
+        "pyarrow.lib.ArrowMemoryError: malloc of size 64 failed",
+        'Caused by: java.io.IOException: Cannot run program "python3": error=12, Cannot allocate memory',
+        "Caused by: java.nio.file.FileSystemException: /tmp/blockmgr/0c: No space left on device",
+        "Caused by: java.io.UncheckedIOException: java.io.IOException: Stale file handle",
+        "OSError: [Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device",
+        "Caused by: org.apache.hadoop.fs.FSError: java.io.IOException: Input/output error",
+        "An error occurred while calling o1.get.\n: org.apache.spark.SparkException: Job aborted due to "
+        "stage failure: Task 1 in stage 4.0 failed 1 times, most recent failure: Lost task 1.0 in stage 4.0 (TID 9) "
+        "(host executor driver): java.io.IOException: No space left on device",
+        "org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 4.0 failed 1 times, most "
+        "recent failure: Lost task 1.0 in stage 4.0 (TID 9) (host executor driver): ExecutorLostFailure (executor "
+        "driver exited caused by one of the running tasks) Reason: gone",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+        "java.io.IOException: Mkdirs failed to create file:/x",
         "OSError: [Errno 116] Stale file handle",
         "java.io.IOException: No space left on device",
         "Python worker exited unexpectedly (crashed)",
@@ -147,6 +164,36 @@ def test_a_fault_of_the_machine_writes_no_file_off(tmp_path: Path, fault: str, i
     with pytest.raises(PySparkException) as raised:
         read_apart(batch, [0, 1], tmp_path, read)
     assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "[MALFORMED_CSV_RECORD] Malformed CSV record: a,java.lang.OutOfMemoryError: x,No space left on device",
+        "Caused by: org.apache.spark.SparkRuntimeException: [MALFORMED_CSV_RECORD] Malformed CSV record: OutOfMemory",
+        "Caused by: java.lang.IllegalArgumentException: column No space left on device",
+        "Caused by: java.util.NoSuchElementException: Input/output error",
+        "Caused by: org.apache.parquet.io.ParquetDecodingException: Can not read value at 1 in block 0 of MemoryError",
+        "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in "
+        "stage 1.0 (TID 1) (host executor driver): java.lang.RuntimeException: ExecutorLostFailure (executor 1",
+        "Caused by: java.io.IOException: No space left on device is in column 3",
+        "ValueError: [Errno 2] No such file or directory",
+    ],
+)
+@pytest.mark.parametrize("is_message", [True, False], ids=["message", "trace"])
+def test_data_is_no_fault_of_the_machine(tmp_path: Path, says: str, is_message: bool) -> None:
+    """A line of the source, or the name of a column, may say anything: the file is found, and leaves alone."""
+    error = PySparkException(says if is_message else "[FAILED_READ_FILE]")
+    if not is_message:
+        error._stackTrace = says  # type: ignore[attr-defined]  # where PySpark keeps it
+
+    def read(batch: FileBatch, ordinals: Sequence[int]) -> int:
+        if 0 in ordinals and len(batch.files) > 1:
+            raise error
+        return 0
+
+    got, _ = read_apart(batch_of(tmp_path, ["a", "b"]), [0, 1], tmp_path, read)
+    assert got.errors == [0]
 
 
 def test_a_name_is_no_fault_of_the_machine(tmp_path: Path) -> None:
@@ -174,3 +221,12 @@ def test_files_that_are_gone_are_told_apart(tmp_path: Path) -> None:
     assert [file.fate for file in read.files] == [Admission.FILE_MISSING, Admission.FILE_MISSING, Admission.ADMITTED]
     assert results == [(2,)]
     assert not reader.sound_files
+
+
+def test_a_name_that_is_no_text_is_not_for_spark(tmp_path: Path) -> None:
+    """It is an error tuple of texts at once; Spark is asked for the others."""
+    reader = Reader(lambda *_: None)
+    read = read_all(batch_of(tmp_path, ["a", os.fsdecode(b"\xff"), "b"]), tmp_path, reader)
+    (odd,) = read.errors
+    assert read.files[odd].problem == f"{tmp_path}/in/\\udcff: its name is no UTF-8, so Spark cannot open it: rename it"
+    assert reader.calls == [tuple(read.readable)]

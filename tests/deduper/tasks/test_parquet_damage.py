@@ -29,7 +29,8 @@ _TABLE = pa.table(
         "t": pa.array(range(_ROWS), pa.int64()),
         "d": pa.array([Decimal("1.25") * at for at in range(_ROWS)], pa.decimal128(9, 2)),
     }
-)
+).replace_schema_metadata({"org.apache.spark.version": "3.5.0"})
+"""With the mark of Spark's, by which more of a footer is read."""
 _KINDS: list[dict[str, Any]] = [
     {"compression": "none"},
     {"compression": "snappy"},

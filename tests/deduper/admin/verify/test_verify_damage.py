@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bucket_store.log.records import DeletionRecord, Snapshot
+from bucket_store.log.sources_file import GONE
 from deduper.admin.verify.findings import MOST_LISTED, Check
 from deduper.admin.verify.run import Verification, verify_store, verify_target
 from deduper.cli.views.verify import render
@@ -719,6 +720,20 @@ def test_every_check_has_a_damage() -> None:
     """A check that nothing can fail is none."""
     elsewhere = {Check.ROWS_EXPECTED, Check.UNSETTLED}  # tested beside sound stores
     assert {damage.check for damage in DAMAGES} == set(Check) - elsewhere
+
+
+def test_a_file_that_was_gone_may_be_judged_later(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:
+    """It was an error tuple of an earlier window, and judged in none."""
+    job = sound_jobs("own_bucket", 6, 1000).copied(tmp_path / "job")
+    digests: list[bytes] = []
+
+    def gone(parts: Any) -> Any:
+        digests.append(parts[1].digest)
+        return [parts[0], replace(parts[1], version=GONE), *parts[2:]]
+
+    change_sources(job, 1, gone)
+    change_sources(job, 4, lambda parts: [replace(parts[0], digest=digests[0]), *parts[1:]])
+    assert Check.SOURCES_TWICE not in {finding.check for finding in _verified(job).findings}
 
 
 def test_what_was_expected_elsewhere_is_found(sound_jobs: Callable[..., WholeJob], tmp_path: Path) -> None:
