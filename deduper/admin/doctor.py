@@ -26,6 +26,7 @@ from deduper.diagnostics import Diagnostic, Severity, error, note, warning
 from deduper.errors import DeduperError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.sources.files.source_file import missing_folder
+from deduper.spark.home import require_own_spark
 from deduper.spark.java import require_java, require_user_name
 from deduper.units import approximate_size
 
@@ -64,11 +65,12 @@ def _java() -> Iterator[Diagnostic]:
         yield error("java", "java", what, remedy)
     else:
         yield note("java", "java", f"{java.path} is {java.shown}")
-    try:
-        require_user_name()
-    except DeduperError as failure:
-        what, _, remedy = str(failure).partition("; ")
-        yield error("java", "user", what, remedy)
+    for subject, require in (("user", require_user_name), ("spark", require_own_spark)):
+        try:
+            require()
+        except DeduperError as failure:
+            what, _, remedy = str(failure).partition("; ")
+            yield error("java", subject, what, remedy)
 
 
 def _kernels() -> Iterator[Diagnostic]:
