@@ -388,8 +388,8 @@ def _round(lane: int, word: int) -> int:
 def names_of_one_hash(folder: Path, seed: int) -> list[str]:
     """Two names of files, whose paths `file:///…` have one xxhash64 with this seed.
 
-    A lane takes every fourth word, and whatever one word changes, the next one can undo: words are tried in the place of
-    the first until the second is a text.
+    A lane takes every fourth word, and whatever one word changes, the next one can undo: words are tried in the place
+    of the first until the second is a text.
     """
     prefix = f"file://{folder}/"
     begin = prefix + "a" * (-len(prefix) % 32)

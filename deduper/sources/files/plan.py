@@ -160,18 +160,17 @@ class _LayoutPlan:
 
 def _told_apart(files: Mapping[int, SourceFile]) -> list[dict[int, SourceFile]]:
     """Groups of files, in none of which two have one hash. Names can be made to have one: its seed is known."""
-    groups: list[tuple[set[int], dict[int, SourceFile]]] = []
+    groups: list[dict[int, SourceFile]] = []
+    hashes: list[set[int]] = []
     for ordinal, file in files.items():
-        hashes = _path_hashes(file)
-        for taken, group in groups:
-            if taken.isdisjoint(hashes):
-                break
-        else:
-            taken, group = set(), {}
-            groups.append((taken, group))
-        taken |= hashes
-        group[ordinal] = file
-    return [group for _, group in groups]
+        own = _path_hashes(file)
+        at = next((at for at, taken in enumerate(hashes) if taken.isdisjoint(own)), len(groups))
+        if at == len(groups):
+            groups.append({})
+            hashes.append(set())
+        groups[at][ordinal] = file
+        hashes[at] |= own
+    return groups
 
 
 def _path_hashes(file: SourceFile) -> set[int]:
