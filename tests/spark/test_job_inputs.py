@@ -398,7 +398,7 @@ def names_of_one_hash(folder: Path, seed: int) -> list[str]:
         lane = _round(lane, int.from_bytes(begin[at : at + 8].encode(), "little"))
     inverse = pow(_XXH_2, -1, 1 << 64)
     letters = random.Random(1)
-    names = ["a" * 8 + "b" * 24 + "c" * 8]
+    names = ["a" * 8 + "b" * 24 + "c" * 8 + "d" * 24]
     goal = lane
     for at in (0, 32):
         goal = _round(goal, int.from_bytes(names[0][at : at + 8].encode(), "little"))
@@ -410,7 +410,7 @@ def names_of_one_hash(folder: Path, seed: int) -> list[str]:
         second = (last - _round(lane, int.from_bytes(first.encode(), "little"))) * inverse & _U64
         text = second.to_bytes(8, "little").decode("latin-1")
         if all(letter in _NAME for letter in text):
-            names.append(first + "b" * 24 + text)
+            names.append(first + "b" * 24 + text + "d" * 24)
     return [begin.removeprefix(prefix) + name for name in names]
 
 
@@ -420,7 +420,7 @@ def test_files_whose_paths_have_one_hash(new_job: Callable[..., Job]) -> None:
     names = names_of_one_hash(job.directory / "in", 42)
     paths = [put(job, name, b'{"k": "%d"}\n{"k": "both"}\n' % number) for number, name in enumerate(names)]
     put(job, "other", b'{"k": "other"}\n')
-    assert len({xxhash.xxh64_intdigest(f"file://{path}", seed=42) for path in paths}) == 1
+    assert len({xxhash.xxh64_intdigest(f"file://{path}".encode(), seed=42) for path in paths}) == 1
     job.run()
     rows = rows_by_place(job)
     assert {place: (row["k"], outcome(row)) for place, row in rows.items()} == {
