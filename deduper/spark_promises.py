@@ -26,6 +26,7 @@ _ERRORS = "a file that cannot be read leaves by the error port"
 _VALUES = "a record has the same values in every run, so equal keys stay equal"
 _LOCAL = "paths name files of this machine"
 _REDO = "a start finds the interrupted batch in Spark's checkpoint"
+_OWN = "the service has a Spark of its own, in this process and on this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ REQUIRED = {
     "spark.hadoop.fs.file.impl": Promised("org.apache.hadoop.fs.RawLocalFileSystem", _LOCAL),
     "spark.sql.streaming.offsetLog.formatVersion": Promised("1", _REDO),
     "spark.sql.streaming.disabledV2MicroBatchReaders": Promised("", _REDO),
+    "spark.api.mode": Promised("classic", _OWN),
 }
 
 # Families of which no other setting is allowed, including those that a later Spark adds.
@@ -75,11 +77,14 @@ _CLOSED = {
     "spark.sql.avro.": _VALUES,
     "spark.sql.collation.": _VALUES,
     "spark.sql.csv.": _VALUES,
+    "spark.sql.execution.datasources.": _LINES,
+    "spark.sql.function.": _VALUES,
     "spark.sql.json.": _VALUES,
     "spark.sql.legacy.": _VALUES,
     "spark.sql.parquet.": _VALUES,
     "spark.sql.parser.": _VALUES,
     "spark.sql.streaming.queryEvolution.": _REDO,
+    "spark.remote": _OWN,
 }
 _FREE = frozenset(
     (

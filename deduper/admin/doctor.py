@@ -26,6 +26,7 @@ from deduper.diagnostics import Diagnostic, Severity, error, note, warning
 from deduper.errors import DeduperError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.sources.files.source_file import missing_folder
+from deduper.spark.home import require_own_spark
 from deduper.spark.java import require_java, require_user_name
 from deduper.units import approximate_size
 
@@ -69,10 +70,11 @@ def _java() -> Iterator[Diagnostic]:
         yield _failed("java", "java", failure)
     else:
         yield note("java", "java", f"{java.path} is {java.shown}")
-    try:
-        require_user_name()
-    except DeduperError as failure:
-        yield _failed("java", "user", failure)
+    for subject, require in (("user", require_user_name), ("spark", require_own_spark)):
+        try:
+            require()
+        except DeduperError as failure:
+            yield _failed("java", subject, failure)
 
 
 def _kernels() -> Iterator[Diagnostic]:

@@ -2,7 +2,8 @@
 
 Tables are only a faster form of the pieces, so deleting them costs time, never keys. They are kept by the store's id
 and path in folders that all jobs of a machine share, and a table does not say whether its store is still there. So
-tables of an earlier boot or release are deleted as unusable, and so are those that no job has opened for a week.
+tables of an earlier boot or release are deleted as unusable, and so are those that no job has opened for a week, or
+whose last use has a date far ahead: nothing says how long ago it was.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.tables.generation import ShardDirectories, last_used_us, remove_tables
 from deduper.config.model import Config
 from deduper.window.table_folder import table_settings
@@ -62,6 +64,9 @@ def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
             yield StaleTables(folder, memory, disk, None, "tables of an earlier release")
         elif last is None:
             yield StaleTables(folder, memory, disk, None, "tables of an earlier boot")
+        elif is_far_ahead(last, now_us):
+            # Or their week would begin when the clock gets there.
+            yield StaleTables(folder, memory, disk, last, "tables dated by a clock that was far ahead")
         elif last + UNUSED_US <= now_us:
             yield StaleTables(folder, memory, disk, last, "tables that no job has opened for a week")
 

@@ -18,6 +18,13 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaValue
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
+from deduper.sources.text_limits import (
+    MOST_FIELDS,
+    has_decimals,
+    has_too_many_fields,
+    is_costly_csv,
+    is_costly_json,
+)
 from deduper.spark.columns import Added, Selected
 from deduper.tasks.layout import CATEGORY, EXPIRY, FATE, ORDER, RAW
 from deduper.units import UNIT_US
@@ -92,8 +99,10 @@ def text_record(
         trimmed = F.when(F.endswith(text, F.lit("}")), text).when(crlf, _without_last(text, F.lit(1)))
         # Looked for in bytes: to find a sign's place, or to count signs, takes a comparison for each of them.
         but_last = _without_last(text, F.when(crlf, 2).otherwise(1))
-        given = {_TEXT: trimmed.otherwise(F.rtrim(text, F.lit(_BLANKS))), _INNER: F.contains(but_last, F.lit("}"))}
-        return given, *_json_record(source)
+        whole = trimmed.otherwise(F.rtrim(text, F.lit(_BLANKS)))
+        if has_decimals(source.parsed_columns):
+            whole = F.when(~is_costly_json(text, source.columns), whole)
+        return {_TEXT: whole, _INNER: F.contains(but_last, F.lit("}"))}, *_json_record(source)
     trimmed = F.when(F.endswith(text, F.lit("\r")), F.rtrim(text, F.lit("\r"))).otherwise(text)
     return {_TEXT: trimmed}, *_csv_record(source)
 
@@ -136,10 +145,15 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     given = F.length(bare) - F.length(F.replace(bare, F.lit(source.delimiter), F.lit("")))
     missing = F.greatest(F.lit(0), F.lit(len(source.parsed_columns) - 1) - given)
     filled = F.concat(text, F.repeat(F.lit(source.delimiter), missing), F.lit(f"{source.delimiter}{_END}"))
+    columns = source.parsed_columns
+    filled = F.when(~has_too_many_fields(text, given, len(columns), source.delimiter), filled)
     schema = f"{source.columns}, {_END} string, {_CORRUPT} string"
     # Spark takes a backslash in a delimiter for the beginning of an escape.
     separator = source.delimiter.replace("\\", "\\\\")
     options = {"columnNameOfCorruptRecord": _CORRUPT, "sep": separator, "escape": '"', "mode": "PERMISSIVE"}
+    options["maxColumns"] = str(max(MOST_FIELDS, len(columns) + 1))
+    if has_decimals(columns):
+        filled = F.when(~is_costly_csv(text, filled, columns, options), filled)
     record = F.from_csv(filled, schema, options)
     whole = F.col(f"{REC}.{_CORRUPT}").isNull() & F.col(f"{REC}.{_END}").eqNullSafe(_END)
     return record, F.col(REC).isNull() | ~whole | (F.trim(text) == "")

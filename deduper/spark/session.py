@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from bucket_store.filesystem import package_root
 from deduper.errors import UsageError
+from deduper.spark.home import require_own_spark
 from deduper.spark.java import require_java, require_user_name
 from deduper.spark_promises import (
     FIXED_BY_STORE,
@@ -90,10 +91,11 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
 
     Raises:
         DeduperError: no Java 17 or 21, or a user without a name.
-        UsageError: as `require_promises`.
+        UsageError: as `require_own_spark` and `require_promises`.
     """
     require_java()
     require_user_name()
+    require_own_spark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     _let_workers_import_us()
@@ -124,6 +126,7 @@ def require_promises(session: SparkSession, requested: Mapping[str, object]) -> 
         UsageError: naming each setting, its value, the promise, and where it may come from.
     """
     found: dict[str, str | None] = {**dict(session.sparkContext.getConf().getAll()), **session.conf.getAll}
+    found |= store_settings({name: found[name] for name in FIXED_BY_STORE if found.get(name) is not None})
     hadoop: Any = session._jsc
     for name in REQUIRED:
         if name.startswith(_HADOOP):

@@ -51,6 +51,13 @@ def loaded(folder: Path, *lines: str, kind: str = "timestamp", key: str = "k", b
         ("spark.sql.timestampType: TIMESTAMP_NTZ", "equal keys stay equal"),
         ("spark.driver.extraJavaOptions: -Xss4m -Duser.timezone=Asia/Tokyo", "equal keys stay equal"),
         ("spark.hadoop.fs.defaultFS: hdfs://n/", "paths name files of this machine"),
+        (
+            "spark.sql.execution.datasources.hadoopLineRecordReader.enabled: false",
+            "every line of a file becomes one tuple",
+        ),
+        ("spark.sql.function.concatBinaryAsString: true", "equal keys stay equal"),
+        ("spark.api.mode: connect", "the service has a Spark of its own"),
+        ("spark.remote: sc://elsewhere", "the service has a Spark of its own"),
     ],
 )
 def test_a_setting_that_breaks_a_promise_is_refused(tmp_path: Path, line: str, promise: str) -> None:
@@ -61,6 +68,34 @@ def test_a_setting_that_breaks_a_promise_is_refused(tmp_path: Path, line: str, p
     assert promise in str(refused.value)
     assert f"job.yaml:7:{len(line.partition(': ')[0]) + 5}: spark.spark." in str(refused.value)
     assert problem is not None
+
+
+_SET, _NAMED = "--set {}", "DEDUPER__SPARK__{}"
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        (_SET, "spark.spark.sql.files.maxPartitionBytes", "1m"),
+        (_SET, "spark.sql.files.maxPartitionBytes", "1m"),
+        (_SET, "spark.sql.ansi.enabled", "false"),
+        (_SET, "spark.sql.function.eltOutputAsString", "true"),
+        (_NAMED, "spark.sql.files.maxPartitionBytes", "1m"),
+        (_NAMED, "sql__legacy__timeParserPolicy", "LEGACY"),
+        (_NAMED, "SQL__ANSI__ENABLED", "false"),
+        (_NAMED, "SPARK__SQL__FILES__MAXPARTITIONBYTES", "1m"),
+    ],
+)
+def test_flags_and_variables_are_refused_too(tmp_path: Path, place: str, name: str, value: str) -> None:
+    """Naming the flag or the variable."""
+    file = tmp_path / "job.yaml"
+    file.write_text(_JOB.format(kind="timestamp", key="k", by="never") + "  {}\n")
+    flags = [f"{name}={value}"] if place == _SET else []
+    variables = {place.format(name): value} if place == _NAMED else {}
+    load_config(file, environment={})
+    with pytest.raises(ConfigError, match="a promise rests on it") as refused:
+        load_config(file, overrides=flags, environment=variables)
+    assert place.format(name) in str(refused.value)
 
 
 def test_settings_that_are_the_users(tmp_path: Path) -> None:

@@ -54,6 +54,11 @@ _TEXTS = [
     'say "hi", twice',
     "two\nlines",
     "cr\r\nlf",
+    "cr\ronly",
+    "\rfirst",
+    "last\r",
+    "\r",
+    "\n",
     "ünï 😀",
     " blanks ",
     "back\\slash",
@@ -103,7 +108,7 @@ FIRST = [
     record(None, 1000),
 ]
 SECOND = [record("new", 1001), record("text 0", 1000), record("far", 1000), record("new", 1001), record("late", -5)]
-COUNTS = {"unique": 16, "duplicate": 4, "expired": 2, "error": 1}
+COUNTS = {"unique": 21, "duplicate": 4, "expired": 2, "error": 1}
 
 
 def sink(kind: str, port: str, root: str = "out") -> dict[str, str]:
@@ -265,13 +270,13 @@ def test_dedup_tells_the_story_of_each_row(done: Run) -> None:
     files = [str(done.job.directory / "in" / f"file-{number:04d}.parquet") for number in (0, 1)]
     expected = {
         "duplicate": [
-            ("same_window", 0, 15, (0, 3, 1003)),
+            ("same_window", 0, 20, (0, 3, 1003)),
             ("earlier_window", 1, 1, (0, 0, 1000)),
-            ("earlier_window", 1, 2, (0, 14, 1000)),
+            ("earlier_window", 1, 2, (0, 19, 1000)),
             ("same_window", 1, 3, (1, 0, 1001)),
         ],
-        "expired": [("older_than_period", 0, 16, None), ("older_than_period", 1, 4, None)],
-        "error": [("null_key", 0, 17, None)],
+        "expired": [("older_than_period", 0, 21, None), ("older_than_period", 1, 4, None)],
+        "error": [("null_key", 0, 22, None)],
     }
     for port in done.file_ports:
         rows = [row["_dedup"] for row in done.rows(port)]

@@ -264,3 +264,25 @@ def test_what_cannot_be_overruled_is_refused(tmp_path: Path) -> None:
     assert "-Duser.timezone is `Asia/Tokyo`" in reported
     assert "it is in _JAVA_OPTIONS" in reported
     assert read_rows(tmp_path / "out/unique") == []
+
+
+def test_true_may_be_written_in_any_way(session: SparkSession, new_job: Callable[..., Job]) -> None:
+    """As Spark takes it."""
+    job = new_job()
+    job.add_records([{"k": "a"}])
+    with setting(session, job, CASE, "TRUE"):
+        job.run()
+    assert [row["k"] for row in job.rows("unique")] == ["a"]
+
+
+def test_another_spark_is_refused_before_it_starts(tmp_path: Path) -> None:
+    """With exit code 2 and what to do."""
+    job = Job(tmp_path, None, {})
+    job.add_records([{"k": "a"}])
+    done = ran(job, SPARK_REMOTE="sc://elsewhere")
+    assert done.returncode == 2, done.stderr
+    assert "unset SPARK_REMOTE" in done.stderr
+    done = ran(job, SPARK_HOME=str(tmp_path))
+    assert done.returncode == 2, done.stderr
+    assert "unset SPARK_HOME" in done.stderr
+    assert read_rows(tmp_path / "out/unique") == []

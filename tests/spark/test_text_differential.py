@@ -10,19 +10,26 @@ import io
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql import Row, SparkSession
 
+from deduper.config.kafka import KafkaSource
+from deduper.core.verdict import Admission
+from deduper.sources.kafka.stream import kafka_parsing
+from deduper.sources.parsing import REC
+from deduper.tasks.layout import FATE, ORDER, RAW
 from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 _SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
 _LINES = 200_000 if os.environ.get("DIFFERENTIAL_ALL") else 4_000
-_SCHEMA = "k string, n int, b boolean, d date, s string"
+_SCHEMA = "k string, n int, b boolean, d date, p decimal(10,2), s string"
 _TEXTS = [
     "a",
     "",
@@ -44,7 +51,10 @@ _TEXTS = [
     "1",
     "ſ",
     "\u2028",
+    "12e3456789",
 ]
+_PRICES = ["0", "1.005", "-1e-2", "1E+3", "12345678.99", "5e-3", "1e-00000003", "1e7", "0.1e1", "1e-99999", "0e99999"]
+_NO_PRICES = ["1e8", "1e99999", "1e999999", "-1e-9999999", "1E+0009999999", "1e9999999999", "0e9999999"]
 _DAYS = ["2024-02-29", "0001-01-01", "9999-12-31", "1582-10-10"]
 
 Expected = dict[str, Any] | str
@@ -63,6 +73,7 @@ def a_record(rnd: random.Random) -> dict[str, Any]:
         "n": rnd.choice([0, -1, 2**31 - 1, -(2**31), rnd.randrange(100)]),
         "b": rnd.random() < 0.5,
         "d": rnd.choice(_DAYS),
+        "p": rnd.choice(_PRICES),
         "s": a_text(rnd),
     }
     return {name: None if rnd.random() < 0.1 else value for name, value in record.items()}
@@ -72,7 +83,8 @@ def expected_of(record: dict[str, Any]) -> Expected:
     """What must leave for a record that is read."""
     if record["k"] is None:
         return "null_key"
-    return record | {"d": record["d"] and date.fromisoformat(record["d"])}
+    price = record["p"] and Decimal(record["p"]).quantize(Decimal("0.01"), ROUND_HALF_UP)
+    return record | {"d": record["d"] and date.fromisoformat(record["d"]), "p": price}
 
 
 def json_line(rnd: random.Random) -> tuple[str, Expected]:
@@ -83,12 +95,17 @@ def json_line(rnd: random.Random) -> tuple[str, Expected]:
         given["more"] = rnd.choice([1, "}", [{"k": "other"}], {"k": {"n": "}{"}}])
     is_wrong = rnd.random() < 0.15
     if is_wrong:
-        given |= rnd.choice([{"n": "1"}, {"n": 1.5}, {"n": 2**31}, {"b": "true"}, {"d": "2024-02-30"}, {"n": [1]}])
+        wrong = [{"n": "1"}, {"n": 1.5}, {"n": 2**31}, {"b": "true"}, {"d": "2024-02-30"}, {"n": [1]}, {"p": "1e"}]
+        given |= rnd.choice([*wrong, *({"p": price} for price in _NO_PRICES)])
     items = list(given.items())
     rnd.shuffle(items)
     separators = rnd.choice([(",", ":"), (", ", ": "), (" ,\t", " :  ")])
     text = json.dumps(dict(items), ensure_ascii=rnd.random() < 0.5, separators=separators)
     text = text.replace("\u2028", "\\u2028")
+    if given.get("p") is not None:
+        as_number = given["p"] if given["p"] != "1e" else '"1e"'
+        as_escaped = f'"{given["p"]}"'.replace("e", "\\u0065").replace("9", "\\u0039")
+        text = text.replace(f'"{given["p"]}"', rnd.choice([f'"{given["p"]}"', as_number, as_escaped]))
     choice = rnd.random()
     if choice < 0.06:
         return text[: rnd.randrange(len(text))], "malformed"
@@ -112,7 +129,9 @@ def csv_line(rnd: random.Random) -> tuple[str, Expected]:
         fields[0] = ""
     is_wrong = rnd.random() < 0.1
     if is_wrong:
-        at, wrong = rnd.choice([(1, "one"), (1, "1.0"), (1, str(2**31)), (2, "yes"), (3, "2024-02-30")])
+        at, wrong = rnd.choice(
+            [(1, "one"), (1, "1.0"), (1, str(2**31)), (2, "yes"), (3, "2024-02-30"), (4, rnd.choice(_NO_PRICES))]
+        )
         fields[at] = wrong
     quoting = rnd.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
     choice = rnd.random()
@@ -121,7 +140,7 @@ def csv_line(rnd: random.Random) -> tuple[str, Expected]:
     if choice < 0.1:
         return written(fields[:-1], quoting) + ',"never closed', "malformed"
     if choice < 0.2:
-        left = rnd.randrange(1, 5)
+        left = rnd.randrange(1, 6)
         fields = fields[:left]
         record |= dict.fromkeys(list(record)[left:])
         is_wrong = is_wrong and at < left
@@ -137,11 +156,16 @@ def written(fields: list[str], quoting: Any) -> str:
     return text.getvalue()
 
 
+def random_lines(kind: str) -> list[tuple[str, Expected]]:
+    """The lines of a run."""
+    rnd = random.Random(f"{kind}{_SEED}")
+    return [(json_line if kind == "json" else csv_line)(rnd) for _ in range(_LINES)]
+
+
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_random_lines(new_job: Callable[..., Job], kind: str) -> None:
     """Each is one record with just its values, or an error with its reason and its text."""
-    rnd = random.Random(f"{kind}{_SEED}")
-    lines = [(json_line if kind == "json" else csv_line)(rnd) for _ in range(_LINES)]
+    lines = random_lines(kind)
     job = new_job(source={"file_format": kind, "schema": _SCHEMA}, expiry={"by": "never"})
     job.add_file([line for line, _ in lines], f"lines.{kind}")
     job.run()
@@ -158,3 +182,116 @@ def test_random_lines(new_job: Callable[..., Job], kind: str) -> None:
         if not is_right:
             wrong.append((line, expected, row, dedup["verdict"], dedup["reason"]))
     assert wrong[:5] == [], f"seed {_SEED}: {len(wrong)} of {_LINES} lines"
+
+
+def of_topic(session: SparkSession, kind: str, schema: str, lines: Sequence[str]) -> list[Row]:
+    """The lines parsed as the values of a topic: REC, RAW and FATE of each."""
+    value = {"format": kind, "schema": schema}
+    source = KafkaSource.model_validate(
+        {"format": "kafka", "bootstrap_servers": "b:1", "topics": ["t"], "value": value}
+    )
+    values = session.createDataFrame(
+        [(line.encode(), at) for at, line in enumerate(lines)], "value binary, offset long"
+    )
+    records = values.selectExpr(
+        "*",
+        "CAST(NULL AS BINARY) key",
+        "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) headers",
+        "TIMESTAMP'2026-01-01 00:00:00' timestamp",
+        "'t' topic",
+        "0 partition",
+    )
+    return kafka_parsing(session, source).of(records).orderBy(ORDER).select(REC, RAW, FATE).collect()
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_random_values_of_topics(session: SparkSession, kind: str) -> None:
+    """Every way into Spark's parsers has the same answers."""
+    lines = random_lines(kind)
+    wrong = []
+    for (line, expected), row in zip(lines, of_topic(session, kind, _SCHEMA, [line for line, _ in lines]), strict=True):
+        is_error = row[FATE] == int(Admission.MALFORMED)
+        is_right = row[RAW] == line and is_error == (expected == "malformed")
+        if is_right and not isinstance(expected, str):
+            is_right = row[REC].asDict() == expected
+        if not is_right:
+            wrong.append((line, expected, row))
+    assert wrong[:5] == [], f"seed {_SEED}: {len(wrong)} of {_LINES} lines"
+
+
+_NESTED = (
+    "k string, s struct<id:string,p:decimal(10,2)>, a array<decimal(10,2)>, m map<string,decimal(10,2)>, "
+    "z array<struct<id:string,q:decimal(5,1)>>"
+)
+_FAR = "1e9999999"
+_NESTED_LINES = {
+    f'{{"s":{{"id":"x","p":"{_FAR}"}}}}': False,
+    f'{{"s":{{"p":{_FAR}}}}}': False,
+    f'{{"s":{{"p":"{_FAR}","p":1}}}}': False,
+    f'{{"s":{{"\\u0070":"{_FAR}"}}}}': False,
+    f'{{"s":{{"p":"{_FAR}"}}': False,
+    f'{{"a":["1","{_FAR}"]}}': False,
+    f'{{"a":["x:y","{_FAR}"]}}': False,
+    f'{{"m":{{"a}}b":"{_FAR}"}}}}': False,
+    f'{{"z":[{{"id":"x","q":1}},{{"q":"{_FAR}"}}]}}': False,
+    f"{{'z':[{{'q':'{_FAR}'}}]}}": False,
+    '{"s":{"p":"' + "1" * 2_000_000 + '"}}': False,
+    '{"s":{"id":"3e4567890","p":"1"},"a":["1"],"id":"3e4567890","z":[{"id":"3e4567890","q":"1"},{"q":2}]}': True,
+    f'{{"k":"\\"p\\":\\"{_FAR}\\"","s":{{"p":"1e3"}},"m":{{"{_FAR}":"1"}}}}': True,
+    '{"k":"' + "1" * 20_000 + '","s":{"p":1}}': True,
+    '{"k":"1e999999' + '\\"' * 20_000 + '","s":{"p":1}}': True,
+}
+
+
+def test_decimals_that_must_not_be_computed(session: SparkSession, new_job: Callable[..., Job]) -> None:
+    """Wherever they stand in a record, and however they are written. The other records are read."""
+    rows = of_topic(session, "json", _NESTED, list(_NESTED_LINES))
+    fates = [row[FATE] == int(Admission.ADMITTED) for row in rows]
+    assert dict(zip(_NESTED_LINES, fates, strict=True)) == _NESTED_LINES
+    job = new_job(source={"schema": _NESTED}, null_keys="allow")
+    job.add_file(_NESTED_LINES)
+    job.run()
+    found = {row["_dedup"]["raw"] for row in job.rows("error")}
+    assert found == {line for line, is_sound in _NESTED_LINES.items() if not is_sound}
+
+
+_WIDE_LINES = {
+    "a,1": True,
+    "," * 20_478: False,
+    "," * 50_000: False,
+    '"' + "x," * 50_000 + '",1': True,
+    '"' + 'x,"",' * 50_000 + '",1': True,
+    'a"' + "," * 50_000 + '"': False,
+    "b,1": True,
+}
+
+
+def test_lines_of_more_fields_than_spark_takes(session: SparkSession, new_job: Callable[..., Job]) -> None:
+    """Its parser throws over them; each leaves by itself, and commas in quotes are no fields."""
+    rows = of_topic(session, "csv", "k string, n int", list(_WIDE_LINES))
+    fates = [row[FATE] == int(Admission.ADMITTED) for row in rows]
+    assert fates == list(_WIDE_LINES.values())
+    job = new_job(source={"file_format": "csv", "schema": "k string, n int"})
+    job.add_file(_WIDE_LINES, "wide.csv")
+    job.run()
+    assert len(job.rows("unique")) == 4
+    assert {(row["_dedup"]["reason"], row["_dedup"]["raw"]) for row in job.rows("error")} == {
+        ("malformed", line) for line, is_sound in _WIDE_LINES.items() if not is_sound
+    }
+
+
+_DEEP_LINES = {
+    '{"k":"a","m":' + "[" * 900 + "]" * 900 + "}": True,
+    '{"k":"b","m":' + "[" * 100_000 + "]" * 100_000 + "}": False,
+    '{"k":' + '{"x":' * 5_000 + "1" + "}" * 5_000 + "}": False,
+    '{"k":"c","m":' + "1" * 5_000 + "}": False,
+    '{"k":"d","' + "x" * 60_000 + '":1}': False,
+    '{"k":"' + "x" * 21_000_000 + '"}': False,
+    '{"k":"e"}': True,
+}
+
+
+def test_lines_beyond_the_limits_of_sparks_json_parser(session: SparkSession) -> None:
+    """Deep, long numbers, names and texts: each is malformed by itself."""
+    rows = of_topic(session, "json", "k string, n int", list(_DEEP_LINES))
+    assert [row[FATE] == int(Admission.ADMITTED) for row in rows] == list(_DEEP_LINES.values())

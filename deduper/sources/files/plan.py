@@ -79,7 +79,11 @@ class FilePlan:
                 groups.setdefault(self._layout(file), {})[ordinal] = file
             except _Misread as exc:
                 misread[ordinal] = file.as_error(Admission.FILE_UNREADABLE, f"{file.path}: {exc}")
-        frames = [self._plan(layout).tuples(alike) for layout, alike in groups.items()]
+        frames = [
+            self._plan(layout).tuples(told_apart)
+            for layout, alike in groups.items()
+            for told_apart in _told_apart(alike)
+        ]
         if misread:
             frames.append(error_tuples(self._session, self._source, misread))
         return reduce(DataFrame.unionByName, frames)
@@ -142,22 +146,38 @@ class _LayoutPlan:
     def _listed(self, files: Mapping[int, SourceFile]) -> str:
         """The query of what was listed of each file: its place, its time, its size, the texts of its folders.
 
-        A file is found through the hash of its path, which Spark writes as `file:/x` or `file:///x` depending on who
-        asks.
+        A file is found through the hash of its path.
         """
-        known: dict[int, int] = {}
         values = []
         for ordinal, file in files.items():
             texts = folder_texts(file.path, self._declared.folder, self._declared.parsed_columns)
             folders = "".join(f", {_literal(texts[name])}" for name in self._folders)
-            for spelling in {file.uri, file.uri.replace("file:///", "file:/", 1)}:
-                path_hash = xxhash.xxh64_intdigest(spelling.encode(), seed=_SPARK_HASH_SEED)
-                signed = path_hash - (1 << 64) if path_hash >> 63 else path_hash
-                if known.setdefault(signed, ordinal) != ordinal:
-                    raise RuntimeError(f"two files of a window share a 64-bit path hash: {file.path}")
-                values.append(f"({signed}L, {ordinal}L, {file.modified_ms}L, {file.size_bytes}L{folders})")
+            for path_hash in _path_hashes(file):
+                values.append(f"({path_hash}L, {ordinal}L, {file.modified_ms}L, {file.size_bytes}L{folders})")
         names = ", ".join((_HASH, _ORDINAL, _LISTED_MS, _LISTED_SIZE, *_folder_names(self._folders)))
         return f"SELECT * FROM VALUES {', '.join(values)} AS listed({names})"
+
+
+def _told_apart(files: Mapping[int, SourceFile]) -> list[dict[int, SourceFile]]:
+    """Groups of files, in none of which two have one hash. Names can be made to have one: its seed is known."""
+    groups: list[dict[int, SourceFile]] = []
+    hashes: list[set[int]] = []
+    for ordinal, file in files.items():
+        own = _path_hashes(file)
+        at = next((at for at, taken in enumerate(hashes) if taken.isdisjoint(own)), len(groups))
+        if at == len(groups):
+            groups.append({})
+            hashes.append(set())
+        groups[at][ordinal] = file
+        hashes[at] |= own
+    return groups
+
+
+def _path_hashes(file: SourceFile) -> set[int]:
+    """The hashes that Spark may give its path, written as `file:/x` or `file:///x` depending on who asks."""
+    spellings = (file.uri, file.uri.replace("file:///", "file:/", 1))
+    hashes = (xxhash.xxh64_intdigest(spelling.encode(), seed=_SPARK_HASH_SEED) for spelling in spellings)
+    return {path_hash - (1 << 64) if path_hash >> 63 else path_hash for path_hash in hashes}
 
 
 def error_tuples(session: SparkSession, source: FilesSource, files: Mapping[int, SourceFile]) -> DataFrame:

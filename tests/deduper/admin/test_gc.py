@@ -258,7 +258,7 @@ def test_the_quarantine_is_kept_unless_it_is_named(tmp_path: Path) -> None:
 
 
 def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of an earlier boot and those unused for a week; not those that a store uses, nor those that are held."""
+    """Those of an earlier boot, those unused for a week or dated by a clock far ahead; not those in use or held."""
     store = PublishedStore(tmp_path, Kind()).make()
     tables = table_settings(store.config)
     assert tables.disk_dir == str(tmp_path / "tables")
@@ -275,7 +275,7 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(generation, "boot_id", lambda: "this boot")
         return opened
 
-    old, idle, held, used, elsewhere = (f"{letter * 32}-{letter * 8}" for letter in "abcde")
+    old, idle, held, used, elsewhere, ahead = (f"{letter * 32}-{letter * 8}" for letter in "abcde6")
     early = "0" * 32  # the name has no path in it
     # Another job's, whose headers lie in a folder that we do not know.
     for store_id, idle_us in ((elsewhere, 0), ("f" * 32, UNUSED_US + 1)):
@@ -287,9 +287,10 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
     make(idle, idle_us=UNUSED_US + 1)
     holder = make(held, idle_us=UNUSED_US + 1, hold=True)
     make(used, idle_us=UNUSED_US - HOUR_US)
+    make(ahead, idle_us=-365 * 24 * HOUR_US)
     make(early)
     assert {item.why.split(", of store")[1].strip(): item.kept for item in collected(store).garbage} == {
-        name[:8]: None for name in (early, old, idle, held, "f" * 32)
+        name[:8]: None for name in (early, old, idle, held, ahead, "f" * 32)
     }
     collected(store, delete=True)
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {held, used}

@@ -1,13 +1,16 @@
-"""The JVM's options are the job's own and those of the configuration."""
+"""What Spark is started with: the JVM's options, a user, the right version."""
 
 from __future__ import annotations
 
 import os
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
-from deduper.errors import DeduperError
+from deduper.errors import DeduperError, UsageError
 from deduper.sources.open import worker_daemon
+from deduper.spark.home import require_own_spark
 from deduper.spark.java import require_java, require_user_name
 from deduper.spark.session import java_options
 
@@ -46,3 +49,39 @@ def test_the_daemon_of_the_workers_is_a_module_that_is_there() -> None:
     assert worker_daemon() == "deduper.tasks.worker_daemon"
     with pytest.raises(ModuleNotFoundError, match=r"no module deduper\.tasks\.elsewhere for Spark's workers"):
         worker_daemon("elsewhere")
+
+
+@pytest.mark.parametrize("name", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
+def test_another_process_s_spark_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session of Spark Connect has no JVM in which settings could be checked."""
+    require_own_spark()
+    monkeypatch.setenv(name, "sc://elsewhere")
+    with pytest.raises(UsageError, match=f"{name} is `sc://elsewhere`.*; unset {name}"):
+        require_own_spark()
+
+
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [
+        (["{own}"], None),
+        (["{own}-amzn-1"], None),
+        (["3.5.6"], "which holds Spark 3.5.6, and the service needs {own}; unset SPARK_HOME"),
+        (["{own}1"], "which holds Spark {own}1"),
+        (["{own}", "3.5.6"], "which holds Spark 3.5.6 and {own}"),
+        ([], "which holds no Spark"),
+    ],
+)
+def test_a_spark_of_another_version_is_refused(
+    versions: list[str], told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it starts: with it every call might mean something else."""
+    own = metadata.version("pyspark")
+    (tmp_path / "jars").mkdir()
+    for version in versions:
+        (tmp_path / "jars" / f"spark-core_2.13-{version.format(own=own)}.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    if told is None:
+        require_own_spark()
+        return
+    with pytest.raises(UsageError, match=told.format(own=own)):
+        require_own_spark()
