@@ -93,7 +93,7 @@ def test_flags_and_variables_are_refused_too(tmp_path: Path, place: str, name: s
     flags = [f"{name}={value}"] if place == _SET else []
     variables = {place.format(name): value} if place == _NAMED else {}
     load_config(file, environment={})
-    with pytest.raises(ConfigError, match="a promise rests on it") as refused:
+    with pytest.raises(ConfigError, match="a promise depends on it") as refused:
         load_config(file, overrides=flags, environment=variables)
     assert place.format(name) in str(refused.value)
 
