@@ -1,0 +1,814 @@
+"""PURE. Lines of a block as cells of the declared columns, by a kernel that vouches for *plain* lines alone.
+
+A cell is an entry of `value`, `length` and `valid`, arrays of columns times rows:
+
+    text         value: where it begins in the data; length: its bytes there, negative when escapes are among them
+    whole, time  value
+    decimal      value: unscaled, at the declared scale
+    double       value: the bits of a float64, for a float column too
+    boolean      value: 0 or 1
+    null         valid: 0
+
+Plain is what `json_exact` takes with the same values, and less: whatever is rare or in doubt is left to it. The rules
+stand at the kernels. No byte outside a line is read.
+
+The kernels stand in one file because numba's cache looks at the time of the file a kernel is in, and not at the files
+of the kernels it calls. Numbers of bytes and places are int64; only an index is unsigned, because a signed one would be
+looked at for being negative.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from bucket_store.compiled import kernel
+
+Int64s = NDArray[np.int64]
+UInt8s = NDArray[np.uint8]
+
+PLAIN: Final = 0
+NOT_PLAIN: Final = 1
+NOT_UTF8: Final = 2
+
+TEXT: Final = 0
+WHOLE: Final = 1
+DOUBLE: Final = 2
+FLOAT: Final = 3
+DECIMAL: Final = 4
+BOOLEAN: Final = 5
+DATE: Final = 6
+TIME_IN_ZONE: Final = 7
+TIME_OR_ZONE: Final = 8
+TIME_WITHOUT: Final = 9
+NEVER: Final = 10
+"""Kinds of columns. Times need their zone, may lack it (it is UTC then), or have none. NEVER: only null is plain."""
+
+NAME_BEGIN: Final = 0
+NAME_LENGTH: Final = 1
+KIND: Final = 2
+LOWEST: Final = 3
+HIGHEST: Final = 4
+SCALE: Final = 3
+DIGITS: Final = 4
+FIELDS: Final = 5
+"""What a row of `columns` holds: bounds for whole numbers; scale and most digits for decimals."""
+
+MOST_BYTES: Final = 1 << 24
+"""Longer lines are not plain: Jackson takes no texts of more than 20,000,000 characters."""
+_LONGEST_NAME: Final = 10_000
+_LONGEST_NUMBER: Final = 500
+_DEEPEST: Final = 60
+_MOST_DIGITS: Final = 18
+_EXACT: Final = 1 << 53
+_EXACT_POWER: Final = 22
+
+_NO_PLACE: Final = -1
+_NO_DAY: Final = 1 << 40
+_INTEGER: Final = 0
+_POINT: Final = 1
+_POWER: Final = 2
+
+_ONES: Final = np.uint64(0x0101010101010101)
+_HIGHS: Final = np.uint64(0x8080808080808080)
+_QUOTES: Final = np.uint64(0x2222222222222222)
+_BACKSLASHES: Final = np.uint64(0x5C5C5C5C5C5C5C5C)
+_LINE_ENDS: Final = np.uint64(0x0A0A0A0A0A0A0A0A)
+_SPACES: Final = np.uint64(0x2020202020202020)
+_NULL: Final = int.from_bytes(b"null", "little")
+_TRUE: Final = int.from_bytes(b"true", "little")
+_FALS: Final = int.from_bytes(b"fals", "little")
+_FLOAT_POWERS: Final = np.array([float(f"1e{power}") for power in range(_EXACT_POWER + 1)])
+_POWERS: Final = np.array([10**power for power in range(_MOST_DIGITS + 1)], np.int64)
+_MONTH_DAYS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
+_DAYS_BEFORE: Final = np.concatenate([[0], np.cumsum(_MONTH_DAYS)]).astype(np.int64)[:13]
+_DAYS_TO_1970: Final = 719_162
+
+_BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
+_PLACES_IN = types.Array(types.int64, 1, "C", readonly=True)
+_COLUMNS_IN = types.Array(types.int64, 2, "C", readonly=True)
+_PARSE = types.void(
+    _BYTES_IN,  # data
+    _PLACES_IN,  # starts
+    _PLACES_IN,  # ends
+    _COLUMNS_IN,  # columns
+    _BYTES_IN,  # names
+    types.Array(types.int64, 2, "C"),  # value
+    types.Array(types.float64, 2, "C"),  # floats
+    types.Array(types.int32, 2, "C"),  # length
+    types.Array(types.uint8, 2, "C"),  # valid
+    types.Array(types.uint8, 1, "C"),  # status
+)
+_GATHER = types.int64(
+    _BYTES_IN,  # data
+    _BYTES_IN,  # other
+    _PLACES_IN,  # value
+    types.Array(types.int32, 1, "C", readonly=True),  # length
+    _BYTES_IN,  # valid
+    types.Array(types.uint8, 1, "C"),  # texts
+    types.Array(types.int32, 1, "C"),  # offsets
+)
+
+
+@kernel(inline="always")
+def _at(data: Any, at: Any) -> Any:
+    return data[np.uint64(at)]
+
+
+@kernel(inline="always")
+def _half_word_at(data: Any, at: Any) -> Any:
+    # Unsigned, and without a loop: then it is one load.
+    at = np.uint64(at)
+    return (
+        np.uint64(data[at])
+        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+    )
+
+
+@kernel(inline="always")
+def _word_at(data: Any, at: Any) -> Any:
+    # One load too.
+    at = np.uint64(at)
+    return _half_word_at(data, at) | _half_word_at(data, at + np.uint64(4)) << np.uint64(32)
+
+
+@kernel(inline="always")
+def _zeros_in(word: Any) -> Any:
+    """Highest bits of the bytes that are 0. Above the first such byte there may be more; below it there is none."""
+    return (word - _ONES) & ~word & _HIGHS
+
+
+@kernel(inline="always")
+def _first_marked(marks: Any) -> Any:
+    """Number of the lowest byte whose highest bit is set; there is one."""
+    below = (marks & (~marks + np.uint64(1))) - np.uint64(1)
+    return np.int64((below & _ONES) * _ONES >> np.uint64(56)) - 1
+
+
+# --- UTF-8
+
+
+@kernel()
+def _is_ascii(data: Any, at: Any, end: Any) -> Any:
+    some = np.uint64(0)
+    while end - at >= 8:
+        some |= _word_at(data, at)
+        at += 8
+    while at < end:
+        some |= np.uint64(_at(data, at))
+        at += 1
+    return some & _HIGHS == 0
+
+
+@kernel()
+def _is_utf8(data: Any, at: Any, end: Any) -> Any:
+    """As strict as Python's decoder: no overlong forms, no surrogates, nothing above U+10FFFF."""
+    while at < end:
+        if end - at >= 8 and _word_at(data, at) & _HIGHS == 0:
+            at += 8
+            continue
+        lead = np.int64(_at(data, at))
+        at += 1
+        if lead < 0x80:
+            continue
+        # The second byte's bounds exclude all that is overlong, a surrogate or too great.
+        low, high = 0x80, 0xBF
+        if 0xC2 <= lead <= 0xDF:
+            more = 1
+        elif 0xE0 <= lead <= 0xEF:
+            more = 2
+            if lead == 0xE0:
+                low = 0xA0
+            elif lead == 0xED:
+                high = 0x9F
+        elif 0xF0 <= lead <= 0xF4:
+            more = 3
+            if lead == 0xF0:
+                low = 0x90
+            elif lead == 0xF4:
+                high = 0x8F
+        else:
+            return False
+        if end - at < more or not low <= np.int64(_at(data, at)) <= high:
+            return False
+        for place in range(at + 1, at + more):
+            if np.int64(_at(data, place)) & 0xC0 != 0x80:
+                return False
+        at += more
+    return True
+
+
+# --- Parts of the grammar. Each gives the place behind the part, or -1 when it is not plain.
+
+
+@kernel(inline="always")
+def _after_blanks(data: Any, at: Any, end: Any) -> Any:
+    while at < end and (_at(data, at) == 0x20 or _at(data, at) == 0x09):
+        at += 1
+    return at
+
+
+@kernel()
+def _unit(data: Any, at: Any, end: Any) -> Any:
+    """The UTF-16 unit of four hexadecimal digits."""
+    if end - at < 4:
+        return -1
+    unit: Any = 0
+    for place in range(at, at + 4):
+        byte = np.int64(_at(data, place))
+        if 0x30 <= byte <= 0x39:
+            unit = unit * 16 + byte - 0x30
+        elif 0x41 <= byte & ~0x20 <= 0x46:
+            unit = unit * 16 + (byte & ~0x20) - 0x41 + 10
+        else:
+            return -1
+    return unit
+
+
+@kernel()
+def _after_escape(data: Any, at: Any, end: Any) -> Any:
+    r"""Behind the escape whose backslash is at `at`. A surrogate is plain as half of a pair only."""
+    if end - at < 2:
+        return _NO_PLACE
+    byte = _at(data, at + 1)
+    if byte != 0x75:
+        for known in b'"\\/bfnrt':
+            if byte == known:
+                return at + 2
+        return _NO_PLACE
+    unit = _unit(data, at + 2, end)
+    if unit < 0 or 0xDC00 <= unit <= 0xDFFF:
+        return _NO_PLACE
+    if not 0xD800 <= unit <= 0xDBFF:
+        return at + 6
+    if end - at < 12 or _at(data, at + 6) != 0x5C or _at(data, at + 7) != 0x75:
+        return _NO_PLACE
+    return at + 12 if 0xDC00 <= _unit(data, at + 8, end) <= 0xDFFF else _NO_PLACE
+
+
+@kernel()
+def _closing_quote(data: Any, at: Any, end: Any) -> Any:
+    """(place of the quote that ends the text which begins at `at`, whether escapes are in the text)."""
+    escaped = False
+    while at < end:
+        if end - at >= 8:
+            word = _word_at(data, at)
+            marks = _zeros_in(word ^ _QUOTES) | _zeros_in(word ^ _BACKSLASHES) | ((word - _SPACES) & ~word & _HIGHS)
+            if marks == 0:
+                at += 8
+                continue
+            at += _first_marked(marks)
+        byte = _at(data, at)
+        if byte == 0x22:
+            return at, escaped
+        if byte < 0x20:
+            break
+        if byte == 0x5C:
+            at = _after_escape(data, at, end)
+            if at < 0:
+                break
+            escaped = True
+        else:
+            at += 1
+    return _NO_PLACE, escaped
+
+
+@kernel(inline="always")
+def _is_digit(data: Any, at: Any, end: Any) -> Any:
+    return at < end and np.uint64(_at(data, at)) - np.uint64(0x30) <= np.uint64(9)
+
+
+@kernel()
+def _number(data: Any, at: Any, end: Any) -> Any:
+    """(place behind, whether negative, the digits as one number, their count, count behind the point, exponent, form).
+
+    Zeros in front are not counted; of more than 18 digits the number is wrong. The form is _INTEGER, _POINT or _POWER.
+    """
+    begin = at
+    negative = at < end and _at(data, at) == 0x2D
+    if negative:
+        at += 1
+    number: Any = np.int64(0)
+    fraction: Any = np.int64(0)
+    exponent: Any = np.int64(0)
+    form = _INTEGER
+    first = at
+    while _is_digit(data, at, end):
+        number = number * 10 + np.int64(_at(data, at)) - 0x30
+        at += 1
+    if at == first or (at - first > 1 and _at(data, first) == 0x30):
+        return np.int64(_NO_PLACE), negative, number, fraction, fraction, exponent, form
+    digits = at - first if number != 0 or at - first > 1 else np.int64(0)
+    if at < end and _at(data, at) == 0x2E:
+        form = _POINT
+        at += 1
+        first = at
+        while _is_digit(data, at, end):
+            number = number * 10 + np.int64(_at(data, at)) - 0x30
+            if digits > 0 or number != 0:
+                digits += 1
+            at += 1
+        fraction = at - first
+        if fraction == 0:
+            return np.int64(_NO_PLACE), negative, number, digits, fraction, exponent, form
+    if at < end and _at(data, at) | 0x20 == 0x65:
+        form = _POWER
+        at += 1
+        less = at < end and _at(data, at) == 0x2D
+        if less or (at < end and _at(data, at) == 0x2B):
+            at += 1
+        first = at
+        while _is_digit(data, at, end):
+            exponent = min(exponent * 10 + np.int64(_at(data, at)) - 0x30, 1_000_000)
+            at += 1
+        if at == first:
+            return np.int64(_NO_PLACE), negative, number, digits, fraction, exponent, form
+        if less:
+            exponent = -exponent
+    if at - begin > _LONGEST_NUMBER:
+        at = np.int64(_NO_PLACE)
+    return at, negative, number, digits, fraction, exponent, form
+
+
+@kernel(inline="always")
+def _after_word(data: Any, at: Any, end: Any, word: Any) -> Any:
+    """Behind four letters, which are `word`."""
+    return at + 4 if end - at >= 4 and _half_word_at(data, at) == np.uint64(word) else _NO_PLACE
+
+
+@kernel(inline="always")
+def _after_boolean(data: Any, at: Any, end: Any) -> Any:
+    after = _after_word(data, at, end, _TRUE)
+    if after < 0:
+        after = _after_word(data, at, end, _FALS)
+        if after >= 0:
+            after = after + 1 if after < end and _at(data, after) == 0x65 else _NO_PLACE
+    return after
+
+
+@kernel()
+def _after_name(data: Any, at: Any, end: Any) -> Any:
+    """At the value of a field whose opening quote is looked for at `at`."""
+    if at >= end or _at(data, at) != 0x22:
+        return _NO_PLACE
+    close, _ = _closing_quote(data, at + 1, end)
+    if close < 0 or close - at > _LONGEST_NAME:
+        return _NO_PLACE
+    at = _after_blanks(data, close + 1, end)
+    if at >= end or _at(data, at) != 0x3A:
+        return _NO_PLACE
+    return _after_blanks(data, at + 1, end)
+
+
+@kernel()
+def _after_any(data: Any, at: Any, end: Any) -> Any:
+    """Behind a value of any type, nested to 60."""
+    depth = 0
+    objects = np.uint64(0)  # a bit for each level around: 1 is an object
+    while True:
+        if at >= end:
+            return _NO_PLACE
+        byte = _at(data, at)
+        opened = False
+        if byte == 0x22:
+            close, _ = _closing_quote(data, at + 1, end)
+            if close < 0:
+                return _NO_PLACE
+            at = close + 1
+        elif byte == 0x7B or byte == 0x5B:
+            if depth == _DEEPEST:
+                return _NO_PLACE
+            depth += 1
+            objects = objects << np.uint64(1) | np.uint64(byte == 0x7B)
+            at = _after_blanks(data, at + 1, end)
+            if at >= end:
+                return _NO_PLACE
+            if _at(data, at) != (0x7D if byte == 0x7B else 0x5D):
+                if byte == 0x7B:
+                    at = _after_name(data, at, end)
+                    if at < 0:
+                        return _NO_PLACE
+                continue
+            opened = True
+        elif byte == 0x6E:
+            at = _after_word(data, at, end, _NULL)
+        elif byte == 0x74 or byte == 0x66:
+            at = _after_boolean(data, at, end)
+        else:
+            at, _, _, _, _, _, _ = _number(data, at, end)
+        if at < 0:
+            return _NO_PLACE
+        # Behind a value, or at the end of an empty object or array: to the next value.
+        while True:
+            if depth == 0:
+                return at
+            if not opened:
+                at = _after_blanks(data, at, end)
+            if at >= end:
+                return _NO_PLACE
+            opened = False
+            byte = _at(data, at)
+            in_object = objects & np.uint64(1) != 0
+            if byte == 0x2C:
+                at = _after_blanks(data, at + 1, end)
+                if in_object:
+                    at = _after_name(data, at, end)
+                    if at < 0:
+                        return _NO_PLACE
+                break
+            if byte != (0x7D if in_object else 0x5D):
+                return _NO_PLACE
+            depth -= 1
+            objects >>= np.uint64(1)
+            at += 1
+
+
+# --- Values. A kernel gives the place behind the value, or -1 when it is not plain, and the value.
+
+
+@kernel(inline="always")
+def _two_digits(data: Any, at: Any) -> Any:
+    """0 to 99; else 1000 or more."""
+    tens = np.uint64(_at(data, at)) - np.uint64(0x30)
+    units = np.uint64(_at(data, at + 1)) - np.uint64(0x30)
+    if tens > np.uint64(9) or units > np.uint64(9):
+        return np.int64(1000)
+    return np.int64(tens * np.uint64(10) + units)
+
+
+@kernel()
+def _days(data: Any, at: Any) -> Any:
+    """Days from 1970-01-01 to the YYYY-MM-DD in the ten bytes, which is a day of the calendar; else _NO_DAY."""
+    century, year = _two_digits(data, at), _two_digits(data, at + 2)
+    month, day = _two_digits(data, at + 5), _two_digits(data, at + 8)
+    if century + year + month + day >= 1000 or _at(data, at + 4) != 0x2D or _at(data, at + 7) != 0x2D:
+        return np.int64(_NO_DAY)
+    year += century * 100
+    if year < 1 or not 1 <= month <= 12:
+        return np.int64(_NO_DAY)
+    leap = np.int64(year & 3 == 0 and (year % 100 != 0 or year & 15 == 0))
+    if not 1 <= day <= _MONTH_DAYS[month] + (leap if month == 2 else 0):
+        return np.int64(_NO_DAY)
+    before = year - 1
+    days = before * 365 + (before >> 2) - before // 100 + before // 100 // 4
+    return days + _DAYS_BEFORE[month] + (leap if month > 2 else 0) + day - 1 - _DAYS_TO_1970
+
+
+@kernel()
+def _date(data: Any, at: Any, end: Any) -> Any:
+    if end - at < 12 or _at(data, at) != 0x22 or _at(data, at + 11) != 0x22:
+        return np.int64(_NO_PLACE), np.int64(0)
+    days = _days(data, at + 1)
+    return at + 12 if days != _NO_DAY else np.int64(_NO_PLACE), days
+
+
+@kernel()
+def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
+    """µs since the epoch: a day, `T` or a blank, HH:MM:SS, at most six digits of a second, and the zone if any."""
+    nowhere = np.int64(_NO_PLACE)
+    if end - at < 21 or _at(data, at) != 0x22:
+        return nowhere, np.int64(0)
+    days = _days(data, at + 1)
+    hour, minute, second = _two_digits(data, at + 12), _two_digits(data, at + 15), _two_digits(data, at + 18)
+    if (
+        days == _NO_DAY
+        or (_at(data, at + 11) != 0x54 and _at(data, at + 11) != 0x20)
+        or _at(data, at + 14) != 0x3A
+        or _at(data, at + 17) != 0x3A
+        or hour > 23
+        or minute > 59
+        or second > 59
+    ):
+        return nowhere, np.int64(0)
+    time = (days * 86_400 + hour * 3_600 + minute * 60 + second) * 1_000_000
+    at += 20
+    if _at(data, at) == 0x2E:
+        at += 1
+        first = at
+        fraction = np.int64(0)
+        while _is_digit(data, at, end) and at - first < 7:
+            fraction = fraction * 10 + np.int64(_at(data, at)) - 0x30
+            at += 1
+        if at == first or at - first > 6:
+            return nowhere, np.int64(0)
+        time += fraction * _POWERS[6 - (at - first)]
+    if at >= end:
+        return nowhere, np.int64(0)
+    byte = _at(data, at)
+    if byte == 0x22:
+        return at + 1 if kind != TIME_IN_ZONE else nowhere, time
+    if kind == TIME_WITHOUT:
+        return nowhere, np.int64(0)
+    if byte == 0x5A:
+        at += 1
+    else:
+        if (byte != 0x2B and byte != 0x2D) or end - at < 6 or _at(data, at + 3) != 0x3A:
+            return nowhere, np.int64(0)
+        hour, minute = _two_digits(data, at + 1), _two_digits(data, at + 4)
+        if hour > 17 or minute > 59:
+            return nowhere, np.int64(0)
+        ahead = (hour * 60 + minute) * 60_000_000
+        time += ahead if byte == 0x2D else -ahead
+        at += 6
+    return at + 1 if at < end and _at(data, at) == 0x22 else nowhere, time
+
+
+@kernel()
+def _as_double(negative: Any, number: Any, digits: Any, power: Any) -> Any:
+    """(whether exact, number * 10^power): both are floats without rounding, so one operation rounds rightly.
+
+    -0 is not exact: there are writers that lose its sign.
+    """
+    if digits > _MOST_DIGITS or number >= _EXACT or not -_EXACT_POWER <= power <= _EXACT_POWER:
+        return False, 0.0
+    if number == 0:
+        return not negative, 0.0
+    double = float(number)
+    double = double / _FLOAT_POWERS[-power] if power < 0 else double * _FLOAT_POWERS[power]
+    return True, -double if negative else double
+
+
+@kernel()
+def _parse_line(
+    data: Any,
+    at: Any,
+    end: Any,
+    row: Any,
+    columns: Any,
+    names: Any,
+    seen: Any,
+    value: Any,
+    floats: Any,
+    length: Any,
+    valid: Any,
+) -> Any:
+    """Whether the line is plain; its cells are written, and may be when it is not."""
+    while end > at and (_at(data, end - 1) == 0x20 or _at(data, end - 1) == 0x09 or _at(data, end - 1) == 0x0D):
+        end -= 1
+    if end - at > MOST_BYTES:
+        return False
+    at = _after_blanks(data, at, end)
+    if at >= end or _at(data, at) != 0x7B:
+        return False
+    at = _after_blanks(data, at + 1, end)
+    if at < end and _at(data, at) == 0x7D:
+        return at + 1 == end
+    count = columns.shape[0]
+    expected = 0
+    while True:
+        # The name: most lines have their fields in one order.
+        if at >= end or _at(data, at) != 0x22:
+            return False
+        at += 1
+        column = _NO_PLACE
+        if expected < count:
+            size = columns[expected, NAME_LENGTH]
+            if 0 <= size < end - at and _at(data, at + size) == 0x22:
+                begin = columns[expected, NAME_BEGIN]
+                same = np.int64(0)
+                while same < size and _at(data, at + same) == _at(names, begin + same):
+                    same += 1
+                if same == size:
+                    column = expected
+                    at += size + 1
+        if column < 0:
+            close, escaped = _closing_quote(data, at, end)
+            if close < 0 or escaped or close - at > _LONGEST_NAME:
+                return False
+            for other in range(count):
+                if columns[other, NAME_LENGTH] == close - at:
+                    begin = columns[other, NAME_BEGIN]
+                    same = np.int64(0)
+                    while at + same < close and _at(data, at + same) == _at(names, begin + same):
+                        same += 1
+                    if at + same == close:
+                        column = other
+                        break
+            at = close + 1
+        at = _after_blanks(data, at, end)
+        if at >= end or _at(data, at) != 0x3A:
+            return False
+        at = _after_blanks(data, at + 1, end)
+        if at >= end:
+            return False
+        # The value.
+        if column < 0:
+            at = _after_any(data, at, end)
+        else:
+            if seen[column] == row:
+                return False
+            seen[column] = row
+            expected = column + 1
+            kind = columns[column, KIND]
+            byte = _at(data, at)
+            if byte == 0x6E:
+                at = _after_word(data, at, end, _NULL)
+            else:
+                valid[column, row] = 1
+                if kind == TEXT:
+                    if byte != 0x22:
+                        return False
+                    close, escaped = _closing_quote(data, at + 1, end)
+                    size = close - at - 1
+                    value[column, row] = at + 1
+                    length[column, row] = np.int32(-size if escaped else size)
+                    at = close + 1 if close >= 0 else _NO_PLACE
+                elif kind >= TIME_IN_ZONE and kind <= TIME_WITHOUT:
+                    at, found = _time(data, at, end, kind)
+                    value[column, row] = found
+                elif kind == DATE:
+                    at, found = _date(data, at, end)
+                    value[column, row] = found
+                elif kind == BOOLEAN:
+                    value[column, row] = np.int64(byte == 0x74)
+                    at = _after_boolean(data, at, end)
+                elif kind == NEVER:
+                    return False
+                else:
+                    at, negative, number, digits, fraction, exponent, form = _number(data, at, end)
+                    if at < 0:
+                        return False
+                    if kind == WHOLE:
+                        found = -number if negative else number
+                        if (
+                            form != _INTEGER
+                            or digits > _MOST_DIGITS
+                            or found < columns[column, LOWEST]
+                            or found > columns[column, HIGHEST]
+                        ):
+                            return False
+                        value[column, row] = found
+                    elif kind == DECIMAL:
+                        more = columns[column, SCALE] - fraction
+                        if form == _POWER or more < 0 or digits + more > columns[column, DIGITS]:
+                            return False
+                        number *= _POWERS[more]
+                        value[column, row] = -number if negative else number
+                    else:
+                        is_exact, double = _as_double(negative, number, digits, exponent - fraction)
+                        if not is_exact:
+                            return False
+                        floats[column, row] = double
+                        # In the middle of two floats a second rounding could differ from the only one.
+                        if kind == FLOAT and value[column, row] & 0x1FFFFFFF == 0x10000000:
+                            return False
+        if at < 0:
+            return False
+        at = _after_blanks(data, at, end)
+        if at >= end:
+            return False
+        if _at(data, at) == 0x7D:
+            return at + 1 == end
+        if _at(data, at) != 0x2C:
+            return False
+        at = _after_blanks(data, at + 1, end)
+
+
+@kernel(_PARSE)
+def parse_lines(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    columns: Any,
+    names: Any,
+    value: Any,
+    floats: Any,
+    length: Any,
+    valid: Any,
+    status: Any,
+) -> None:
+    """Every line data[starts[i]:ends[i]] into cells of row i, and its `status`; only of plain lines are they right.
+
+    `columns` has a row of FIELDS for each column, `names` their names; `floats` is `value` as floats; `valid` is all 0.
+    A name that cannot stand in a line without escapes has the length -1.
+    """
+    seen = np.full(columns.shape[0], -1, np.int64)
+    for row in range(starts.size):
+        start, end = starts[row], ends[row]
+        if not _is_ascii(data, start, end) and not _is_utf8(data, start, end):
+            status[row] = NOT_UTF8
+        elif _parse_line(data, start, end, row, columns, names, seen, value, floats, length, valid):
+            status[row] = PLAIN
+        else:
+            status[row] = NOT_PLAIN
+
+
+# --- Texts
+
+
+@kernel()
+def _put_utf8(texts: Any, at: Any, sign: Any) -> Any:
+    """Place behind the sign (a code point), which is written to `at`."""
+    if sign < 0x80:
+        texts[at] = sign
+        return at + 1
+    if sign < 0x800:
+        texts[at] = 0xC0 | sign >> 6
+        texts[at + 1] = 0x80 | sign & 0x3F
+        return at + 2
+    if sign < 0x10000:
+        texts[at] = 0xE0 | sign >> 12
+        texts[at + 1] = 0x80 | sign >> 6 & 0x3F
+        texts[at + 2] = 0x80 | sign & 0x3F
+        return at + 3
+    texts[at] = 0xF0 | sign >> 18
+    texts[at + 1] = 0x80 | sign >> 12 & 0x3F
+    texts[at + 2] = 0x80 | sign >> 6 & 0x3F
+    texts[at + 3] = 0x80 | sign & 0x3F
+    return at + 4
+
+
+@kernel()
+def _put_decoded(data: Any, begin: Any, end: Any, texts: Any, at: Any) -> Any:
+    """Place behind the text data[begin:end], which is written to `at` with its escapes decoded; all are plain."""
+    place = begin
+    while place < end:
+        byte: Any = np.int64(_at(data, place))
+        if byte != 0x5C:
+            texts[at] = byte
+            at += 1
+            place += 1
+            continue
+        byte = np.int64(_at(data, place + 1))
+        place += 2
+        if byte == 0x75:
+            sign = _unit(data, place, end)
+            place += 4
+            if 0xD800 <= sign <= 0xDBFF:
+                sign = 0x10000 + ((sign - 0xD800) << 10) + _unit(data, place + 2, end) - 0xDC00
+                place += 6
+            at = _put_utf8(texts, at, sign)
+            continue
+        if byte == 0x62:
+            byte = 0x08
+        elif byte == 0x66:
+            byte = 0x0C
+        elif byte == 0x6E:
+            byte = 0x0A
+        elif byte == 0x72:
+            byte = 0x0D
+        elif byte == 0x74:
+            byte = 0x09
+        texts[at] = byte
+        at += 1
+    return at
+
+
+@kernel(_GATHER)
+def gather_texts(data: Any, other: Any, value: Any, length: Any, valid: Any, texts: Any, offsets: Any) -> Any:
+    """Bytes of all texts of a column, which are written to `texts` one behind another; row i begins at offsets[i].
+
+    `texts` has room for the sum of all lengths. A text at a place p below 0 lies in `other` at -1 - p.
+    """
+    at = np.int64(0)
+    offsets[0] = 0
+    for row in range(value.size):
+        if valid[row]:
+            begin, size = value[row], np.int64(length[row])
+            if size < 0:
+                at = _put_decoded(data, begin, begin - size, texts, at)
+            elif begin >= 0:
+                for place in range(size):
+                    texts[np.uint64(at + place)] = _at(data, begin + place)
+                at += size
+            else:
+                for place in range(size):
+                    texts[np.uint64(at + place)] = _at(other, place - 1 - begin)
+                at += size
+        offsets[row + 1] = at
+    return at
+
+
+# --- Lines
+
+
+@kernel(types.int64(_BYTES_IN, types.Array(types.int64, 1, "C")))
+def line_ends(data: Any, ends: Any) -> Any:
+    """Number of line ends; the places of the first ones are written, as many as `ends` has room for."""
+    count = np.int64(0)
+    at = np.int64(0)
+    while at < data.size:
+        if data.size - at >= 8:
+            marks = _zeros_in(_word_at(data, at) ^ _LINE_ENDS)
+            if marks == 0:
+                at += 8
+                continue
+            at += _first_marked(marks)
+        if _at(data, at) == 0x0A:
+            if count < ends.size:
+                ends[count] = at
+            count += 1
+        at += 1
+    return count
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory as the kernels' signatures want it for input."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
