@@ -23,8 +23,9 @@ import deduper.core.digest_kernels
 import deduper.core.judge
 import deduper.spark.task_pool
 import deduper.tasks.judge
-import deduper.tasks.parquet
 import deduper.tasks.read
+import deduper.tasks.readers.parquet
+import deduper.tasks.readers.reading_tasks
 import deduper.tasks.write
 from bucket_store.tables import kernels
 from deduper.spark.allocator import keep_heap

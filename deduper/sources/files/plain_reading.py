@@ -1,4 +1,4 @@
-"""Whether a job's files can be read without Spark, and how; see `tasks.parquet`."""
+"""Whether a job's files can be read without Spark, and how; see `tasks.readers`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
-from deduper.tasks.parquet import ExpiryKind, ParquetReading, PlainColumn, arrow_type
+from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind, arrow_type
+from deduper.tasks.readers.parquet import ParquetReading
+from deduper.tasks.readers.reading_tasks import PlainReading
 from deduper.units import UNIT_US
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,7 @@ _HARMLESS = frozenset(
 """Of Spark's settings for reading and computing, those that do not change the result here."""
 
 
-def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
+def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
     """How a job's files are read; None when by Spark, and then the log says why, if they are Parquet."""
     source = config.source
     if not isinstance(source, FilesSource) or source.file_format != "parquet":
@@ -37,11 +39,12 @@ def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
         return None
     types = arrow_types(source)
     columns = [
-        PlainColumn(column.name, column.type, arrow) for column, arrow in zip(source.parsed_columns, types, strict=True)
+        DeclaredColumn(column.name, column.type, arrow)
+        for column, arrow in zip(source.parsed_columns, types, strict=True)
     ]
     numbers = {column.name: number for number, column in enumerate(columns)}
     unit = config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None
-    return ParquetReading(
+    declared = Declared(
         columns=tuple(columns),
         key=tuple(numbers[column.name] for column in config.key_columns),
         expiry=None if config.expiry_column is None else numbers[config.expiry_column.name],
@@ -52,6 +55,7 @@ def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
         salt=salt,
         folder=source.folder,
     )
+    return ParquetReading(declared)
 
 
 def arrow_types(source: FilesSource) -> list[pa.DataType]:

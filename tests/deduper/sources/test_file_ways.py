@@ -14,12 +14,13 @@ from pyarrow import parquet
 
 from deduper.config.files import FilesSource
 from deduper.sources.files.batch import FileBatch
-from deduper.sources.files.parquet_footers import footers_of
-from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.file_ways import file_ways
+from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.tasks import parquet as parquet_records
-from deduper.tasks.parquet import ParquetPart, ParquetReading, read_part
 from deduper.tasks.read import ReadTask
+from deduper.tasks.readers import declared
+from deduper.tasks.readers.plain_file import FilePart
+from deduper.tasks.readers.reading_tasks import PlainReading, read_file
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 
@@ -31,9 +32,9 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.fixture(params=[True, False], ids=["plain", "by Spark"])
-def reading(request: pytest.FixtureRequest, job: Job) -> ParquetReading | None:
+def reading(request: pytest.FixtureRequest, job: Job) -> PlainReading | None:
     """How files are read without Spark, or that they are not."""
-    return parquet_reading(job.config, SALT) if request.param else None
+    return plain_reading(job.config, SALT) if request.param else None
 
 
 def batch_of(job: Job) -> FileBatch:
@@ -74,18 +75,18 @@ def flipped(path: Path, until: Callable[[parquet.FileMetaData], bool]) -> parque
     raise AssertionError("no bit of the footer does that")
 
 
-def test_only_files_that_nobody_can_read_are_refused(job: Job, reading: ParquetReading | None) -> None:
+def test_only_files_that_nobody_can_read_are_refused(job: Job, reading: PlainReading | None) -> None:
     """By their end, or their count; the same files whoever reads. What is doubtful is left to Spark."""
     job.add_table(table(3))
     for content in (b"PAR1 torn", b"x", b"", bytes(20) + b"PAR1", bytes(20) + b"PARE"):
         job.add_file([], f"file-{job._files:04d}.parquet").write_bytes(content)
     footer = flipped(job.add_table(table(300)), lambda footer: footer.num_rows != rows_held(footer))
-    footers = footers_of(batch_of(job), reading)
-    assert list(footers.unreadable) == [1, 2, 6]
-    assert "it ends in b'torn', not in b'PAR1'" in footers.unreadable[1]
-    assert footers.unreadable[6] == (f"its footer says {footer.num_rows} rows, its row groups hold {rows_held(footer)}")
-    assert [part.ordinal for part in footers.parts] == ([] if reading is None else [0])
-    assert list(footers.by_spark) == ([0, 3, 4, 5] if reading is None else [3, 4, 5])
+    ways = file_ways(batch_of(job), reading)
+    assert list(ways.unreadable) == [1, 2, 6]
+    assert "it ends in b'torn', not in b'PAR1'" in ways.unreadable[1]
+    assert ways.unreadable[6] == (f"its footer says {footer.num_rows} rows, its row groups hold {rows_held(footer)}")
+    assert [part.ordinal for part in ways.parts] == ([] if reading is None else [0])
+    assert list(ways.by_spark) == ([0, 3, 4, 5] if reading is None else [3, 4, 5])
 
 
 def test_each_file_is_decided_alone(job: Job) -> None:
@@ -94,24 +95,24 @@ def test_each_file_is_decided_alone(job: Job) -> None:
     job.add_table(table(3).set_column(1, "t", pa.array(range(3), pa.int32())))
     job.add_table(table(3).slice(0, 0))
     job.add_table(table(3))
-    footers = footers_of(batch_of(job), parquet_reading(job.config, SALT))
-    assert [part.ordinal for part in footers.parts] == [0, 3]
-    assert list(footers.by_spark) == [1]
+    ways = file_ways(batch_of(job), plain_reading(job.config, SALT))
+    assert [part.ordinal for part in ways.parts] == [0, 3]
+    assert list(ways.by_spark) == [1]
 
 
 def test_a_size_below_nothing(job: Job) -> None:
     """Files are dealt to tasks by their sizes, which a damaged footer need not have."""
     flipped(job.add_table(table(300)), lambda footer: footer.row_group(0).total_byte_size < 0)
-    (part,) = footers_of(batch_of(job), parquet_reading(job.config, SALT)).parts
+    (part,) = file_ways(batch_of(job), plain_reading(job.config, SALT)).parts
     assert part.plain_bytes == 0
 
 
-def part_of(job: Job) -> tuple[ParquetReading, ParquetPart, ReadTask]:
+def part_of(job: Job) -> tuple[PlainReading, FilePart, ReadTask]:
     """A plain file, and how it is set aside."""
     job.add_table(table(100))
-    reading = parquet_reading(job.config, SALT)
+    reading = plain_reading(job.config, SALT)
     assert reading is not None
-    (part,) = footers_of(batch_of(job), reading).parts
+    (part,) = file_ways(batch_of(job), reading).parts
     folder = job.directory / "spool"
     folder.mkdir()
     return reading, part, ReadTask(str(folder), 2, None, in_order=False, keeps_latest=False, by_category=False)
@@ -127,7 +128,7 @@ def test_rows_that_are_missing_are_noticed_in_their_file(job: Job, monkeypatch: 
             yield batch.slice(1)
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", but_one)
-    assert read_part(task, reading, part) == f"{part.path}: 99 rows were read, its footer says 100"
+    assert read_file(task, reading, part) == f"{part.path}: 99 rows were read, its footer says 100"
 
 
 def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +138,8 @@ def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyP
     def failing(*_: object) -> None:
         raise LookupError("never heard of")
 
-    monkeypatch.setattr(parquet_records, "array_digest", failing)
-    assert read_part(task, reading, part) == f"{part.path}: LookupError: never heard of"
+    monkeypatch.setattr(declared, "array_digest", failing)
+    assert read_file(task, reading, part) == f"{part.path}: LookupError: never heard of"
 
 
 def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +151,7 @@ def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monk
         yield
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
-    assert read_part(task, reading, part) == f"{part.path}: malloc of size 1152921504606846976 failed"
+    assert read_file(task, reading, part) == f"{part.path}: malloc of size 1152921504606846976 failed"
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE])
@@ -166,6 +167,6 @@ def test_a_fault_of_the_machine_is_none_of_a_file(job: Job, monkeypatch: pytest.
 
     monkeypatch.setattr(pa, "OSFile", failing)
     with pytest.raises(OSError, match=os.strerror(code)):
-        footers_of(batch_of(job), reading)
+        file_ways(batch_of(job), reading)
     with pytest.raises(OSError, match=os.strerror(code)):
-        read_part(task, reading, part)
+        read_file(task, reading, part)
