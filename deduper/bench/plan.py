@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from deduper.bench.contenders import CONTENDERS, PRESETS, LaneSpec
 from deduper.bench.measures import LANES_OF
-from deduper.bench.workload import Workload
+from deduper.bench.workload import FILE_KINDS, PAYLOADS, FileKind, Payload, Workload
 from deduper.errors import UsageError
 
 PRESET_FAMILIES: dict[str, tuple[str, ...]] = {
@@ -34,6 +35,8 @@ class BenchOptions:
     batches: int | None = None
     shards: int = 2
     seed: int = 1
+    file_kind: str = "parquet"
+    payload: str = "repeating"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ def plan(options: BenchOptions) -> Plan:
     """
     _known("--preset", (options.preset,), tuple(PRESETS))
     _known("--contender", options.contenders, tuple(CONTENDERS))
+    _known("--format", (options.file_kind,), FILE_KINDS)
+    _known("--payload", (options.payload,), PAYLOADS)
     table, families = PRESETS[options.preset], PRESET_FAMILIES[options.preset]
     if options.contenders:
         table = options.contenders
@@ -104,6 +109,8 @@ def _workload(options: BenchOptions) -> Workload:
         # The first batch of a turn does not count.
         batches_a_turn=1 + (options.batches or base.batches_a_turn - 1),
         seed=options.seed,
+        file_kind=cast("FileKind", options.file_kind),
+        payload=cast("Payload", options.payload),
     )
 
 

@@ -363,6 +363,12 @@ def bench(
     state: Annotated[int | None, typer.Option(min=0, metavar="N", help="Keys before the first measured batch.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of each contender.")] = None,
     batches: Annotated[int | None, typer.Option(min=1, metavar="N", help="Measured batches a turn.")] = None,
+    file_kind: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="The source's files: parquet, json, json.gz or csv.")
+    ] = "parquet",
+    payload: Annotated[
+        str, typer.Option(metavar="NAME", help="repeating: one of 4,096 texts; random: none comes twice.")
+    ] = "repeating",
     shards: Annotated[int, typer.Option(min=1, metavar="N", help="Shards, or shuffle partitions, for all.")] = 2,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the rows.")] = 1,
     spark: Annotated[
@@ -396,6 +402,8 @@ def bench(
         batches=batches,
         shards=shards,
         seed=seed,
+        file_kind=file_kind,
+        payload=payload,
     )
     answer(Call(options, tuple(spark or ()), out, work, only_names=names, as_json=as_json))
 
