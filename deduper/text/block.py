@@ -80,28 +80,9 @@ def parse(
     rows = len(starts)
     if rows and (starts.min() < 0 or ends.max() > block.size or (ends < starts).any()):
         raise ValueError(f"lines outside a block of {block.size} bytes")
-    columns, names = _described(text)
-    cells = _Cells(
-        value=np.zeros((len(columns), rows), np.int64),
-        length=np.zeros((len(columns), rows), np.int32),
-        valid=np.zeros((len(columns), rows), np.uint8),
-    )
-    status = np.zeros(rows, np.uint8)
-    kernel.parse_lines(
-        block,
-        kernel.read_only(starts.astype(np.int64, copy=False)),
-        kernel.read_only(ends.astype(np.int64, copy=False)),
-        columns,
-        names,
-        cells.value,
-        cells.value.view(np.float64),
-        cells.length,
-        cells.valid,
-        status,
-    )
+    cells, status = _cells_of(block, starts, ends, text)
     slow = np.flatnonzero(status == kernel.NOT_PLAIN)
     malformed = np.zeros(rows, np.bool_)
-    cells.valid[:, status != kernel.PLAIN] = 0
     if slow.size:
         exact = _Exact(text, cells)
         for row in slow.tolist():
@@ -129,6 +110,32 @@ def _bytes_of(data: pa.Buffer | bytes | UInt8s) -> UInt8s:
     if isinstance(data, np.ndarray):
         return kernel.read_only(data)
     return kernel.read_only(np.frombuffer(data, np.uint8))
+
+
+def _cells_of(block: UInt8s, starts: Int64s, ends: Int64s, text: TextFormat) -> tuple[_Cells, UInt8s]:
+    """The kernel's cells of all lines, and which of these are plain."""
+    rows = len(starts)
+    columns, names = _described(text)
+    cells = _Cells(
+        value=np.zeros((len(columns), rows), np.int64),
+        length=np.zeros((len(columns), rows), np.int32),
+        valid=np.zeros((len(columns), rows), np.uint8),
+    )
+    status = np.zeros(rows, np.uint8)
+    kernel.parse_lines(
+        block,
+        kernel.read_only(starts.astype(np.int64, copy=False)),
+        kernel.read_only(ends.astype(np.int64, copy=False)),
+        columns,
+        names,
+        cells.value,
+        cells.value.view(np.float64),
+        cells.length,
+        cells.valid,
+        status,
+    )
+    cells.valid[:, status != kernel.PLAIN] = 0
+    return cells, status
 
 
 @lru_cache(maxsize=16)

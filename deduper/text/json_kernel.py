@@ -654,8 +654,9 @@ def _parse_line(
                         if not is_exact:
                             return False
                         floats[column, row] = double
-                        # In the middle of two floats a second rounding could differ from the only one.
-                        if kind == FLOAT and value[column, row] & 0x1FFFFFFF == 0x10000000:
+                        # In the middle of two floats the second rounding may differ from a single one.
+                        is_middle = kind == FLOAT and value[column, row] & 0x1FFFFFFF == 0x10000000
+                        if is_middle and (exponent < fraction or abs(double) >= _EXACT):
                             return False
         if at < 0:
             return False
