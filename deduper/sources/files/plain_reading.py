@@ -13,9 +13,11 @@ from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
+from deduper.spark_promises import TIME_ZONE, store_settings
 from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind, arrow_type
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.reading_tasks import PlainReading
+from deduper.tasks.readers.text import TextReading
 from deduper.units import UNIT_US
 
 logger = logging.getLogger(__name__)
@@ -28,9 +30,9 @@ _HARMLESS = frozenset(
 
 
 def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
-    """How a job's files are read; None when by Spark, and then the log says why, if they are Parquet."""
+    """How a job's files are read; None when by Spark, and then the log says why, unless it always does."""
     source = config.source
-    if not isinstance(source, FilesSource) or source.file_format != "parquet":
+    if not isinstance(source, FilesSource) or source.file_format not in ("parquet", "json"):
         return None
     obstacle = _obstacle(config)
     kind = _expiry_kind(config)
@@ -55,6 +57,8 @@ def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
         salt=salt,
         folder=source.folder,
     )
+    if source.is_text:
+        return TextReading(declared, store_settings(config.spark)[TIME_ZONE])
     return ParquetReading(declared)
 
 
@@ -74,7 +78,10 @@ def _obstacle(config: Config) -> str | None:
     for name in sorted(config.spark.keys() - _HARMLESS):
         if name.startswith(("spark.sql.", "spark.hadoop.")):
             return f"{name} may change what is read"
+    is_text = config.source.is_text if isinstance(config.source, FilesSource) else False
     for column in config.source.parsed_columns:
+        if is_text and not column.type.is_scalar:
+            return f"column {column.name} is of type {column.type.text}"
         # A dot would be read as a way into a nested column.
         if "." in column.name:
             return f"column {column.name} has a dot in its name"
