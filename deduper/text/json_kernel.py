@@ -19,10 +19,11 @@ looked at for being negative.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from bucket_store.compiled import kernel
@@ -113,20 +114,30 @@ _GATHER = types.int64(
 )
 
 
-@kernel(inline="always")
-def _at(data: Any, at: Any) -> Any:
-    return data[np.uint64(at)]
+def _items_code(_typing_context: Any, array: Any) -> Any:
+    """The place in memory of an array's first item, through which its items are read and written.
+
+    Unlike an array it is not counted as in use when it is passed on, which would take half of the time. It does not
+    keep the array.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return cast(Any, types).CPointer(array.dtype)(array), generate
+
+
+_items = cast(Any, intrinsic(_items_code))
 
 
 @kernel(inline="always")
 def _half_word_at(data: Any, at: Any) -> Any:
-    # Unsigned, and without a loop: then it is one load.
-    at = np.uint64(at)
+    # Without a loop: then it is one load.
     return (
         np.uint64(data[at])
-        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
-        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
-        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+        | np.uint64(data[at + 1]) << np.uint64(8)
+        | np.uint64(data[at + 2]) << np.uint64(16)
+        | np.uint64(data[at + 3]) << np.uint64(24)
     )
 
 
@@ -160,7 +171,7 @@ def _is_ascii(data: Any, at: Any, end: Any) -> Any:
         some |= _word_at(data, at)
         at += 8
     while at < end:
-        some |= np.uint64(_at(data, at))
+        some |= np.uint64(data[at])
         at += 1
     return some & _HIGHS == 0
 
@@ -172,7 +183,7 @@ def _is_utf8(data: Any, at: Any, end: Any) -> Any:
         if end - at >= 8 and _word_at(data, at) & _HIGHS == 0:
             at += 8
             continue
-        lead = np.int64(_at(data, at))
+        lead = np.int64(data[at])
         at += 1
         if lead < 0x80:
             continue
@@ -194,10 +205,10 @@ def _is_utf8(data: Any, at: Any, end: Any) -> Any:
                 high = 0x8F
         else:
             return False
-        if end - at < more or not low <= np.int64(_at(data, at)) <= high:
+        if end - at < more or not low <= np.int64(data[at]) <= high:
             return False
         for place in range(at + 1, at + more):
-            if np.int64(_at(data, place)) & 0xC0 != 0x80:
+            if np.int64(data[place]) & 0xC0 != 0x80:
                 return False
         at += more
     return True
@@ -208,7 +219,7 @@ def _is_utf8(data: Any, at: Any, end: Any) -> Any:
 
 @kernel(inline="always")
 def _after_blanks(data: Any, at: Any, end: Any) -> Any:
-    while at < end and (_at(data, at) == 0x20 or _at(data, at) == 0x09):
+    while at < end and (data[at] == 0x20 or data[at] == 0x09):
         at += 1
     return at
 
@@ -220,7 +231,7 @@ def _unit(data: Any, at: Any, end: Any) -> Any:
         return -1
     unit: Any = 0
     for place in range(at, at + 4):
-        byte = np.int64(_at(data, place))
+        byte = np.int64(data[place])
         if 0x30 <= byte <= 0x39:
             unit = unit * 16 + byte - 0x30
         elif 0x41 <= byte & ~0x20 <= 0x46:
@@ -235,7 +246,7 @@ def _after_escape(data: Any, at: Any, end: Any) -> Any:
     r"""Behind the escape whose backslash is at `at`. A surrogate is plain as half of a pair only."""
     if end - at < 2:
         return _NO_PLACE
-    byte = _at(data, at + 1)
+    byte = data[at + 1]
     if byte != 0x75:
         for known in b'"\\/bfnrt':
             if byte == known:
@@ -246,7 +257,7 @@ def _after_escape(data: Any, at: Any, end: Any) -> Any:
         return _NO_PLACE
     if not 0xD800 <= unit <= 0xDBFF:
         return at + 6
-    if end - at < 12 or _at(data, at + 6) != 0x5C or _at(data, at + 7) != 0x75:
+    if end - at < 12 or data[at + 6] != 0x5C or data[at + 7] != 0x75:
         return _NO_PLACE
     return at + 12 if 0xDC00 <= _unit(data, at + 8, end) <= 0xDFFF else _NO_PLACE
 
@@ -263,7 +274,7 @@ def _closing_quote(data: Any, at: Any, end: Any) -> Any:
                 at += 8
                 continue
             at += _first_marked(marks)
-        byte = _at(data, at)
+        byte = data[at]
         if byte == 0x22:
             return at, escaped
         if byte < 0x20:
@@ -280,7 +291,7 @@ def _closing_quote(data: Any, at: Any, end: Any) -> Any:
 
 @kernel(inline="always")
 def _is_digit(data: Any, at: Any, end: Any) -> Any:
-    return at < end and np.uint64(_at(data, at)) - np.uint64(0x30) <= np.uint64(9)
+    return at < end and np.uint64(data[at]) - np.uint64(0x30) <= np.uint64(9)
 
 
 @kernel()
@@ -290,7 +301,7 @@ def _number(data: Any, at: Any, end: Any) -> Any:
     Zeros in front are not counted; of more than 18 digits the number is wrong. The form is _INTEGER, _POINT or _POWER.
     """
     begin = at
-    negative = at < end and _at(data, at) == 0x2D
+    negative = at < end and data[at] == 0x2D
     if negative:
         at += 1
     number: Any = np.int64(0)
@@ -299,32 +310,32 @@ def _number(data: Any, at: Any, end: Any) -> Any:
     form = _INTEGER
     first = at
     while _is_digit(data, at, end):
-        number = number * 10 + np.int64(_at(data, at)) - 0x30
+        number = number * 10 + np.int64(data[at]) - 0x30
         at += 1
-    if at == first or (at - first > 1 and _at(data, first) == 0x30):
+    if at == first or (at - first > 1 and data[first] == 0x30):
         return np.int64(_NO_PLACE), negative, number, fraction, fraction, exponent, form
     digits = at - first if number != 0 or at - first > 1 else np.int64(0)
-    if at < end and _at(data, at) == 0x2E:
+    if at < end and data[at] == 0x2E:
         form = _POINT
         at += 1
         first = at
         while _is_digit(data, at, end):
-            number = number * 10 + np.int64(_at(data, at)) - 0x30
+            number = number * 10 + np.int64(data[at]) - 0x30
             if digits > 0 or number != 0:
                 digits += 1
             at += 1
         fraction = at - first
         if fraction == 0:
             return np.int64(_NO_PLACE), negative, number, digits, fraction, exponent, form
-    if at < end and _at(data, at) | 0x20 == 0x65:
+    if at < end and data[at] | 0x20 == 0x65:
         form = _POWER
         at += 1
-        less = at < end and _at(data, at) == 0x2D
-        if less or (at < end and _at(data, at) == 0x2B):
+        less = at < end and data[at] == 0x2D
+        if less or (at < end and data[at] == 0x2B):
             at += 1
         first = at
         while _is_digit(data, at, end):
-            exponent = min(exponent * 10 + np.int64(_at(data, at)) - 0x30, 1_000_000)
+            exponent = min(exponent * 10 + np.int64(data[at]) - 0x30, 1_000_000)
             at += 1
         if at == first:
             return np.int64(_NO_PLACE), negative, number, digits, fraction, exponent, form
@@ -347,20 +358,20 @@ def _after_boolean(data: Any, at: Any, end: Any) -> Any:
     if after < 0:
         after = _after_word(data, at, end, _FALS)
         if after >= 0:
-            after = after + 1 if after < end and _at(data, after) == 0x65 else _NO_PLACE
+            after = after + 1 if after < end and data[after] == 0x65 else _NO_PLACE
     return after
 
 
 @kernel()
 def _after_name(data: Any, at: Any, end: Any) -> Any:
     """At the value of a field whose opening quote is looked for at `at`."""
-    if at >= end or _at(data, at) != 0x22:
+    if at >= end or data[at] != 0x22:
         return _NO_PLACE
     close, _ = _closing_quote(data, at + 1, end)
     if close < 0 or close - at > _LONGEST_NAME:
         return _NO_PLACE
     at = _after_blanks(data, close + 1, end)
-    if at >= end or _at(data, at) != 0x3A:
+    if at >= end or data[at] != 0x3A:
         return _NO_PLACE
     return _after_blanks(data, at + 1, end)
 
@@ -373,7 +384,7 @@ def _after_any(data: Any, at: Any, end: Any) -> Any:
     while True:
         if at >= end:
             return _NO_PLACE
-        byte = _at(data, at)
+        byte = data[at]
         opened = False
         if byte == 0x22:
             close, _ = _closing_quote(data, at + 1, end)
@@ -388,7 +399,7 @@ def _after_any(data: Any, at: Any, end: Any) -> Any:
             at = _after_blanks(data, at + 1, end)
             if at >= end:
                 return _NO_PLACE
-            if _at(data, at) != (0x7D if byte == 0x7B else 0x5D):
+            if data[at] != (0x7D if byte == 0x7B else 0x5D):
                 if byte == 0x7B:
                     at = _after_name(data, at, end)
                     if at < 0:
@@ -412,7 +423,7 @@ def _after_any(data: Any, at: Any, end: Any) -> Any:
             if at >= end:
                 return _NO_PLACE
             opened = False
-            byte = _at(data, at)
+            byte = data[at]
             in_object = objects & np.uint64(1) != 0
             if byte == 0x2C:
                 at = _after_blanks(data, at + 1, end)
@@ -434,8 +445,8 @@ def _after_any(data: Any, at: Any, end: Any) -> Any:
 @kernel(inline="always")
 def _two_digits(data: Any, at: Any) -> Any:
     """0 to 99; else 1000 or more."""
-    tens = np.uint64(_at(data, at)) - np.uint64(0x30)
-    units = np.uint64(_at(data, at + 1)) - np.uint64(0x30)
+    tens = np.uint64(data[at]) - np.uint64(0x30)
+    units = np.uint64(data[at + 1]) - np.uint64(0x30)
     if tens > np.uint64(9) or units > np.uint64(9):
         return np.int64(1000)
     return np.int64(tens * np.uint64(10) + units)
@@ -446,7 +457,7 @@ def _days(data: Any, at: Any) -> Any:
     """Days from 1970-01-01 to the YYYY-MM-DD in the ten bytes, which is a day of the calendar; else _NO_DAY."""
     century, year = _two_digits(data, at), _two_digits(data, at + 2)
     month, day = _two_digits(data, at + 5), _two_digits(data, at + 8)
-    if century + year + month + day >= 1000 or _at(data, at + 4) != 0x2D or _at(data, at + 7) != 0x2D:
+    if century + year + month + day >= 1000 or data[at + 4] != 0x2D or data[at + 7] != 0x2D:
         return np.int64(_NO_DAY)
     year += century * 100
     if year < 1 or not 1 <= month <= 12:
@@ -461,7 +472,7 @@ def _days(data: Any, at: Any) -> Any:
 
 @kernel()
 def _date(data: Any, at: Any, end: Any) -> Any:
-    if end - at < 12 or _at(data, at) != 0x22 or _at(data, at + 11) != 0x22:
+    if end - at < 12 or data[at] != 0x22 or data[at + 11] != 0x22:
         return np.int64(_NO_PLACE), np.int64(0)
     days = _days(data, at + 1)
     return at + 12 if days != _NO_DAY else np.int64(_NO_PLACE), days
@@ -471,15 +482,15 @@ def _date(data: Any, at: Any, end: Any) -> Any:
 def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
     """µs since the epoch: a day, `T` or a blank, HH:MM:SS, at most six digits of a second, and the zone if any."""
     nowhere = np.int64(_NO_PLACE)
-    if end - at < 21 or _at(data, at) != 0x22:
+    if end - at < 21 or data[at] != 0x22:
         return nowhere, np.int64(0)
     days = _days(data, at + 1)
     hour, minute, second = _two_digits(data, at + 12), _two_digits(data, at + 15), _two_digits(data, at + 18)
     if (
         days == _NO_DAY
-        or (_at(data, at + 11) != 0x54 and _at(data, at + 11) != 0x20)
-        or _at(data, at + 14) != 0x3A
-        or _at(data, at + 17) != 0x3A
+        or (data[at + 11] != 0x54 and data[at + 11] != 0x20)
+        or data[at + 14] != 0x3A
+        or data[at + 17] != 0x3A
         or hour > 23
         or minute > 59
         or second > 59
@@ -487,19 +498,19 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
         return nowhere, np.int64(0)
     time = (days * 86_400 + hour * 3_600 + minute * 60 + second) * 1_000_000
     at += 20
-    if _at(data, at) == 0x2E:
+    if data[at] == 0x2E:
         at += 1
         first = at
         fraction = np.int64(0)
         while _is_digit(data, at, end) and at - first < 7:
-            fraction = fraction * 10 + np.int64(_at(data, at)) - 0x30
+            fraction = fraction * 10 + np.int64(data[at]) - 0x30
             at += 1
         if at == first or at - first > 6:
             return nowhere, np.int64(0)
         time += fraction * _POWERS[6 - (at - first)]
     if at >= end:
         return nowhere, np.int64(0)
-    byte = _at(data, at)
+    byte = data[at]
     if byte == 0x22:
         return at + 1 if kind != TIME_IN_ZONE else nowhere, time
     if kind == TIME_WITHOUT:
@@ -507,7 +518,7 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
     if byte == 0x5A:
         at += 1
     else:
-        if (byte != 0x2B and byte != 0x2D) or end - at < 6 or _at(data, at + 3) != 0x3A:
+        if (byte != 0x2B and byte != 0x2D) or end - at < 6 or data[at + 3] != 0x3A:
             return nowhere, np.int64(0)
         hour, minute = _two_digits(data, at + 1), _two_digits(data, at + 4)
         if hour > 17 or minute > 59:
@@ -515,7 +526,7 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
         ahead = (hour * 60 + minute) * 60_000_000
         time += ahead if byte == 0x2D else -ahead
         at += 6
-    return at + 1 if at < end and _at(data, at) == 0x22 else nowhere, time
+    return at + 1 if at < end and data[at] == 0x22 else nowhere, time
 
 
 @kernel()
@@ -539,6 +550,8 @@ def _parse_line(
     at: Any,
     end: Any,
     row: Any,
+    rows: Any,
+    count: Any,
     columns: Any,
     names: Any,
     seen: Any,
@@ -547,31 +560,33 @@ def _parse_line(
     length: Any,
     valid: Any,
 ) -> Any:
-    """Whether the line is plain; its cells are written, and may be when it is not."""
-    while end > at and (_at(data, end - 1) == 0x20 or _at(data, end - 1) == 0x09 or _at(data, end - 1) == 0x0D):
+    """Whether the line is plain; its cells are written, and may be when it is not.
+
+    `seen` has for each of the `count` columns the row that had it last.
+    """
+    while end > at and (data[end - 1] == 0x20 or data[end - 1] == 0x09 or data[end - 1] == 0x0D):
         end -= 1
     if end - at > MOST_BYTES:
         return False
     at = _after_blanks(data, at, end)
-    if at >= end or _at(data, at) != 0x7B:
+    if at >= end or data[at] != 0x7B:
         return False
     at = _after_blanks(data, at + 1, end)
-    if at < end and _at(data, at) == 0x7D:
+    if at < end and data[at] == 0x7D:
         return at + 1 == end
-    count = columns.shape[0]
     expected = 0
     while True:
         # The name: most lines have their fields in one order.
-        if at >= end or _at(data, at) != 0x22:
+        if at >= end or data[at] != 0x22:
             return False
         at += 1
         column = _NO_PLACE
         if expected < count:
-            size = columns[expected, NAME_LENGTH]
-            if 0 <= size < end - at and _at(data, at + size) == 0x22:
-                begin = columns[expected, NAME_BEGIN]
+            size = columns[expected * FIELDS + NAME_LENGTH]
+            if 0 <= size < end - at and data[at + size] == 0x22:
+                begin = columns[expected * FIELDS + NAME_BEGIN]
                 same = np.int64(0)
-                while same < size and _at(data, at + same) == _at(names, begin + same):
+                while same < size and data[at + same] == names[begin + same]:
                     same += 1
                 if same == size:
                     column = expected
@@ -581,17 +596,17 @@ def _parse_line(
             if close < 0 or escaped or close - at > _LONGEST_NAME:
                 return False
             for other in range(count):
-                if columns[other, NAME_LENGTH] == close - at:
-                    begin = columns[other, NAME_BEGIN]
+                if columns[other * FIELDS + NAME_LENGTH] == close - at:
+                    begin = columns[other * FIELDS + NAME_BEGIN]
                     same = np.int64(0)
-                    while at + same < close and _at(data, at + same) == _at(names, begin + same):
+                    while at + same < close and data[at + same] == names[begin + same]:
                         same += 1
                     if at + same == close:
                         column = other
                         break
             at = close + 1
         at = _after_blanks(data, at, end)
-        if at >= end or _at(data, at) != 0x3A:
+        if at >= end or data[at] != 0x3A:
             return False
         at = _after_blanks(data, at + 1, end)
         if at >= end:
@@ -604,28 +619,29 @@ def _parse_line(
                 return False
             seen[column] = row
             expected = column + 1
-            kind = columns[column, KIND]
-            byte = _at(data, at)
+            cell = column * rows + row
+            kind = columns[column * FIELDS + KIND]
+            byte = data[at]
             if byte == 0x6E:
                 at = _after_word(data, at, end, _NULL)
             else:
-                valid[column, row] = 1
+                valid[cell] = 1
                 if kind == TEXT:
                     if byte != 0x22:
                         return False
                     close, escaped = _closing_quote(data, at + 1, end)
                     size = close - at - 1
-                    value[column, row] = at + 1
-                    length[column, row] = np.int32(-size if escaped else size)
+                    value[cell] = at + 1
+                    length[cell] = np.int32(-size if escaped else size)
                     at = close + 1 if close >= 0 else _NO_PLACE
                 elif kind >= TIME_IN_ZONE and kind <= TIME_WITHOUT:
                     at, found = _time(data, at, end, kind)
-                    value[column, row] = found
+                    value[cell] = found
                 elif kind == DATE:
                     at, found = _date(data, at, end)
-                    value[column, row] = found
+                    value[cell] = found
                 elif kind == BOOLEAN:
-                    value[column, row] = np.int64(byte == 0x74)
+                    value[cell] = np.int64(byte == 0x74)
                     at = _after_boolean(data, at, end)
                 elif kind == NEVER:
                     return False
@@ -638,24 +654,24 @@ def _parse_line(
                         if (
                             form != _INTEGER
                             or digits > _MOST_DIGITS
-                            or found < columns[column, LOWEST]
-                            or found > columns[column, HIGHEST]
+                            or found < columns[column * FIELDS + LOWEST]
+                            or found > columns[column * FIELDS + HIGHEST]
                         ):
                             return False
-                        value[column, row] = found
+                        value[cell] = found
                     elif kind == DECIMAL:
-                        more = columns[column, SCALE] - fraction
-                        if form == _POWER or more < 0 or digits + more > columns[column, DIGITS]:
+                        more = columns[column * FIELDS + SCALE] - fraction
+                        if form == _POWER or more < 0 or digits + more > columns[column * FIELDS + DIGITS]:
                             return False
                         number *= _POWERS[more]
-                        value[column, row] = -number if negative else number
+                        value[cell] = -number if negative else number
                     else:
                         is_exact, double = _as_double(negative, number, digits, exponent - fraction)
                         if not is_exact:
                             return False
-                        floats[column, row] = double
+                        floats[cell] = double
                         # In the middle of two floats the second rounding may differ from a single one.
-                        is_middle = kind == FLOAT and value[column, row] & 0x1FFFFFFF == 0x10000000
+                        is_middle = kind == FLOAT and value[cell] & 0x1FFFFFFF == 0x10000000
                         if is_middle and (exponent < fraction or abs(double) >= _EXACT):
                             return False
         if at < 0:
@@ -663,9 +679,9 @@ def _parse_line(
         at = _after_blanks(data, at, end)
         if at >= end:
             return False
-        if _at(data, at) == 0x7D:
+        if data[at] == 0x7D:
             return at + 1 == end
-        if _at(data, at) != 0x2C:
+        if data[at] != 0x2C:
             return False
         at = _after_blanks(data, at + 1, end)
 
@@ -688,15 +704,19 @@ def parse_lines(
     `columns` has a row of FIELDS for each column, `names` their names; `floats` is `value` as floats; `valid` is all 0.
     A name that cannot stand in a line without escapes has the length -1.
     """
-    seen = np.full(columns.shape[0], -1, np.int64)
-    for row in range(starts.size):
-        start, end = starts[row], ends[row]
-        if not _is_ascii(data, start, end) and not _is_utf8(data, start, end):
+    rows, count = starts.size, columns.shape[0]
+    seen = np.full(count, -1, np.int64)
+    block, fields, letters = _items(data), _items(columns), _items(names)
+    numbers, doubles, sizes, marks, rows_of = _items(value), _items(floats), _items(length), _items(valid), _items(seen)
+    for row in range(rows):
+        at, end = starts[row], ends[row]
+        if not _is_ascii(block, at, end) and not _is_utf8(block, at, end):
             status[row] = NOT_UTF8
-        elif _parse_line(data, start, end, row, columns, names, seen, value, floats, length, valid):
+        elif _parse_line(block, at, end, row, rows, count, fields, letters, rows_of, numbers, doubles, sizes, marks):
             status[row] = PLAIN
         else:
             status[row] = NOT_PLAIN
+    seen[:] = 0  # keeps the array until here
 
 
 # --- Texts
@@ -729,13 +749,13 @@ def _put_decoded(data: Any, begin: Any, end: Any, texts: Any, at: Any) -> Any:
     """Place behind the text data[begin:end], which is written to `at` with its escapes decoded; all are plain."""
     place = begin
     while place < end:
-        byte: Any = np.int64(_at(data, place))
+        byte: Any = np.int64(data[place])
         if byte != 0x5C:
             texts[at] = byte
             at += 1
             place += 1
             continue
-        byte = np.int64(_at(data, place + 1))
+        byte = np.int64(data[place + 1])
         place += 2
         if byte == 0x75:
             sign = _unit(data, place, end)
@@ -767,19 +787,20 @@ def gather_texts(data: Any, other: Any, value: Any, length: Any, valid: Any, tex
     `texts` has room for the sum of all lengths. A text at a place p below 0 lies in `other` at -1 - p.
     """
     at = np.int64(0)
+    block, more, to = _items(data), _items(other), _items(texts)
     offsets[0] = 0
     for row in range(value.size):
         if valid[row]:
             begin, size = value[row], np.int64(length[row])
             if size < 0:
-                at = _put_decoded(data, begin, begin - size, texts, at)
+                at = _put_decoded(block, begin, begin - size, to, at)
             elif begin >= 0:
                 for place in range(size):
-                    texts[np.uint64(at + place)] = _at(data, begin + place)
+                    to[at + place] = block[begin + place]
                 at += size
             else:
                 for place in range(size):
-                    texts[np.uint64(at + place)] = _at(other, place - 1 - begin)
+                    to[at + place] = more[place - 1 - begin]
                 at += size
         offsets[row + 1] = at
     return at
@@ -793,14 +814,15 @@ def line_ends(data: Any, ends: Any) -> Any:
     """Number of line ends; the places of the first ones are written, as many as `ends` has room for."""
     count = np.int64(0)
     at = np.int64(0)
-    while at < data.size:
-        if data.size - at >= 8:
-            marks = _zeros_in(_word_at(data, at) ^ _LINE_ENDS)
+    block, size = _items(data), data.size
+    while at < size:
+        if size - at >= 8:
+            marks = _zeros_in(_word_at(block, at) ^ _LINE_ENDS)
             if marks == 0:
                 at += 8
                 continue
             at += _first_marked(marks)
-        if _at(data, at) == 0x0A:
+        if block[at] == 0x0A:
             if count < ends.size:
                 ends[count] = at
             count += 1
