@@ -34,7 +34,7 @@ class Token(IntEnum):
     NOT_FINITE = 6
     """NaN or an infinity without quotes."""
     NESTED = 7
-    """An object or an array, as it is written."""
+    """An object or an array, written without blanks."""
 
 
 Reader = Callable[[int, str], Any]
@@ -65,8 +65,13 @@ def _wrong(kind: str) -> Malformed:
     return Malformed(f"a value is no {kind}")
 
 
-def _string(_token: int, text: str) -> str:
-    return text
+def text_of(token: int | None, text: str) -> str:
+    """The text of a value in a string column; None: null inside an object or array."""
+    if token == Token.FRACTION:
+        return number_text(float(text))
+    if token == Token.NOT_FINITE:
+        return number_text(_NOT_FINITE_TEXTS[text])
+    return "0" if token == Token.WHOLE and text == "-0" else text
 
 
 def _boolean(token: int, text: str) -> bool:
@@ -97,9 +102,30 @@ _NOT_FINITE_TEXTS: Final = {
     "-Infinity": -math.inf,
     "-INF": -math.inf,
 }
+_PLAIN_TEXTS = 1e-3, 1e7
 _GREATEST_FLOAT = 2.0**128 - 2.0**104
 _BEYOND_FLOAT = 2.0**128 - 2.0**103
 """Halfway between the greatest float and the next power of two: rounds to infinity."""
+
+
+def number_text(number: float) -> str:
+    """The text of a JSON number with a point or an exponent: `1.5`, `1.0E7`; not finite ones have quotes."""
+    if not math.isfinite(number):
+        return '"NaN"' if math.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
+    lowest, beyond = _PLAIN_TEXTS
+    if number == 0 or lowest <= abs(number) < beyond:
+        return format(Decimal(repr(number)), "f")
+    digits, _, power = repr(number).partition("e")
+    if "." not in digits:
+        # One digit does: of all numbers of two digits that are read as this one, the nearest.
+        nearest = f"{number:.1e}".partition("e")
+        if float("".join(nearest)) == number:
+            digits, _, power = nearest
+    sign, coefficient, exponent = Decimal(digits).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, coefficient)).rstrip("0")
+    exponent += len(coefficient) - 1 + int(power or 0)
+    return f"{'-' * sign}{text[0]}.{text[1:] or '0'}E{exponent}"
 
 
 def _double(token: int, text: str) -> float:
@@ -144,7 +170,8 @@ def nearest_float(text: str, double: float) -> float:
 
 # Decimals ------------------------------------------------------------------------------------------------------------
 
-_DECIMAL = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,40}))?")
+_DECIMAL = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
+_MOST_EXPONENT = 2**31 - 1
 
 
 def _decimal(token: int, text: str, precision: int, scale: int) -> Decimal:
@@ -166,11 +193,12 @@ def decimal_of(text: str, precision: int, scale: int) -> Decimal:
     found = _DECIMAL.fullmatch(text)
     if found is None:
         raise _wrong("decimal")
-    sign, whole, fraction, power = found.groups("")
-    if not whole and not fraction:
+    sign, whole, fraction, power_sign, power = found.groups("")
+    power = power.lstrip("0")
+    if not (whole or fraction) or len(power) > 10:
         raise _wrong("decimal")
-    exponent = int(power or 0) - len(fraction)
-    if not -(2**31) < exponent <= 2**31:
+    exponent = int(f"{power_sign}{power or 0}") - len(fraction)
+    if abs(exponent) > _MOST_EXPONENT:
         raise _wrong("decimal")
     digits = (whole + fraction).lstrip("0")
     moved = exponent + scale
@@ -430,7 +458,7 @@ def offset_seconds(zone: Zone, local_seconds: int) -> int:
 
 
 _READERS: Final[dict[str, Reader]] = {
-    "string": _string,
+    "string": text_of,
     "binary": _binary,
     "boolean": _boolean,
     "float": _float,
