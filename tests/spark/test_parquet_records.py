@@ -476,7 +476,7 @@ def test_jobs_that_read_by_spark(
 
 def test_other_formats_are_always_read_by_spark(new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
     """And nothing is said of it."""
-    job = new_job(expiry=_NEVER)
+    job = new_job(source={"file_format": "csv"}, expiry=_NEVER)
     with heard(caplog):
         assert plain_reading(job.config, SALT) is None
     assert caplog.text == ""

@@ -1,4 +1,4 @@
-"""What a Parquet file's own footer decides, before anything of a window is read."""
+"""What a file itself decides, a Parquet file by its footer, before anything of a window is read."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def reading(request: pytest.FixtureRequest, job: Job) -> PlainReading | None:
     return plain_reading(job.config, SALT) if request.param else None
 
 
-def batch_of(job: Job) -> FileBatch:
+def batch_of(job: Job, names: str = "*") -> FileBatch:
     """The files of the job, as a window lists them."""
     source = job.config.source
     assert isinstance(source, FilesSource)
-    files = sorted(source.folder.glob("*"))
+    files = sorted(source.folder.glob(names))
     return FileBatch(
         source, tuple(stat_files([ListedFile(str(file), file.stat().st_mtime_ns // 10**6) for file in files]))
     )
@@ -98,6 +98,33 @@ def test_each_file_is_decided_alone(job: Job) -> None:
     ways = file_ways(batch_of(job), plain_reading(job.config, SALT))
     assert [part.ordinal for part in ways.parts] == [0, 3]
     assert list(ways.by_spark) == [1]
+
+
+def test_text_is_decided_by_names(tmp_path: Path) -> None:
+    """Nothing is read for it. What only Spark unpacks, and what is in a folder whose value it casts, is for Spark."""
+    job = Job(tmp_path, None, {"source": {"schema": "k string, x double, n int"}})
+    for name in ("a.json", "b.json.gz", "c.json.deflate", "d.json.zst", "e.json.bz2"):
+        job.add_file(["{}"], name)
+    for number, folder in enumerate(("n=5", "x=1.5")):
+        (tmp_path / "in" / folder).mkdir()
+        job.add_file(["{}"], f"{folder}/f{number}.json")
+    batch = batch_of(job, "**/*.json*")
+    ways = file_ways(batch, plain_reading(job.config, SALT))
+    named = {ordinal: Path(file.path).name for ordinal, file in enumerate(batch.files)}
+    assert [named[part.ordinal] for part in ways.parts] == [
+        "a.json",
+        "b.json.gz",
+        "d.json.zst",
+        "e.json.bz2",
+        "f0.json",
+    ]
+    assert {named[ordinal]: reason.partition(": ")[2] for ordinal, reason in ways.by_spark.items()} == {
+        "c.json.deflate": "compressed in a way that Spark reads",
+        "f1.json": "`1.5` of a folder is cast to double by Spark",
+    }
+    assert ways.unreadable == {}
+    by_spark = file_ways(batch, None)
+    assert list(by_spark.by_spark) == list(named)
 
 
 def test_a_size_below_nothing(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Files of lines of text become records without Spark: lines, blocks, compression, texts of errors, files that change."""
+"""Files of lines of text become records without Spark: blocks, compression, texts of errors, files that change."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_a_record_that_a_guard_may_refuse_keeps_its_text(
 ) -> None:
     """No other does, but errors."""
     clock = replace(ClockRules(False, 100, None, None, now_us=0, latest=None, quiet_us=0), **guards)
-    lines = ['{"k":"a","t":%d}' % at for at in (14, 15, 16, 17)]
+    lines = [f'{{"k":"a","t":{at}}}' for at in (14, 15, 16, 17)]
     found = read(reading, part_of(reading, "\n".join([*lines, "no record"]).encode()), clock)
     assert [raw for raw in found["_raw"].to_pylist() if raw is not None] == [
         *(f'{{"k":"a","t":{at}}}' for at in texts),
