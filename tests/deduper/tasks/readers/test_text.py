@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import bz2
+import errno
 import gzip
 import os
 from collections.abc import Callable
@@ -295,6 +296,27 @@ def test_a_file_that_changes_is_left_to_spark(
     changed(Path(part.path), how)
     with pytest.raises(NotPlain):
         list(records)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+def test_a_fault_of_the_machine_is_none_of_the_file(
+    reading: TextReading, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """At its beginning, and in the middle."""
+    monkeypatch.setattr(text, "_BLOCK_BYTES", 40)
+    part = part_of(reading, CONTENT)
+    records = reading.records(part)
+    next(records)
+
+    def failing(*_: object) -> Any:
+        raise OSError(code, os.strerror(code), part.path)
+
+    monkeypatch.setattr(text, "_fill", failing)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        next(records)
+    monkeypatch.setattr(pa, "OSFile", failing)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        next(reading.records(part))
 
 
 # -- a task ----------------------------------------------------------------------------------------------------------
