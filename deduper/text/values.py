@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import IntEnum
 from functools import lru_cache
+from importlib import resources
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -152,7 +153,7 @@ def nearest_float(text: str, double: float) -> float:
     if abs(double) > _BEYOND_FLOAT:
         return math.copysign(math.inf, double)
     if abs(double) == _BEYOND_FLOAT:
-        beyond = abs(Decimal(text)) >= Decimal(_BEYOND_FLOAT)
+        beyond = Decimal(text).copy_abs() >= Decimal(_BEYOND_FLOAT)  # abs would round
         return math.copysign(math.inf if beyond else _GREATEST_FLOAT, double)
     single = np.float32(double)
     near = float(single)
@@ -373,7 +374,8 @@ _ONE_DIGIT_HOUR = re.compile(r"([+-])([0-9]):")
 _ONE_DIGIT_MINUTE = re.compile(r"([+-])([0-9]{2}):([0-9])$")
 _OFFSET = re.compile(r"([+-])([0-9]{1,2}|[0-9]{2}([0-9]{2})([0-9]{2})?|[0-9]{2}:([0-9]{2})(?::([0-9]{2}))?)")
 _PLACE = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+")
-_NO_PLACES = ("posix/", "right/", "Factory", "localtime", "posixrules")
+_NO_PLACES = frozenset({"Factory", "ROC", "localtime", "posixrules"})
+_NO_FOLDERS = frozenset({"", ".", "..", "posix", "right"})
 _SHORT: Final = {
     "ACT": "Australia/Darwin",
     "AET": "Australia/Sydney",
@@ -423,11 +425,24 @@ def time_zone(name: str) -> Zone | None:
     bare = name.removeprefix(name[:3] if name[:3] in ("UTC", "GMT") else name[:2] if name[:2] == "UT" else "")
     if bare[:1] in ("+", "-"):
         return _offset(bare)
-    if not _PLACE.fullmatch(name) or name.startswith(_NO_PLACES):
+    if not _PLACE.fullmatch(name) or name in _NO_PLACES or not _NO_FOLDERS.isdisjoint(name.split("/")):
         return None
+    return _place(name)
+
+
+def _place(name: str) -> ZoneInfo | None:
+    """The rules of the package `tzdata`; those of the machine if it is not installed."""
     try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+        rules = resources.files("tzdata.zoneinfo")
+    except ModuleNotFoundError:
+        try:
+            return ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            return None
+    try:
+        with rules.joinpath(name).open("rb") as file:
+            return ZoneInfo.from_file(file, key=name)
+    except (ValueError, OSError):
         return None
 
 

@@ -109,7 +109,7 @@ _PLACES += [
     "UT",
     "Z",
     "z",
-    "EST5EDT",
+    "ROC",
     "Etc/GMT+5",
     "GMT0",
     "Mars/Base",
@@ -201,6 +201,8 @@ def time(rnd: random.Random) -> str:
         "1900-01-01",
     ]
     date = day(rnd) if rnd.random() < 0.5 else rnd.choice(dates)
+    if rnd.random() < 0.02:
+        return rnd.choice(["12:30:00", "T12:30", "1:2:3.5Z", "T", " 12:30", "24:00:00"])
     parts = [rnd.choice(["00", "01", "2", "02", "23", "24"]), rnd.choice(["00", "30", "5", "59", "60"])]
     parts.append(rnd.choice(["00", "07", "9", "59", "60"]))
     clock = ":".join(parts[: rnd.choice([1, 2, 3, 3, 3, 3])])
@@ -289,6 +291,16 @@ def a_line(rnd: random.Random) -> str:
     return line
 
 
+# To make a decimal of such a number, Spark writes out all its digits: minutes for one line.
+_HUGE = re.compile(r"[eE][+-]?0*[1-9][0-9]{4}")
+
+
+def lines_of(rnd: random.Random, count: int) -> list[str]:
+    """Lines for both readers."""
+    lines = (deep(rnd) if rnd.random() < 0.01 else a_line(rnd) for _ in range(count))
+    return [line for line in lines if not _HUGE.search(line.replace(",", ""))]
+
+
 def deep(rnd: random.Random) -> str:
     """A line with something at the edge of a limit."""
     size = rnd.choice([1, 998, 999, 1000, 1001])
@@ -374,38 +386,29 @@ def different(reason: str) -> Callable[[Any], Any]:
     return add
 
 
-def column_of(values: Values, name: str) -> Any:
-    """A value of a record."""
-    return None if values is None else values[list(_COLUMNS).index(name)]
+def is_given(name: str, value: str, line: str) -> bool:
+    """Whether a field of the line has a value of that pattern."""
+    return bool(re.search(rf"[\"']{name}[\"']\s*:\s*({value})\s*[,}}]", line))
 
 
 @different("tinyint 128 to 255 are the negative numbers of their bits")
 def _(line: str, spark: Values, ours: Values) -> bool:
-    return (
-        ours is None and bool(re.search(r"\b(12[89]|1[3-9]\d|2[0-4]\d|25[0-5])\b", line)) and column_of(spark, "t") < 0
-    )
+    return ours is None and is_given("t", "12[89]|1[3-9][0-9]|2[0-4][0-9]|25[0-5]", line)
 
 
 @different("seconds that no timestamp can hold wrap around")
 def _(line: str, spark: Values, ours: Values) -> bool:
-    return (
-        ours is None
-        and spark is not None
-        and bool(re.search(r"-?\d{14,}", line))
-        and column_of(spark, "at") is not None
-    )
+    return ours is None and is_given("at", "-?[0-9]{13,19}", line)
 
 
 @different("a text that is no date is a number of days")
 def _(line: str, spark: Values, ours: Values) -> bool:
-    return ours is None and column_of(spark, "day") is not None and bool(re.search(r"[\"'][+-]?\d+[\"']", line))
+    return ours is None and is_given("day", "[\"'][+-]?\\d+[\"']", line)
 
 
 @different("a time without a date is one of today")
 def _(line: str, spark: Values, ours: Values) -> bool:
-    return (
-        ours is None and column_of(spark, "at") is not None and bool(re.search(r"[\"'](T?\d\d?|\d\d?:.*)[\"']", line))
-    )
+    return ours is None and is_given("at", "[\"']\\s*(T[0-9]|[0-9]{1,2}:).*?[\"']", line)
 
 
 @different("NaN and infinities without quotes need a line without a closing brace before its end")
@@ -443,7 +446,7 @@ def test_each_line_is_read_as_spark_reads_it(new_job: Callable[..., Job], sessio
     seen: Counter[str] = Counter()
     wrong = []
     for zone in zones:
-        lines = [deep(rnd) if rnd.random() < 0.01 else a_line(rnd) for _ in range(_LINES // len(zones))]
+        lines = lines_of(rnd, _LINES // len(zones))
         spark = by_spark(session, lines, zone, source)
         for line, theirs, ours in zip(lines, spark, by_us(lines, zone, source), strict=True):
             seen["malformed" if ours is None else "records"] += 1
