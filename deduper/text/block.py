@@ -34,6 +34,7 @@ _KINDS: Final = {
     "date": kernel.DATE,
     "timestamp": kernel.TIME_IN_ZONE,
     "timestamp_ntz": kernel.TIME_WITHOUT,
+    "binary": kernel.BINARY,
 } | dict.fromkeys(_BITS, kernel.WHOLE)
 _BYTES: Final = ("string", "binary")
 _UTC: Final = ("UTC", "Etc/UTC")
@@ -149,7 +150,7 @@ def _described(text: TextFormat) -> tuple[Int64s, UInt8s]:
         row[kernel.NAME_BEGIN] = len(names)
         row[kernel.NAME_LENGTH] = len(name) if can_stand else -1
         names += name
-        row[kernel.KIND] = _KINDS.get(kind.name, kernel.NEVER)
+        row[kernel.KIND] = _KINDS[kind.name]
         if kind.name == "timestamp" and text.zone in _UTC:
             row[kernel.KIND] = kernel.TIME_OR_ZONE
         elif kind.name in _BITS:

@@ -3,6 +3,8 @@
 A cell is an entry of `value`, `length` and `valid`, arrays of columns times rows:
 
     text         value: where it begins in the data; length: its bytes there, negative when escapes are among them
+                 value + WITH_BLANKS: an object or array as a text, its blanks to be left out
+    binary       value + IN_BASE64
     whole, time  value
     decimal      value: unscaled, at the declared scale
     double       value: the bits of a float64, for a float column too
@@ -45,8 +47,11 @@ DATE: Final = 6
 TIME_IN_ZONE: Final = 7
 TIME_OR_ZONE: Final = 8
 TIME_WITHOUT: Final = 9
-NEVER: Final = 10
-"""Kinds of columns. Times need their zone, may lack it (it is UTC then), or have none. NEVER: only null is plain."""
+BINARY: Final = 10
+"""Kinds of columns. Times need their zone, may lack it (it is UTC then), or have none."""
+
+WITH_BLANKS: Final = 1 << 62
+IN_BASE64: Final = 1 << 61
 
 NAME_BEGIN: Final = 0
 NAME_LENGTH: Final = 1
@@ -59,13 +64,17 @@ FIELDS: Final = 5
 """What a row of `columns` holds: bounds for whole numbers; scale and most digits for decimals."""
 
 MOST_BYTES: Final = 1 << 24
-"""Longer lines are not plain: Jackson takes no texts of more than 20,000,000 characters."""
+"""Longer lines are not plain: lengths have 32 bits."""
 _LONGEST_NAME: Final = 10_000
 _LONGEST_NUMBER: Final = 500
 _DEEPEST: Final = 60
 _MOST_DIGITS: Final = 18
 _EXACT: Final = 1 << 53
 _EXACT_POWER: Final = 22
+_SPLIT: Final = float((1 << 27) + 1)
+_DOUBT: Final = 2.0**-45
+_TEXT_DIGITS: Final = 15
+_SECONDS_DIGITS: Final = 12
 
 _NO_PLACE: Final = -1
 _NO_DAY: Final = 1 << 40
@@ -84,6 +93,8 @@ _TRUE: Final = int.from_bytes(b"true", "little")
 _FALS: Final = int.from_bytes(b"fals", "little")
 _FLOAT_POWERS: Final = np.array([float(f"1e{power}") for power in range(_EXACT_POWER + 1)])
 _POWERS: Final = np.array([10**power for power in range(_MOST_DIGITS + 1)], np.int64)
+_SIXTY_FOUR: Final = np.full(256, -1, np.int64)
+_SIXTY_FOUR[np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)] = range(64)
 _MONTH_DAYS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
 _DAYS_BEFORE: Final = np.concatenate([[0], np.cumsum(_MONTH_DAYS)]).astype(np.int64)[:13]
 _DAYS_TO_1970: Final = 719_162
@@ -180,9 +191,12 @@ def _is_ascii(data: Any, at: Any, end: Any) -> Any:
 def _is_utf8(data: Any, at: Any, end: Any) -> Any:
     """As strict as Python's decoder: no overlong forms, no surrogates, nothing above U+10FFFF."""
     while at < end:
-        if end - at >= 8 and _word_at(data, at) & _HIGHS == 0:
-            at += 8
-            continue
+        if end - at >= 8:
+            marks = _word_at(data, at) & _HIGHS
+            if marks == 0:
+                at += 8
+                continue
+            at += _first_marked(marks)
         lead = np.int64(data[at])
         at += 1
         if lead < 0x80:
@@ -364,79 +378,100 @@ def _after_boolean(data: Any, at: Any, end: Any) -> Any:
 
 @kernel()
 def _after_name(data: Any, at: Any, end: Any) -> Any:
-    """At the value of a field whose opening quote is looked for at `at`."""
+    """(place of the value of a field whose opening quote is looked for at `at`, whether escapes are in its name)."""
     if at >= end or data[at] != 0x22:
-        return _NO_PLACE
-    close, _ = _closing_quote(data, at + 1, end)
+        return np.int64(_NO_PLACE), False
+    close, escaped = _closing_quote(data, at + 1, end)
     if close < 0 or close - at > _LONGEST_NAME:
-        return _NO_PLACE
+        return np.int64(_NO_PLACE), escaped
     at = _after_blanks(data, close + 1, end)
     if at >= end or data[at] != 0x3A:
-        return _NO_PLACE
-    return _after_blanks(data, at + 1, end)
+        return np.int64(_NO_PLACE), escaped
+    return _after_blanks(data, at + 1, end), escaped
+
+
+@kernel()
+def _is_shortest(number: Any, digits: Any, fraction: Any, form: Any) -> Any:
+    """Whether a number with a point is written as a double of its value is: 0.001 to 10^7, no zeros behind.
+
+    Two numbers of 15 digits are never the same double.
+    """
+    if form != _POINT or digits > _TEXT_DIGITS or fraction > _MOST_DIGITS:
+        return False
+    is_small = fraction > _MOST_DIGITS - 7 or number < _POWERS[fraction + 7]
+    return is_small and number * 1000 >= _POWERS[fraction] and (fraction == 1 or number % 10 != 0)
 
 
 @kernel()
 def _after_any(data: Any, at: Any, end: Any) -> Any:
-    """Behind a value of any type, nested to 60."""
+    """(place behind a value of any type, nested to 60; whether it is its own text but for blanks).
+
+    The text of a value is Jackson's: no blanks, doubles in their shortest form, strings with few escapes.
+    """
     depth = 0
     objects = np.uint64(0)  # a bit for each level around: 1 is an object
+    as_written = True
+    nowhere = np.int64(_NO_PLACE)
     while True:
         if at >= end:
-            return _NO_PLACE
+            return nowhere, False
         byte = data[at]
-        opened = False
+        is_empty = False
         if byte == 0x22:
-            close, _ = _closing_quote(data, at + 1, end)
-            if close < 0:
-                return _NO_PLACE
-            at = close + 1
+            close, escaped = _closing_quote(data, at + 1, end)
+            as_written &= not escaped
+            at = close + 1 if close >= 0 else nowhere
         elif byte == 0x7B or byte == 0x5B:
             if depth == _DEEPEST:
-                return _NO_PLACE
+                return nowhere, False
             depth += 1
             objects = objects << np.uint64(1) | np.uint64(byte == 0x7B)
             at = _after_blanks(data, at + 1, end)
             if at >= end:
-                return _NO_PLACE
-            if data[at] != (0x7D if byte == 0x7B else 0x5D):
+                return nowhere, False
+            is_empty = data[at] == (0x7D if byte == 0x7B else 0x5D)
+            if not is_empty:
                 if byte == 0x7B:
-                    at = _after_name(data, at, end)
+                    at, escaped = _after_name(data, at, end)
+                    as_written &= not escaped
                     if at < 0:
-                        return _NO_PLACE
+                        return nowhere, False
                 continue
-            opened = True
         elif byte == 0x6E:
             at = _after_word(data, at, end, _NULL)
         elif byte == 0x74 or byte == 0x66:
             at = _after_boolean(data, at, end)
         else:
-            at, _, _, _, _, _, _ = _number(data, at, end)
+            at, negative, number, digits, fraction, _, form = _number(data, at, end)
+            if form == _INTEGER:
+                as_written &= not negative or digits > 0
+            else:
+                as_written &= _is_shortest(number, digits, fraction, form)
         if at < 0:
-            return _NO_PLACE
+            return nowhere, False
         # Behind a value, or at the end of an empty object or array: to the next value.
-        while True:
-            if depth == 0:
-                return at
-            if not opened:
-                at = _after_blanks(data, at, end)
+        while depth > 0:
+            at = _after_blanks(data, at, end)
             if at >= end:
-                return _NO_PLACE
-            opened = False
+                return nowhere, False
             byte = data[at]
             in_object = objects & np.uint64(1) != 0
-            if byte == 0x2C:
+            if byte == 0x2C and not is_empty:
                 at = _after_blanks(data, at + 1, end)
                 if in_object:
-                    at = _after_name(data, at, end)
+                    at, escaped = _after_name(data, at, end)
+                    as_written &= not escaped
                     if at < 0:
-                        return _NO_PLACE
+                        return nowhere, False
                 break
             if byte != (0x7D if in_object else 0x5D):
-                return _NO_PLACE
+                return nowhere, False
+            is_empty = False
             depth -= 1
             objects >>= np.uint64(1)
             at += 1
+        else:
+            return at, as_written
 
 
 # --- Values. A kernel gives the place behind the value, or -1 when it is not plain, and the value.
@@ -472,19 +507,33 @@ def _days(data: Any, at: Any) -> Any:
 
 @kernel()
 def _date(data: Any, at: Any, end: Any) -> Any:
-    if end - at < 12 or data[at] != 0x22 or data[at + 11] != 0x22:
-        return np.int64(_NO_PLACE), np.int64(0)
+    """Days since the epoch. Behind a `T` or a blank anything may stand."""
+    nowhere = np.int64(_NO_PLACE)
+    if end - at < 12 or data[at] != 0x22:
+        return nowhere, nowhere
     days = _days(data, at + 1)
-    return at + 12 if days != _NO_DAY else np.int64(_NO_PLACE), days
+    close, escaped = at + 11, False
+    if data[close] == 0x54 or data[close] == 0x20:
+        close, escaped = _closing_quote(data, close, end)
+    if close < 0 or escaped or days == _NO_DAY or data[close] != 0x22:
+        return nowhere, nowhere
+    return close + 1, days
 
 
 @kernel()
 def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
-    """µs since the epoch: a day, `T` or a blank, HH:MM:SS, at most six digits of a second, and the zone if any."""
+    """µs since the epoch of a day, `T` or a blank, HH:MM:SS, parts of a second, and the zone if any; or a day alone.
+
+    Of a fraction all digits behind the sixth are dropped.
+    """
     nowhere = np.int64(_NO_PLACE)
-    if end - at < 21 or data[at] != 0x22:
+    if end - at < 12 or data[at] != 0x22:
         return nowhere, np.int64(0)
     days = _days(data, at + 1)
+    if data[at + 11] == 0x22 and days != _NO_DAY and kind != TIME_IN_ZONE:
+        return at + 12, days * 86_400_000_000
+    if end - at < 21:
+        return nowhere, np.int64(0)
     hour, minute, second = _two_digits(data, at + 12), _two_digits(data, at + 15), _two_digits(data, at + 18)
     if (
         days == _NO_DAY
@@ -502,12 +551,13 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
         at += 1
         first = at
         fraction = np.int64(0)
-        while _is_digit(data, at, end) and at - first < 7:
-            fraction = fraction * 10 + np.int64(data[at]) - 0x30
+        while _is_digit(data, at, end):
+            if at - first < 6:
+                fraction = fraction * 10 + np.int64(data[at]) - 0x30
             at += 1
-        if at == first or at - first > 6:
+        if at == first:
             return nowhere, np.int64(0)
-        time += fraction * _POWERS[6 - (at - first)]
+        time += fraction * _POWERS[max(0, 6 - (at - first))]
     if at >= end:
         return nowhere, np.int64(0)
     byte = data[at]
@@ -529,19 +579,71 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
     return at + 1 if at < end and data[at] == 0x22 else nowhere, time
 
 
-@kernel()
-def _as_double(negative: Any, number: Any, digits: Any, power: Any) -> Any:
-    """(whether exact, number * 10^power): both are floats without rounding, so one operation rounds rightly.
+@kernel(inline="always")
+def _product(one: Any, other: Any) -> Any:
+    """(one * other rounded, what is missing to the product), by Dekker; none near the ends of float64."""
+    product = one * other
+    large = one * _SPLIT
+    one_high = large - (large - one)
+    one_low = one - one_high
+    large = other * _SPLIT
+    other_high = large - (large - other)
+    other_low = other - other_high
+    return product, ((one_high * other_high - product) + one_high * other_low + one_low * other_high) + (
+        one_low * other_low
+    )
 
-    -0 is not exact: there are writers that lose its sign.
+
+@kernel()
+def _as_double(negative: Any, number: Any, digits: Any, power: Any, form: Any) -> Any:
+    """(whether it is certain, number * 10^power as the nearest double).
+
+    Up to 2^53 both factors are doubles, and one operation rounds rightly; so does making a double of a whole number.
+    Beyond, the result is a double and what is missing to it; it is certain when it stays the same with a little more
+    or less of that. -0 is a whole number, which has no sign; -0.0 has one.
     """
-    if digits > _MOST_DIGITS or number >= _EXACT or not -_EXACT_POWER <= power <= _EXACT_POWER:
+    if digits == 0:
+        return True, -0.0 if negative and form != _INTEGER else 0.0
+    if digits > _MOST_DIGITS or not -_EXACT_POWER <= power <= _EXACT_POWER:
         return False, 0.0
-    if number == 0:
-        return not negative, 0.0
     double = float(number)
-    double = double / _FLOAT_POWERS[-power] if power < 0 else double * _FLOAT_POWERS[power]
-    return True, -double if negative else double
+    factor = _FLOAT_POWERS[abs(power)]
+    if number < _EXACT or power == 0:
+        double = double / factor if power < 0 else double * factor
+        return True, -double if negative else double
+    low = float(number - np.int64(double))
+    if power < 0:
+        quotient = double / factor
+        product, missing = _product(quotient, factor)
+        rest = (double - product) - missing
+        double, more, doubt = quotient, (rest + low) / factor, (abs(rest) + abs(low)) / factor * _DOUBT
+    else:
+        double, missing = _product(double, factor)
+        more, doubt = missing + low * factor, (abs(missing) + abs(low * factor)) * _DOUBT
+    most = double + (more + doubt)
+    return double + (more - doubt) == most, -most if negative else most
+
+
+@kernel()
+def _is_base64(data: Any, at: Any, end: Any) -> Any:
+    """Whether the bytes are groups of four signs, of which the last two or one may be `=`."""
+    if (end - at) & 3 != 0:
+        return False
+    if end > at and data[end - 1] == 0x3D:
+        end -= 2 if data[end - 2] == 0x3D else 1
+    least = np.int64(0)
+    for place in range(at, end):
+        least = min(least, _SIXTY_FOUR[data[place]])
+    return least == 0
+
+
+@kernel()
+def _has_four_bytes(data: Any, at: Any, end: Any) -> Any:
+    """Whether a sign beyond U+FFFF is among the bytes, which are UTF-8."""
+    most = np.uint8(0)
+    for place in range(at, end):
+        most = max(most, data[place])
+    return most >= 0xF0
 
 
 @kernel()
@@ -613,7 +715,7 @@ def _parse_line(
             return False
         # The value.
         if column < 0:
-            at = _after_any(data, at, end)
+            at, _ = _after_any(data, at, end)
         else:
             if seen[column] == row:
                 return False
@@ -626,15 +728,31 @@ def _parse_line(
                 at = _after_word(data, at, end, _NULL)
             else:
                 valid[cell] = 1
-                if kind == TEXT:
-                    if byte != 0x22:
+                if kind in (TEXT, BINARY):
+                    if byte == 0x22:
+                        close, escaped = _closing_quote(data, at + 1, end)
+                        if close < 0:
+                            return False
+                        value[cell], size = at + 1, close - at - 1
+                        at = close + 1
+                        if kind == BINARY:
+                            if escaped or not _is_base64(data, at - 1 - size, at - 1):
+                                return False
+                            value[cell] += IN_BASE64
+                    elif kind == BINARY:
                         return False
-                    close, escaped = _closing_quote(data, at + 1, end)
-                    size = close - at - 1
-                    value[cell] = at + 1
+                    else:
+                        close, as_written = _after_any(data, at, end)
+                        if close < 0 or not as_written:
+                            return False
+                        value[cell], size, escaped = at, close - at, False
+                        if byte == 0x7B or byte == 0x5B:
+                            if _has_four_bytes(data, at, close):
+                                return False
+                            value[cell] += WITH_BLANKS
+                        at = close
                     length[cell] = np.int32(-size if escaped else size)
-                    at = close + 1 if close >= 0 else _NO_PLACE
-                elif kind >= TIME_IN_ZONE and kind <= TIME_WITHOUT:
+                elif kind >= TIME_IN_ZONE and byte == 0x22:
                     at, found = _time(data, at, end, kind)
                     value[cell] = found
                 elif kind == DATE:
@@ -643,17 +761,22 @@ def _parse_line(
                 elif kind == BOOLEAN:
                     value[cell] = np.int64(byte == 0x74)
                     at = _after_boolean(data, at, end)
-                elif kind == NEVER:
-                    return False
                 else:
-                    at, negative, number, digits, fraction, exponent, form = _number(data, at, end)
+                    is_quoted = kind == DECIMAL and byte == 0x22
+                    at, negative, number, digits, fraction, exponent, form = _number(data, at + is_quoted, end)
                     if at < 0:
                         return False
+                    if is_quoted:
+                        if at >= end or data[at] != 0x22:
+                            return False
+                        at += 1
                     if kind == WHOLE:
                         found = -number if negative else number
+                        # 19 digits fit 64 bits: beyond 63 of them the number is negative.
                         if (
                             form != _INTEGER
-                            or digits > _MOST_DIGITS
+                            or digits > _MOST_DIGITS + 1
+                            or number < 0
                             or found < columns[column * FIELDS + LOWEST]
                             or found > columns[column * FIELDS + HIGHEST]
                         ):
@@ -661,13 +784,25 @@ def _parse_line(
                         value[cell] = found
                     elif kind == DECIMAL:
                         more = columns[column * FIELDS + SCALE] - fraction
-                        if form == _POWER or more < 0 or digits + more > columns[column * FIELDS + DIGITS]:
+                        most = columns[column * FIELDS + DIGITS]
+                        if form == _POWER or digits > _MOST_DIGITS or digits + more > most or more < -_MOST_DIGITS:
                             return False
-                        number *= _POWERS[more]
+                        if more >= 0:
+                            number *= _POWERS[more]
+                        else:
+                            half_up = number % _POWERS[-more] * 2 >= _POWERS[-more]
+                            number = number // _POWERS[-more] + half_up
+                            if number >= _POWERS[most]:
+                                return False
                         value[cell] = -number if negative else number
+                    elif kind >= TIME_IN_ZONE:
+                        # Seconds since the epoch.
+                        if form != _INTEGER or digits > _SECONDS_DIGITS or kind == TIME_WITHOUT:
+                            return False
+                        value[cell] = (-number if negative else number) * 1_000_000
                     else:
-                        is_exact, double = _as_double(negative, number, digits, exponent - fraction)
-                        if not is_exact:
+                        is_certain, double = _as_double(negative, number, digits, exponent - fraction, form)
+                        if not is_certain:
                             return False
                         floats[cell] = double
                         # In the middle of two floats the second rounding may differ from a single one.
@@ -780,6 +915,37 @@ def _put_decoded(data: Any, begin: Any, end: Any, texts: Any, at: Any) -> Any:
     return at
 
 
+@kernel()
+def _put_without_blanks(data: Any, begin: Any, end: Any, texts: Any, at: Any) -> Any:
+    """Place behind the object or array data[begin:end], written to `at`; its strings have no escapes."""
+    in_string = False
+    for place in range(begin, end):
+        byte = data[place]
+        if byte == 0x22:
+            in_string = not in_string
+        if in_string or (byte != 0x20 and byte != 0x09):
+            texts[at] = byte
+            at += 1
+    return at
+
+
+@kernel()
+def _put_base64(data: Any, begin: Any, end: Any, texts: Any, at: Any) -> Any:
+    """Place behind the bytes of the Base64 data[begin:end], written to `at`."""
+    for place in range(begin, end, 4):
+        bits, size = 0, 3
+        for sign in range(place, place + 4):
+            bits <<= 6
+            if data[sign] == 0x3D:
+                size -= 1
+            else:
+                bits |= _SIXTY_FOUR[data[sign]]
+        for shift in range(16, 16 - 8 * size, -8):
+            texts[at] = bits >> shift & 0xFF
+            at += 1
+    return at
+
+
 @kernel(_GATHER)
 def gather_texts(data: Any, other: Any, value: Any, length: Any, valid: Any, texts: Any, offsets: Any) -> Any:
     """Bytes of all texts of a column, which are written to `texts` one behind another; row i begins at offsets[i].
@@ -794,6 +960,12 @@ def gather_texts(data: Any, other: Any, value: Any, length: Any, valid: Any, tex
             begin, size = value[row], np.int64(length[row])
             if size < 0:
                 at = _put_decoded(block, begin, begin - size, to, at)
+            elif begin >= WITH_BLANKS:
+                begin -= WITH_BLANKS
+                at = _put_without_blanks(block, begin, begin + size, to, at)
+            elif begin >= IN_BASE64:
+                begin -= IN_BASE64
+                at = _put_base64(block, begin, begin + size, to, at)
             elif begin >= 0:
                 for place in range(size):
                     to[at + place] = block[begin + place]

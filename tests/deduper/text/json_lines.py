@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from collections.abc import Iterator, Sequence
@@ -106,16 +107,13 @@ _ODD_DAYS = (
     "2026-001", "today", "epoch",
 )  # fmt: skip
 _CLOCKS = (
-    "00:00:00",
-    "23:59:59",
-    "12:34:56",
-    "00:00:01",
-    "10:20:30.1",
-    "10:20:30.12",
-    "10:20:30.123",
-    "10:20:30.123456",
-    "23:59:59.999999",
-)
+    "00:00:00", "23:59:59", "12:34:56", "00:00:01", "10:20:30.1", "10:20:30.12", "10:20:30.123", "10:20:30.123456",
+    "23:59:59.999999", "01:02:03.123456789",
+)  # fmt: skip
+_AS_WRITTEN = (
+    "17", "-1", "true", "false", "12345678901234567890123", "1.5", "-0.25", "{}", "[]", '{"a":1,"b":[true,null,"x y"]}',
+    '{ "a b" : [ 1 , 2.5 ] ,\t"é":{} }', '[ "a, b" ]', "0.001", "9999999.5", "[[],{}]",
+)  # fmt: skip
 _ODD_CLOCKS = (
     "24:00:00", "23:60:00", "23:59:60", "1:2:3", "10:20", "10", "10:20:30.", "10:20:30.1234567", "10:20:30.123456789",
     "10:20:30,5", "10.20.30", "102030", "10:20:3a", "10:20:30.12a", "1O:20:30", "10:20:30 ",
@@ -176,9 +174,7 @@ def random_format(rng: random.Random) -> TextFormat:
         # Names that differ only in case are not declared together.
         if name.lower() not in [other.lower() for other in names]:
             names.append(name)
-    # A Base64 text is never plain; with one in every other format few lines would be.
-    kinds = KINDS if rng.random() < 0.1 else KINDS[:-1]
-    columns = ", ".join(f"{quoted(name)} {rng.choice(kinds)}" for name in names)
+    columns = ", ".join(f"{quoted(name)} {rng.choice(KINDS)}" for name in names)
     return text_format(columns, rng.choice(ZONES))
 
 
@@ -186,13 +182,19 @@ def ordinary_value(kind: ColumnType, rng: random.Random, zone: str) -> str:
     """A value as writers of JSON write it, which is plain."""
     match kind.name:
         case "string":
+            if rng.random() < 0.1:
+                return rng.choice(_AS_WRITTEN)
             return f'"{rng.choice(_TEXTS)}{rng.choice(_ESCAPED) if rng.random() < 0.2 else ""}{rng.choice(_TEXTS)}"'
+        case "binary":
+            return f'"{base64.b64encode(rng.randbytes(rng.randrange(20))).decode()}"'
         case "tinyint" | "smallint" | "int" | "bigint":
-            most = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 59}[kind.name]
+            most = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}[kind.name]
             number = rng.getrandbits(rng.randint(0, most))
             return str(number if rng.random() < 0.7 else -number)
         case "double":
-            number = rng.getrandbits(rng.randint(1, 53)) or 1
+            if rng.random() < 0.3:
+                return repr(rng.choice((rng.random(), rng.uniform(-180, 180), rng.gauss(0, 1e6), 0.0, -0.0)))
+            number = rng.randint(1, 10 ** rng.randint(1, 15) - 1)
             return _with_point(rng, number if rng.random() < 0.7 else -number, 20)
         case "float":
             return _with_point(rng, rng.randint(1, 2**24) * rng.choice((-1, 1)), 9)
@@ -201,17 +203,20 @@ def ordinary_value(kind: ColumnType, rng: random.Random, zone: str) -> str:
             fraction = rng.randint(0, scale) if scale else 0
             number = rng.randrange(10 ** max(0, most - (scale - fraction)))
             whole, rest = divmod(number, 10**fraction)
-            return f"{rng.choice(('', '-'))}{whole}" + (f".{rest:0{fraction}d}" if fraction else "")
+            written = f"{rng.choice(('', '-'))}{whole}" + (f".{rest:0{fraction}d}" if fraction else "")
+            return f'"{written}"' if rng.random() < 0.2 else written
         case "boolean":
             return rng.choice(("true", "false"))
         case "date":
-            return f'"{_day(rng)}"'
+            return f'"{_day(rng)}{rng.choice(("", "", "T", " 00:00:00"))}"'
         case "timestamp":
+            if rng.random() < 0.1:
+                return str(rng.randrange(-(10**11), 10**12))
             bare = zone in ("UTC", "Etc/UTC") and rng.random() < 0.3
             return f'"{_time(rng)}{"" if bare else rng.choice(_OFFSETS)}"'
         case "timestamp_ntz":
             return f'"{_time(rng)}"'
-    return "null"
+    raise ValueError(kind)
 
 
 def _with_point(rng: random.Random, number: int, places: int) -> str:
@@ -245,6 +250,12 @@ def odd_value(rng: random.Random) -> str:
         case 1 | 2:
             return rng.choice(_NUMBERS)
         case 3:
+            if rng.random() < 0.5:
+                # Of more digits than a double has, and often in the middle of two.
+                number = rng.choice(
+                    (rng.randrange(10**15, 10**20), (2**53 + rng.randrange(2**20)) * rng.choice((1, 5, 25)))
+                )
+                return _with_point(rng, number if rng.random() < 0.7 else -number, 24)
             return rng.choice(_ODD_NUMBERS)
         case 4:
             return f'"{rng.choice(_ODD_DAYS + _DAYS)}"'
@@ -252,10 +263,23 @@ def odd_value(rng: random.Random) -> str:
             day, clock = rng.choice((rng.choice(_DAYS), rng.choice(_ODD_DAYS))), rng.choice(_CLOCKS + _ODD_CLOCKS)
             return f'"{day}{rng.choice("TTTT t")}{clock}{rng.choice(_OFFSETS + _ODD_OFFSETS)}"'
         case 6:
-            return rng.choice(_NESTED + _ODD_NESTED)
+            return rng.choice(_NESTED + _ODD_NESTED) if rng.random() < 0.6 else _nested(rng, 3)
         case 7:
             return f'"{rng.choice(_NUMBERS + _ODD_NUMBERS + _WORDS)}"'
     return rng.choice(_WORDS + _ODD_WORDS)
+
+
+def _nested(rng: random.Random, depth: int) -> str:
+    """An object or array of any values, with blanks or without."""
+    blank = rng.choice(("", "", " ", "\t "))
+    values = []
+    for _ in range(rng.randrange(4)):
+        value = _nested(rng, depth - 1) if depth and rng.random() < 0.3 else odd_value(rng)
+        values.append(f"{value}{blank}" if rng.random() < 0.5 else f"{rng.choice(_NUMBERS[:60])}{blank}")
+    if rng.random() < 0.5:
+        return f"[{blank}{f',{blank}'.join(values)}]"
+    fields = [f"{json.dumps(rng.choice(_TEXTS), ensure_ascii=False)}:{value}" for value in values]
+    return f"{{{blank}{f',{blank}'.join(fields)}}}"
 
 
 def ordinary_line(text: TextFormat, rng: random.Random) -> bytes:
