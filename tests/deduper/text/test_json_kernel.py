@@ -266,7 +266,7 @@ def test_fractions_of_other_lengths(digits: str, micros: int) -> None:
 
 
 def test_every_double_of_the_writers() -> None:
-    """The shortest text of a double of usual size is plain and gives back its bits; texts beside it are read rightly."""
+    """The shortest text of a double of usual size is plain and gives back its bits; texts beside it are right too."""
     rng = random.Random(3)
     doubles = [rng.choice((rng.random(), rng.uniform(-1e6, 1e6), rng.lognormvariate(0, 9))) for _ in range(20_000)]
     texts = [repr(double) for double in doubles if 1e-4 < abs(double) < 1e16]
