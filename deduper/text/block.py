@@ -258,7 +258,8 @@ def _fixed(value: Int64s, number: int, kind: ColumnType, high: dict[tuple[int, i
     if kind.name == "double":
         return value
     if kind.name == "float":
-        return value.view(np.float64).astype(np.float32)
+        with np.errstate(over="ignore"):  # beyond the greatest float stands infinity
+            return value.view(np.float64).astype(np.float32)
     if kind.name == "decimal":
         words = np.empty((len(value), 2), np.int64)
         words[:, 0] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,6 +143,14 @@ def test_values_that_only_the_exact_parser_has() -> None:
     assert repr(found.columns[1].to_pylist()) == "[-0.0, 1.7976931348623157e+308, 5e-324, 2.5]"
     assert found.columns[2].to_pylist() == ["x", "yy", "zzz", ""]
     assert found.columns[3].to_pylist() == [None, None, None, b"\xff"]
+
+
+def test_beyond_the_greatest_float() -> None:
+    """Infinity, and no warning of numpy's; from either parser."""
+    with warnings.catch_warnings(action="error"):
+        found = parsed([b'{"f":999999999999999999e21}', b'{"f":-1e39}'], text_format("f float"))
+    assert repr(found.columns[0].to_pylist()) == "[inf, -inf]"
+    assert found.slow_lines == 1
 
 
 @pytest.mark.parametrize("seed", range(8))
