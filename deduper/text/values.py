@@ -63,7 +63,7 @@ def reader(kind: ColumnType, zone: str) -> Reader:
 
 
 def _wrong(kind: str) -> Malformed:
-    return Malformed(f"a value is no {kind}")
+    return Malformed(f"not a value of type {kind}")
 
 
 def text_of(token: int | None, text: str) -> str:
@@ -244,11 +244,11 @@ def base64_bytes(text: str) -> bytes:
         at += 4
         signs = group.rstrip("=")
         if len(group) < 4 or len(signs) < 2:
-            raise _wrong("Base64")
+            raise _wrong("binary")
         bits = 0
         for sign in signs:
             if sign not in _SIXTY_FOUR:
-                raise _wrong("Base64")
+                raise _wrong("binary")
             bits = bits << 6 | _SIXTY_FOUR[sign]
         size = len(signs) - 1
         found += (bits >> (6 * len(signs) - 8 * size)).to_bytes(size, "big")

@@ -196,7 +196,7 @@ def test_a_value_of_another_type(value: str) -> None:
     for line in (f'{{"i":{value}}}', f'{{"i":{value},"i":1}}', f'{{"i":1,"s":"x","i":{value}}}'):
         with pytest.raises(Malformed) as error:
             record(line)
-        assert str(error.value) == "a value is no int"
+        assert str(error.value) == "not a value of type int"
 
 
 def test_formats_are_told_apart() -> None:
