@@ -47,6 +47,7 @@ _COLUMNS = {
     "c": "decimal(10,2)",
     "w": "decimal(38,10)",
     "y": "decimal(18,0)",
+    "z": "decimal(5,5)",
     "day": "date",
     "at": "timestamp",
     "ntz": "timestamp_ntz",
@@ -253,6 +254,7 @@ _OWN = {
     "c": of(number, whole, quoted(number_in_text)),
     "w": of(number, whole, quoted(number_in_text)),
     "y": of(number, whole, quoted(number_in_text)),
+    "z": of(number, "0.99999", "0.999995", "9.99994e-1", "-0.000005", "4e-6", '"-.12345"', "12345e-5", "0"),
     "day": of(quoted(day), quoted(day), quoted(time)),
     "at": of(quoted(time), quoted(time), quoted(day), whole),
     "ntz": of(quoted(time), quoted(day)),
@@ -292,7 +294,7 @@ def a_line(rnd: random.Random) -> str:
 
 
 # To make a decimal of such a number, Spark writes out all its digits: minutes for one line.
-_HUGE = re.compile(r"[eE][+-]?0*[1-9][0-9]{4}")
+_HUGE = re.compile(r"[eE][+-]?0*+\d{5}")
 
 
 def lines_of(rnd: random.Random, count: int) -> list[str]:
@@ -408,7 +410,7 @@ def _(line: str, spark: Values, ours: Values) -> bool:
 
 @different("a time without a date is one of today")
 def _(line: str, spark: Values, ours: Values) -> bool:
-    return ours is None and is_given("at", "[\"']\\s*(T[0-9]|[0-9]{1,2}:).*?[\"']", line)
+    return ours is None and is_given("at", "[\"'][\\s\x7f]*(T[0-9]|[0-9]{1,2}:).*?[\"']", line)
 
 
 @different("NaN and infinities without quotes need a line without a closing brace before its end")
