@@ -50,7 +50,7 @@ class TextReading:
         Raises:
             NotPlain: Spark has to read it.
         """
-        if file.path.endswith(_OTHER_CODECS):
+        if file.path.lower().endswith(_OTHER_CODECS):
             raise NotPlain(f"{file.path}: compressed in a way that Spark reads")
         is_plain = _codec(file.path) is None
         if not is_plain and not file.size_bytes:
@@ -69,7 +69,7 @@ class TextReading:
         text, places = self._format(part.folders)
         file = _Lines(part.path)
         for lines in file:
-            parsed = block.parse(lines.data, lines.begins, lines.ends, text, list(places.values()))
+            parsed = block.parse(lines.data, lines.starts, lines.ends, text, list(places.values()))
             fate = np.full(lines.count, int(Admission.ADMITTED), np.int8)
             fate[parsed.malformed] = int(Admission.MALFORMED)
             fate[parsed.invalid_utf8] = int(Admission.INVALID_UTF8)
@@ -97,11 +97,10 @@ class TextReading:
 
 @dataclass(frozen=True, slots=True)
 class _SomeLines:
-    """Lines of a file. Their texts are data[starts[i]:ends[i]]; what is to be parsed begins at begins[i]."""
+    """Lines of a file: data[starts[i]:ends[i]]."""
 
     data: Bytes
     starts: Places
-    begins: Places
     ends: Places
 
     @property
@@ -110,23 +109,19 @@ class _SomeLines:
 
 
 class _Lines:
-    """The lines of a file, for one pass; how many there are, `counted` by their ends, when all are taken."""
+    """The lines of a file, for one pass; how many there are, `counted` by their ends, when all are taken.
+
+    A byte order mark belongs to the file and not to its first line; so do more of them.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self.counted = 0
 
     def __iter__(self) -> Iterator[_SomeLines]:
-        is_first = True
         for data, starts, ends in self._blocks():
             for at in range(0, len(starts), _BATCH_ROWS):
-                some, begins = slice(at, at + _BATCH_ROWS), starts[at : at + _BATCH_ROWS]
-                # A byte order mark belongs to the file and not to its first record.
-                if is_first and np.array_equal(data[: _BOM.size], _BOM):
-                    begins = begins.copy()
-                    begins[0] += _BOM.size
-                is_first = False
-                yield _SomeLines(data, starts[some], begins, ends[some])
+                yield _SomeLines(data, starts[at : at + _BATCH_ROWS], ends[at : at + _BATCH_ROWS])
 
     def _blocks(self) -> Iterator[tuple[Bytes, Places, Places]]:
         """Blocks of whole lines; a line that is cut by the end of a block is in the next one."""
@@ -136,7 +131,7 @@ class _Lines:
             codec = _codec(self._path)
             stream = opened if codec is None else pa.CompressedInputStream(opened, codec)
             rest: Bytes = np.zeros(0, np.uint8)
-            is_at_end = False
+            is_at_begin, is_at_end = True, False
             while not is_at_end:
                 # A line longer than a block is looked at once more for each doubling of it.
                 data = np.empty(rest.size + max(_BLOCK_BYTES, rest.size), np.uint8)
@@ -146,10 +141,15 @@ class _Lines:
                 is_at_end = rest.size + read < data.size
                 data = data[: rest.size + read]
                 self.counted += int(np.count_nonzero(data[rest.size :] == _LINE_END))
-                starts, ends, begin = block.lines(data)
-                rest = data[begin:]
+                starts, ends, last = block.lines(data)
+                if is_at_begin and ends.size:
+                    starts[0] = _behind_marks(data)
+                elif is_at_begin and is_at_end:
+                    last = _behind_marks(data)
+                is_at_begin = is_at_begin and not ends.size
+                rest = data[last:]
                 if is_at_end and rest.size:
-                    starts, ends = np.append(starts, begin), np.append(ends, data.size)
+                    starts, ends = np.append(starts, last), np.append(ends, data.size)
                     self.counted += 1
                 if rest.size > _LONGEST_LINE:
                     raise NotPlain(f"{self._path}: a line of more than {_LONGEST_LINE} bytes")
@@ -157,7 +157,15 @@ class _Lines:
 
 
 def _codec(path: str) -> str | None:
-    return next((codec for suffix, codec in _CODECS.items() if path.endswith(suffix)), None)
+    return next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
+
+
+def _behind_marks(data: Bytes) -> int:
+    """The place behind the byte order marks at the beginning."""
+    place = 0
+    while np.array_equal(data[place : place + _BOM.size], _BOM):
+        place += _BOM.size
+    return place
 
 
 def _fill(stream: pa.NativeFile, data: Bytes) -> int:
@@ -171,7 +179,7 @@ def _fill(stream: pa.NativeFile, data: Bytes) -> int:
 def _texts(lines: _SomeLines, clock: ClockRules | None, fates: Fates, expiry: pa.Array) -> pa.Array:
     """RAW: the text of each line that is an error, or may become one by a guard of the clock.
 
-    A line that is not UTF-8 is there as Base64: no text holds its bytes.
+    A line that is not UTF-8 is there as Base64 in lines of 76 signs, as Spark writes it: no text holds its bytes.
     """
     needed = fates != int(Admission.ADMITTED)
     if clock is not None:
@@ -183,5 +191,5 @@ def _texts(lines: _SomeLines, clock: ClockRules | None, fates: Fates, expiry: pa
     for number in np.flatnonzero(needed).tolist():
         line = lines.data[lines.starts[number] : lines.ends[number]].tobytes()
         is_text = fates[number] != int(Admission.INVALID_UTF8)
-        texts[number] = (line if is_text else base64.b64encode(line)).decode()
+        texts[number] = (line if is_text else base64.encodebytes(line).rstrip().replace(b"\n", b"\r\n")).decode()
     return pa.array(texts, pa.string())

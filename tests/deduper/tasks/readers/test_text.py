@@ -143,10 +143,11 @@ def test_batches_have_a_limit(reading: TextReading, monkeypatch: pytest.MonkeyPa
         (b"\n", [MALFORMED], [""]),
         (b"\r\n", [MALFORMED], ["\r"]),
         (b"\n\n", [MALFORMED, MALFORMED], ["", ""]),
-        (b"\xef\xbb\xbf", [MALFORMED], ["\ufeff"]),
-        (b"\xef\xbb\xbf\n", [MALFORMED], ["\ufeff"]),
+        (b"\xef\xbb\xbf", [], []),
+        (b"\xef\xbb\xbf\n", [MALFORMED], [""]),
+        (b'\xef\xbb\xbf\xef\xbb\xbf{"k":"a","t":1}', [ADMITTED], [None]),
         (b'\xef\xbb\xbf{"k":"a","t":1}', [ADMITTED], [None]),
-        (b'\xef\xbb\xbf{"k":"a"}\n', [Admission.NULL_EXPIRY], ['\ufeff{"k":"a"}']),
+        (b'\xef\xbb\xbf{"k":"a"}\n', [Admission.NULL_EXPIRY], ['{"k":"a"}']),
         (b'{"k":"a","t":1}\n\xef\xbb\xbf{"k":"a","t":1}', [ADMITTED, MALFORMED], [None, '\ufeff{"k":"a","t":1}']),
         (b"\xef\xbb", [INVALID], ["77s="]),
         (b'{"k":"a","t":1}\r', [ADMITTED], [None]),
@@ -205,7 +206,7 @@ def test_a_compressed_file_that_is_cut_off_is_for_spark(reading: TextReading, su
             read_bytes(reading, content, f"a.json{suffix}")
 
 
-@pytest.mark.parametrize("suffix", [".snappy", ".lz4", ".deflate"])
+@pytest.mark.parametrize("suffix", [".snappy", ".lz4", ".deflate", ".LZ4"])
 def test_what_only_spark_unpacks(reading: TextReading, suffix: str) -> None:
     """By its name, before anything is read."""
     with pytest.raises(NotPlain, match="compressed in a way that Spark reads"):
@@ -213,9 +214,10 @@ def test_what_only_spark_unpacks(reading: TextReading, suffix: str) -> None:
 
 
 def test_names_that_only_look_compressed(reading: TextReading) -> None:
-    """They are text for Hadoop too."""
-    for name in ("a.GZ", "gz", "a.gz.json", "a.zip", "a.zstd"):
+    """They are text for Hadoop too, for which the case of a suffix does not count."""
+    for name in ("gz", "a.gz.json", "a.zip", "a.zstd"):
         assert fates(read_bytes(reading, CONTENT, name)) == FATES
+    assert fates(read_bytes(reading, gzip.compress(CONTENT), "A.Gz")) == FATES
 
 
 # -- guards ----------------------------------------------------------------------------------------------------------
