@@ -416,7 +416,6 @@ def _after_any(data: Any, at: Any, end: Any) -> Any:
         if at >= end:
             return nowhere, False
         byte = data[at]
-        is_empty = False
         if byte == 0x22:
             close, escaped = _closing_quote(data, at + 1, end)
             as_written &= not escaped
@@ -429,8 +428,7 @@ def _after_any(data: Any, at: Any, end: Any) -> Any:
             at = _after_blanks(data, at + 1, end)
             if at >= end:
                 return nowhere, False
-            is_empty = data[at] == (0x7D if byte == 0x7B else 0x5D)
-            if not is_empty:
+            if data[at] != (0x7D if byte == 0x7B else 0x5D):
                 if byte == 0x7B:
                     at, escaped = _after_name(data, at, end)
                     as_written &= not escaped
@@ -456,7 +454,7 @@ def _after_any(data: Any, at: Any, end: Any) -> Any:
                 return nowhere, False
             byte = data[at]
             in_object = objects & np.uint64(1) != 0
-            if byte == 0x2C and not is_empty:
+            if byte == 0x2C:
                 at = _after_blanks(data, at + 1, end)
                 if in_object:
                     at, escaped = _after_name(data, at, end)
@@ -466,7 +464,6 @@ def _after_any(data: Any, at: Any, end: Any) -> Any:
                 break
             if byte != (0x7D if in_object else 0x5D):
                 return nowhere, False
-            is_empty = False
             depth -= 1
             objects >>= np.uint64(1)
             at += 1
