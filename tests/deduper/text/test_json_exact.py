@@ -54,6 +54,8 @@ def nested(opening: str, closing: str, depth: int) -> str:
         ('{"":1,"i":2}', {"i": 2}),
         ("{'i':1,'s':'a\"b'}", {"i": 1, "s": 'a"b'}),
         (r"{'s':'it\'s'}", {"s": "it's"}),
+        ("{'i':null,'o':true,'s':'null'}", {"o": True, "s": "null"}),
+        ("{'o':false,'s':[null,true]}", {"o": False, "s": "[null,true]"}),
         (r'{"s":"it\'s"}', {"s": "it's"}),
         (r'{"s":"\"\\\/\b\f\n\r\t\u00e9\u0000"}', {"s": '"\\/\b\f\n\r\té\0'}),
         (r'{"s":"\ud83d\uDE00"}', {"s": "😀"}),

@@ -8,7 +8,6 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -271,6 +270,17 @@ def test_every_day(day: date) -> None:
     assert read("date", Token.TEXT, day.isoformat()) == (day - EPOCH.date()).days
 
 
+@pytest.mark.parametrize("year", [2023, 2024, 1900, 2000, 0, -4])
+def test_the_days_of_every_month(year: int) -> None:
+    """The last one is a day, the next is none."""
+    like = year if year > 0 else year + 400
+    for month in range(1, 13):
+        last = (date(like + month // 12, month % 12 + 1, 1) - timedelta(1)).day
+        text = f"{'-' * (year < 0)}{abs(year):04}-{month}"
+        assert read("date", Token.TEXT, f"{text}-{last}") == read("date", Token.TEXT, f"{text}-01") + last - 1
+        assert read("date", Token.TEXT, f"{text}-{last + 1}") is None
+
+
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -363,14 +373,34 @@ def test_local_times(local: str, instant: str) -> None:
 
 def test_local_times_beyond_python() -> None:
     """The last rules of a zone hold for ever, its first offset since ever."""
-    zone = ZoneInfo("Europe/Berlin")
     for year, hours in ((9999, "07-01"), (10_000, "07-01"), (12_024, "01-01"), (99_999, "07-01")):
         local = read("timestamp_ntz", Token.TEXT, f"{year}-{hours}")
         summer = 2 if hours == "07-01" else 1
         assert read("timestamp", Token.TEXT, f"{year}-{hours}", "Europe/Berlin") == local - summer * 3_600_000_000
     local = read("timestamp_ntz", Token.TEXT, "-0044-03-15")
     assert read("timestamp", Token.TEXT, "-0044-03-15", "Europe/Berlin") == local - 3208 * 1_000_000
-    assert zone is not None
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])
+def test_rules_repeat_with_the_calendar(zone: str) -> None:
+    """Every half hour of a year is as 400 years earlier, up to the last of year 9999 and from the first of 10000."""
+    rules = values.time_zone(zone)
+    cycle = 146_097 * 86_400
+    begin = (datetime(9623, 12, 31) - EPOCH) // timedelta(seconds=1)  # noqa: DTZ001  local times are meant
+    assert rules is not None
+    for seconds in range(begin, begin + 368 * 86_400, 1800):
+        offset = values.offset_seconds(rules, seconds)
+        assert (
+            values.offset_seconds(rules, seconds + cycle) == values.offset_seconds(rules, seconds + 6 * cycle) == offset
+        )
+    for text in (
+        "9999-12-31T23:59:59.999999",
+        "10000-01-01",
+        "10000-01-01T00:00:01",
+        "0001-01-01",
+        "0000-12-31T23:59:59",
+    ):
+        assert read("timestamp", Token.TEXT, text, zone) is not None
 
 
 @given(
@@ -396,11 +426,31 @@ def test_local_times_as_python_has_them(local: datetime, zone: str) -> None:
         ("+01:2", 3720),
         ("+18:00:00", 64_800),
         ("+010203", 3723),
+        ("+00:59:59", 3599),
+        ("+17:59", 64_740),
+        ("-18", -64_800),
         ("UT-0130", -5400),
         ("HST", -36_000),
         *(
             (name, None)
-            for name in ("", "z", "A", "+", "+:", "+1:", "+001", "+01:0203", "+18:00:01", "UTC+", "UTC1", "+01:00x")
+            for name in (
+                "",
+                "z",
+                "A",
+                "+",
+                "+:",
+                "+1:",
+                "+001",
+                "+01:0203",
+                "+18:00:01",
+                "+00:60",
+                "+00:00:60",
+                "+0060",
+                "+19",
+                "UTC+",
+                "UTC1",
+                "+01:00x",
+            )
         ),
         *(
             (name, None)
