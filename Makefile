@@ -31,7 +31,7 @@ fuzz: setup ## look for inputs that break a decoder; SECONDS=n for each (60), TA
 
 differential: setup ## both readers of files against each other and the rules, every cell (an hour); SEED=n varies what is random
 	@DIFFERENTIAL_ALL=1 DIFFERENTIAL_SEED=$(or $(SEED),1) .venv/bin/python -m pytest -m "spark or not spark" -s \
-		tests/deduper/tasks/test_parquet_damage.py tests/spark/test_*_differential.py tests/spark/test_exchange_contents.py
+		tests/deduper/tasks/readers/test_parquet_damage.py tests/spark/test_*_differential.py tests/spark/test_text_against_spark.py tests/spark/test_exchange_contents.py
 
 mutants: setup ## change critical modules a little, one line at a time: the tests must fail; MODULES="a.py b.py", SAMPLE=n of each
 	@.venv/bin/python -c 'import cosmic_ray' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[mutation]'

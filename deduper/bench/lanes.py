@@ -78,7 +78,7 @@ def service_sections(
         "source": {
             "format": "files",
             "path": str(work / "in"),
-            "file_format": "parquet",
+            "file_format": workload.file_kind.removesuffix(".gz"),
             "schema": SCHEMA,
             "max_files_per_batch": workload.files_a_batch,
         },
@@ -231,7 +231,8 @@ class Lane:
             rows = (
                 session.readStream.schema(SCHEMA)
                 .option("maxFilesPerTrigger", self.spec.workload.files_a_batch)
-                .parquet(str(self.work / "in"))
+                .format(self.spec.workload.file_kind.removesuffix(".gz"))
+                .load(str(self.work / "in"))
             )
             query = (
                 PIPELINES[contender.pipeline](rows)

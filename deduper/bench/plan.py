@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from deduper.bench.contenders import CONTENDERS, PRESETS, LaneSpec
 from deduper.bench.measures import LANES_OF
-from deduper.bench.workload import Workload
+from deduper.bench.workload import FILE_KINDS, PAYLOADS, FileKind, Payload, Workload
 from deduper.errors import UsageError
 
 PRESET_FAMILIES: dict[str, tuple[str, ...]] = {
@@ -63,21 +64,37 @@ class Plan:
         ]
 
 
-def plan(preset: str = "standard", contenders: Sequence[str] = (), rounds: int | None = None) -> Plan:
+def plan(
+    preset: str = "standard",
+    contenders: Sequence[str] = (),
+    rounds: int | None = None,
+    *,
+    file_kind: str = "parquet",
+    payload: str = "repeating",
+    batch_rows: int | None = None,
+) -> Plan:
     """The plan of a preset; `contenders` replace the preset's, and bring the measures that they answer.
 
     Raises:
-        UsageError: no preset or contender has this name.
+        UsageError: no preset, contender, kind of files or payload has this name.
     """
     _known("--preset", (preset,), tuple(PRESETS))
     _known("--contender", contenders, tuple(CONTENDERS))
+    _known("--format", (file_kind,), FILE_KINDS)
+    _known("--payload", (payload,), PAYLOADS)
     table, families = PRESETS[preset], PRESET_FAMILIES[preset]
     if contenders:
         table = tuple(contenders)
         families = tuple(family for family, needed in LANES_OF.items() if set(needed) <= set(table))
     is_quick = preset == "quick"
+    sized = Workload(batch_rows=50_000, state_keys=100_000) if is_quick else Workload()
     return Plan(
-        workload=Workload(batch_rows=50_000, state_keys=100_000) if is_quick else Workload(),
+        workload=replace(
+            sized,
+            batch_rows=batch_rows or sized.batch_rows,
+            file_kind=cast("FileKind", file_kind),
+            payload=cast("Payload", payload),
+        ),
         rounds=rounds or (2 if is_quick else 3),
         table=table,
         families=families,

@@ -13,17 +13,22 @@ measured batch adds `batch_minutes`.
 
 from __future__ import annotations
 
+import gzip
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
+FileKind = Literal["parquet", "json", "json.gz", "csv"]
+Payload = Literal["repeating", "random"]
+FILE_KINDS: tuple[str, ...] = get_args(FileKind)
+PAYLOADS: tuple[str, ...] = get_args(Payload)
 SCHEMA = "k string, ts timestamp, payload string"
 PERIOD_HOURS = 24
 START_US = 1_767_225_600_000_000
@@ -46,7 +51,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The shape of the rows; `duplicates` is a share of the measured rows."""
+    """The shape of the rows and of their files; `duplicates` is a share of the measured rows.
+
+    A `repeating` payload is one of 4,096 texts, so that Parquet writes it once; a `random` one never comes again.
+    """
 
     batch_rows: int = 1_000_000
     state_keys: int = 5_000_000
@@ -57,6 +65,8 @@ class Workload:
     batches_a_turn: int = 3
     files_a_batch: int = 4
     seed: int = 1
+    file_kind: FileKind = "parquet"
+    payload: Payload = "repeating"
 
     @property
     def load_rows(self) -> int:
@@ -109,20 +119,20 @@ class Workload:
             {
                 "k": key_texts(keys),
                 "ts": pa.array(self.times_us(keys), pa.timestamp("us", "UTC")),
-                "payload": self._texts().take(pa.array(random.integers(0, _TEXTS, batch.rows))),
+                "payload": self._payloads(random, batch.rows),
             }
         )
 
     def write(self, directory: Path, number: int) -> list[Path]:
         """The files of a batch, in source order by their times; written once, and reused afterwards."""
-        paths = [directory / f"{number:05d}-{part}.parquet" for part in range(self.files_a_batch)]
+        paths = [directory / f"{number:05d}-{part}.{self.file_kind}" for part in range(self.files_a_batch)]
         if all(path.exists() for path in paths):
             return paths
         rows = self.rows(number)
         cuts = [len(rows) * part // self.files_a_batch for part in range(self.files_a_batch + 1)]
         for part, path in enumerate(paths):
             hidden = path.with_name(f".{path.name}")
-            parquet.write_table(rows.slice(cuts[part], cuts[part + 1] - cuts[part]), hidden)
+            _write(rows.slice(cuts[part], cuts[part + 1] - cuts[part]), hidden, self.file_kind)
             moment = _FIRST_FILE_TIME + number * self.files_a_batch + part
             os.utime(hidden, (moment, moment))
             hidden.replace(path)
@@ -140,11 +150,38 @@ class Workload:
         at = int(np.searchsorted(self.times_us(keys), oldest))
         return int(keys[min(at, len(keys) - 1)])
 
-    def _texts(self) -> pa.Array:
-        random = np.random.default_rng([self.seed, 1 << 32])
-        letters = random.integers(97, 123, _TEXTS * self.payload_bytes, np.uint8)
-        offsets = np.arange(_TEXTS + 1, dtype=np.int32) * self.payload_bytes
-        return pa.StringArray.from_buffers(_TEXTS, pa.py_buffer(offsets), pa.py_buffer(letters))
+    def _payloads(self, random: np.random.Generator, rows: int) -> pa.Array:
+        if self.payload == "random":
+            return self._texts(random, rows)
+        texts = self._texts(np.random.default_rng([self.seed, 1 << 32]), _TEXTS)
+        return texts.take(pa.array(random.integers(0, _TEXTS, rows)))
+
+    def _texts(self, random: np.random.Generator, count: int) -> pa.Array:
+        letters = random.integers(97, 123, count * self.payload_bytes, np.uint8)
+        offsets = np.arange(count + 1, dtype=np.int32) * self.payload_bytes
+        return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(letters))
+
+
+def _write(rows: pa.Table, path: Path, kind: FileKind) -> None:
+    if kind == "parquet":
+        parquet.write_table(rows, path)
+        return
+    texts = rows.set_column(1, "ts", pc.strftime(rows["ts"], "%Y-%m-%dT%H:%M:%SZ"))
+    if kind == "csv":
+        csv.write_csv(texts, path, csv.WriteOptions(include_header=False, quoting_style="needed"))
+        return
+    lines = pc.binary_join_element_wise(
+        '{"k":"', texts["k"], '","ts":"', texts["ts"], '","payload":"', texts["payload"], '"}\n', ""
+    )
+    data = b"".join(_bytes_of(chunk) for chunk in lines.chunks)
+    path.write_bytes(gzip.compress(data, compresslevel=6) if kind == "json.gz" else data)
+
+
+def _bytes_of(texts: pa.Array) -> memoryview:
+    """All texts of a column in a row."""
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return memoryview(data)[int(bounds[0]) : int(bounds[-1])]
 
 
 def key_texts(keys: NDArray[np.int64]) -> Any:

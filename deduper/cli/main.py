@@ -361,6 +361,13 @@ def bench(
         list[str] | None, typer.Option(metavar="NAME", help="Only this contender. Repeatable; see --list.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Turns of each contender.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows a batch.")] = None,
+    file_kind: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="The source's files: parquet, json, json.gz or csv.")
+    ] = "parquet",
+    payload: Annotated[
+        str, typer.Option(metavar="NAME", help="repeating: one of 4,096 texts; random: no text repeats.")
+    ] = "repeating",
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for bench.json.")] = Path("bench"),
     names: Annotated[bool, typer.Option("--list", help="List contenders and measures; run nothing.")] = False,
     as_json: JsonOption = False,
@@ -379,7 +386,8 @@ def bench(
         print_names(as_json=as_json)
         return
     configure_logging(as_json=False, verbose=verbose)
-    measure(plan(preset, contender or (), rounds), out, as_json=as_json)
+    to_do = plan(preset, contender or (), rounds, file_kind=file_kind, payload=payload, batch_rows=rows)
+    measure(to_do, out, as_json=as_json)
 
 
 @_command(config_app, "validate", *_BASIC)

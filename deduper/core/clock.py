@@ -174,6 +174,23 @@ def batch_clock(rules: ClockRules, expiry: NDArray[Any], fate: UInt8s) -> UInt8s
     return fate
 
 
+def guard_bound(rules: ClockRules) -> int | float | None:
+    """The greatest expiry key that no guard refuses, whatever comes before it; None: a guard may refuse any.
+
+    Without guards, the greatest of the domain.
+    """
+    lowest, highest = domain_ends(float_domain=rules.float_domain)
+    bounds: list[int | float] = [highest.item()]
+    if rules.max_ahead_of_now_us is not None:
+        bounds.append(rules.now_us + rules.max_ahead_of_now_us)
+    if rules.max_jump is not None:
+        if rules.latest is None:
+            return None
+        bounds.append(rules.latest + rules.max_jump)
+    least: int | float = lowest.item()
+    return max(min(bounds), least)
+
+
 def domain_ends(*, float_domain: bool) -> tuple[Any, Any]:
     """The least and the greatest value of a domain, typed as the kernels take them."""
     if float_domain:

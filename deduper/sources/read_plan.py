@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
-from deduper.core.clock import ClockRules
-from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
+from deduper.core.clock import ClockRules, domain_ends, guard_bound
+from deduper.core.verdict import Admission
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.kafka.stream import sent_columns
 from deduper.sources.parsing import key_columns, record_column
@@ -54,23 +54,13 @@ def _may_be_error(clock: ClockRules | None) -> Column:
     every window.
     """
     is_error = F.col(FATE) != int(Admission.ADMITTED)
-    bounds = [] if clock is None else _guards(clock)
-    if clock is None or bounds is None:
-        return is_error if clock is None else F.lit(True)
-    if not bounds:
+    if clock is None:
+        return is_error
+    bound = guard_bound(clock)
+    if bound is None:
+        return F.lit(True)
+    if bound == domain_ends(float_domain=clock.float_domain)[1]:
         return is_error
     kind = "array<double>" if clock.float_domain else "array<bigint>"
-    bound = F.from_json(F.lit(json.dumps([min(bounds)] * 2)), kind)
-    return is_error | (F.col(EXPIRY) > F.element_at(bound, F.when(is_error, 1).otherwise(2)))
-
-
-def _guards(rules: ClockRules) -> list[int | float] | None:
-    """Beyond what expiry keys the guards may object; None when to any."""
-    bounds: list[int | float] = []
-    if rules.max_ahead_of_now_us is not None:
-        bounds.append(rules.now_us + rules.max_ahead_of_now_us)
-    if rules.max_jump is not None:
-        if rules.latest is None:
-            return None
-        bounds.append(rules.latest + rules.max_jump)
-    return [min(max(bound, INT64_MIN), INT64_MAX) for bound in bounds]
+    bounds = F.from_json(F.lit(json.dumps([bound] * 2)), kind)
+    return is_error | (F.col(EXPIRY) > F.element_at(bounds, F.when(is_error, 1).otherwise(2)))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from deduper.tasks.parquet_leaves import leaves
+from deduper.tasks.readers.parquet_leaves import leaves
 
 _SAMPLE, _LARGE_SAMPLE = 4096, 16_384
 """Rows to sample, more if some of them repeat; only the size of the file depends on the result."""

@@ -23,9 +23,12 @@ import deduper.core.digest_kernels
 import deduper.core.judge
 import deduper.spark.task_pool
 import deduper.tasks.judge
-import deduper.tasks.parquet
 import deduper.tasks.read
+import deduper.tasks.readers.parquet
+import deduper.tasks.readers.reading_tasks
+import deduper.tasks.readers.text
 import deduper.tasks.write
+import deduper.text.block
 from bucket_store.tables import kernels
 from deduper.spark.allocator import keep_heap
 
@@ -34,6 +37,7 @@ deduper.core.digest_kernels.warm()
 deduper.core.judge.warm()
 deduper.core.clock.warm()
 deduper.tasks.read.warm()
+deduper.text.block.warm()
 
 _spark_worker = pyspark.daemon.worker
 

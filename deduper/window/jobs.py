@@ -1,12 +1,12 @@
 """The three steps of a window's judging on Spark: read, judge, write. Each gives the receipts of its tasks.
 
     read    one task a source partition: Catalyst reads, parses and digests; Python sets the records aside. Of plain
-            Parquet one task a core, each with some neighbouring files. A window may have files of both kinds
+            files one task a core, each with some neighbours. A window may have files of both kinds
     judge   one task a shard
     write   some tasks, each with some source partitions; no job for what is written sooner than one would start
 
 The last two have no plan: they are functions over numbers, so Spark analyses and compiles nothing for them. Nor has the
-first for plain Parquet files (`tasks.parquet`). If all files of a window are plain, the tasks of one job do all three
+first for plain files (`tasks.readers`). If all files of a window are plain, the tasks of one job do all three
 steps (`spark.task_pool`), otherwise each step is a job of its own.
 """
 
@@ -31,15 +31,16 @@ from bucket_store.maintenance.background_task import OneThread
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.sources.files.batch import FileBatch
-from deduper.sources.files.parquet_footers import footers_of
-from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.file_ways import file_ways
+from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.unreadable import read_apart
 from deduper.sources.protocol import SourceBatch
 from deduper.sources.read_plan import ReadPlan
 from deduper.spark.task_pool import TaskPool
 from deduper.tasks.judge import BatchTask, judge
-from deduper.tasks.parquet import ParquetPart, ParquetReading, read_part, read_parts
 from deduper.tasks.read import ReadReceipt, ReadTask, read_function
+from deduper.tasks.readers.plain_file import FilePart
+from deduper.tasks.readers.reading_tasks import PlainReading, read_file, read_files
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small, write
 
@@ -94,13 +95,13 @@ class SparkJobs:
     def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
         self.session = session
         self._plan = ReadPlan(session, config, salt)
-        self._parquet = parquet_reading(config, salt)
+        self._reading = plain_reading(config, salt)
         self._cores = session.sparkContext.defaultParallelism
         self._job_thread = OneThread()
 
     def open(self) -> SparkRun:
         """The jobs of one attempt at a window."""
-        return SparkRun(self.session, self._plan, self._parquet, self._cores, self._job_thread)
+        return SparkRun(self.session, self._plan, self._reading, self._cores, self._job_thread)
 
     def close(self) -> None:
         """No window comes any more. Safe to repeat."""
@@ -111,12 +112,12 @@ class SparkRun:
     """The jobs of one attempt at a window; a context manager. `all_tasks_finished`: see `WindowRun`."""
 
     def __init__(
-        self, session: SparkSession, plan: ReadPlan, parquet: ParquetReading | None, cores: int, job_thread: OneThread
+        self, session: SparkSession, plan: ReadPlan, reading: PlainReading | None, cores: int, job_thread: OneThread
     ) -> None:
         """Use `SparkJobs.open`."""
         self._session = session
         self._plan = plan
-        self._parquet = parquet
+        self._reading = reading
         self._cores = cores
         self._pool: TaskPool | None = None
         self._job_thread = job_thread
@@ -129,19 +130,19 @@ class SparkRun:
         self._close_pool()
 
     def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Set the records of a batch aside. Spark counts them; of plain Parquet files, their footers do."""
+        """Set the records of a batch aside. Spark counts them, or the reader of a plain file."""
         if isinstance(batch, FileBatch):
             return self._read_files(batch, task)
         return BatchRead(batch, *self._read_by_spark(batch.tuples(self._session), task))
 
     def _read_files(self, batch: FileBatch, task: ReadTask) -> BatchRead:
-        """Each file by the reader that suits its footer; error tuples last, when all of them are known."""
-        footers = footers_of(batch, self._parquet)
-        batch = batch.with_errors(Admission.FILE_UNREADABLE, footers.unreadable)
-        are_all_plain = not footers.by_spark and not batch.errors
-        receipts, rows, refused = self._read_plain(footers.parts, task, have_pool=are_all_plain)
-        by_spark = footers.by_spark | refused
-        if self._parquet is not None and by_spark:
+        """Each file by the reader that suits it; error tuples last, when all of them are known."""
+        ways = file_ways(batch, self._reading)
+        batch = batch.with_errors(Admission.FILE_UNREADABLE, ways.unreadable)
+        are_all_plain = not ways.by_spark and not batch.errors
+        receipts, rows, refused = self._read_plain(ways.parts, task, have_pool=are_all_plain)
+        by_spark = ways.by_spark | refused
+        if self._reading is not None and by_spark:
             logger.info(
                 "%d of %d files are read by Spark: %s", len(by_spark), len(batch.files), min(by_spark.items())[1]
             )
@@ -174,28 +175,28 @@ class SparkRun:
         return sorted(receipts, key=lambda receipt: receipt.first_order), int(counted.get["rows"]) - left_out
 
     def _read_plain(
-        self, parts: Sequence[ParquetPart], task: ReadTask, *, have_pool: bool
+        self, parts: Sequence[FilePart], task: ReadTask, *, have_pool: bool
     ) -> tuple[list[ReadReceipt], int, dict[int, str]]:
-        """The receipts, how many records their files' footers count, and why others are for Spark, by ordinal."""
-        reading = self._parquet
+        """The receipts, how many records their reader has counted, and why other files are for Spark, by ordinal."""
+        reading = self._reading
         if reading is None:
             return [], 0, {}
         if is_small(sum(part.plain_bytes for part in parts)):
-            read = [read_part(task, reading, part) for part in parts]
+            read = [read_file(task, reading, part) for part in parts]
         else:
             # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
             groups = grouped([part.plain_bytes for part in parts], self._cores)
             if have_pool:
                 self._start_pool(task, max(len(groups), task.shards))
-            of_groups = self._for_each(len(groups), partial(read_parts, task, reading, parts, groups))
-            read = [receipt for receipts in of_groups for receipt in receipts]
+            of_groups = self._for_each(len(groups), partial(read_files, task, reading, parts, groups))
+            read = [one for files in of_groups for one in files]
         receipts, rows, refused = [], 0, {}
-        for part, receipt in zip(parts, read, strict=True):
-            if isinstance(receipt, str):
-                refused[part.ordinal] = receipt
-            else:
-                receipts.append(receipt)
-                rows += part.rows
+        for part, one in zip(parts, read, strict=True):
+            if isinstance(one, str):
+                refused[part.ordinal] = one
+                continue
+            receipts += [] if one.receipt is None else [one.receipt]
+            rows += one.rows
         return receipts, rows, refused
 
     def _start_pool(self, task: ReadTask, most: int) -> None:

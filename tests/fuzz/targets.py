@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import random
 import shutil
 import struct
 import tempfile
@@ -39,6 +40,8 @@ from deduper.config.problems import ConfigError
 from deduper.core import digests
 from deduper.errors import UsageError
 from deduper.kafka import offsets
+from deduper.text import block, json_exact, json_kernel, values
+from tests.deduper.text import differential, json_lines
 from tests.fuzz import shapes
 
 LOG_FILES = Path(__file__).parent.parent / "data" / "log_v1"
@@ -605,6 +608,29 @@ def _of(name: str, tree: Any) -> Callable[[], Iterator[bytes]]:
     return lambda: _three_ways(_sample(name), tree)
 
 
+# --- lines of JSON
+
+_JSON_LINES = json_lines.text_format(", ".join(f"c{at} {kind}" for at, kind in enumerate(json_lines.KINDS)), "UTC")
+
+
+def _run_json_lines(data: bytes) -> None:
+    """Lines of all kinds of columns: plain ones have their exact values, each other one is a record or malformed."""
+    starts, ends, rest = block.lines(data + b"\n")
+    assert rest == len(data) + 1
+    assert differential.differences(data + b"\n", starts, ends, _JSON_LINES).differences == []
+    parsed = block.parse(data, starts, ends, _JSON_LINES, range(len(_JSON_LINES.columns)))
+    for column in parsed.columns.values():
+        column.validate(full=True)
+
+
+def _seeds_json_lines() -> Iterator[bytes]:
+    rng = random.Random(1)
+    for _ in range(20):
+        yield json_lines.ordinary_line(_JSON_LINES, rng)
+        yield json_lines.odd_line(_JSON_LINES, rng)
+    yield b"\n".join(json_lines.samples(_JSON_LINES, 2, 3))
+
+
 TARGETS: dict[str, Target] = {
     "framed": Target((framing,), _run_framed, _seeds_framed),
     "manifest": Target((manifest,), _run_manifest, _of("manifest", json.loads(_body("manifest")))),
@@ -639,4 +665,5 @@ TARGETS: dict[str, Target] = {
     "ddl": Target((ddl,), _run_ddl, _seeds_ddl),
     "duration": Target((units,), _run_duration, _seeds_duration),
     "key": Target((key_values, digests), _run_key, _seeds_key),
+    "json_lines": Target((json_kernel, json_exact, block, values), _run_json_lines, _seeds_json_lines),
 }

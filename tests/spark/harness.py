@@ -17,6 +17,8 @@ from deduper.service.job import run, wall_clock_us
 from deduper.window.progress import BatchProgress, RunSummary
 
 PORTS = ("unique", "duplicate", "expired", "error")
+READ_BY_SPARK = {"spark.sql.exchange.reuse": "false"}
+"""A section `spark` that changes no value; with it Spark reads what else is read without it."""
 _FIRST_FILE_TIME = 1_700_000_000
 
 

@@ -17,7 +17,7 @@ from deduper.errors import CannotWriteError, ExitCode, exit_code_of
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING
 from deduper.window import exchange_folder, jobs, table_folder
-from tests.spark.harness import PORTS, Job
+from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -64,7 +64,7 @@ def test_an_attempt_that_dies_after_its_work_counts_for_nothing(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every task of the three jobs runs twice, and leaves its files twice: the outputs are as in an undisturbed run."""
-    undisturbed, job = new_job("undisturbed"), new_job("job")
+    undisturbed, job = (new_job(name, spark=READ_BY_SPARK) for name in ("undisturbed", "job"))
     for each in (undisturbed, job):
         each.add_records(_FIRST)
     undisturbed.run()

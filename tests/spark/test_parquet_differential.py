@@ -36,9 +36,10 @@ from deduper.core.digest_kernels import has_array_digest
 from deduper.core.digests import key_type
 from deduper.core.verdict import Admission
 from deduper.sources.files.batch import FileBatch
-from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.plain_reading import plain_reading
 from deduper.tasks import exchange
-from deduper.tasks.parquet import NotPlain, UnreadableFile, _int96_writer
+from deduper.tasks.readers.parquet import _int96_writer
+from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
 from deduper.window.jobs import SparkJobs
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
@@ -190,7 +191,7 @@ class Readers:
     def __init__(self, session: SparkSession, job: Job) -> None:
         self._job = job
         self._jobs = SparkJobs(session, job.config, SALT)
-        self._reading = parquet_reading(job.config, SALT)
+        self._reading = plain_reading(job.config, SALT)
         self._tries = 0
 
     def without_spark(self, batch: FileBatch) -> Outcome:
@@ -208,7 +209,7 @@ class Readers:
 
     def by_spark(self, batch: FileBatch) -> Outcome:
         """Spark's, with what a window makes of its failures; fails where that would end the job."""
-        plain, self._jobs._parquet = self._jobs._parquet, None
+        plain, self._jobs._reading = self._jobs._reading, None
         try:
             task = self._task()
             with self._jobs.open() as run:
@@ -216,7 +217,7 @@ class Readers:
             left = Outcome(set_aside(task, read.receipts))
             return Outcome(None, read.batch.files[0].problem) if Admission.FILE_UNREADABLE in left.fates else left
         finally:
-            self._jobs._parquet = plain
+            self._jobs._reading = plain
 
     def close(self) -> None:
         """No file comes any more."""

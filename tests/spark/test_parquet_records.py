@@ -27,13 +27,15 @@ from deduper.core.clock import ClockRules
 from deduper.core.digests import key_type
 from deduper.core.verdict import Admission
 from deduper.sources.files.batch import FileBatch
-from deduper.sources.files.parquet_footers import Footers, footers_of
-from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.file_ways import FileWays, file_ways
+from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
-from deduper.tasks.parquet import NotPlain, ParquetPart, ParquetReading, UnreadableFile, arrow_type
 from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.readers.declared import arrow_type
+from deduper.tasks.readers.parquet import ParquetReading
+from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile
 from deduper.window import jobs as window_jobs
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs import SparkJobs
@@ -57,12 +59,12 @@ def batch_of(job: Job) -> FileBatch:
 
 def reading_of(job: Job) -> ParquetReading:
     """How the job reads without Spark, which it does."""
-    reading = parquet_reading(job.config, SALT)
-    assert reading is not None
+    reading = plain_reading(job.config, SALT)
+    assert isinstance(reading, ParquetReading)
     return reading
 
 
-def parts_of(job: Job, batch: FileBatch | None = None) -> list[ParquetPart]:
+def parts_of(job: Job, batch: FileBatch | None = None) -> list[FilePart]:
     """The files that have rows; none of them is left to Spark."""
     reading, files = reading_of(job), (batch or batch_of(job)).files
     parts = [reading.part(ordinal, file) for ordinal, file in enumerate(files)]
@@ -100,7 +102,7 @@ def read_both_ways(session: SparkSession, job: Job, tmp_path: Path) -> list[tupl
     parts_of(job)
     with jobs.open() as run:
         plain = run.read(batch, ours)
-    jobs._parquet = None
+    jobs._reading = None
     with jobs.open() as run:
         by_spark = run.read(batch, theirs)
     assert plain.rows == by_spark.rows
@@ -402,7 +404,7 @@ def test_a_file_that_is_no_parquet(new_job: Callable[..., Job]) -> None:
     with not_plain():
         parts_of(job, batch)
     gone = dataclasses.replace(batch, files=(batch.files[0].as_error(Admission.FILE_MISSING, "gone"),))
-    assert footers_of(gone, reading_of(job)) == Footers((), {}, {})
+    assert file_ways(gone, reading_of(job)) == FileWays((), {}, {})
 
 
 @pytest.mark.parametrize("change", ["time", "bytes", "pages", "gone"])
@@ -434,7 +436,7 @@ def test_a_file_that_changes(new_job: Callable[..., Job], change: str) -> None:
 
 
 @contextmanager
-def heard(caplog: pytest.LogCaptureFixture, module: str = "sources.files.parquet_plan") -> Iterator[None]:
+def heard(caplog: pytest.LogCaptureFixture, module: str = "sources.files.plain_reading") -> Iterator[None]:
     """What a module logs is in `caplog`, also after a command of another test has set up logging."""
     logger = logging.getLogger(f"deduper.{module}")
     logger.addHandler(caplog.handler)
@@ -468,15 +470,15 @@ def test_jobs_that_read_by_spark(
     """Other types, other settings of Spark's: its expressions decide, and the log says why."""
     job = new_job(**{"source": _PARQUET, "expiry": _NEVER, **settings})
     with heard(caplog):
-        assert parquet_reading(job.config, SALT) is None
+        assert plain_reading(job.config, SALT) is None
     assert f"all files are read by Spark: {reason}" in caplog.text
 
 
 def test_other_formats_are_always_read_by_spark(new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
     """And nothing is said of it."""
-    job = new_job(expiry=_NEVER)
+    job = new_job(source={"file_format": "csv"}, expiry=_NEVER)
     with heard(caplog):
-        assert parquet_reading(job.config, SALT) is None
+        assert plain_reading(job.config, SALT) is None
     assert caplog.text == ""
 
 

@@ -114,7 +114,9 @@ _CAST = {
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-@pytest.mark.parametrize(("kind", "types"), [("parquet", _PLAIN), ("parquet", _CAST), ("json", {**_PLAIN, **_CAST})])
+@pytest.mark.parametrize(
+    ("kind", "types"), [("parquet", _PLAIN), ("parquet", _CAST), ("json", _PLAIN), ("json", {**_PLAIN, **_CAST})]
+)
 def test_values_are_those_of_sparks_reader(
     session: SparkSession, new_job: Callable[..., Job], kind: str, types: dict[str, list[str]], zone: str
 ) -> None:

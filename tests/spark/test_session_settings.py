@@ -181,7 +181,14 @@ def test_settings_that_are_the_users_change_no_verdict(
             job.run()
         found.append(
             [
-                (port, os.path.basename(dedup["source"]), dedup["position"], dedup["reason"], row)  # noqa: PTH119 - a text
+                (
+                    port,
+                    os.path.basename(dedup["source"]),  # noqa: PTH119 - a text
+                    dedup["position"],
+                    dedup["reason"],
+                    # Of a line that is no record Spark has some values, and the reader without Spark none.
+                    None if dedup["reason"] == "malformed" else row,
+                )
                 for port in PORTS
                 for row in sorted(job.rows(port), key=lambda row: (row["_dedup"]["source"], row["_dedup"]["position"]))
                 for dedup in (row.pop("_dedup"),)

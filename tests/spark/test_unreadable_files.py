@@ -19,7 +19,7 @@ from deduper.sources.files.plan import FilePlan
 from deduper.sources.parsing import REC
 from deduper.tasks.layout import ORDER
 from deduper.window import attempt, jobs
-from tests.spark.harness import PORTS, Job
+from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -129,7 +129,7 @@ def test_a_failure_nobody_has_heard_of(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str, judgings: list[int]
 ) -> None:
     """Its file is found and leaves by the error port, with what was said; the others are judged, once."""
-    job = new_job()
+    job = new_job(spark=READ_BY_SPARK)
     files_with_poison(job)
     with monkeypatch.context() as patch:
         poisoned(patch, where, "never heard of", None, tmp_path)
@@ -147,7 +147,7 @@ def test_a_failure_that_does_not_come_again(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
 ) -> None:
     """Twice, and not a third time: all records are judged."""
-    job = new_job()
+    job = new_job(spark=READ_BY_SPARK)
     files_with_poison(job)
     poisoned(monkeypatch, where, "never heard of", 2, tmp_path)
     job.run()
@@ -158,7 +158,7 @@ def test_a_fault_of_the_machine_ends_the_job(
     new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No file is written off for it, and the next start judges all of them."""
-    job = new_job()
+    job = new_job(spark=READ_BY_SPARK)
     files_with_poison(job)
     with monkeypatch.context() as patch:
         poisoned(patch, "task", f"[Errno {errno.EIO}] {os.strerror(errno.EIO)}", None, tmp_path, OSError)
@@ -171,7 +171,7 @@ def test_a_fault_of_the_machine_ends_the_job(
 
 def test_what_fails_over_every_file_ends_the_job(new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a window of one file."""
-    job = new_job(source={"max_files_per_batch": 1})
+    job = new_job(source={"max_files_per_batch": 1}, spark=READ_BY_SPARK)
     files_with_poison(job)
 
     def made(_: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -262,7 +262,7 @@ def _refused(file: SourceFile, source: FilesSource) -> SourceFile:
     """The file, as an error when Spark would read a part of it without a word, were it cut off."""
     if not source.is_text or file.fate is not Admission.ADMITTED:
         return file
-    suffix = Path(file.path).suffix
+    suffix = Path(file.path).suffix.lower()
     if suffix in _CUT_IN_SILENCE:
         problem = f"where a {suffix} file was cut off cannot be seen: write it as .gz, .zst or .bz2"
     elif suffix == ".bz2" and file.size_bytes < _LEAST_BZ2_BYTES:

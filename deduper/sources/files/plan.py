@@ -21,13 +21,13 @@ from deduper.columns import quoted
 from deduper.config.files import FilesSource
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
-from deduper.sources.files.parquet_plan import arrow_types
+from deduper.sources.files.plain_reading import arrow_types
 from deduper.sources.files.source_file import SourceFile
 from deduper.sources.parsing import CHANGED, LINE, REC, ROW, file_parsing, record_column
 from deduper.spark.columns import Added, Selected
 from deduper.tasks.layout import FATE, ORDER, RAW
-from deduper.tasks.parquet_numbers import exact_type, may_misread
-from deduper.tasks.partition_folders import folder_texts
+from deduper.tasks.readers.parquet_numbers import exact_type, may_misread
+from deduper.tasks.readers.partition_folders import folder_texts
 
 _PATH_HASH, _MODIFIED, _SIZE = "_path_hash", "_modified_ms", "_size"
 _HASH, _ORDINAL, _LISTED_MS, _LISTED_SIZE = "_hash", "_ordinal", "_listed_ms", "_listed_size"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from deduper.bench.workload import PERIOD_HOURS, START_US, Workload, key_texts
+from deduper.bench.workload import FILE_KINDS, PERIOD_HOURS, START_US, Workload, key_texts
 
 SMALL = Workload(batch_rows=1000, state_keys=5000, duplicates=0.2, payload_bytes=10, batches_a_turn=3, seed=7)
 HOUR_US = 3_600_000_000
@@ -93,3 +97,26 @@ def test_a_key_looks_as_it_is_meant_to() -> None:
         "user-000000000007-55433",
         f"user-123456789012-{123_456_789_012 * 7919 % 1_000_003}",
     ]
+
+
+@pytest.mark.parametrize("kind", FILE_KINDS)
+def test_files_of_every_kind_hold_the_same_rows(tmp_path: Path, kind: str) -> None:
+    """Only the bytes differ; the rows of a batch stand in its files in their order."""
+    workload = replace(SMALL, file_kind=kind, payload="random")
+    paths = workload.write(tmp_path, 5)
+    assert [path.name for path in paths] == [f"00005-{part}.{kind}" for part in range(workload.files_a_batch)]
+    rows = [row for path in paths for row in rows_of(path)]
+    expected = SMALL.rows(5).drop_columns("payload").to_pylist()
+    assert [{"k": row["k"], "ts": row["ts"]} for row in rows] == expected
+    assert len({row["payload"] for row in rows}) == len(rows)
+
+
+def rows_of(path: Path) -> list[dict[str, object]]:
+    if path.suffix == ".parquet":
+        return parquet.read_table(path).to_pylist()
+    text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()
+    if path.suffix == ".csv":
+        found = [dict(zip(("k", "ts", "payload"), row, strict=True)) for row in csv.reader(text.splitlines())]
+    else:
+        found = [json.loads(line) for line in text.splitlines()]
+    return [row | {"ts": datetime.fromisoformat(str(row["ts"]))} for row in found]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from deduper.core import kernels
-from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock
+from deduper.core.clock import POSITION_BITS, ClockRules, PartitionClock, batch_clock, guard_bound
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 
 _A, _OLD, _NOW, _JUMP, _BAD = (
@@ -142,6 +142,43 @@ def test_a_silent_weekend() -> None:
     assert run(rules, [1121, 1120, 1141, 1140], [100, 1120, 1120 + 21]) == [[_JUMP, _A, _JUMP, _A], [_A, _A, _JUMP]]
     batch = batch_clock(rules, np.array([1121, 1120, 1120]), np.zeros(3, np.uint8))
     assert batch.tolist() == [_JUMP, _A, _A]
+
+
+def test_no_guard_refuses_what_is_within_the_bound() -> None:
+    """Of any rules, whatever came before; and a guard refuses something just above it."""
+    generator = np.random.default_rng(1)
+    refused_above = 0
+    for _ in range(2000):
+        is_float, has_limit, has_jump, has_latest = (bool(one) for one in generator.integers(0, 2, 4))
+        period, ahead, jump, now, latest, quiet = generator.integers(1, 40, 6).tolist()
+        rules = ClockRules(
+            float_domain=is_float,
+            period=period,
+            max_ahead_of_now_us=ahead if has_limit else None,
+            max_jump=jump if has_jump else None,
+            now_us=now,
+            latest=latest if has_latest else None,
+            quiet_us=quiet * int(generator.integers(0, 2)),
+        )
+        expiry = generator.integers(-20, 150, 20).astype(np.float64 if is_float else np.int64)
+        bound = guard_bound(rules)
+        batch = batch_clock(rules, expiry, np.zeros(20, np.uint8))
+        for fates in (run(rules, expiry.tolist())[0], batch.tolist()):
+            refused = {at for at, fate in zip(expiry.tolist(), fates, strict=True) if fate in (_NOW, _JUMP)}
+            assert bound is None or not refused or min(refused) > bound, rules
+        refused_above += bound is not None and bound + 1 in refused
+    assert refused_above > 50
+
+
+def test_the_bound_of_the_guards() -> None:
+    """Either guard's; the greatest key without one; none for a jump from no point."""
+    assert guard_bound(INTS) == INT64_MAX
+    assert guard_bound(FLOATS) == math.inf
+    assert guard_bound(replace(INTS, latest=5, max_jump=7, max_ahead_of_now_us=9, now_us=2)) == 11
+    assert guard_bound(replace(INTS, latest=5, max_jump=7, max_ahead_of_now_us=11, now_us=2)) == 12
+    assert guard_bound(replace(INTS, max_jump=7)) is None
+    assert guard_bound(replace(INTS, latest=INT64_MAX, max_jump=7)) == INT64_MAX
+    assert guard_bound(replace(FLOATS, latest=-1e300, max_jump=1e299)) == -1e300 + 1e299
 
 
 def test_extremes_do_not_wrap() -> None:

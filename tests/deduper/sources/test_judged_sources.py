@@ -332,7 +332,7 @@ def test_sources_of_windows_with_keys_stay_in_the_archive(tmp_path: Path) -> Non
     assert names == [[], [], ["2"], ["3"], ["4"], ["5"]]
 
 
-@pytest.mark.parametrize("name", ["a.json.snappy", "a.json.lz4", "a.json.bz2"])
+@pytest.mark.parametrize("name", ["a.json.snappy", "a.json.lz4", "a.json.bz2", "a.json.LZ4"])
 def test_a_text_file_whose_cut_off_end_nobody_would_see_is_an_error(windows: Windows, name: str) -> None:
     """Spark reads what is there and says nothing of the rest; the file leaves as a whole, with what to do."""
     windows.put(name, "x" * 9)

@@ -1,4 +1,4 @@
-"""Whether a job's files can be read without Spark, and how; see `tasks.parquet`."""
+"""Whether a job's files can be read without Spark, and how; see `tasks.readers`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
-from deduper.tasks.parquet import ExpiryKind, ParquetReading, PlainColumn, arrow_type
+from deduper.spark_promises import TIME_ZONE, store_settings
+from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind, arrow_type
+from deduper.tasks.readers.parquet import ParquetReading
+from deduper.tasks.readers.reading_tasks import PlainReading
+from deduper.tasks.readers.text import TextReading
 from deduper.units import UNIT_US
 
 logger = logging.getLogger(__name__)
@@ -25,10 +29,10 @@ _HARMLESS = frozenset(
 """Of Spark's settings for reading and computing, those that do not change the result here."""
 
 
-def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
-    """How a job's files are read; None when by Spark, and then the log says why, if they are Parquet."""
+def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
+    """How a job's files are read; None when by Spark, and then the log says why, unless it always does."""
     source = config.source
-    if not isinstance(source, FilesSource) or source.file_format != "parquet":
+    if not isinstance(source, FilesSource) or source.file_format not in ("parquet", "json"):
         return None
     obstacle = _obstacle(config)
     kind = _expiry_kind(config)
@@ -37,11 +41,12 @@ def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
         return None
     types = arrow_types(source)
     columns = [
-        PlainColumn(column.name, column.type, arrow) for column, arrow in zip(source.parsed_columns, types, strict=True)
+        DeclaredColumn(column.name, column.type, arrow)
+        for column, arrow in zip(source.parsed_columns, types, strict=True)
     ]
     numbers = {column.name: number for number, column in enumerate(columns)}
     unit = config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None
-    return ParquetReading(
+    declared = Declared(
         columns=tuple(columns),
         key=tuple(numbers[column.name] for column in config.key_columns),
         expiry=None if config.expiry_column is None else numbers[config.expiry_column.name],
@@ -52,6 +57,9 @@ def parquet_reading(config: Config, salt: bytes) -> ParquetReading | None:
         salt=salt,
         folder=source.folder,
     )
+    if source.is_text:
+        return TextReading(declared, store_settings(config.spark)[TIME_ZONE])
+    return ParquetReading(declared)
 
 
 def arrow_types(source: FilesSource) -> list[pa.DataType]:
@@ -70,7 +78,10 @@ def _obstacle(config: Config) -> str | None:
     for name in sorted(config.spark.keys() - _HARMLESS):
         if name.startswith(("spark.sql.", "spark.hadoop.")):
             return f"{name} may change what is read"
+    is_text = config.source.is_text if isinstance(config.source, FilesSource) else False
     for column in config.source.parsed_columns:
+        if is_text and not column.type.is_scalar:
+            return f"column {column.name} is of type {column.type.text}"
         # A dot would be read as a way into a nested column.
         if "." in column.name:
             return f"column {column.name} has a dot in its name"

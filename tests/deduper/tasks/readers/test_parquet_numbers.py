@@ -7,7 +7,7 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from deduper.tasks.parquet_numbers import exact_type, may_misread
+from deduper.tasks.readers.parquet_numbers import exact_type, may_misread
 
 _WHOLE = [getattr(pa, f"{sign}int{bits}")() for sign, bits in itertools.product(("", "u"), (8, 16, 32, 64))]
 _RANGES = {

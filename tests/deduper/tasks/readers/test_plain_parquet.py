@@ -12,10 +12,11 @@ from pyarrow import parquet
 
 from deduper.config.load import load_config
 from deduper.core.verdict import Admission
-from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.tasks import parquet as parquet_records
-from deduper.tasks.parquet import NotPlain, ParquetPart, ParquetReading
+from deduper.tasks.readers import parquet as parquet_records
+from deduper.tasks.readers.parquet import ParquetReading
+from deduper.tasks.readers.plain_file import FilePart, NotPlain
 from tests.deduper.digest_cases import SALT
 from tests.deduper.store_samples import CONFIG_TEXT
 
@@ -26,12 +27,12 @@ def reading_of(directory: Path, null_keys: str = "error") -> ParquetReading:
     """How a job with an event time reads such files."""
     text = CONFIG_TEXT.replace("file_format: json", "file_format: parquet").replace(", n long, day string", "")
     (directory / "job.yaml").write_text(f"{text}null_keys: {null_keys}\n")
-    reading = parquet_reading(load_config(directory / "job.yaml", environment={}), SALT)
-    assert reading is not None
+    reading = plain_reading(load_config(directory / "job.yaml", environment={}), SALT)
+    assert isinstance(reading, ParquetReading)
     return reading
 
 
-def part_of(reading: ParquetReading, path: Path, rows: list[tuple[str | None, int | None, int | None]]) -> ParquetPart:
+def part_of(reading: ParquetReading, path: Path, rows: list[tuple[str | None, int | None, int | None]]) -> FilePart:
     """A file of these rows, as it was listed."""
     columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)]
     parquet.write_table(pa.table(columns, SCHEMA), path)
@@ -41,7 +42,7 @@ def part_of(reading: ParquetReading, path: Path, rows: list[tuple[str | None, in
     return part
 
 
-def fates(reading: ParquetReading, part: ParquetPart) -> list[Admission]:
+def fates(reading: ParquetReading, part: FilePart) -> list[Admission]:
     """Of every record."""
     return [Admission(fate) for batch in reading.records(part) for fate in batch.column("_fate").to_pylist()]
 

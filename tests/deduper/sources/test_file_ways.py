@@ -1,4 +1,4 @@
-"""What a Parquet file's own footer decides, before anything of a window is read."""
+"""What a file itself decides, a Parquet file by its footer, before anything of a window is read."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from pyarrow import parquet
 
 from deduper.config.files import FilesSource
 from deduper.sources.files.batch import FileBatch
-from deduper.sources.files.parquet_footers import footers_of
-from deduper.sources.files.parquet_plan import parquet_reading
+from deduper.sources.files.file_ways import file_ways
+from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.plan import _stored_types
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.tasks import parquet as parquet_records
-from deduper.tasks.parquet import ParquetPart, ParquetReading, read_part
-from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.read import ReadTask
+from deduper.tasks.readers import declared
+from deduper.tasks.readers.parquet import ParquetReading
+from deduper.tasks.readers.plain_file import FilePart
+from deduper.tasks.readers.reading_tasks import FileRead, PlainReading, read_file
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 
@@ -32,16 +34,16 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.fixture(params=[True, False], ids=["plain", "by Spark"])
-def reading(request: pytest.FixtureRequest, job: Job) -> ParquetReading | None:
+def reading(request: pytest.FixtureRequest, job: Job) -> PlainReading | None:
     """How files are read without Spark, or that they are not."""
-    return parquet_reading(job.config, SALT) if request.param else None
+    return plain_reading(job.config, SALT) if request.param else None
 
 
-def batch_of(job: Job) -> FileBatch:
+def batch_of(job: Job, names: str = "*") -> FileBatch:
     """The files of the job, as a window lists them."""
     source = job.config.source
     assert isinstance(source, FilesSource)
-    files = sorted(source.folder.glob("*"))
+    files = sorted(source.folder.glob(names))
     return FileBatch(
         source, tuple(stat_files([ListedFile(str(file), file.stat().st_mtime_ns // 10**6) for file in files]))
     )
@@ -75,18 +77,18 @@ def flipped(path: Path, until: Callable[[parquet.FileMetaData], bool]) -> parque
     raise AssertionError("no bit of the footer does that")
 
 
-def test_only_files_that_nobody_can_read_are_refused(job: Job, reading: ParquetReading | None) -> None:
+def test_only_files_that_nobody_can_read_are_refused(job: Job, reading: PlainReading | None) -> None:
     """By their end, or their count; the same files whoever reads. What is doubtful is left to Spark."""
     job.add_table(table(3))
     for content in (b"PAR1 torn", b"x", b"", bytes(20) + b"PAR1", bytes(20) + b"PARE"):
         job.add_file([], f"file-{job._files:04d}.parquet").write_bytes(content)
     footer = flipped(job.add_table(table(300)), lambda footer: footer.num_rows != rows_held(footer))
-    footers = footers_of(batch_of(job), reading)
-    assert list(footers.unreadable) == [1, 2, 6]
-    assert "it ends in b'torn', not in b'PAR1'" in footers.unreadable[1]
-    assert footers.unreadable[6] == (f"its footer says {footer.num_rows} rows, its row groups hold {rows_held(footer)}")
-    assert [part.ordinal for part in footers.parts] == ([] if reading is None else [0])
-    assert list(footers.by_spark) == ([0, 3, 4, 5] if reading is None else [3, 4, 5])
+    ways = file_ways(batch_of(job), reading)
+    assert list(ways.unreadable) == [1, 2, 6]
+    assert "it ends in b'torn', not in b'PAR1'" in ways.unreadable[1]
+    assert ways.unreadable[6] == (f"its footer says {footer.num_rows} rows, its row groups hold {rows_held(footer)}")
+    assert [part.ordinal for part in ways.parts] == ([] if reading is None else [0])
+    assert list(ways.by_spark) == ([0, 3, 4, 5] if reading is None else [3, 4, 5])
 
 
 def test_each_file_is_decided_alone(job: Job) -> None:
@@ -95,38 +97,65 @@ def test_each_file_is_decided_alone(job: Job) -> None:
     job.add_table(table(3).set_column(1, "t", pa.array(range(3), pa.int32())))
     job.add_table(table(3).slice(0, 0))
     job.add_table(table(3))
-    footers = footers_of(batch_of(job), parquet_reading(job.config, SALT))
-    assert [part.ordinal for part in footers.parts] == [0, 3]
-    assert list(footers.by_spark) == [1]
+    ways = file_ways(batch_of(job), plain_reading(job.config, SALT))
+    assert [part.ordinal for part in ways.parts] == [0, 3]
+    assert list(ways.by_spark) == [1]
+
+
+def test_text_is_decided_by_names(tmp_path: Path) -> None:
+    """Nothing is read for it. What only Spark unpacks, and what is in a folder whose value it casts, is for Spark."""
+    job = Job(tmp_path, None, {"source": {"schema": "k string, x double, n int"}})
+    for name in ("a.json", "b.json.gz", "c.json.deflate", "d.json.zst", "e.json.bz2"):
+        job.add_file(["{}"], name)
+    for number, folder in enumerate(("n=5", "x=1.5")):
+        (tmp_path / "in" / folder).mkdir()
+        job.add_file(["{}"], f"{folder}/f{number}.json")
+    batch = batch_of(job, "**/*.json*")
+    ways = file_ways(batch, plain_reading(job.config, SALT))
+    named = {ordinal: Path(file.path).name for ordinal, file in enumerate(batch.files)}
+    assert [named[part.ordinal] for part in ways.parts] == [
+        "a.json",
+        "b.json.gz",
+        "d.json.zst",
+        "e.json.bz2",
+        "f0.json",
+    ]
+    assert {named[ordinal]: reason.partition(": ")[2] for ordinal, reason in ways.by_spark.items()} == {
+        "c.json.deflate": "compressed in a way that Spark reads",
+        "f1.json": "`1.5` of a folder is cast to double by Spark",
+    }
+    assert ways.unreadable == {}
+    by_spark = file_ways(batch, None)
+    assert list(by_spark.by_spark) == list(named)
 
 
 def test_a_size_below_nothing(job: Job) -> None:
     """Files are dealt to tasks by their sizes, which a damaged footer need not have."""
     flipped(job.add_table(table(300)), lambda footer: footer.row_group(0).total_byte_size < 0)
-    (part,) = footers_of(batch_of(job), parquet_reading(job.config, SALT)).parts
+    (part,) = file_ways(batch_of(job), plain_reading(job.config, SALT)).parts
     assert part.plain_bytes == 0
 
 
-def test_a_creator_that_is_no_text(job: Job, reading: ParquetReading | None) -> None:
+def test_a_creator_that_is_no_text(job: Job, reading: PlainReading | None) -> None:
     """One flipped bit, in a file with the mark of Spark's: it is for Spark, and its neighbour is read."""
     job.add_table(table(3))
     path = job.add_table(table(3).replace_schema_metadata({"org.apache.spark.version": "3.5.0"}))
     data = bytearray(path.read_bytes())
     data[data.rindex(b"parquet-cpp-arrow") + 3] ^= 0x80
     path.write_bytes(data)
-    footers = footers_of(batch_of(job), reading)
-    assert (list(footers.by_spark), footers.unreadable) == ([1] if reading else [0, 1], {})
+    ways = file_ways(batch_of(job), reading)
+    assert (list(ways.by_spark), ways.unreadable) == ([1] if reading else [0, 1], {})
 
 
 def test_no_error_over_a_footer_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is, Spark is to say."""
+    """Whatever it is, Spark decides."""
     job.add_table(table(3))
 
     def failing(*_: object) -> None:
         raise LookupError("never heard of")
 
     monkeypatch.setattr(ParquetReading, "part", failing)
-    (reason,) = footers_of(batch_of(job), parquet_reading(job.config, SALT)).by_spark.values()
+    (reason,) = file_ways(batch_of(job), plain_reading(job.config, SALT)).by_spark.values()
     assert reason.endswith("LookupError: never heard of")
 
 
@@ -135,14 +164,14 @@ def test_a_name_that_is_no_text(job: Job) -> None:
     path = job.add_table(table(3))
     path.rename(path.with_name(os.fsdecode(b"\xff.parquet")))
     reading, part, task = part_of(job, rows=2)
-    receipt = read_part(task, reading, part)
-    assert isinstance(receipt, ReadReceipt)
-    assert receipt.rows == 3
+    read = read_file(task, reading, part)
+    assert isinstance(read, FileRead)
+    assert read.rows == 3
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_fault_of_the_machine_after_the_footer(job: Job, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """When the file is looked at once more: Spark is not asked."""
+    """When the file is checked once more: Spark is not asked."""
     reading, part, task = part_of(job)
     real = Path.stat
 
@@ -153,7 +182,7 @@ def test_a_fault_of_the_machine_after_the_footer(job: Job, monkeypatch: pytest.M
 
     monkeypatch.setattr(Path, "stat", failing)
     with pytest.raises(OSError, match=os.strerror(code)):
-        read_part(task, reading, part)
+        read_file(task, reading, part)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.EACCES])
@@ -173,12 +202,12 @@ def test_types_that_cannot_be_looked_at(job: Job, monkeypatch: pytest.MonkeyPatc
     assert _stored_types(str(path)) == {}
 
 
-def part_of(job: Job, rows: int = 100) -> tuple[ParquetReading, ParquetPart, ReadTask]:
+def part_of(job: Job, rows: int = 100) -> tuple[PlainReading, FilePart, ReadTask]:
     """The oldest file, a plain one, and how it is set aside."""
     job.add_table(table(rows))
-    reading = parquet_reading(job.config, SALT)
+    reading = plain_reading(job.config, SALT)
     assert reading is not None
-    part, *_ = footers_of(batch_of(job), reading).parts
+    part, *_ = file_ways(batch_of(job), reading).parts
     folder = job.directory / "spool"
     folder.mkdir()
     return reading, part, ReadTask(str(folder), 2, None, in_order=False, keeps_latest=False, by_category=False)
@@ -194,7 +223,7 @@ def test_rows_that_are_missing_are_noticed_in_their_file(job: Job, monkeypatch: 
             yield batch.slice(1)
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", but_one)
-    assert read_part(task, reading, part) == f"{part.path}: 99 rows were read, its footer says 100"
+    assert read_file(task, reading, part) == f"{part.path}: 99 rows were read, its footer says 100"
 
 
 def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +233,8 @@ def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyP
     def failing(*_: object) -> None:
         raise LookupError("never heard of")
 
-    monkeypatch.setattr(parquet_records, "array_digest", failing)
-    assert read_part(task, reading, part) == f"{part.path}: LookupError: never heard of"
+    monkeypatch.setattr(declared, "array_digest", failing)
+    assert read_file(task, reading, part) == f"{part.path}: LookupError: never heard of"
 
 
 def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +246,7 @@ def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monk
         yield
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
-    assert read_part(task, reading, part) == f"{part.path}: malloc of size 1152921504606846976 failed"
+    assert read_file(task, reading, part) == f"{part.path}: malloc of size 1152921504606846976 failed"
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE])
@@ -233,6 +262,6 @@ def test_a_fault_of_the_machine_is_none_of_a_file(job: Job, monkeypatch: pytest.
 
     monkeypatch.setattr(pa, "OSFile", failing)
     with pytest.raises(OSError, match=os.strerror(code)):
-        footers_of(batch_of(job), reading)
+        file_ways(batch_of(job), reading)
     with pytest.raises(OSError, match=os.strerror(code)):
-        read_part(task, reading, part)
+        read_file(task, reading, part)

@@ -9,7 +9,7 @@ import pytest
 
 from deduper.columns import parse_columns
 from deduper.core.digests import key_type
-from deduper.tasks.partition_folders import folder_texts, folder_value
+from deduper.tasks.readers.partition_folders import folder_texts, folder_value
 
 _COLUMNS = parse_columns("k string, `Day` date, n int, `a b` string, deep struct<x: int>")
 

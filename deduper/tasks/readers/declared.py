@@ -1,0 +1,168 @@
+"""The declared columns of a source, and the records that a batch of their values makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from deduper.columns import Column, ColumnType
+from deduper.core.digest_kernels import array_digest
+from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
+from deduper.tasks import layout
+from deduper.tasks.readers.partition_folders import FolderValue, folder_texts, folder_value
+from deduper.tasks.readers.plain_file import NotPlain
+
+ExpiryKind = Literal["none", "time", "whole", "float", "category"]
+Fates = NDArray[np.int8]
+Texts = Callable[[Fates, pa.Array], pa.Array]
+"""The column RAW, by the fates of the records and their EXPIRY or CATEGORY."""
+
+_ARROW = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredColumn:
+    """A declared column: its type as Spark has it, and as Arrow has that."""
+
+    name: str
+    kind: ColumnType
+    arrow: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The columns of a source and what judging takes from them; pickled into the job.
+
+    `key` and `expiry` are numbers of columns. `unit_us` are the µs of one step of a whole number that is a time.
+    Folders below `folder` may give columns.
+    """
+
+    columns: tuple[DeclaredColumn, ...]
+    key: tuple[int, ...]
+    expiry: int | None
+    expiry_kind: ExpiryKind
+    unit_us: int
+    null_is_error: bool
+    keeps_records: bool
+    salt: bytes
+    folder: Path
+
+    def folder_values(self, path: str) -> dict[int, FolderValue]:
+        """The values that a file's folders give to columns, by the numbers of the columns.
+
+        Raises:
+            NotPlain: Spark's cast decides on a value.
+        """
+        declared = [Column(column.name, column.kind) for column in self.columns]
+        texts = folder_texts(path, self.folder, declared)
+        try:
+            return {
+                number: folder_value(texts[column.name], column.kind)
+                for number, column in enumerate(self.columns)
+                if column.name in texts
+            }
+        except ValueError as exc:
+            raise NotPlain(f"{path}: {exc}") from exc
+
+    def stored(self, folders: Collection[int]) -> list[int]:
+        """The columns to read from a file, by number: those that `records` needs and its folders do not give."""
+        return [number for number in self._needed() if number not in folders]
+
+    def records(
+        self,
+        columns: Mapping[int, pa.Array],
+        folders: Mapping[int, FolderValue],
+        first: int,
+        rows: int,
+        fate: Fates | None = None,
+        texts: Texts | None = None,
+    ) -> pa.RecordBatch:
+        """Records as reading tasks take them, see `tasks.layout`, of the values of the `stored` columns.
+
+        `first` is the source order of the first record. `fate` is what is known of each: an error stays that. Without
+        `texts` none has one.
+        """
+        columns = {
+            number: self._constant(number, folders[number], rows) if number in folders else columns[number]
+            for number in self._needed()
+        }
+        key = [columns[number] for number in self.key]
+        hi, lo = array_digest(key, [self.columns[number].kind for number in self.key], self.salt)
+        fates = np.full(rows, int(Admission.ADMITTED), np.int8)
+        expiry = self._expiry(columns, fates, rows)
+        if self.null_is_error:
+            # Takes precedence over the expiry key's fate: a record without a key is an error for its key.
+            for column in key:
+                if column.null_count:
+                    fates[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
+        if fate is not None:
+            fates = np.where(fate == int(Admission.ADMITTED), fates, fate)
+        order = np.arange(first, first + rows, dtype=np.int64)
+        given = {
+            layout.HI: pa.array(hi.view(np.int64)),
+            layout.LO: pa.array(lo.view(np.int64)),
+            layout.ORDER: pa.array(order),
+            layout.FATE: pa.array(fates),
+            layout.CATEGORY if self.expiry_kind == "category" else layout.EXPIRY: expiry,
+            layout.RAW: pa.nulls(rows, pa.string()) if texts is None else texts(fates, expiry),
+        }
+        if self.keeps_records:
+            given |= {layout.parsed(number): columns[number] for number in range(len(self.columns))}
+        return pa.RecordBatch.from_arrays(list(given.values()), list(given))
+
+    def _needed(self) -> list[int]:
+        if self.keeps_records:
+            return list(range(len(self.columns)))
+        return sorted({*self.key, *(() if self.expiry is None else (self.expiry,))})
+
+    def _constant(self, number: int, value: FolderValue, rows: int) -> pa.Array:
+        return pa.repeat(pa.scalar(value, self.columns[number].arrow), rows)
+
+    def _expiry(self, columns: Mapping[int, pa.Array], fate: NDArray[Any], rows: int) -> pa.Array:
+        """The expiry keys or categories; `fate` is written where there is none, or none that can be one."""
+        if self.expiry is None:
+            return pa.array(np.zeros(rows, np.int64))
+        column = columns[self.expiry]
+        if column.null_count:
+            fate[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_EXPIRY)
+        if self.expiry_kind == "category":
+            return column
+        if self.expiry_kind == "time":
+            return column.view(pa.int64())
+        if self.expiry_kind == "float":
+            values = column.fill_null(0).to_numpy(zero_copy_only=False)
+            fate[~np.isfinite(values)] = int(Admission.BAD_EXPIRY)
+            return pa.array(values)
+        values = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        if self.unit_us == 1:
+            return pa.array(values)
+        least = -(-INT64_MIN // self.unit_us)
+        fits = (values >= least) & (values <= INT64_MAX // self.unit_us)
+        fate[~fits] = int(Admission.BAD_EXPIRY)
+        return pa.array(np.where(fits, values, 0) * self.unit_us)
+
+
+def arrow_type(kind: ColumnType) -> pa.DataType:
+    """How Arrow has a scalar type of Spark's."""
+    if kind.name == "decimal":
+        return pa.decimal128(kind.precision or 10, kind.scale or 0)
+    return _ARROW[kind.name]

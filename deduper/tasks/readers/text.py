@@ -1,0 +1,196 @@
+"""Files of lines of text, read as blocks of bytes, without Spark; `deduper.text` says what a line means.
+
+One physical line, which ends with `\\n`, is one record. A compressed file is one by its name, as it is for Spark.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Collection, Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from deduper.core.clock import POSITION_BITS, ClockRules, guard_bound
+from deduper.core.verdict import Admission
+from deduper.tasks.readers.declared import Declared, Fates
+from deduper.tasks.readers.plain_file import FilePart, NotPlain, WindowFile, reading
+from deduper.text import block
+from deduper.text.format import TextColumn, TextFormat
+
+_BLOCK_BYTES = 4 << 20
+_BATCH_ROWS = 65_536
+_LONGEST_LINE = 512 << 20
+_LINE_END: Final = ord("\n")
+_BOM: Final = np.frombuffer("\ufeff".encode(), np.uint8)
+_CODECS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_OTHER_CODECS: Final = (".deflate", ".lz4", ".snappy")
+"""What Hadoop also takes for compressed."""
+_DECODED = 8
+"""Bytes of text in a byte of a compressed file, about."""
+
+Bytes = NDArray[np.uint8]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TextReading:
+    """How records are read; pickled into the job. `zone` is that of times without one."""
+
+    declared: Declared
+    zone: str
+
+    def part(self, ordinal: int, file: WindowFile) -> FilePart:
+        """A file of a window.
+
+        Raises:
+            NotPlain: Spark has to read it.
+        """
+        if file.path.lower().endswith(_OTHER_CODECS):
+            raise NotPlain(f"{file.path}: compressed in a way that Spark reads")
+        is_plain = _codec(file.path) is None
+        if not is_plain and not file.size_bytes:
+            raise NotPlain(f"{file.path}: empty, which is no compressed file")
+        factor = 1 if is_plain else _DECODED
+        return FilePart.of(file, ordinal, factor * file.size_bytes, self.declared.folder_values(file.path))
+
+    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
+        """The records of a file, as reading tasks take them; see `tasks.layout`. Returns the number of its lines.
+
+        Raises:
+            NotPlain: Spark has to read it after all.
+        """
+        part.check()
+        begin = first = part.ordinal << POSITION_BITS
+        text, places = self._format(part.folders)
+        file = _Lines(part.path)
+        for lines in file:
+            parsed = block.parse(lines.data, lines.starts, lines.ends, text, list(places.values()))
+            fate = np.full(lines.count, int(Admission.ADMITTED), np.int8)
+            fate[parsed.malformed] = int(Admission.MALFORMED)
+            fate[parsed.invalid_utf8] = int(Admission.INVALID_UTF8)
+            columns = {number: parsed.columns[place] for number, place in places.items()}
+            texts = partial(_texts, lines, clock)
+            yield self.declared.records(columns, part.folders, first, lines.count, fate, texts)
+            first += lines.count
+        part.check()
+        if first - begin != file.counted:
+            raise NotPlain(f"{part.path}: {first - begin} records were read of {file.counted} lines")
+        return file.counted
+
+    def _format(self, folders: Collection[int]) -> tuple[TextFormat, dict[int, int]]:
+        """What a line holds, and where in it the columns are that are needed, by their numbers.
+
+        A field whose column stands in the names of folders is one that nobody declared.
+        """
+        columns = self.declared.columns
+        # A line of no columns would be none; any one will do, as it does for Spark.
+        numbers = [number for number in range(len(columns)) if number not in folders] or [0]
+        declared = [columns[number] for number in numbers]
+        text = TextFormat(tuple(TextColumn(column.name, column.kind, column.arrow) for column in declared), self.zone)
+        return text, {number: numbers.index(number) for number in self.declared.stored(folders)}
+
+
+@dataclass(frozen=True, slots=True)
+class _SomeLines:
+    """Lines of a file: data[starts[i]:ends[i]]."""
+
+    data: Bytes
+    starts: Places
+    ends: Places
+
+    @property
+    def count(self) -> int:
+        return len(self.starts)
+
+
+class _Lines:
+    """The lines of a file, for one pass; how many there are, `counted` by their ends, when all are taken.
+
+    A byte order mark belongs to the file and not to its first line; so do more of them.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.counted = 0
+
+    def __iter__(self) -> Iterator[_SomeLines]:
+        for data, starts, ends in self._blocks():
+            for at in range(0, len(starts), _BATCH_ROWS):
+                yield _SomeLines(data, starts[at : at + _BATCH_ROWS], ends[at : at + _BATCH_ROWS])
+
+    def _blocks(self) -> Iterator[tuple[Bytes, Places, Places]]:
+        """Blocks of whole lines; a line that is cut by the end of a block is in the next one."""
+        with reading(self._path):
+            opened = pa.OSFile(os.fsencode(self._path))  # Arrow takes no name that is not UTF-8 otherwise
+        with opened:
+            codec = _codec(self._path)
+            stream = opened if codec is None else pa.CompressedInputStream(opened, codec)
+            rest: Bytes = np.zeros(0, np.uint8)
+            is_at_begin, is_at_end = True, False
+            while not is_at_end:
+                # A line longer than a block is looked at once more for each doubling of it.
+                data = np.empty(rest.size + max(_BLOCK_BYTES, rest.size), np.uint8)
+                data[: rest.size] = rest
+                with reading(self._path):
+                    read = _fill(stream, data[rest.size :])
+                is_at_end = rest.size + read < data.size
+                data = data[: rest.size + read]
+                self.counted += int(np.count_nonzero(data[rest.size :] == _LINE_END))
+                starts, ends, last = block.lines(data)
+                if is_at_begin and ends.size:
+                    starts[0] = _behind_marks(data)
+                elif is_at_begin and is_at_end:
+                    last = _behind_marks(data)
+                is_at_begin = is_at_begin and not ends.size
+                rest = data[last:]
+                if is_at_end and rest.size:
+                    starts, ends = np.append(starts, last), np.append(ends, data.size)
+                    self.counted += 1
+                if rest.size > _LONGEST_LINE:
+                    raise NotPlain(f"{self._path}: a line of more than {_LONGEST_LINE} bytes")
+                yield data, starts, ends
+
+
+def _codec(path: str) -> str | None:
+    return next((codec for suffix, codec in _CODECS.items() if path.lower().endswith(suffix)), None)
+
+
+def _behind_marks(data: Bytes) -> int:
+    """The place behind the byte order marks at the beginning."""
+    place = 0
+    while np.array_equal(data[place : place + _BOM.size], _BOM):
+        place += _BOM.size
+    return place
+
+
+def _fill(stream: pa.NativeFile, data: Bytes) -> int:
+    """The number of bytes read; less than the size of `data` only at the end."""
+    read = 0
+    while read < data.size and (more := stream.readinto(data[read:])):
+        read += more
+    return read
+
+
+def _texts(lines: _SomeLines, clock: ClockRules | None, fates: Fates, expiry: pa.Array) -> pa.Array:
+    """RAW: the text of each line that is an error, or may become one by a guard of the clock.
+
+    A line that is not UTF-8 is there as Base64 in lines of 76 signs, as Spark writes it: no text holds its bytes.
+    """
+    needed = fates != int(Admission.ADMITTED)
+    if clock is not None:
+        bound = guard_bound(clock)
+        needed |= True if bound is None else expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
+    if not needed.any():
+        return pa.nulls(lines.count, pa.string())
+    texts: NDArray[Any] = np.full(lines.count, None, np.object_)
+    for number in np.flatnonzero(needed).tolist():
+        line = lines.data[lines.starts[number] : lines.ends[number]].tobytes()
+        is_text = fates[number] != int(Admission.INVALID_UTF8)
+        texts[number] = (line if is_text else base64.encodebytes(line).rstrip().replace(b"\n", b"\r\n")).decode()
+    return pa.array(texts, pa.string())

@@ -1,0 +1,30 @@
+"""The declared columns of lines of text, and the error of a line that is no record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from deduper.columns import ColumnType
+
+
+class Malformed(ValueError):
+    """A line that is not one whole record; the text says why, without values of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A declared column: its type as Spark has it, and as Arrow has that."""
+
+    name: str
+    kind: ColumnType
+    arrow: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """What a line holds: `columns` by name, all scalar. `zone` is the session's, for times without one."""
+
+    columns: tuple[TextColumn, ...]
+    zone: str

@@ -1,0 +1,261 @@
+"""One line of JSON, exactly as SEMANTICS.md says ("What a JSON record is"). PURE.
+
+Slow and simple: for lines that the kernel does not parse itself. A flat member is taken by one regular expression,
+anything else piece by piece. Nothing here recurses, so no depth of nesting can end the process.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from deduper.text.format import Malformed, TextFormat
+from deduper.text.values import Reader, Token, reader, text_of
+
+MOST_NESTED: Final = 1000
+"""Objects and arrays within one another, the record counted."""
+MOST_DIGITS: Final = 1000
+"""Digits of a number."""
+MOST_NAME: Final = 50_000
+"""UTF-16 units of a field's name."""
+
+_BLANK = r"[ \t\r\n]*+"
+_ESCAPE = r"\\(?:[\"\\/bfnrt']|u[0-9A-Fa-f]{4})"
+_QUOTED = rf'"([^"\\\x00-\x1f]*+(?:{_ESCAPE}[^"\\\x00-\x1f]*+)*+)"'
+_APOSTROPHED = rf"'([^'\\\x00-\x1f]*+(?:{_ESCAPE}[^'\\\x00-\x1f]*+)*+)'"
+# Base64 is read as it comes: it takes signs below the blank for blanks.
+_QUOTED_BASE64 = rf'"([^"\\]*+(?:{_ESCAPE}[^"\\]*+)*+)"'
+_WHOLE = r"-?(?:0|[1-9][0-9]*+)"
+_FRACTION = rf"{_WHOLE}(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+"
+_MEMBER = re.compile(
+    rf'{_BLANK}"([^"\\\x00-\x1f]*+)"{_BLANK}:{_BLANK}'
+    rf'(?:"([^"\\\x00-\x1f]*+)"|({_WHOLE})(?![.eE])|({_FRACTION})|(true|false|null)){_BLANK}[,}}]'
+)
+_NAME = re.compile(rf"(?:{_QUOTED}|{_APOSTROPHED}){_BLANK}:{_BLANK}")
+_SCALAR = re.compile(
+    rf"(?:{_QUOTED}|{_APOSTROPHED}|({_WHOLE})(?![.eE])|({_FRACTION})|(true|false|null)"
+    r"|(NaN|Infinity|[+-]INF|[+-]Infinity))"
+)
+_SCALAR_TOKENS = (None, Token.TEXT, Token.TEXT, Token.WHOLE, Token.FRACTION, Token.BOOLEAN, Token.NOT_FINITE)
+_BASE64 = re.compile(_QUOTED_BASE64)
+_BLANKS = re.compile(_BLANK)
+_ESCAPES = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))")
+_SIGNS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_TO_ESCAPE = re.compile('["\\\\\x00-\x1f\ud800-\udfff\U00010000-\U0010ffff]')
+_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\"} | {sign: f"\\{letter}" for letter, sign in _SIGNS.items()}
+_PAIR = re.compile("([\ud800-\udbff])([\udc00-\udfff])")
+_LONE = re.compile("[\ud800-\udfff]")
+_TEXT, _WORD = int(Token.TEXT), int(Token.BOOLEAN)
+
+
+class _Layout:
+    """The columns of a format by their names: number, reader, whether Base64 is asked for."""
+
+    def __init__(self, text: TextFormat) -> None:
+        self.text = text
+        self.size = len(text.columns)
+        self.columns: dict[str, tuple[int, Reader, bool]] = {
+            column.name: (number, reader(column.kind, text.zone), column.kind.name == "binary")
+            for number, column in enumerate(text.columns)
+        }
+
+
+_layouts: dict[int, _Layout] = {}
+"""By the format's identity: to compare formats takes longer than to parse a line."""
+
+
+def record(line: bytes, text: TextFormat) -> list[Any]:
+    """The values of a line, one a column, None for null.
+
+    The line is valid UTF-8, without the byte order mark of its file. A text is a str, Base64 bytes, a decimal has its
+    column's scale, a date is days and a time µs since the epoch.
+
+    Raises:
+        Malformed: the line is not one whole object, or a value is not of its column's type.
+    """
+    layout = _layouts.get(id(text))
+    if layout is None or layout.text is not text:
+        if len(_layouts) >= 64:
+            _layouts.clear()
+        layout = _layouts[id(text)] = _Layout(text)
+    columns = layout.columns
+    values: list[Any] = [None] * layout.size
+    source = line.decode()
+    at = _after_blanks(source, 0)
+    if source[at : at + 1] != "{":
+        raise Malformed("the line is no object")
+    at = _after_blanks(source, at + 1)
+    if source[at : at + 1] == "}":
+        at += 1
+    else:
+        match = _MEMBER.match
+        while True:
+            member = match(source, at)
+            if member is None:
+                at = _any_member(source, at, columns, values)
+            else:
+                at = member.end()
+                token = member.lastindex
+                column = columns.get(member[1])
+                assert token is not None
+                value = member[token]
+                if token != _TEXT and token != _WORD and len(value) > MOST_DIGITS:
+                    _check_number(value)
+                if column is None:
+                    if len(member[1]) > MOST_NAME // 2:
+                        _check_name(member[1])
+                elif token == _WORD and value == "null":
+                    values[column[0]] = None
+                else:
+                    values[column[0]] = column[1](token, value)
+            if source[at - 1] == "}":
+                break
+    if _after_blanks(source, at) != len(source):
+        raise Malformed("something follows the object")
+    return values
+
+
+def _any_member(source: str, at: int, columns: dict[str, tuple[int, Reader, bool]], values: list[Any]) -> int:
+    """Reads a member; gives the place behind the comma or brace after it."""
+    name, at = _name(source, _after_blanks(source, at))
+    column = columns.get(_PAIR.sub(_paired, _single_signs(name)))
+    if column is not None and column[2] and source[at : at + 1] == '"':
+        found = _BASE64.match(source, at)
+        if found is None:
+            raise Malformed("a string is not closed, or has an unknown escape")
+        values[column[0]] = column[1](_TEXT, _unescaped(found[1]))
+        at = found.end()
+    elif source[at : at + 1] in ("{", "["):
+        written: list[str] = []
+        at = _skip_nested(source, at, written)
+        if column is not None:
+            values[column[0]] = column[1](Token.NESTED, "".join(written))
+    else:
+        token, text, at = _scalar(source, at)
+        if column is not None:
+            text = _unescaped(text) if token == Token.TEXT else text
+            values[column[0]] = None if token is None else column[1](token, text)
+    at = _after_blanks(source, at)
+    if source[at : at + 1] not in (",", "}"):
+        raise Malformed("no comma or brace follows a value")
+    return at + 1
+
+
+def _after_blanks(source: str, at: int) -> int:
+    found = _BLANKS.match(source, at)
+    assert found is not None
+    return found.end()
+
+
+def _name(source: str, at: int) -> tuple[str, int]:
+    """A name at `at`, its escapes as they are, and the place of its value."""
+    found = _NAME.match(source, at)
+    if found is None:
+        raise Malformed("no name and colon begin a member")
+    assert found.lastindex is not None
+    name = found[found.lastindex]
+    if len(name) > MOST_NAME // 2:
+        _check_name(name)
+    return name, found.end()
+
+
+def _check_name(name: str) -> None:
+    if len(_single_signs(name).encode("utf-16-le", "surrogatepass")) > 2 * MOST_NAME:
+        raise Malformed(f"a name has more than {MOST_NAME} signs")
+
+
+def _scalar(source: str, at: int) -> tuple[Token | None, str, int]:
+    """A string with its escapes, a number or a word at `at` (None: null), and the place behind it."""
+    found = _SCALAR.match(source, at)
+    if found is None or found.lastindex is None:
+        raise Malformed("a value is none of JSON")
+    token, text = _SCALAR_TOKENS[found.lastindex], found[found.lastindex]
+    if token == Token.BOOLEAN and text == "null":
+        token = None
+    elif token in (Token.WHOLE, Token.FRACTION) and len(text) > MOST_DIGITS:
+        _check_number(text)
+    return token, text, found.end()
+
+
+def _check_number(text: str) -> None:
+    if sum(map(str.isdigit, text)) > MOST_DIGITS:
+        raise Malformed(f"a number has more than {MOST_DIGITS} digits")
+
+
+def _skip_nested(source: str, at: int, written: list[str]) -> int:
+    """The place behind an object or array of a record that begins at `at`; `written` gets its text without blanks."""
+    closing: list[str] = []
+    while True:
+        opening = source[at : at + 1]
+        if opening in ("{", "["):
+            closing.append("}" if opening == "{" else "]")
+            written.append(opening)
+            if len(closing) >= MOST_NESTED:
+                raise Malformed(f"more than {MOST_NESTED} objects and arrays within one another")
+            at = _after_blanks(source, at + 1)
+            if source[at : at + 1] != closing[-1]:
+                if opening == "{":
+                    at = _nested_name(source, at, written)
+                continue
+            written.append(closing.pop())
+            at += 1
+        else:
+            token, text, at = _scalar(source, at)
+            written.append(f'"{_escaped(text)}"' if token == Token.TEXT else text_of(token, text))
+        while closing:
+            at = _after_blanks(source, at)
+            sign = source[at : at + 1]
+            at += 1
+            written.append(sign)
+            if sign == ",":
+                at = _after_blanks(source, at)
+                if closing[-1] == "}":
+                    at = _nested_name(source, at, written)
+                break
+            if sign != closing.pop():
+                raise Malformed("an object or array is not closed")
+        else:
+            return at
+
+
+def _nested_name(source: str, at: int, written: list[str]) -> int:
+    name, at = _name(source, at)
+    written.append(f'"{_escaped(name)}":')
+    return at
+
+
+# Escapes -------------------------------------------------------------------------------------------------------------
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    # A surrogate without its other half becomes a question mark.
+    return _LONE.sub("?", _PAIR.sub(_paired, _single_signs(text)))
+
+
+def _single_signs(text: str) -> str:
+    """The text of escapes, surrogates one by one."""
+    return _ESCAPES.sub(_sign, text) if "\\" in text else text
+
+
+def _escaped(text: str) -> str:
+    """The text of a string that is written again: few escapes, but two for a sign of more than 16 bits."""
+    return _TO_ESCAPE.sub(_escape, _single_signs(text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    sign = found[0]
+    if sign in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[sign]
+    units = sign.encode("utf-16-be", "surrogatepass").hex().upper()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _sign(found: re.Match[str]) -> str:
+    code, sign = found.groups()
+    return chr(int(code, 16)) if code else _SIGNS.get(sign, sign)
+
+
+def _paired(found: re.Match[str]) -> str:
+    return chr(0x10000 + ((ord(found[1]) - 0xD800) << 10) + ord(found[2]) - 0xDC00)

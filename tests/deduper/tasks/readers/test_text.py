@@ -1,0 +1,369 @@
+"""Files of lines of text become records without Spark: blocks, compression, texts of errors, files that change."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import errno
+import gzip
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from deduper.columns import parse_columns
+from deduper.core.clock import ClockRules
+from deduper.core.verdict import Admission
+from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks.read import ReadTask
+from deduper.tasks.readers import text
+from deduper.tasks.readers.declared import Declared, DeclaredColumn, arrow_type
+from deduper.tasks.readers.plain_file import FilePart, NotPlain
+from deduper.tasks.readers.reading_tasks import FileRead, read_file
+from deduper.tasks.readers.text import TextReading
+from tests.deduper.digest_cases import SALT
+
+ADMITTED, MALFORMED, INVALID = Admission.ADMITTED, Admission.MALFORMED, Admission.INVALID_UTF8
+
+LINES = [
+    b'{"k":"a","t":1}',
+    b"",
+    b'{"k":"\xc3\xbc","t":2}\r',
+    b"{",
+    b'{"k":"\xff","t":3}',
+    b'{"t":4}',
+    b'{"k":"b"}',
+    b'{"k":"\\u00fc","t":5,"more":[{}]}',
+]
+FATES = [ADMITTED, MALFORMED, ADMITTED, MALFORMED, INVALID, Admission.NULL_KEY, Admission.NULL_EXPIRY, ADMITTED]
+CONTENT = b"\n".join(LINES) + b"\n"
+
+
+def zst(data: bytes) -> bytes:
+    """One frame."""
+    packed: bytes = pa.Codec("zstd").compress(data, asbytes=True)
+    return packed
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zst}
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> TextReading:
+    """Of records whose key is `k`, and whose expiry key is `t`."""
+    columns = parse_columns("k string, t bigint, `n` int")
+    declared = tuple(DeclaredColumn(column.name, column.type, arrow_type(column.type)) for column in columns)
+    return TextReading(Declared(declared, (0,), 1, "whole", 1, True, True, SALT, tmp_path), "UTC")
+
+
+def part_of(reading: TextReading, content: bytes, name: str = "a.json") -> FilePart:
+    """A file of these bytes, as it was listed."""
+    path = reading.declared.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return reading.part(0, stat_files([ListedFile(str(path), 0)])[0])
+
+
+def read(reading: TextReading, part: FilePart, clock: ClockRules | None = None) -> pa.Table:
+    """All records of a file; their number is that of its lines."""
+    records, batches = reading.records(part, clock), []
+    while True:
+        try:
+            batches.append(next(records))
+        except StopIteration as end:
+            rows: int = end.value
+            break
+    assert rows == sum(batch.num_rows for batch in batches)
+    return pa.Table.from_batches(batches) if batches else pa.table({"_fate": [], "_0": []})
+
+
+def read_bytes(reading: TextReading, content: bytes, name: str = "a.json") -> pa.Table:
+    """The records of a file of these bytes."""
+    return read(reading, part_of(reading, content, name))
+
+
+def fates(table: pa.Table) -> list[Admission]:
+    """Of all records."""
+    return [Admission(fate) for fate in table["_fate"].to_pylist()]
+
+
+def test_every_line_is_one_record(reading: TextReading) -> None:
+    """In their order, with their places; what is wrong with a line comes before what its record lacks."""
+    found = read_bytes(reading, CONTENT)
+    assert fates(found) == FATES
+    assert found["_order"].to_pylist() == list(range(len(LINES)))
+    assert found["_0"].to_pylist() == ["a", None, "ü", None, None, None, "b", "ü"]
+    assert found["_1"].to_pylist() == [1, None, 2, None, None, 4, None, 5]
+    assert found["_hi"][2] == found["_hi"][7]
+    assert found.column_names == ["_hi", "_lo", "_order", "_fate", "_expiry", "_raw", "_0", "_1", "_2"]
+
+
+def test_an_error_keeps_its_text(reading: TextReading) -> None:
+    """As it stands in the file; bytes that no text holds as Base64."""
+    raw = read_bytes(reading, CONTENT)["_raw"].to_pylist()
+    for line, fate, text_of_it in zip(LINES, FATES, raw, strict=True):
+        if fate is ADMITTED:
+            assert text_of_it is None
+        else:
+            assert text_of_it == (base64.b64encode(line) if fate is INVALID else line).decode()
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_blocks_may_end_anywhere(
+    reading: TextReading, monkeypatch: pytest.MonkeyPatch, mark: bytes, end: bytes
+) -> None:
+    """Inside a line, a sign, a mark, or before a line end; a last line needs no end."""
+    part = part_of(reading, mark + b"\n".join(LINES) + end)
+    whole = read(reading, part)
+    assert fates(whole) == FATES
+    for size in range(1, part.size_bytes + 2):
+        monkeypatch.setattr(text, "_BLOCK_BYTES", size)
+        assert read(reading, part).equals(whole)
+
+
+def test_batches_have_a_limit(reading: TextReading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many lines a block has."""
+    part = part_of(reading, CONTENT)
+    whole = read(reading, part)
+    monkeypatch.setattr(text, "_BATCH_ROWS", 3)
+    assert [batch.num_rows for batch in reading.records(part)] == [3, 3, 2]
+    assert read(reading, part).equals(whole)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected", "raw"),
+    [
+        (b"", [], []),
+        (b"\n", [MALFORMED], [""]),
+        (b"\r\n", [MALFORMED], ["\r"]),
+        (b"\n\n", [MALFORMED, MALFORMED], ["", ""]),
+        (b"\xef\xbb\xbf", [], []),
+        (b"\xef\xbb\xbf\n", [MALFORMED], [""]),
+        (b'\xef\xbb\xbf\xef\xbb\xbf{"k":"a","t":1}', [ADMITTED], [None]),
+        (b'\xef\xbb\xbf{"k":"a","t":1}', [ADMITTED], [None]),
+        (b'\xef\xbb\xbf{"k":"a"}\n', [Admission.NULL_EXPIRY], ['{"k":"a"}']),
+        (b'{"k":"a","t":1}\n\xef\xbb\xbf{"k":"a","t":1}', [ADMITTED, MALFORMED], [None, '\ufeff{"k":"a","t":1}']),
+        (b"\xef\xbb", [INVALID], ["77s="]),
+        (b'{"k":"a","t":1}\r', [ADMITTED], [None]),
+    ],
+)
+def test_edges_of_a_file(reading: TextReading, content: bytes, expected: list[Admission], raw: list[Any]) -> None:
+    """A mark belongs to the file and not to its first record; line ends are `\\n` alone."""
+    found = read_bytes(reading, content)
+    assert fates(found) == expected
+    assert expected == [] or found["_raw"].to_pylist() == raw
+
+
+def test_a_long_line_is_a_line(reading: TextReading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many blocks; but not without a limit."""
+    monkeypatch.setattr(text, "_BLOCK_BYTES", 1000)
+    long = b'{"k":"' + b"x" * 50_000 + b'","t":1}'
+    part = part_of(reading, b"\n".join([*LINES, long, *LINES]))
+    found = read(reading, part)
+    assert fates(found) == [*FATES, ADMITTED, *FATES]
+    assert found["_0"][len(LINES)].as_py() == "x" * 50_000
+    monkeypatch.setattr(text, "_LONGEST_LINE", 30_000)
+    with pytest.raises(NotPlain, match="a line of more than 30000 bytes"):
+        read(reading, part)
+
+
+# -- compression -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_a_compressed_file_is_read_to_its_end(
+    reading: TextReading, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one piece or of several, that end inside a line too; blocks of any size."""
+    pack = PACKED[suffix]
+    whole = read_bytes(reading, CONTENT * 3)
+    for pieces in ([CONTENT * 3], [CONTENT, CONTENT, CONTENT], [CONTENT, CONTENT[:17], CONTENT[17:] + CONTENT]):
+        part = part_of(reading, b"".join(map(pack, pieces)), f"a.json{suffix}")
+        for size in (1, 7, 1 << 20):
+            monkeypatch.setattr(text, "_BLOCK_BYTES", size)
+            assert read(reading, part).equals(whole)
+    assert part.plain_bytes > part.size_bytes
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_compressed_file_that_is_cut_off_is_for_spark(reading: TextReading, suffix: str, pieces: int) -> None:
+    """Wherever it was cut, but between two pieces; so is one that is none, or has something behind it."""
+    pack = PACKED[suffix]
+    packed = [pack(CONTENT)] * pieces
+    whole = b"".join(packed)
+    for length in range(len(whole) - len(packed[-1]) + 1, len(whole)):
+        with pytest.raises(NotPlain):
+            read_bytes(reading, whole[:length], f"a.json{suffix}")
+    for content in (CONTENT, whole + b"more than nothing", b""):
+        with pytest.raises(NotPlain):
+            read_bytes(reading, content, f"a.json{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".snappy", ".lz4", ".deflate", ".LZ4"])
+def test_what_only_spark_unpacks(reading: TextReading, suffix: str) -> None:
+    """By its name, before anything is read."""
+    with pytest.raises(NotPlain, match="compressed in a way that Spark reads"):
+        part_of(reading, CONTENT, f"a.json{suffix}")
+
+
+def test_names_that_only_look_compressed(reading: TextReading) -> None:
+    """They are text for Hadoop too, for which the case of a suffix does not count."""
+    for name in ("gz", "a.gz.json", "a.zip", "a.zstd"):
+        assert fates(read_bytes(reading, CONTENT, name)) == FATES
+    assert fates(read_bytes(reading, gzip.compress(CONTENT), "A.Gz")) == FATES
+
+
+# -- guards ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("guards", "texts"),
+    [
+        ({}, []),
+        ({"max_ahead_of_now_us": 5, "now_us": 10}, [16, 17]),
+        ({"max_jump": 5, "latest": 11}, [17]),
+        ({"max_jump": 5, "latest": 11, "max_ahead_of_now_us": 5, "now_us": 10}, [16, 17]),
+        ({"max_jump": 5}, [14, 15, 16, 17]),
+    ],
+)
+def test_a_record_that_a_guard_may_refuse_keeps_its_text(
+    reading: TextReading, guards: dict[str, int], texts: list[int]
+) -> None:
+    """No other does, but errors."""
+    clock = replace(ClockRules(False, 100, None, None, now_us=0, latest=None, quiet_us=0), **guards)
+    lines = [f'{{"k":"a","t":{at}}}' for at in (14, 15, 16, 17)]
+    found = read(reading, part_of(reading, "\n".join([*lines, "no record"]).encode()), clock)
+    assert [raw for raw in found["_raw"].to_pylist() if raw is not None] == [
+        *(f'{{"k":"a","t":{at}}}' for at in texts),
+        "no record",
+    ]
+
+
+# -- folders, columns, files that change -----------------------------------------------------------------------------
+
+
+def test_columns_of_folders(reading: TextReading) -> None:
+    """They are of every record of the file, also where a field has their name; Spark casts what is doubtful."""
+    found = read_bytes(reading, b'{"k":"a","t":1,"n":"no number"}\n{', "n=7/k=other/a.json")
+    assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["other", "other"], [1, None], [7, 7]]
+    assert fates(found) == [ADMITTED, MALFORMED]
+    found = read_bytes(reading, b'{"k":1.0}\n{"k":', "n=7/k=other/t=5/a.json")
+    assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["other", "other"], [5, 5], [7, 7]]
+    assert fates(found) == [ADMITTED, MALFORMED]
+    with pytest.raises(NotPlain, match="cast"):
+        part_of(reading, CONTENT, "n=seven/a.json")
+
+
+def test_what_is_not_kept_is_checked_all_the_same(reading: TextReading) -> None:
+    """A job without ports for records has the same verdicts."""
+    content = CONTENT + b'{"k":"a","t":1,"n":1}\n{"k":"a","t":1,"n":"1"}\n'
+    kept = read_bytes(reading, content)
+    less = read_bytes(replace(reading, declared=replace(reading.declared, keeps_records=False)), content)
+    assert less.equals(kept.select(less.column_names))
+    assert less.num_columns == kept.num_columns - 3
+    assert fates(less)[-2:] == [ADMITTED, MALFORMED]
+
+
+def changed(path: Path, how: str) -> None:
+    """Another file has its name."""
+    before = path.stat()
+    if how == "gone":
+        path.unlink()
+    elif how == "time":
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000))
+    else:
+        with path.open("ab") as file:
+            file.write(b"x")
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("how", ["gone", "time", "size"])
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_file_that_changes_is_left_to_spark(
+    reading: TextReading, monkeypatch: pytest.MonkeyPatch, how: str, when: str
+) -> None:
+    """Since it was listed, or while it is read: its records may be of either."""
+    monkeypatch.setattr(text, "_BLOCK_BYTES", 40)
+    part = part_of(reading, CONTENT)
+    records = reading.records(part)
+    if when == "while":
+        next(records)
+    changed(Path(part.path), how)
+    with pytest.raises(NotPlain):
+        list(records)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+def test_a_fault_of_the_machine_is_none_of_the_file(
+    reading: TextReading, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """At its beginning, and in the middle."""
+    monkeypatch.setattr(text, "_BLOCK_BYTES", 40)
+    part = part_of(reading, CONTENT)
+    records = reading.records(part)
+    next(records)
+
+    def failing(*_: object) -> Any:
+        raise OSError(code, os.strerror(code), part.path)
+
+    monkeypatch.setattr(text, "_fill", failing)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        next(records)
+    monkeypatch.setattr(pa, "OSFile", failing)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        next(reading.records(part))
+
+
+# -- a task ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> ReadTask:
+    """A reading task."""
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    return ReadTask(str(folder), 2, None, in_order=False, keeps_latest=False, by_category=False)
+
+
+def test_a_task_counts_the_lines(reading: TextReading, task: ReadTask) -> None:
+    """Apart from the records."""
+    found = read_file(task, reading, part_of(reading, CONTENT))
+    assert isinstance(found, FileRead)
+    assert found.receipt is not None
+    assert (found.rows, found.receipt.rows) == (len(LINES), len(LINES))
+
+
+def test_a_file_without_lines_has_no_receipt(reading: TextReading, task: ReadTask) -> None:
+    """Plain or compressed."""
+    for content, name in ((b"", "a.json"), (gzip.compress(b""), "a.json.gz")):
+        assert read_file(task, reading, part_of(reading, content, name)) == FileRead(None, 0)
+
+
+def test_lines_that_are_missing_are_noticed(
+    reading: TextReading, task: ReadTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark is to read the file then."""
+    real = text.block.lines
+
+    def but_one(data: Any) -> Any:
+        starts, ends, rest = real(data)
+        return starts[1:], ends[1:], rest
+
+    part = part_of(reading, CONTENT)
+    monkeypatch.setattr(text.block, "lines", but_one)
+    assert read_file(task, reading, part) == f"{part.path}: 7 records were read of 8 lines"
+
+
+def test_texts_of_many_errors(reading: TextReading) -> None:
+    """Each its own."""
+    lines = [f"no record {number}" for number in range(1000)]
+    found = read_bytes(reading, "\n".join(lines).encode())
+    assert found["_raw"].to_pylist() == lines
+    assert np.unique(found["_fate"].to_numpy()).tolist() == [MALFORMED]

@@ -1,0 +1,469 @@
+"""Random lines of JSON, read by our exact parser and by Spark: each the same record, or malformed for both.
+
+Where we differ on purpose (SEMANTICS.md, "What a JSON record is") stands in `_DIFFERENT`. A run takes a sample of
+lines; DIFFERENTIAL_SEED gives another one, DIFFERENTIAL_ALL=1 takes many (`make differential`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from deduper.config.files import FilesSource
+from deduper.core.verdict import Admission
+from deduper.sources import parsing
+from deduper.spark_promises import TIME_ZONE
+from deduper.tasks.layout import FATE, ORDER
+from deduper.text import json_exact
+from deduper.text.format import Malformed, TextColumn, TextFormat
+from tests.spark.harness import Job
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
+_LINES = 300_000 if os.environ.get("DIFFERENTIAL_ALL") else 6_000
+_ZONES = ["UTC", "Europe/Berlin", "America/New_York", "-03:30", "Australia/Lord_Howe", "Asia/Kathmandu"]
+_COLUMNS = {
+    "s": "string",
+    "b": "binary",
+    "o": "boolean",
+    "t": "tinyint",
+    "h": "smallint",
+    "i": "int",
+    "l": "bigint",
+    "f": "float",
+    "d": "double",
+    "c": "decimal(10,2)",
+    "w": "decimal(38,10)",
+    "y": "decimal(18,0)",
+    "z": "decimal(5,5)",
+    "day": "date",
+    "at": "timestamp",
+    "ntz": "timestamp_ntz",
+}
+
+Values = list[Any] | None
+"""A record's values, as `json_exact.record` gives them; None: malformed."""
+Makes = Callable[[random.Random], str]
+
+
+# Lines ---------------------------------------------------------------------------------------------------------------
+
+_SIGNS = [*"aZ 09.-+_/=,:;{}[]'\t\x7f\u00e4\u0661\u2028\ufeff\U0001f600", '\\"', "\\\\", "\\/", "\\b", "\\n", "\\u0041"]
+_RARE_SIGNS = [
+    "\\ud83d\\ude00",
+    "\\ud83d",
+    "\\ude00",
+    "\\u0000",
+    "\\'",
+    "\\x",
+    "\\u12",
+    "\x01",
+    "\\u00e9",
+    "\x00",
+    "\\uD83D",
+]
+_EDGES = [
+    0,
+    1,
+    2**7,
+    2**8,
+    2**15,
+    2**16,
+    2**24,
+    2**31,
+    2**32,
+    2**53,
+    2**63,
+    2**64,
+    10**8,
+    10**10,
+    10**18,
+    10**28,
+    10**38,
+]
+_PLACES = [
+    "Europe/Berlin",
+    "America/New_York",
+    "Asia/Kathmandu",
+    "Africa/Monrovia",
+    "America/Sao_Paulo",
+    "Pacific/Apia",
+]
+_PLACES += [
+    "PST",
+    "EST",
+    "IST",
+    "UTC",
+    "GMT",
+    "UT",
+    "Z",
+    "z",
+    "ROC",
+    "Etc/GMT+5",
+    "GMT0",
+    "Mars/Base",
+    "utc",
+    "Zulu",
+]
+
+
+def of(*makes: Makes | str) -> Makes:
+    """One of these."""
+
+    def make(rnd: random.Random) -> str:
+        made = rnd.choice(makes)
+        return made if isinstance(made, str) else made(rnd)
+
+    return make
+
+
+def content(rnd: random.Random) -> str:
+    """What may stand between quotes."""
+    return "".join(rnd.choice(_RARE_SIGNS if rnd.random() < 0.05 else _SIGNS) for _ in range(rnd.randrange(7)))
+
+
+def quoted(make: Makes) -> Makes:
+    """A string of what is made; some within apostrophes."""
+    return lambda rnd: (lambda mark: f"{mark}{make(rnd)}{mark}")("'" if rnd.random() < 0.05 else '"')
+
+
+def whole(rnd: random.Random) -> str:
+    """A whole number, often at an edge."""
+    choice = rnd.random()
+    if choice < 0.5:
+        return str(rnd.choice([1, -1]) * rnd.choice(_EDGES) + rnd.randrange(-2, 3))
+    if choice < 0.6:
+        return "-0"
+    return str(
+        rnd.randrange(-(10 ** rnd.choice([1, 3, 5, 10, 19, 25, 39])), 10 ** rnd.choice([1, 3, 5, 10, 19, 25, 39]))
+    )
+
+
+def number(rnd: random.Random) -> str:
+    """A number with a point or an exponent, some halfway between two floats or doubles."""
+    choice = rnd.random()
+    if choice < 0.2:
+        return repr(struct.unpack("<d", rnd.randbytes(8))[0]).replace("nan", "1.5").replace("inf", "1e400")
+    if choice < 0.3:
+        single = struct.unpack("<I", struct.pack("<f", rnd.choice([1, 1e-3, 1e10, 1e-40, 7e37]) * rnd.random()))[0]
+        low, high = (struct.unpack("<f", struct.pack("<I", bits))[0] for bits in (single, single + 1))
+        halfway = f"{(low + high) / 2:.200f}".rstrip("0") + "0"
+        return halfway + rnd.choice(["", "0", "1"]) if rnd.random() < 0.7 else halfway[:-2] + "49"
+    text = f"{rnd.randrange(10 ** rnd.choice([1, 2, 8, 17, 30]))}"
+    if rnd.random() < 0.8:
+        text += f".{rnd.randrange(10 ** rnd.choice([1, 2, 3, 10, 20])):0{rnd.randrange(1, 12)}}"
+    if rnd.random() < 0.3:
+        text += rnd.choice("eE") + rnd.choice(["", "+", "-"]) + str(rnd.randrange(rnd.choice([3, 12, 30, 330, 1000])))
+    return rnd.choice(["", "-"]) + text
+
+
+def day(rnd: random.Random) -> str:
+    """The text of a date, now and then of none."""
+    year = rnd.choice(
+        ["2024", "1970", "0001", "0000", "1582", "9999", "12024", "-0044", "+1999", "999999", "1", "1234567"]
+    )
+    parts = [
+        year,
+        rnd.choice(["01", "2", "02", "12", "13", "0", "10"]),
+        rnd.choice(["01", "5", "29", "30", "31", "32", "00"]),
+    ]
+    return "-".join(parts[: rnd.choice([1, 2, 3, 3, 3, 3, 3])])
+
+
+def offset(rnd: random.Random) -> str:
+    """A zone."""
+    parts = [rnd.choice(["01", "1", "5", "05", "18", "19", "00"]), rnd.choice(["00", "30", "5", "59", "60"]), "15"]
+    text = rnd.choice("+-") + rnd.choice([":", "", ":"]).join(parts[: rnd.choice([1, 2, 2, 2, 3])])
+    return rnd.choice(["", "", "UTC", "GMT", "UT", " "]) + text
+
+
+def time(rnd: random.Random) -> str:
+    """The text of a time, now and then of none; some in gaps and overlaps of a zone's local times."""
+    dates = [
+        "2024-03-31",
+        "2024-10-27",
+        "2024-03-10",
+        "2024-11-03",
+        "2011-12-30",
+        "2024-04-07",
+        "2024-10-06",
+        "1900-01-01",
+    ]
+    date = day(rnd) if rnd.random() < 0.5 else rnd.choice(dates)
+    if rnd.random() < 0.02:
+        return rnd.choice(["12:30:00", "T12:30", "1:2:3.5Z", "T", " 12:30", "24:00:00"])
+    parts = [rnd.choice(["00", "01", "2", "02", "23", "24"]), rnd.choice(["00", "30", "5", "59", "60"])]
+    parts.append(rnd.choice(["00", "07", "9", "59", "60"]))
+    clock = ":".join(parts[: rnd.choice([1, 2, 3, 3, 3, 3])])
+    clock += rnd.choice(["", "", ".", ".5", ".123456", ".1234567", ".000001"])
+    return (
+        date + rnd.choice("TTTT  t") + clock + rnd.choice(["", "", "Z", "Z", offset(rnd), rnd.choice(_PLACES), " UTC"])
+    )
+
+
+def base64(rnd: random.Random) -> str:
+    """Base64, now and then with a flaw."""
+    groups = [rnd.choice(["YWJj", "YQ==", "YWI=", "Y+/j", "YR==", "AAAA"]) for _ in range(rnd.randrange(4))]
+    text = rnd.choice(["", "", " ", "\\n", "\t"]).join(groups)
+    return text if rnd.random() < 0.8 else mutated(rnd, text, "=YA \\-_\t\x01\u00e4\"'")
+
+
+def nested(rnd: random.Random, depth: int = 3) -> str:
+    """An object or an array."""
+    size = rnd.randrange(4)
+    values = [scalar(rnd) if rnd.random() < 0.7 or not depth else nested(rnd, depth - 1) for _ in range(size)]
+    comma, colon = rnd.choice([",", " , ", ",\t"]), rnd.choice([":", " : "])
+    if rnd.random() < 0.5:
+        return f"[{comma.join(values)}]"
+    return "{" + comma.join(f"{quoted(content)(rnd)}{colon}{value}" for value in values) + "}"
+
+
+not_finite = of("NaN", "Infinity", "-Infinity", "+Infinity", "INF", "-INF", "+INF", "-NaN", "inf")
+word = of("true", "false", "null", "True", "nul", "nulls")
+number_in_text = of(
+    whole,
+    number,
+    lambda rnd: f"{rnd.randrange(10**6):,}.{rnd.randrange(100)}",
+    "+1",
+    ".5",
+    "5.",
+    "1,,0",
+    "\u0661",
+    " 1",
+)
+scalar = of(quoted(content), quoted(content), whole, number, not_finite, word, quoted(day), quoted(time))
+anything = of(scalar, nested, quoted(number_in_text), quoted(not_finite), quoted(base64), quoted(word))
+_OWN = {
+    "s": of(quoted(content), quoted(content), whole, number, not_finite, nested),
+    "b": quoted(base64),
+    "o": word,
+    "f": of(number, number, whole, not_finite, quoted(not_finite)),
+    "d": of(number, number, whole, not_finite, quoted(not_finite)),
+    "c": of(number, whole, quoted(number_in_text)),
+    "w": of(number, whole, quoted(number_in_text)),
+    "y": of(number, whole, quoted(number_in_text)),
+    "z": of(number, "0.99999", "0.999995", "9.99994e-1", "-0.000005", "4e-6", '"-.12345"', "12345e-5", "0"),
+    "day": of(quoted(day), quoted(day), quoted(time)),
+    "at": of(quoted(time), quoted(time), quoted(day), whole),
+    "ntz": of(quoted(time), quoted(day)),
+}
+
+
+def mutated(rnd: random.Random, text: str, signs: Sequence[str]) -> str:
+    """The text with a sign more, less, or another."""
+    at = rnd.randrange(len(text) + 1)
+    return text[:at] + rnd.choice(["", *signs]) + text[at + rnd.randrange(2) :]
+
+
+def a_line(rnd: random.Random) -> str:
+    """A record of few fields, so that most lines with a flaw have just one."""
+    members = []
+    for _ in range(rnd.choice([0, 1, 1, 1, 2, 2, 3, 5])):
+        name = (
+            rnd.choice(list(_COLUMNS)) if rnd.random() < 0.9 else rnd.choice(["more", "S", "", "\\u0073", content(rnd)])
+        )
+        own = rnd.random() < 0.9
+        value = _OWN.get(name, whole)(rnd) if own else anything(rnd)
+        blank = rnd.choice(["", "", "", " ", "\t", "\r", "\n"])
+        members.append(f"{quoted(lambda _, name=name: name)(rnd)}{blank}:{blank}{value}{blank}")
+    line = "{" + rnd.choice([",", ", "]).join(members) + "}"
+    choice = rnd.random()
+    if choice < 0.08:
+        line = mutated(rnd, line, "{}[]\"',:\\ 0-.eE\t\x0b\x00\ufeff/#ntf")
+    elif choice < 0.1:
+        line = line[: rnd.randrange(len(line))]
+    elif choice < 0.12:
+        line = (
+            rnd.choice(["", " ", "\ufeff", "[", "x"])
+            + line
+            + rnd.choice(["x", "{}", ",", "]", "}", "\x0b", "\n", "\r"])
+        )
+    return line
+
+
+# To make a decimal of such a number, Spark writes out all its digits: minutes for one line.
+_HUGE = re.compile(r"[eE][+-]?0*+\d{5}")
+
+
+def lines_of(rnd: random.Random, count: int) -> list[str]:
+    """Lines for both readers."""
+    lines = (deep(rnd) if rnd.random() < 0.01 else a_line(rnd) for _ in range(count))
+    return [line for line in lines if not _HUGE.search(line.replace(",", ""))]
+
+
+def deep(rnd: random.Random) -> str:
+    """A line with something at the edge of a limit."""
+    size = rnd.choice([1, 998, 999, 1000, 1001])
+    sign = rnd.choice(["", "-"])
+    name = rnd.choice(["s", "more", "d", "w"])
+    value = rnd.choice(
+        [
+            "[" * size + "]" * size,
+            '[{"a":' * (size // 2) + "1" + "}]" * (size // 2),
+            sign + "1" * size,
+            f"{sign}1.{'1' * (size - 1)}",
+            f"{sign}0.{'0' * (size - 4)}1e1",
+            f"{sign}1e-{'0' * (size - 2)}1",
+            f'"{"x" * size}"',
+        ]
+    )
+    return f'{{"{name}":{value}}}'
+
+
+# Both readers --------------------------------------------------------------------------------------------------------
+
+
+def by_us(lines: Sequence[str], zone: str, source: FilesSource) -> list[Values]:
+    """The records of our parser."""
+    text = TextFormat(tuple(TextColumn(column.name, column.type, pa.null()) for column in source.parsed_columns), zone)
+    found: list[Values] = []
+    for line in lines:
+        try:
+            found.append(json_exact.record(line.encode(), text))
+        except Malformed:
+            found.append(None)
+    return found
+
+
+def by_spark(session: SparkSession, lines: Sequence[str], zone: str, source: FilesSource) -> list[Values]:
+    """The records of Spark, as the job has it read text."""
+    table = pa.table({parsing.LINE: pa.array(lines, pa.string()), ORDER: pa.array(range(len(lines)), pa.int64())})
+    before = session.conf.get(TIME_ZONE)
+    session.conf.set(TIME_ZONE, zone)
+    try:
+        rows = session.createDataFrame(table).select(
+            "*", F.lit(1).alias(parsing.ROW), F.lit(False).alias(parsing.CHANGED)
+        )
+        parsed = parsing.file_parsing(session, source).of(rows)
+        columns = [parsing.record_column(column).alias(column.name) for column in source.parsed_columns]
+        found = parsed.select(F.col(ORDER).alias("_order"), F.col(FATE).alias("_fate"), *columns).toArrow()
+    finally:
+        session.conf.set(TIME_ZONE, before or "UTC")
+    found = found.sort_by("_order")
+    values = [plain(found[name].combine_chunks()) for name in _COLUMNS]
+    records: list[Values] = []
+    for fate, *record in zip(found["_fate"].to_pylist(), *values, strict=True):
+        assert fate in (Admission.ADMITTED, Admission.MALFORMED)
+        records.append(record if fate == Admission.ADMITTED else None)
+    return records
+
+
+def plain(column: pa.Array) -> list[Any]:
+    """Days and µs as numbers, all else as it is."""
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    return list(column.to_pylist())
+
+
+def shown(values: Values) -> list[str] | None:
+    """For comparison: NaN is NaN, -0.0 is not 0.0, a decimal has its scale."""
+    return None if values is None else [repr(value) for value in values]
+
+
+_DIFFERENT: dict[str, Callable[[str, Values, Values], bool]] = {}
+"""By the reason: whether it explains that Spark's answer to a line differs from ours."""
+
+
+def different(reason: str) -> Callable[[Any], Any]:
+    """Adds to `_DIFFERENT`."""
+
+    def add(explains: Callable[[str, Values, Values], bool]) -> Any:
+        _DIFFERENT[reason] = explains
+        return explains
+
+    return add
+
+
+def is_given(name: str, value: str, line: str) -> bool:
+    """Whether a field of the line has a value of that pattern."""
+    return bool(re.search(rf"[\"']{name}[\"']\s*:\s*({value})\s*[,}}]", line))
+
+
+@different("tinyint 128 to 255 are the negative numbers of their bits")
+def _(line: str, spark: Values, ours: Values) -> bool:
+    return ours is None and is_given("t", "12[89]|1[3-9][0-9]|2[0-4][0-9]|25[0-5]", line)
+
+
+@different("seconds that no timestamp can hold wrap around")
+def _(line: str, spark: Values, ours: Values) -> bool:
+    return ours is None and is_given("at", "-?[0-9]{13,19}", line)
+
+
+@different("a text that is no date is a number of days")
+def _(line: str, spark: Values, ours: Values) -> bool:
+    return ours is None and is_given("day", "[\"'][+-]?\\d+[\"']", line)
+
+
+@different("a time without a date is one of today")
+def _(line: str, spark: Values, ours: Values) -> bool:
+    return ours is None and is_given("at", "[\"'][\\s\x7f]*(T[0-9]|[0-9]{1,2}:).*?[\"']", line)
+
+
+@different("NaN and infinities without quotes need a line without a closing brace before its end")
+def _(line: str, spark: Values, ours: Values) -> bool:
+    but_last = line[: -2 if line.endswith("}\r") else -1]
+    return spark is None and "}" in but_last and bool(re.search("NaN|INF|Infinity", line))
+
+
+@different("1000 objects and arrays within one another, one of them an object more")
+def _(line: str, spark: Values, ours: Values) -> bool:
+    return spark is None and "}" in line[:-1] and line.count("[") + line.count("{") == json_exact.MOST_NESTED
+
+
+@different("before Java 19, a double's text has more digits than it needs")
+def _(line: str, spark: Values, ours: Values) -> bool:
+    if spark is None or ours is None or shown(spark[1:]) != shown(ours[1:]):
+        return False
+    return with_doubles(spark[0]) == with_doubles(ours[0])
+
+
+def with_doubles(text: str) -> str:
+    """The text, its numbers with a point as Python writes them."""
+    return re.sub(r"-?[0-9]+\.[0-9]+(E-?[0-9]+)?", lambda found: repr(float(found[0])), text)
+
+
+def test_each_line_is_read_as_spark_reads_it(new_job: Callable[..., Job], session: SparkSession) -> None:
+    """Random records, with flaws and without: the same values, or malformed for both."""
+    rnd = random.Random(f"text {_SEED}")
+    ddl = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+    source = new_job(source={"file_format": "json", "schema": ddl}, key="s").config.source
+    assert isinstance(source, FilesSource)
+    zones = _ZONES if _LINES > 100_000 else ["UTC", rnd.choice(_ZONES[1:])]
+    seen: Counter[str] = Counter()
+    wrong = []
+    for zone in zones:
+        lines = lines_of(rnd, _LINES // len(zones))
+        spark = by_spark(session, lines, zone, source)
+        for line, theirs, ours in zip(lines, spark, by_us(lines, zone, source), strict=True):
+            seen["malformed" if ours is None else "records"] += 1
+            if shown(theirs) == shown(ours):
+                continue
+            reason = next((reason for reason, explains in _DIFFERENT.items() if explains(line, theirs, ours)), None)
+            if reason is None:
+                wrong.append((zone, line[:300], only_different(theirs, ours)))
+            else:
+                seen[reason] += 1
+    print(f"\nseed {_SEED}: {json.dumps(seen, indent=1)}")
+    assert wrong[:20] == [], f"seed {_SEED}: {len(wrong)} of {_LINES} lines"
+    assert min(seen["records"], seen["malformed"]) > _LINES // 10
+
+
+def only_different(theirs: Values, ours: Values) -> Any:
+    """What a person needs to see: Spark's values that differ, and ours."""
+    if theirs is None or ours is None:
+        return ("malformed" if theirs is None else theirs, "malformed" if ours is None else ours)
+    return [(x, y) for x, y in zip(theirs, ours, strict=True) if repr(x) != repr(y)]
