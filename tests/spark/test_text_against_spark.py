@@ -413,6 +413,11 @@ def _(line: str, spark: Values, ours: Values) -> bool:
     return ours is None and is_given("at", "[\"'][\\s\x7f]*(T[0-9]|[0-9]{1,2}:).*?[\"']", line)
 
 
+@different("a sign beyond ASCII in an escape is the hex digit of its last byte")
+def _(line: str, spark: Values, ours: Values) -> bool:
+    return ours is None and bool(re.search(r"\\u[0-9A-Fa-f]{0,3}[^\x00-\x7f]", line))
+
+
 @different("NaN and infinities without quotes need a line without a closing brace before its end")
 def _(line: str, spark: Values, ours: Values) -> bool:
     but_last = line[: -2 if line.endswith("}\r") else -1]

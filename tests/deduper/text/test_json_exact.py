@@ -95,6 +95,7 @@ def test_records(line: str, expected: dict[str, Any]) -> None:
             r'{"s":"\x"}',
             r'{"more":"\x"}',
             r'{"s":"\u12g4"}',
+            r'{"s":"\u12١9"}',
         ),
         *(r'{"\x":1}', '{"s":"x', '{"s":"x\\', "{'s':\"x'}", '{"s":truex}', '{"s":tru}', '{"s":True}', '{"s":nul}'),
         *(

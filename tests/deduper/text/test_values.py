@@ -231,6 +231,7 @@ def test_base64(text: str, expected: bytes | None) -> None:
         *(
             (text, None)
             for text in (
+                "!2024-01-01",
                 "2024-01-001",
                 "2024-01-01x",
                 "2024 ",
