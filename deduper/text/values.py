@@ -172,7 +172,10 @@ def nearest_float(text: str, double: float) -> float:
 # Decimals ------------------------------------------------------------------------------------------------------------
 
 _DECIMAL = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
-_MOST_EXPONENT = 2**31 - 1
+_MOST_POWER: Final = 5
+"""Digits of an exponent: no decimal holds 1e100000, and Spark would compute that power of ten for seconds to hours."""
+_MOST_DECIMAL: Final = 10_000
+"""Characters of a decimal."""
 
 
 def _decimal(token: int, text: str, precision: int, scale: int) -> Decimal:
@@ -196,11 +199,9 @@ def decimal_of(text: str, precision: int, scale: int) -> Decimal:
         raise _wrong("decimal")
     sign, whole, fraction, power_sign, power = found.groups("")
     power = power.lstrip("0")
-    if not (whole or fraction) or len(power) > 10:
+    if not (whole or fraction) or len(power) > _MOST_POWER or len(text) > _MOST_DECIMAL:
         raise _wrong("decimal")
     exponent = int(f"{power_sign}{power or 0}") - len(fraction)
-    if abs(exponent) > _MOST_EXPONENT:
-        raise _wrong("decimal")
     digits = (whole + fraction).lstrip("0")
     moved = exponent + scale
     if not digits:

@@ -18,6 +18,7 @@ from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind,
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.reading_tasks import PlainReading
 from deduper.tasks.readers.text import TextReading
+from deduper.text.values import time_zone
 from deduper.units import UNIT_US
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,9 @@ def _obstacle(config: Config) -> str | None:
         if name.startswith(("spark.sql.", "spark.hadoop.")):
             return f"{name} may change what is read"
     is_text = config.source.is_text if isinstance(config.source, FilesSource) else False
+    zone = store_settings(config.spark)[TIME_ZONE]
+    if is_text and time_zone(zone) is None:
+        return f"only Java knows the zone {zone}"
     for column in config.source.parsed_columns:
         if is_text and not column.type.is_scalar:
             return f"column {column.name} is of type {column.type.text}"
