@@ -1,8 +1,8 @@
 """Texts that Spark's parsers must not see: one record of them would hold up or end the window of all others.
 
-- A decimal such as `1e999999999`: Spark computes 10 to that power (1e9999999: 13 s). A value of 1e100000 fits no decimal, and
-  one of 1e-100000 is written by nobody. So an exponent of more than five digits is malformed, and so are more than
-  10,000 characters: the time that the digits of a number take grows with their square.
+- A decimal such as `1e999999999`: Spark computes that power of 10 (13 s for 1e9999999). A value of 1e100000 fits no
+  decimal, and one of 1e-100000 is written by nobody. So an exponent of more than five digits is malformed, and so are
+  more than 10,000 characters: the time that the digits of a number take grows with their square.
 - A CSV line of more fields than `MOST_FIELDS`: Spark's parser throws, in every mode.
 
 A cheap pattern finds the few texts that may be meant, and only those are looked at closely: a text column may hold
