@@ -99,10 +99,8 @@ def text_record(
         trimmed = F.when(F.endswith(text, F.lit("}")), text).when(crlf, _without_last(text, F.lit(1)))
         # Looked for in bytes: to find a sign's place, or to count signs, takes a comparison for each of them.
         but_last = _without_last(text, F.when(crlf, 2).otherwise(1))
-        whole = trimmed.otherwise(F.rtrim(text, F.lit(_BLANKS)))
-        if has_decimals(source.parsed_columns):
-            whole = F.when(~is_costly_json(text, source.columns), whole)
-        return {_TEXT: whole, _INNER: F.contains(but_last, F.lit("}"))}, *_json_record(source)
+        given = {_TEXT: trimmed.otherwise(F.rtrim(text, F.lit(_BLANKS))), _INNER: F.contains(but_last, F.lit("}"))}
+        return given, *_json_record(source)
     trimmed = F.when(F.endswith(text, F.lit("\r")), F.rtrim(text, F.lit("\r"))).otherwise(text)
     return {_TEXT: trimmed}, *_csv_record(source)
 
@@ -126,7 +124,9 @@ def _json_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     records do.
     """
     text = F.col(_TEXT)
-    record = F.from_json(text, f"{source.columns}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
+    # Not where the text is made: a plan with `from_json` is not compiled as a whole.
+    read = F.when(~is_costly_json(text, source.columns), text) if has_decimals(source.parsed_columns) else text
+    record = F.from_json(read, f"{source.columns}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
     mark = F.xxhash64(text).cast("string")
     followed = F.get_json_object(F.concat(F.lit("["), text, F.lit(","), mark, F.lit("]")), "$[1]").eqNullSafe(mark)
     more = F.when(F.col(_INNER), ~followed).otherwise(False)

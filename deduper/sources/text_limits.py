@@ -1,8 +1,8 @@
 """Texts that Spark's parsers must not see: one record of them would hold up or end the window of all others.
 
-- A decimal such as `1e999999999`: Spark computes 10 to that power, for hours. A value of 1e100000 fits no decimal, and
-  one of 1e-100000 is written by nobody. So an exponent of more than five digits is malformed, and so are more than
-  10,000 characters: the time that the digits of a number take grows with their square.
+- A decimal such as `1e999999999`: Spark computes that power of 10 (13 s for 1e9999999). A value of 1e100000 fits no
+  decimal, and one of 1e-100000 is written by nobody. So an exponent of more than five digits is malformed, and so are
+  more than 10,000 characters: the time that the digits of a number take grows with their square.
 - A CSV line of more fields than `MOST_FIELDS`: Spark's parser throws, in every mode.
 
 A cheap pattern finds the few texts that may be meant, and only those are looked at closely: a text column may hold
@@ -29,6 +29,8 @@ _MOST_DIGITS = 10_000
 # Java's: its decimals take the digits of any script, and Spark drops commas from a decimal first. None of the patterns
 # repeats a group, which Java matches by recursion: a long text would overflow its stack.
 _EXPONENT = r"[eE][+,0-]*+[\p{Nd},]{6}"
+_IN_JSON = rf"""[\p{{Nd}}.,]{_EXPONENT}[\p{{Nd}},]*(?=[,"'\s}}\]]|\z)"""
+"""With what a number ends with there: few of the checksums and UUIDs do."""
 _DIGITS = rf"(?<![\p{{Nd}},.])[\p{{Nd}},.]{{{_MOST_DIGITS}}}"
 _ESCAPED = r"[eE][+,0-]*+[\p{Nd},]{0,6}\\u|\\u00(?:2[bBcCdDeE]|3[0-9]|[46]5)"
 """In JSON any sign of a number may be written by its code."""
@@ -45,7 +47,9 @@ def is_costly_json(text: Column, ddl: str) -> Column:
 
     Names that stand twice are found too: of both values, Spark computes a number.
     """
-    may_be = text.rlike(f"{_EXPONENT}|{_DIGITS}|{_ESCAPED}")
+    may_be = _may_be_costly(text, _IN_JSON) | F.when(F.contains(text, F.lit("\\u")), text.rlike(_ESCAPED)).otherwise(
+        False
+    )
     # The text as Jackson writes it, with nothing escaped that need not be; numbers that were not quoted are rounded.
     written = F.try_element_at(F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>"), F.lit(1))
     names = "|".join(_named(T.StructType.fromDDL(ddl)))
@@ -66,7 +70,12 @@ def is_costly_csv(text: Column, filled: Column, columns: Sequence[SourceColumn],
         if has_decimals([column]):
             field = record.getField(column.name)
             is_costly |= F.coalesce(field.rlike(_EXPONENT) | (F.length(field) > _MOST_DIGITS), F.lit(False))
-    return F.when(text.rlike(f"{_EXPONENT}|{_DIGITS}"), is_costly).otherwise(False)
+    return F.when(_may_be_costly(text, _EXPONENT), is_costly).otherwise(False)
+
+
+def _may_be_costly(text: Column, exponent: str) -> Column:
+    long = F.when(F.octet_length(text) >= _MOST_DIGITS, text.rlike(_DIGITS)).otherwise(False)
+    return text.rlike(exponent) | long
 
 
 def has_too_many_fields(text: Column, outside_quotes: Column, count: int, delimiter: str) -> Column:
