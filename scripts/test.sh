@@ -14,11 +14,11 @@ set -euo pipefail
 selected=(-m "not bench" -n 2)
 if [[ "${1:-}" == --fast ]]; then
   shift
-  selected=()
+  selected=(-n 2)
 fi
 
 setup_python test
-if [[ ${#selected[@]} != 0 ]]; then
+if [[ "${selected[*]}" == *-m* ]]; then
   setup_java
   setup_maven
   setup_prometheus
@@ -35,9 +35,9 @@ check ruff format --check .
 check mypy --no-error-summary --pretty
 check lint-imports --no-logo
 
+echo "== set-up and checks took $SECONDS s"
 [[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"
 status=0
 python -m pytest "${selected[@]}" "$@" || status=$?
-echo "== the whole took $SECONDS s"
 [[ ${#failed[@]} == 0 ]] || exit 1
 exit "$status"
