@@ -12,7 +12,7 @@ Every crash leaves some, and none of it does harm: no record names it, so no rea
 | `staging` | the folder of an attempt whose window is published, or was never committed with it |
 | `intent` | an intent below the newest one: its epoch will judge nothing more |
 | `temporary` | a file that was being written under a temporary name |
-| `checkpoint` | a checkpoint of Spark's that was set aside, or of an earlier epoch |
+| `checkpoint` | a checkpoint of Spark that was moved away, or of an earlier epoch |
 
 Files that a running job is writing look the same, so the epoch and the window decide: `is_abandoned` is true only for
 files that no present owner will use again.
@@ -240,7 +240,7 @@ def _temporary(store: OpenStore) -> Iterator[Orphan]:
 
 
 def _checkpoints(store: OpenStore) -> Iterator[Orphan]:
-    """Those that were set aside, and those of epochs below the newest that has one: each epoch has its own folder."""
+    """Those that were moved away, and those of epochs below the newest that has one: each epoch has its own folder."""
     if store.config is None:
         return
     root = store.config.checkpoint_path

@@ -63,16 +63,16 @@ class PlaceIntervals:
     end: Int64s
     place: Int64s
 
-    def places(self, ids: NDArray[np.integer[Any]], order: Int64s, fate: UInt8s) -> tuple[Int64s, UInt8s]:
-        """(place, fate) of rows: an ADMITTED row whose value was not live when it came becomes CATEGORY_DROPPED.
+    def places(self, ids: NDArray[np.integer[Any]], order: Int64s, admission: UInt8s) -> tuple[Int64s, UInt8s]:
+        """(place, admission) of rows: an ADMITTED row whose value was not live when it came becomes CATEGORY_DROPPED.
 
-        The place is -1 where the fate is not ADMITTED; `ids` is read elsewhere only. The arguments are not changed.
+        The place is -1 where the admission is not ADMITTED; only the `ids` of ADMITTED rows are read. No argument changes.
 
         Raises:
             IndexError: an admitted row's category id is none of the batch.
         """
-        fate = np.array(fate, np.uint8)
-        known = ids[fate == Admission.ADMITTED]
+        admission = np.array(admission, np.uint8)
+        known = ids[admission == Admission.ADMITTED]
         if known.size and not 0 <= int(known.min()) <= int(known.max()) < self.starts.size - 1:
             raise IndexError(f"category ids {known.min()} to {known.max()}, of {self.starts.size - 1} categories")
         places = kernels.place_rows(
@@ -82,9 +82,9 @@ class PlaceIntervals:
             self.place,
             writable(ids, np.int32),
             writable(order, np.int64),
-            fate,
+            admission,
         )
-        return places, fate
+        return places, admission
 
 
 Arrivals = Callable[[], tuple[NDArray[np.int32], Int64s]]

@@ -106,11 +106,11 @@ class PartitionClock:
         self._domain = _Domain.of(rules)
         self._clocks: dict[int, _Clock] = {}
 
-    def run(self, order: Int64s, expiry: NDArray[Any], fate: UInt8s) -> tuple[UInt8s, Expiries, Bools]:
-        """(fate, latest_before, has_latest) of the rows: what their clock says of them and where it stood before each.
+    def run(self, order: Int64s, expiry: NDArray[Any], admission: UInt8s) -> tuple[UInt8s, Expiries, Bools]:
+        """(admission, latest_before, has_latest) of the rows: the answer of their clock, and the clock before each.
 
         An ADMITTED row may become BAD_EXPIRY (a float that is not finite), AHEAD_OF_NOW, JUMP_TOO_FAR or
-        OLDER_THAN_PERIOD; the other fates pass through and move nothing. `latest_before` is meaningful where
+        OLDER_THAN_PERIOD; the other admissions pass through and move nothing. `latest_before` is meaningful where
         `has_latest`. The arguments are not changed.
 
         Raises:
@@ -119,7 +119,7 @@ class PartitionClock:
         domain = self._domain
         order = writable(order, np.int64)
         expiry = writable(expiry, domain.dtype)
-        fate = np.array(fate, np.uint8)
+        admission = np.array(admission, np.uint8)
         latest_before: Expiries = np.empty(order.size, domain.dtype)
         has_latest = np.empty(order.size, np.bool_)
         partition = order >> POSITION_BITS
@@ -130,7 +130,7 @@ class PartitionClock:
             latest, clock.is_set, clock.moved, last_order, done = kernels.run_clock(
                 order[begin:end],
                 expiry[begin:end],
-                fate[begin:end],
+                admission[begin:end],
                 latest_before[begin:end],
                 has_latest[begin:end],
                 clock.latest,
@@ -149,19 +149,19 @@ class PartitionClock:
             clock.latest, clock.last_order = domain.dtype(latest), last_order
             if done < end - begin:
                 raise ValueError(f"source order {order[begin + done]} came after {last_order} of the same partition")
-        return fate, latest_before, has_latest
+        return admission, latest_before, has_latest
 
 
-def batch_clock(rules: ClockRules, expiry: NDArray[Any], fate: UInt8s) -> UInt8s:
-    """The fates of the rows when all of them meet `rules.latest`: the same outcomes as `PartitionClock.run`.
+def batch_clock(rules: ClockRules, expiry: NDArray[Any], admission: UInt8s) -> UInt8s:
+    """The admissions of the rows when all of them meet `rules.latest`: the same outcomes as `PartitionClock.run`.
 
     Independent of the order of the rows; max_jump always has quiet_us added. The arguments are not changed.
     """
     domain = _Domain.of(rules)
-    fate = np.array(fate, np.uint8)
+    admission = np.array(admission, np.uint8)
     kernels.hold_clock(
         writable(expiry, domain.dtype),
-        fate,
+        admission,
         domain.latest,
         domain.is_set,
         domain.period,
@@ -171,7 +171,7 @@ def batch_clock(rules: ClockRules, expiry: NDArray[Any], fate: UInt8s) -> UInt8s
         domain.jump_limit,
         domain.lowest,
     )
-    return fate
+    return admission
 
 
 def guard_bound(rules: ClockRules) -> int | float | None:
@@ -211,6 +211,6 @@ def warm() -> None:
     for float_domain in (False, True):
         rules = ClockRules(float_domain, 1, None, None, 0, None, 0)
         expiry = np.zeros(1, np.float64 if float_domain else np.int64)
-        fate = np.full(1, Admission.ADMITTED, np.uint8)
-        PartitionClock(rules).run(np.zeros(1, np.int64), expiry, fate)
-        batch_clock(rules, expiry, fate)
+        admission = np.full(1, Admission.ADMITTED, np.uint8)
+        PartitionClock(rules).run(np.zeros(1, np.int64), expiry, admission)
+        batch_clock(rules, expiry, admission)

@@ -102,7 +102,7 @@ def plain_digest(
 
 
 def shards_of(digests: NDArray[np.uint64], shards: int) -> NDArray[np.int64]:
-    """Shard of each digest of uint64[n, 2]: its lo mod shards, as `kernels.deal` has it."""
+    """Shard of each digest of uint64[n, 2]: its lo mod shards, as `kernels.partition` has it."""
     shard: NDArray[np.int64] = (digests[:, 1] % np.uint64(shards)).astype(np.int64)
     return shard
 

@@ -26,9 +26,9 @@ from deduper.core.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, Admi
 
 _NO_COPY = -1
 _NARROW = 1024
-_VERDICT_OF_FATE = np.full(256, Verdict.ERROR, np.uint8)
-for _fate in Admission:
-    _VERDICT_OF_FATE[_fate] = Verdict.UNIQUE if _fate.verdict is None else _fate.verdict
+_VERDICT_OF_ADMISSION = np.full(256, Verdict.ERROR, np.uint8)
+for _admission in Admission:
+    _VERDICT_OF_ADMISSION[_admission] = Verdict.UNIQUE if _admission.verdict is None else _admission.verdict
 
 
 Find = Callable[[int, UInt64s], Matches]
@@ -74,7 +74,7 @@ class ShardRows:
     """n rows of one shard, in any order.
 
     digests uint64[n, 2], never (0, 0); read for ADMITTED rows only, like `expiry` and `category`.
-    order int64[n]: the source order. fate uint8[n]: as the parser and the clock left it.
+    order int64[n]: the source order. admission uint8[n]: as the parser and the clock left it.
     expiry: None for `never` and `category`, and allowed to be for processing_time (it is `rules.latest`).
     latest_before, has_latest: the row's clock, from `PartitionClock.run`; None means `rules.latest` for all.
     category int[n]: the place of the row's value, from `PlaceIntervals.places`; None unless by category.
@@ -82,7 +82,7 @@ class ShardRows:
 
     digests: UInt64s
     order: Int64s
-    fate: UInt8s
+    admission: UInt8s
     expiry: Expiries | None
     latest_before: Expiries | None
     has_latest: Bools | None
@@ -93,25 +93,25 @@ class ShardRows:
 class ShardOutcome:
     """The verdicts of the rows, in their order, and the window's additions to the shard.
 
-    verdict, fate uint8[n]; same_window bool[n]: a duplicate whose first copy is in this window.
+    verdict, admission uint8[n]; same_window bool[n]: a duplicate whose first copy is in this window.
     first_window, first_origin int64[n], first_expiry [n]: the first copy of a duplicate, where first_window >= 0: for
         every duplicate with `keep_first_seen`, for none without. first_expiry is 0 where tuples have no expiry key.
     entries: the new keys; None when there are none.
-    counts int64[4], by verdict. fates: rows per fate other than ADMITTED.
+    counts int64[4], by verdict. admissions: rows per admission other than ADMITTED.
     max_admitted: greatest expiry key of the unique and duplicate rows: the clock moves there. max_remembered: of the
         entries. Both None when there is none.
     rows_by_partition: rows per ordinal of the source partition. buckets: keys of the buckets with entries, ascending.
     """
 
     verdict: UInt8s
-    fate: UInt8s
+    admission: UInt8s
     same_window: Bools
     first_window: Int64s
     first_origin: Int64s
     first_expiry: Expiries
     entries: Entries | None
     counts: Int64s
-    fates: dict[int, int]
+    admissions: dict[int, int]
     max_admitted: int | float | None
     max_remembered: int | float | None
     rows_by_partition: dict[int, int]
@@ -119,7 +119,7 @@ class ShardOutcome:
 
     def reasons(self) -> dict[str, int]:
         """Rows per reason, for everything that is not unique."""
-        counts = {Admission(fate).reason: count for fate, count in self.fates.items()}
+        counts = {Admission(admission).reason: count for admission, count in self.admissions.items()}
         same = int(np.count_nonzero(self.same_window))
         earlier = int(self.counts[Verdict.DUPLICATE]) - same
         return counts | {
@@ -130,12 +130,12 @@ class ShardOutcome:
 def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, load: Load | None = None) -> ShardOutcome:
     """The verdicts of `rows` in `window`, with the answers of `find` from the windows before it.
 
-    Rows whose fate is not ADMITTED keep it, and it settles their verdict. `find` is called once for every bucket with
-    admitted rows, in ascending order of buckets; for all live buckets at once, as bucket 0, with `lookup_all_live`.
+    Rows whose admission is not ADMITTED keep it, and it settles their verdict. `find` is called once for every bucket
+    with admitted rows, in ascending order of buckets; with `lookup_all_live` for all live buckets at once, as bucket 0.
     `load` is called once before, with those buckets, where there are several.
     """
-    fate = rows.fate.astype(np.uint8)
-    admitted = np.flatnonzero(fate == Admission.ADMITTED)
+    admission = rows.admission.astype(np.uint8)
+    admitted = np.flatnonzero(admission == Admission.ADMITTED)
     digests = writable(rows.digests, np.uint64)
     order = writable(rows.order, np.int64)
     expiry = _expiry_keys(rows, rules)
@@ -147,8 +147,8 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
         sought_in[:] = 0
     matches = _look_up(find, load, sought_in, sought, rules)
 
-    verdict = _VERDICT_OF_FATE[fate]
-    first_copy = np.full(fate.size, _NO_COPY, np.int64)
+    verdict = _VERDICT_OF_ADMISSION[admission]
+    first_copy = np.full(admission.size, _NO_COPY, np.int64)
     remembered = np.empty(sought_in.size, np.int64)
     if rules.lookup_all_live:
         latest_before, has_latest = _clock_before(rows, rules)
@@ -181,14 +181,14 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     has_key = rules.has_expiry_key
     return ShardOutcome(
         verdict=verdict,
-        fate=fate,
+        admission=admission,
         same_window=first_copy > _NO_COPY,
         first_window=first_window,
         first_origin=first_origin,
         first_expiry=first_expiry,
         entries=entries,
         counts=np.array([np.count_nonzero(verdict == each) for each in Verdict], np.int64),
-        fates=_counted(fate[fate != Admission.ADMITTED]),
+        admissions=_counted(admission[admission != Admission.ADMITTED]),
         max_admitted=_of(expiry, admitted).max().item() if has_key and admitted.size else None,
         max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
         rows_by_partition=_counted(order >> POSITION_BITS),
@@ -209,7 +209,7 @@ def _judge_two_rows(rules: JudgeRules) -> None:
     rows = ShardRows(
         digests=np.ones((2, 2), np.uint64),
         order=np.arange(2, dtype=np.int64),
-        fate=np.zeros(2, np.uint8),
+        admission=np.zeros(2, np.uint8),
         expiry=np.zeros(2, _dtype(rules)),
         latest_before=None,
         has_latest=None,

@@ -58,7 +58,7 @@ def is_beyond(expiry: Any, latest: Any, jump: Any, highest: Any) -> bool:
 def run_clock(
     order: Int64s,
     expiry: Expiries,
-    fate: UInt8s,
+    admission: UInt8s,
     latest_before: Expiries,
     has_latest: Bools,
     latest: Any,
@@ -74,7 +74,7 @@ def run_clock(
     lowest: Any,
     highest: Any,
 ) -> tuple[Any, bool, bool, int, int]:
-    """One source partition's rows through its clock; `fate`, `latest_before`, `has_latest` are written.
+    """One source partition's rows through its clock; `admission`, `latest_before`, `has_latest` are written.
 
     Until the clock has moved in this batch a jump may reach `jump_limit`, then `jump` beyond the latest point.
     Returns (latest, is_set, moved, last order, rows done): fewer rows done than given = the order went back there.
@@ -85,21 +85,21 @@ def run_clock(
         last_order = order[row]
         latest_before[row] = latest
         has_latest[row] = is_set
-        if fate[row] != _ADMITTED:
+        if admission[row] != _ADMITTED:
             continue
         value = expiry[row]
         if not math.isfinite(value):
-            fate[row] = _BAD_EXPIRY
+            admission[row] = _BAD_EXPIRY
         elif has_limit and value > limit:
-            fate[row] = _AHEAD_OF_NOW
+            admission[row] = _AHEAD_OF_NOW
         elif not is_set:
             latest = value
             is_set = True
             moved = True
         elif has_jump and (is_beyond(value, latest, jump, highest) if moved else value > jump_limit):
-            fate[row] = _JUMP_TOO_FAR
+            admission[row] = _JUMP_TOO_FAR
         elif is_expired(value, latest, period, lowest):
-            fate[row] = _OLDER_THAN_PERIOD
+            admission[row] = _OLDER_THAN_PERIOD
         elif value > latest:
             latest = value
             moved = True
@@ -109,7 +109,7 @@ def run_clock(
 @kernel()
 def hold_clock(
     expiry: Expiries,
-    fate: UInt8s,
+    admission: UInt8s,
     latest: Any,
     is_set: bool,
     period: Any,
@@ -119,20 +119,20 @@ def hold_clock(
     jump_limit: Any,
     lowest: Any,
 ) -> None:
-    """All rows against one latest point; `fate` is written."""
+    """All rows against one latest point; `admission` is written."""
     for row in range(expiry.size):
-        if fate[row] != _ADMITTED:
+        if admission[row] != _ADMITTED:
             continue
         value = expiry[row]
         if not math.isfinite(value):
-            fate[row] = _BAD_EXPIRY
+            admission[row] = _BAD_EXPIRY
         elif has_limit and value > limit:
-            fate[row] = _AHEAD_OF_NOW
+            admission[row] = _AHEAD_OF_NOW
         elif is_set:
             if has_jump and value > jump_limit:
-                fate[row] = _JUMP_TOO_FAR
+                admission[row] = _JUMP_TOO_FAR
             elif is_expired(value, latest, period, lowest):
-                fate[row] = _OLDER_THAN_PERIOD
+                admission[row] = _OLDER_THAN_PERIOD
 
 
 @kernel()
@@ -187,15 +187,15 @@ def arrange_places(
 
 @kernel()
 def place_rows(
-    starts: Int64s, begin: Int64s, end: Int64s, place: Int64s, ids: NDArray[np.int32], order: Int64s, fate: UInt8s
+    starts: Int64s, begin: Int64s, end: Int64s, place: Int64s, ids: NDArray[np.int32], order: Int64s, admission: UInt8s
 ) -> Int64s:
-    """Place of every row's category when the row arrived; -1 and CATEGORY_DROPPED written to `fate` where it had none.
+    """Place of every row's category when the row arrived; -1, and CATEGORY_DROPPED in `admission`, where it had none.
 
     Category c holds place[i] for orders begin[i] <= order < end[i], i in starts[c]:starts[c + 1], ascending.
     """
     places = np.full(ids.size, -1, dtype=np.int64)
     for row in range(ids.size):
-        if fate[row] != _ADMITTED:
+        if admission[row] != _ADMITTED:
             continue
         low = starts[ids[row]]
         first = low
@@ -209,34 +209,34 @@ def place_rows(
         if low > first and order[row] < end[low - 1]:
             places[row] = place[low - 1]
         else:
-            fate[row] = _CATEGORY_DROPPED
+            admission[row] = _CATEGORY_DROPPED
     return places
 
 
 @kernel()
-def deal(words: UInt64s, order: Int64s, fate: UInt8s, shards: int) -> tuple[NDArray[np.int32], Int64s]:
+def partition(words: UInt64s, order: Int64s, admission: UInt8s, shards: int) -> tuple[NDArray[np.int32], Int64s]:
     """Rows by shard, within each in their order, and where each shard's begin: int32[n], int64[shards + 1].
 
-    A shard is a key's lo mod shards. Errors have no key: they are dealt out by their place, so that no shard drowns.
+    A shard is a key's lo mod shards. Errors have no key: their place partitions them, so that no shard gets too many.
     """
     count = words.size
     starts = np.zeros(shards + 1, dtype=np.int64)
     shard_of = np.empty(count, dtype=np.uint16)
     divisor = np.uint64(shards)
     for row in range(count):
-        word = words[row] if fate[row] < _FIRST_ERROR else np.uint64(order[row])
+        word = words[row] if admission[row] < _FIRST_ERROR else np.uint64(order[row])
         shard = np.int64(word % divisor)
         shard_of[row] = shard
         starts[shard + 1] += 1
     for before in range(shards):
         starts[before + 1] += starts[before]
     nexts = starts[:-1].copy()
-    dealt = np.empty(count, dtype=np.int32)
+    partitioned = np.empty(count, dtype=np.int32)
     for row in range(count):
         slot = nexts[shard_of[row]]
-        dealt[slot] = row
+        partitioned[slot] = row
         nexts[shard_of[row]] = slot + 1
-    return dealt, starts
+    return partitioned, starts
 
 
 @kernel()

@@ -26,7 +26,7 @@ from deduper.sources.text_limits import (
     is_costly_json,
 )
 from deduper.spark.columns import Added, Selected
-from deduper.tasks.layout import CATEGORY, EXPIRY, FATE, ORDER, RAW
+from deduper.tasks.layout import ADMISSION, CATEGORY, EXPIRY, ORDER, RAW
 from deduper.units import UNIT_US
 
 LINE, ROW = "_line", "_row"
@@ -59,7 +59,7 @@ class Steps:
 
 
 def file_parsing(session: SparkSession, source: FilesSource, kept: Sequence[Column] = ()) -> Steps:
-    """LINE becomes REC (the source's columns as a struct), RAW (its text) and FATE; ORDER and `kept` stay.
+    """LINE becomes REC (the source's columns as a struct), RAW (its text) and ADMISSION; ORDER and `kept` stay.
 
     One physical line is one record. A line that is not UTF-8 keeps its bytes as Base64 in RAW: no text holds them.
     """
@@ -67,7 +67,7 @@ def file_parsing(session: SparkSession, source: FilesSource, kept: Sequence[Colu
     if not source.is_text:
         changed = F.when(F.col(CHANGED), int(Admission.FILE_CHANGED)).otherwise(int(Admission.ADMITTED))
         raw = F.lit(None).cast("string")
-        left = (F.col(LINE).alias(REC), raw.alias(RAW), changed.cast("tinyint").alias(FATE), order, *kept)
+        left = (F.col(LINE).alias(REC), raw.alias(RAW), changed.cast("tinyint").alias(ADMISSION), order, *kept)
         return Steps(session, (), left)
     line = F.col(LINE)
     # A byte order mark belongs to the file and not to its first record: as a part of it, it would make another key.
@@ -75,14 +75,14 @@ def file_parsing(session: SparkSession, source: FilesSource, kept: Sequence[Colu
     given, record, malformed = text_record(text, source.file_format == "json", source)
     given[VALID] = F.is_valid_utf8(line)
     raw = F.when(F.col(VALID), line).otherwise(F.base64(line.cast("binary")))
-    fate = (
+    admission = (
         F.when(F.col(CHANGED), int(Admission.FILE_CHANGED))
         .when(~F.col(VALID), int(Admission.INVALID_UTF8))
         .when(malformed, int(Admission.MALFORMED))
         .otherwise(int(Admission.ADMITTED))
     )
     bare = bare_record(source.file_format == "json").alias(REC)
-    left = (bare, F.col(RAW), fate.cast("tinyint").alias(FATE), order, *kept)
+    left = (bare, F.col(RAW), admission.cast("tinyint").alias(ADMISSION), order, *kept)
     return Steps(session, (given, {REC: record, RAW: raw}), left)
 
 
@@ -160,21 +160,21 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
 
 
 def key_columns(config: Config) -> dict[str, Column]:
-    """EXPIRY or CATEGORY, and the FATE of tuples that have no key or no expiry key."""
-    fate = F.when(F.col(FATE) != int(Admission.ADMITTED), F.col(FATE))
+    """EXPIRY or CATEGORY, and the ADMISSION of tuples that have no key or no expiry key."""
+    admission = F.when(F.col(ADMISSION) != int(Admission.ADMITTED), F.col(ADMISSION))
     if config.null_keys == "error":
         for column in config.key_columns:
-            fate = fate.when(record_column(column).isNull(), int(Admission.NULL_KEY))
+            admission = admission.when(record_column(column).isNull(), int(Admission.NULL_KEY))
     expiry_column = config.expiry_column
     if expiry_column is None:
         expiry = F.lit(0).cast("bigint")
     else:
         expiry, bad = _expiry_key(config, expiry_column)
-        fate = fate.when(record_column(expiry_column).isNull(), int(Admission.NULL_EXPIRY)).when(
+        admission = admission.when(record_column(expiry_column).isNull(), int(Admission.NULL_EXPIRY)).when(
             bad, int(Admission.BAD_EXPIRY)
         )
     name = CATEGORY if config.expiry.by == "category" else EXPIRY
-    return {name: expiry, FATE: fate.otherwise(int(Admission.ADMITTED)).cast("tinyint")}
+    return {name: expiry, ADMISSION: admission.otherwise(int(Admission.ADMITTED)).cast("tinyint")}
 
 
 def record_column(column: SourceColumn) -> Column:

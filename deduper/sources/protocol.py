@@ -46,7 +46,7 @@ class SourceBatch(Protocol):
         """Finds the tuples' places; None where `tuples` gives them."""
 
     def tuples(self, session: SparkSession) -> DataFrame:
-        """One row a record, and one for each source partition that is an error as a whole: REC, RAW, FATE, ORDER.
+        """One row a record, and one for each source partition that is an error as a whole: REC, RAW, ADMISSION, ORDER.
 
         With `places` there may be more rows, and `places` uses ORDER and columns of the source's own.
         """

@@ -20,7 +20,7 @@ from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.kafka.stream import sent_columns
 from deduper.sources.parsing import key_columns, record_column
 from deduper.spark.columns import Added, Selected
-from deduper.tasks.layout import CATEGORY, EXPIRY, FATE, HI, LO, ORDER, PARTITION, RAW, TOPIC, parsed
+from deduper.tasks.layout import ADMISSION, CATEGORY, EXPIRY, HI, LO, ORDER, PARTITION, RAW, TOPIC, parsed
 
 
 class ReadPlan:
@@ -31,7 +31,7 @@ class ReadPlan:
         hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(columns, salt)
         self._added = Added(session, {**key_columns(config), HI: hi, LO: lo})
         key = CATEGORY if config.expiry.by == "category" else EXPIRY
-        given = [F.col(name) for name in (HI, LO, ORDER, FATE, key, RAW)]
+        given = [F.col(name) for name in (HI, LO, ORDER, ADMISSION, key, RAW)]
         if config.file_ports:
             columns_of_source = enumerate(config.source.parsed_columns)
             given += [record_column(column).alias(parsed(number)) for number, column in columns_of_source]
@@ -53,7 +53,7 @@ def _may_be_error(clock: ClockRules | None) -> Column:
     The bound is an element of an array, whose place depends on the row: a number of its own would be new code for
     every window.
     """
-    is_error = F.col(FATE) != int(Admission.ADMITTED)
+    is_error = F.col(ADMISSION) != int(Admission.ADMITTED)
     if clock is None:
         return is_error
     bound = guard_bound(clock)

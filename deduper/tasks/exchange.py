@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from deduper.errors import telling_where
 
-ROW, HI, LO, ORDER, FATE, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "fate", "expiry", "category"
+ROW, HI, LO, ORDER, ADMISSION, EXPIRY, CATEGORY = "row", "hi", "lo", "order", "admission", "expiry", "category"
 LATEST = "latest"
 VERDICT, REASON = "verdict", "reason"
 WINDOW, ORIGIN = "window", "origin"
@@ -38,7 +38,7 @@ _ROWS, _KEYS, _LEFT = ".rows", ".keys", "left-"
 
 
 def numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    """A column of numbers; nulls become 0 (the fate of their rows keeps the value from being read)."""
+    """A column of numbers; nulls become 0 (the admission of their rows keeps the value from being read)."""
     if column.null_count:
         column = column.fill_null(0)
     values: np.ndarray[Any, Any] = column.to_numpy(zero_copy_only=False)

@@ -54,7 +54,7 @@ class BatchTask:
 
 
 def judge(task: BatchTask, shard: int) -> Receipt:
-    """Judge a shard's part of the window: its verdicts in the spool, its piece durable in the store."""
+    """Judge a shard's part of the window: its verdicts in exchange files, its piece durable in the store."""
     started = time.perf_counter()
     parts = [_part(task, reader, shard) for reader in range(len(task.readers))]
     rows = _rows(parts, task)
@@ -119,16 +119,16 @@ def _rows(parts: Sequence[_Part], task: BatchTask) -> ShardRows:
         axis=1,
     )
     order = _joined(parts, exchange.ORDER, np.int64)
-    fate = _joined(parts, exchange.FATE, np.uint8)
+    admission = _joined(parts, exchange.ADMISSION, np.uint8)
     expiry = category = latest = has_latest = None
     if task.places is not None:
-        category, fate = task.places.places(_joined(parts, exchange.CATEGORY, np.int32), order, fate)
+        category, admission = task.places.places(_joined(parts, exchange.CATEGORY, np.int32), order, admission)
     elif task.rules.by not in ("processing_time", "never"):
         expiry = _joined(parts, exchange.EXPIRY, np.float64 if float_domain else np.int64)
     if parts and parts[0].has_latest is not None:
         latest = _joined(parts, exchange.LATEST, np.float64 if float_domain else np.int64)
         has_latest = np.concatenate([part.has_latest for part in parts if part.has_latest is not None])
-    return ShardRows(digests, order, fate, expiry, latest, has_latest, category)
+    return ShardRows(digests, order, admission, expiry, latest, has_latest, category)
 
 
 def _joined(parts: Sequence[_Part], name: str, dtype: type[np.generic]) -> np.ndarray[Any, Any]:
@@ -174,7 +174,7 @@ def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa
 
 def _reason_codes(outcome: ShardOutcome) -> np.ndarray[Any, Any]:
     """The reason of every row as an index into REASONS, -1 for unique ones."""
-    codes = outcome.fate.astype(np.int8)
+    codes = outcome.admission.astype(np.int8)
     duplicate = outcome.verdict == Verdict.DUPLICATE
     np.copyto(codes, FIRST_DUPLICATE_CODE + outcome.same_window.view(np.int8), where=duplicate)
     np.copyto(codes, -1, where=outcome.verdict == Verdict.UNIQUE)

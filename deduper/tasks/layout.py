@@ -1,6 +1,6 @@
 """PURE. The columns of a record on its way through a window, by name.
 
-    HI, LO, ORDER, FATE, EXPIRY or CATEGORY     for judging
+    HI, LO, ORDER, ADMISSION, EXPIRY or CATEGORY     for judging
     RAW                                         the text of a record that is, or may become, an error
     parsed(0), parsed(1), ...                   the source's columns, where ports are files
     SENT                                        the source's record, where ports are topics
@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-HI, LO, ORDER, FATE, EXPIRY, CATEGORY, RAW = "_hi", "_lo", "_order", "_fate", "_expiry", "_category", "_raw"
+HI, LO, ORDER, ADMISSION, EXPIRY, CATEGORY, RAW = "_hi", "_lo", "_order", "_admission", "_expiry", "_category", "_raw"
 TOPIC, PARTITION = "_topic", "_partition"
 SENT: Final = ("_record_key", "_record_value", "_record_headers", "_record_timestamp")
 """Key, value, headers as JSON (null without any) and timestamp in ms, as `tasks.kafka_rows` takes them."""
 
-_NOT_KEPT = frozenset((HI, LO, FATE, EXPIRY, CATEGORY, TOPIC, PARTITION))
+_NOT_KEPT = frozenset((HI, LO, ADMISSION, EXPIRY, CATEGORY, TOPIC, PARTITION))
 
 
 def parsed(number: int) -> str:

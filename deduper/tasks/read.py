@@ -73,7 +73,7 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         placed = None if task.places is None else _Placed(task.places, batches)
-        receipt = set_aside(task, batches if placed is None else placed)
+        receipt = spill(task, batches if placed is None else placed)
         if receipt is not None:
             if placed is not None:
                 receipt = replace(receipt, left_out=placed.left_out)
@@ -84,11 +84,11 @@ def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 def warm() -> None:
     """Compiles, or loads from the cache, the kernel that deals keys to shards; `clock.warm` does the clock's."""
-    kernels.deal(np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.uint8), 1)
+    kernels.partition(np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1, np.uint8), 1)
 
 
-def set_aside(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
-    """Set the records of a reading task aside, whose columns are those of `tasks.layout`; None for no batch."""
+def spill(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
+    """Spill the records of a reading task, whose columns are those of `tasks.layout`; None for no batch."""
     began = time.perf_counter()
     # A new name for every run of a task: a second run must not write into the file that the first one's receipt names.
     name = secrets.token_hex(8)
@@ -107,10 +107,10 @@ def set_aside(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt 
             writer.write_batch(pa.RecordBatch.from_arrays([batch.column(name) for name in kept], schema=schema))
             writing += time.perf_counter() - wrote
             batch = next(batches, None)
-    dealt = time.perf_counter()
-    receipt = keys.deal(name)
-    failpoints.hit("read.spooled")
-    receipt.seconds.update({"rows": writing, "keys": time.perf_counter() - dealt, "read": dealt - began - writing})
+    spilled = time.perf_counter()
+    receipt = keys.partition(name)
+    failpoints.hit("read.spilled")
+    receipt.seconds.update({"rows": writing, "keys": time.perf_counter() - spilled, "read": spilled - began - writing})
     return receipt
 
 
@@ -139,9 +139,9 @@ class _Keys:
         self._categories: list[pa.Array] = []
 
     def add(self, records: pa.RecordBatch) -> None:
-        judged = (layout.HI, layout.LO, layout.ORDER, layout.FATE)
-        hi, lo, order, fate = (exchange.numbers(records.column(name)) for name in judged)
-        fates = fate.astype(np.uint8)
+        judged = (layout.HI, layout.LO, layout.ORDER, layout.ADMISSION)
+        hi, lo, order, admission = (exchange.numbers(records.column(name)) for name in judged)
+        admissions = admission.astype(np.uint8)
         self._keep(exchange.HI, hi)
         self._keep(exchange.LO, lo)
         self._keep(exchange.ORDER, order)
@@ -151,31 +151,31 @@ class _Keys:
             expiry = exchange.numbers(records.column(layout.EXPIRY))
             self._keep(exchange.EXPIRY, expiry)
             if self._clock is not None:
-                fates, latest, has_latest = self._clock.run(order, expiry, fates)
+                admissions, latest, has_latest = self._clock.run(order, expiry, admissions)
                 if self._task.keeps_latest:
                     self._keep(exchange.LATEST, latest)
                     self._keep("has_latest", has_latest)
             else:
-                fates = batch_clock(self._task.clock, expiry, fates)
-        self._keep(exchange.FATE, fates)
+                admissions = batch_clock(self._task.clock, expiry, admissions)
+        self._keep(exchange.ADMISSION, admissions)
 
     def _keep(self, name: str, values: np.ndarray[Any, Any]) -> None:
         self._parts.setdefault(name, []).append(values)
 
-    def deal(self, name: str) -> ReadReceipt:
+    def partition(self, name: str) -> ReadReceipt:
         """Write the keys, one batch a shard."""
         task = self._task
         columns = {column: np.concatenate(parts) for column, parts in self._parts.items()}
-        order, fate = columns[exchange.ORDER], columns[exchange.FATE]
+        order, admission = columns[exchange.ORDER], columns[exchange.ADMISSION]
         values: tuple[str, ...] = ()
         arrivals: tuple[int, ...] = ()
         if task.by_category:
-            values, columns[exchange.CATEGORY], arrivals = _encoded(self._categories, order, fate)
-        dealt, starts = kernels.deal(columns[exchange.LO].view(np.uint64), order, fate, task.shards)
+            values, columns[exchange.CATEGORY], arrivals = _encoded(self._categories, order, admission)
+        partitioned, starts = kernels.partition(columns[exchange.LO].view(np.uint64), order, admission, task.shards)
         has_latest = columns.pop("has_latest", None)
         batches = []
         for begin, end in pairwise(starts.tolist()):
-            rows = dealt[begin:end]
+            rows = partitioned[begin:end]
             taken = {column: pa.array(of_all.take(rows)) for column, of_all in columns.items()}
             if has_latest is not None:
                 taken[exchange.LATEST] = pa.array(columns[exchange.LATEST].take(rows), mask=~has_latest.take(rows))
@@ -191,7 +191,7 @@ class _Keys:
 
 
 def _encoded(
-    parts: list[pa.Array], order: np.ndarray[Any, Any], fate: np.ndarray[Any, Any]
+    parts: list[pa.Array], order: np.ndarray[Any, Any], admission: np.ndarray[Any, Any]
 ) -> tuple[tuple[str, ...], np.ndarray[Any, Any], tuple[int, ...]]:
     """The values of a column of categories, the id of each row's, and where each value was first admitted."""
     encoded = pa.concat_arrays(parts).dictionary_encode()
@@ -200,7 +200,7 @@ def _encoded(
         value.decode(errors="backslashreplace") for value in encoded.dictionary.cast(pa.binary()).to_pylist()
     )
     ids = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-    admitted = np.flatnonzero((fate == Admission.ADMITTED) & (ids >= 0))
+    admitted = np.flatnonzero((admission == Admission.ADMITTED) & (ids >= 0))
     firsts = np.full(len(values), INT64_MAX)
     np.minimum.at(firsts, ids[admitted], order[admitted])
     return values, ids, tuple(firsts.tolist())

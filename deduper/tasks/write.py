@@ -42,7 +42,7 @@ class WriteTask:
     """The parameters of a writer; pickled into the job.
 
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
-    `spooled` is the size of the records that were set aside, in bytes.
+    `spilled_bytes` is the size of the spilled records.
     `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
     rows are sent (`tasks.kafka_rows`), the others are written with the source's `columns` and `_dedup`, compressed by
     `codec`. `sources` are those of this window and of the duplicates' first copies. `source_slots` are the writers of
@@ -55,7 +55,7 @@ class WriteTask:
     target: str
     shards: int
     readers: tuple[tuple[str, int], ...]
-    spooled: int
+    spilled_bytes: int
     groups: tuple[tuple[int, ...], ...]
     ports: tuple[str, ...]
     topics: frozenset[str]
@@ -70,7 +70,7 @@ class WriteTask:
     @property
     def is_small(self) -> bool:
         """Whether it is done in less time than a job takes to be started."""
-        return is_small(self.spooled)
+        return is_small(self.spilled_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class _Judged:
             verdict[numbers] = part.column(exchange.VERDICT).to_numpy()
             reason[numbers] = part.column(exchange.REASON).to_numpy()
         if rows and verdict.max() >= len(_PORTS):
-            raise RuntimeError("a row was set aside and never judged")
+            raise RuntimeError("a spilled row was never judged")
         return cls(verdict, reason)
 
 
@@ -307,9 +307,9 @@ def is_small(record_bytes: int) -> bool:
     return record_bytes < _WRITER_BYTES
 
 
-def writers_for(spooled: int, most: int) -> int:
+def writers_for(spilled_bytes: int, most: int) -> int:
     """How many writers so many bytes of records are worth."""
-    return min(most, 1 + spooled // _WRITER_BYTES)
+    return min(most, 1 + spilled_bytes // _WRITER_BYTES)
 
 
 def grouped(sizes: Sequence[int], tasks: int) -> tuple[tuple[int, ...], ...]:

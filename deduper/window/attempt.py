@@ -281,7 +281,7 @@ class WindowJudge:
             target=str(target),
             shards=config.store.shards,
             readers=tuple((receipt.name, receipt.rows) for receipt in readers),
-            spooled=exchanged,
+            spilled_bytes=exchanged,
             groups=grouped([receipt.rows for receipt in readers], writers) if ports else (),
             ports=ports,
             topics=frozenset(topics),

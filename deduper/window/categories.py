@@ -56,6 +56,6 @@ def _admitted(
     file = exchange.mapped(exchange.keys_file(directory, reader.name))
     for shard in range(shards):
         batch = file.get_batch(shard)
-        admitted = batch.column(exchange.FATE).to_numpy() == Admission.ADMITTED
+        admitted = batch.column(exchange.ADMISSION).to_numpy() == Admission.ADMITTED
         category = batch.column(exchange.CATEGORY).to_numpy()[admitted]
         yield ids[category], batch.column(exchange.ORDER).to_numpy()[admitted]

@@ -1,6 +1,6 @@
 """The three steps of a window's judging on Spark: read, judge, write. Each gives the receipts of its tasks.
 
-    read    one task a source partition: Catalyst reads, parses and digests; Python sets the records aside. Of plain
+    read    one task a source partition: Catalyst reads, parses and digests; Python spills the records. Of plain
             files one task a core, each with some neighbours. A window may have files of both kinds
     judge   one task a shard
     write   some tasks, each with some source partitions; no job for what is written sooner than one would start
@@ -65,7 +65,7 @@ class WindowRun(Protocol):
     """The jobs of one attempt at a window."""
 
     def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Set the records of a batch aside."""
+        """Spill the records of a batch."""
 
     def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
         """Judge every shard."""
@@ -130,7 +130,7 @@ class SparkRun:
         self._close_pool()
 
     def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Set the records of a batch aside. Spark counts them, or the reader of a plain file."""
+        """Spill the records of a batch. Spark counts them, or the reader of a plain file."""
         if isinstance(batch, FileBatch):
             return self._read_files(batch, task)
         return BatchRead(batch, *self._read_by_spark(batch.tuples(self._session), task))

@@ -38,9 +38,9 @@ def main() -> None:
     _judge("one key, rows in any order", _rows(1, partitions=0), 0.0, all_live=True, float_domain=False)
     order = np.arange(ROWS, dtype=np.int64)
     expiry = np.arange(ROWS, dtype=np.int64) * 1000
-    fate = np.zeros(ROWS, np.uint8)
+    admission = np.zeros(ROWS, np.uint8)
     rules = ClockRules(False, 86_400_000_000, 3_600_000_000, 10**12, 0, None, 0)
-    _time("PartitionClock.run", lambda: PartitionClock(rules).run(order, expiry, fate))
+    _time("PartitionClock.run", lambda: PartitionClock(rules).run(order, expiry, admission))
 
 
 def _rows(distinct: int, *, float_domain: bool = False, partitions: int = 8) -> ShardRows:
@@ -58,7 +58,7 @@ def _rows(distinct: int, *, float_domain: bool = False, partitions: int = 8) -> 
     return ShardRows(
         digests=keys[index],
         order=order,
-        fate=np.zeros(ROWS, np.uint8),
+        admission=np.zeros(ROWS, np.uint8),
         expiry=expiry[index].astype(np.float64 if float_domain else np.int64),
         latest_before=np.full(ROWS, 86_400_000_000, np.float64 if float_domain else np.int64),
         has_latest=np.ones(ROWS, np.bool_),

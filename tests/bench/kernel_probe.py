@@ -51,7 +51,7 @@ def _calls() -> list[float]:
         rows = ShardRows(
             digests=random.integers(1, 1 << 63, (_ROWS, 2), np.uint64),
             order=np.arange(_ROWS, dtype=np.int64),
-            fate=np.zeros(_ROWS, np.uint8),
+            admission=np.zeros(_ROWS, np.uint8),
             expiry=np.full(_ROWS, 1_767_225_600_000_000, np.int64),
             latest_before=None,
             has_latest=None,

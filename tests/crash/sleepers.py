@@ -58,7 +58,7 @@ _SLEEPS = (
     "window.7.checkpoint",
 )
 _ZOMBIES = (
-    "read.spooled",
+    "read.spilled",
     "judge.drained",
     "tables.applying",
     "judge.piece.before",

@@ -138,7 +138,7 @@ class Engine:
         order = np.array(
             [p << POSITION_BITS | i for p, part in enumerate(partitions) for i in range(len(part))], np.int64
         )
-        fate = np.array([self._parsed(row) for row in rows], np.uint8)
+        admission = np.array([self._parsed(row) for row in rows], np.uint8)
         digests = np.array([self._digest(row) for row in rows], np.uint64).reshape(-1, 2)
         number = np.float64 if self.floats else np.int64
         has_clock = s.by in ("event_time", "ordered")
@@ -146,14 +146,14 @@ class Engine:
         latest_before = has_latest = category = None
         rules = self.rules
         if has_clock and s.clock == "arrival":
-            fate, latest_before, has_latest = self._run_clocks(partitions, order, expiry, fate, now_us)
+            admission, latest_before, has_latest = self._run_clocks(partitions, order, expiry, admission, now_us)
         elif has_clock:
-            fate = batch_clock(self._clock_rules(now_us), expiry, fate)
+            admission = batch_clock(self._clock_rules(now_us), expiry, admission)
             rules = replace(rules, latest=self.latest)
         elif s.by == "processing_time":
             rules = replace(rules, latest=self._processing_point(now_us))
         elif s.by == "category":
-            category, fate = self._places(rows, order, fate)
+            category, admission = self._places(rows, order, admission)
         find = self.memory.find
         in_shard = shards_of(digests, self.shape.shards)
         scramble = random.Random(self.shape.seed)
@@ -169,7 +169,7 @@ class Engine:
             shard_rows = ShardRows(
                 digests=digests[index],
                 order=order[index],
-                fate=fate[index],
+                admission=admission[index],
                 expiry=expiry[index] if has_clock else None,
                 latest_before=part(latest_before),
                 has_latest=part(has_latest),
@@ -212,7 +212,7 @@ class Engine:
             quiet_us=now_us - self.moved_us if s.by == "event_time" else 0,
         )
 
-    def _run_clocks(self, partitions: list[list[Row]], order: Any, expiry: Any, fate: Any, now_us: int) -> Any:
+    def _run_clocks(self, partitions: list[list[Row]], order: Any, expiry: Any, admission: Any, now_us: int) -> Any:
         clock = PartitionClock(self._clock_rules(now_us))
         columns = []
         begin = 0
@@ -220,14 +220,14 @@ class Engine:
             end = begin + len(rows)
             while begin < end:
                 cut = min(end, begin + self.shape.arrow_rows)
-                columns.append(clock.run(order[begin:cut], expiry[begin:cut], fate[begin:cut]))
+                columns.append(clock.run(order[begin:cut], expiry[begin:cut], admission[begin:cut]))
                 begin = cut
         if not columns:
-            return fate, expiry, np.zeros(0, np.bool_)
+            return admission, expiry, np.zeros(0, np.bool_)
         return [np.concatenate(column) for column in zip(*columns, strict=True)]
 
-    def _places(self, rows: list[Row], order: Any, fate: Any) -> tuple[Any, Any]:
-        admitted = np.flatnonzero(fate == Admission.ADMITTED)
+    def _places(self, rows: list[Row], order: Any, admission: Any) -> tuple[Any, Any]:
+        admitted = np.flatnonzero(admission == Admission.ADMITTED)
         values = list(dict.fromkeys(rows[at].expiry for at in admitted.tolist()))
         ids = np.array([values.index(row.expiry) if row.expiry in values else 0 for row in rows], np.int32)
         first = [order[next(at for at in admitted.tolist() if ids[at] == number)] for number in range(len(values))]
@@ -239,7 +239,7 @@ class Engine:
             self.settings.live_categories,
             self.settings.remember_dropped,
         )
-        return places.places(ids, order, fate)
+        return places.places(ids, order, admission)
 
     def _answers(self, outcome: ShardOutcome) -> list[Answer]:
         answers: list[Answer] = []
@@ -253,7 +253,7 @@ class Engine:
                     position = origin & (1 << POSITION_BITS) - 1
                     first = int(outcome.first_window[index]), origin >> POSITION_BITS, position, expiry
             else:
-                reason = Admission(int(outcome.fate[index])).reason
+                reason = Admission(int(outcome.admission[index])).reason
             answers.append((Verdict(verdict).port, reason, first))
         return answers
 

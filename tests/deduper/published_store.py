@@ -134,14 +134,14 @@ class PublishedStore:
             np.uint64,
         )
         rules = judge_rules(config, state, wall_us)
-        expiry, category, fates, extra = self._expiry(config, log, rows, order)
+        expiry, category, admissions, extra = self._expiry(config, log, rows, order)
         latest_before = has_latest = None
         clock = clock_rules(config, state, wall_us)
         if clock is not None:
             in_order = np.argsort(order)
             latest_before, has_latest = np.empty_like(expiry), np.empty(len(rows), np.bool_)
-            fates[in_order], latest_before[in_order], has_latest[in_order] = PartitionClock(clock).run(
-                order[in_order], expiry[in_order], fates[in_order]
+            admissions[in_order], latest_before[in_order], has_latest[in_order] = PartitionClock(clock).run(
+                order[in_order], expiry[in_order], admissions[in_order]
             )
         pieces, verdicts = [], np.zeros(len(rows), np.uint8)
         entries_of, admitted, kept = [], [], []
@@ -151,7 +151,7 @@ class PublishedStore:
                 ShardRows(
                     digests[mine],
                     order[mine],
-                    fates[mine],
+                    admissions[mine],
                     None if expiry is None else expiry[mine],
                     None if latest_before is None else latest_before[mine],
                     None if has_latest is None else has_latest[mine],
@@ -207,7 +207,7 @@ class PublishedStore:
     def _expiry(
         self, config: Config, log: CommitLog, rows: Sequence[dict[str, Any]], order: Any
     ) -> tuple[Any, Any, Any, dict[str, Any]]:
-        fates = np.zeros(len(rows), np.uint8)
+        admissions = np.zeros(len(rows), np.uint8)
         if isinstance(config.expiry, CategoryExpiry):
             wire = log.state.extra.get(CATEGORIES)
             before = CategoryState() if wire is None else CategoryState.from_wire(wire)
@@ -223,13 +223,13 @@ class PublishedStore:
                 config.expiry.live_categories,
                 100,
             )
-            category, fates = places.places(numbers, order, fates)
-            return None, category, fates, {CATEGORIES: after.to_wire()}
+            category, admissions = places.places(numbers, order, admissions)
+            return None, category, admissions, {CATEGORIES: after.to_wire()}
         if config.expiry.by in ("never", "processing_time"):
-            return None, None, fates, {}
+            return None, None, admissions, {}
         unit = 1_000_000 if config.expiry.by == "event_time" else 1
         scaled = [row["t"] * unit for row in rows]
-        return np.array(scaled, np.float64 if config.expiry_key_scale.is_float else np.int64), None, fates, {}
+        return np.array(scaled, np.float64 if config.expiry_key_scale.is_float else np.int64), None, admissions, {}
 
     def _append(self, config: Config, log: CommitLog, entries: Any, shard: int, window: int) -> PieceRef:
         pieces = open_backend(config.store.url)

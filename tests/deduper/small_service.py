@@ -495,7 +495,7 @@ class SmallJobs:
         config = self._world.config
         rows = [row for ordinal in ordinals for row in self._partitions[ordinal]]
         order = [p << POSITION_BITS | i for p in ordinals for i in range(len(self._partitions[p]))]
-        fate = [self._parsed(row) for row in rows]
+        admission = [self._parsed(row) for row in rows]
         digests = np.array([self._world.digest(row.key, self._salt) for row in rows], np.uint64).reshape(-1, 2)
         words = digests.view(np.int64)
         expiry: list[Any] = [row.expiry for row in rows]
@@ -504,7 +504,7 @@ class SmallJobs:
             "_hi": pa.array(words[:, 0]),
             "_lo": pa.array(words[:, 1]),
             "_order": pa.array(order, pa.int64()),
-            "_fate": pa.array(fate, pa.int8()),
+            "_admission": pa.array(admission, pa.int8()),
         }
         if config.expiry.by == "category":
             columns["_category"] = pa.array(expiry, pa.string())
@@ -512,7 +512,7 @@ class SmallJobs:
             columns["_expiry"] = pa.array([0] * len(rows), pa.int64())
         else:
             columns["_expiry"] = pa.array(expiry, kind)
-        raw = [None if at == Admission.ADMITTED else repr(row) for row, at in zip(rows, fate, strict=True)]
+        raw = [None if at == Admission.ADMITTED else repr(row) for row, at in zip(rows, admission, strict=True)]
         columns["_raw"] = pa.array(raw, pa.string())
         if self._world.trial.ports:
             columns["_0"] = pa.array([row.key[0] for row in rows], pa.string())

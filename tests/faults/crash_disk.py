@@ -201,9 +201,9 @@ def _torn(write: Write, seed: int, draw: random.Random) -> Write:
     """What has reached the disk of one write."""
     if seed < 2 or write.data is None or not write.data:
         return write if seed == 1 or (seed > 1 and draw.random() < 0.5) else _NOTHING
-    fate = draw.choice(("lost", "whole", "head", "head", "tail", "zeros"))
+    admission = draw.choice(("lost", "whole", "head", "head", "tail", "zeros"))
     at = draw.randint(0, len(write.data))
-    match fate:
+    match admission:
         case "whole":
             return write
         case "head":

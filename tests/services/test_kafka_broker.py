@@ -93,20 +93,20 @@ def test_only_committed_transactions_are_seen(broker: Broker, new_topic: Callabl
         return [record.value for record in read(broker.plain(), topic, committed=committed)]
 
     with Follower(broker.plain(), topic) as follower:
-        for fate, value in [("commit", b"1"), ("abort", b"2"), ("commit", b"3")]:
+        for admission, value in [("commit", b"1"), ("abort", b"2"), ("commit", b"3")]:
             producer.begin_transaction()
             producer.produce(topic, value)
             producer.flush(30)
             hidden, shown = values(), values(committed=False)
             assert value not in hidden
             assert value in shown
-            (producer.commit_transaction if fate == "commit" else producer.abort_transaction)(30)
-        for fate, value in [("commit", b"4"), ("abort", b"5")]:
+            (producer.commit_transaction if admission == "commit" else producer.abort_transaction)(30)
+        for admission, value in [("commit", b"4"), ("abort", b"5")]:
             writer.begin_transaction()
             writer.send(topic, value)
             writer.flush()
             assert value not in values()
-            (writer.commit_transaction if fate == "commit" else writer.abort_transaction)()
+            (writer.commit_transaction if admission == "commit" else writer.abort_transaction)()
         send(broker.plain(), topic, [Record(b"6")])
         assert values() == [b"1", b"3", b"4", b"6"]
         follower.wait_for(4)

@@ -30,7 +30,7 @@ _COLUMNS: list[tuple[str, str, pa.DataType]] = [
     ("_hi", "tinyint", pa.int8()),
     ("_lo", "smallint", pa.int16()),
     ("_order", "int", pa.int32()),
-    ("_fate", "bigint", pa.int64()),
+    ("_admission", "bigint", pa.int64()),
     ("_expiry", "float", pa.float32()),
     ("_raw", "double", pa.float64()),
     ("_rec", "decimal(9,2)", pa.decimal128(9, 2)),

@@ -43,7 +43,7 @@ from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
 from deduper.window.jobs import SparkJobs
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
-from tests.spark.test_parquet_records import batch_of, check_same, set_aside, task_of
+from tests.spark.test_parquet_records import batch_of, check_same, spill, task_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200 if os.environ.get("DIFFERENTIAL_ALL") else 600)]
 
@@ -162,7 +162,7 @@ def cells() -> dict[str, list[_Cell]]:
 
 @dataclass
 class Outcome:
-    """What a reader made of a file: columns K and V, by Spark also the fates; or why it did not."""
+    """What a reader made of a file: columns K and V, by Spark also the admissions; or why it did not."""
 
     left: list[tuple[Any, ...]] | None
     why_not: str = ""
@@ -174,14 +174,14 @@ class Outcome:
         return pa.concat_arrays([chunk for _, records, _ in self.left for chunk in records.column("_1").chunks])
 
     @property
-    def fates(self) -> list[int]:
+    def admissions(self) -> list[int]:
         """What became of the records, in order."""
         assert self.left is not None
         found = {}
         for _, _, keys in self.left:
             for batch in keys:
-                rows, fates = (batch.column(name).to_pylist() for name in (exchange.ROW, exchange.FATE))
-                found.update(zip(rows, fates, strict=True))
+                rows, admissions = (batch.column(name).to_pylist() for name in (exchange.ROW, exchange.ADMISSION))
+                found.update(zip(rows, admissions, strict=True))
         return [found[row] for row in sorted(found)]
 
 
@@ -205,7 +205,7 @@ class Readers:
         parts = [part for part in found if part is not None]
         with self._jobs.open() as run:
             receipts, _, refused = run._read_plain(parts, task, have_pool=True)
-        return Outcome(None, min(refused.values())) if refused else Outcome(set_aside(task, receipts))
+        return Outcome(None, min(refused.values())) if refused else Outcome(spill(task, receipts))
 
     def by_spark(self, batch: FileBatch) -> Outcome:
         """Spark's, with what a window makes of its failures; fails where that would end the job."""
@@ -214,8 +214,8 @@ class Readers:
             task = self._task()
             with self._jobs.open() as run:
                 read = run.read(batch, task)
-            left = Outcome(set_aside(task, read.receipts))
-            return Outcome(None, read.batch.files[0].problem) if Admission.FILE_UNREADABLE in left.fates else left
+            left = Outcome(spill(task, read.receipts))
+            return Outcome(None, read.batch.files[0].problem) if Admission.FILE_UNREADABLE in left.admissions else left
         finally:
             self._jobs._reading = plain
 
@@ -271,10 +271,10 @@ def is_sound(stored: pa.Array, outcome: Outcome) -> bool:
     given = outcome.column
     if not has_numbers(stored.type) or not (has_numbers(given.type) or given.type == pa.float64()):
         return True
-    for value, found, fate in zip(stored.to_pylist(), given.to_pylist(), outcome.fates, strict=True):
+    for value, found, admission in zip(stored.to_pylist(), given.to_pylist(), outcome.admissions, strict=True):
         is_same = found == (float(value) if isinstance(found, float) else value)
         if found is None and value is not None:
-            is_same = fate == Admission.MALFORMED and not fits(value, given.type)
+            is_same = admission == Admission.MALFORMED and not fits(value, given.type)
         if not is_same:
             return False
     return True

@@ -83,7 +83,7 @@ def task_of(job: Job, directory: Path) -> ReadTask:
     return ReadTask(str(directory), 3, clock, in_order, in_order, config.expiry.by == "category")
 
 
-def set_aside(task: ReadTask, receipts: list[ReadReceipt]) -> list[tuple[Any, ...]]:
+def spill(task: ReadTask, receipts: list[ReadReceipt]) -> list[tuple[Any, ...]]:
     """All that a reading job leaves, without the names and times that differ from run to run."""
     left = []
     for receipt in receipts:
@@ -106,7 +106,7 @@ def read_both_ways(session: SparkSession, job: Job, tmp_path: Path) -> list[tupl
     with jobs.open() as run:
         by_spark = run.read(batch, theirs)
     assert plain.rows == by_spark.rows
-    left, expected = set_aside(ours, plain.receipts), set_aside(theirs, by_spark.receipts)
+    left, expected = spill(ours, plain.receipts), spill(theirs, by_spark.receipts)
     assert [one[0] for one in left] == [one[0] for one in expected]
     for (_, records, keys), (_, spark_records, spark_keys) in zip(left, expected, strict=True):
         check_same(records.columns, spark_records.columns)
@@ -127,9 +127,11 @@ def check_same(columns: list[Any], others: list[Any]) -> None:
             assert column.equals(other), (column, other)
 
 
-def fates(left: list[tuple[Any, ...]]) -> set[int]:
-    """All fates that were given."""
-    return {fate for _, _, keys in left for batch in keys for fate in batch.column(exchange.FATE).to_pylist()}
+def admissions(left: list[tuple[Any, ...]]) -> set[int]:
+    """All admissions that were given."""
+    return {
+        admission for _, _, keys in left for batch in keys for admission in batch.column(exchange.ADMISSION).to_pylist()
+    }
 
 
 @pytest.fixture(params=["driver", "tasks"])
@@ -214,7 +216,7 @@ def test_every_expiry(
     times = pa.array(values, pa.int64()).view(kind) if declared == "timestamp" else pa.array(values, kind)
     job.add_table(pa.table({"k": keys, "t": pa.concat_arrays([times, times])}))
     job.add_table(pa.table({"t": times[:1], "k": pa.array(["other"])}))
-    assert fates(read_both_ways(session, job, tmp_path)) >= {Admission.ADMITTED, Admission.NULL_KEY, *errors}
+    assert admissions(read_both_ways(session, job, tmp_path)) >= {Admission.ADMITTED, Admission.NULL_KEY, *errors}
 
 
 def test_what_others_write(session: SparkSession, new_job: Callable[..., Job], tmp_path: Path) -> None:

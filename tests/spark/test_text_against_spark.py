@@ -24,7 +24,7 @@ from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.sources import parsing
 from deduper.spark_promises import TIME_ZONE
-from deduper.tasks.layout import FATE, ORDER
+from deduper.tasks.layout import ADMISSION, ORDER
 from deduper.text import json_exact
 from deduper.text.format import Malformed, TextColumn, TextFormat
 from tests.spark.harness import Job
@@ -348,15 +348,15 @@ def by_spark(session: SparkSession, lines: Sequence[str], zone: str, source: Fil
         )
         parsed = parsing.file_parsing(session, source).of(rows)
         columns = [parsing.record_column(column).alias(column.name) for column in source.parsed_columns]
-        found = parsed.select(F.col(ORDER).alias("_order"), F.col(FATE).alias("_fate"), *columns).toArrow()
+        found = parsed.select(F.col(ORDER).alias("_order"), F.col(ADMISSION).alias("_admission"), *columns).toArrow()
     finally:
         session.conf.set(TIME_ZONE, before or "UTC")
     found = found.sort_by("_order")
     values = [plain(found[name].combine_chunks()) for name in _COLUMNS]
     records: list[Values] = []
-    for fate, *record in zip(found["_fate"].to_pylist(), *values, strict=True):
-        assert fate in (Admission.ADMITTED, Admission.MALFORMED)
-        records.append(record if fate == Admission.ADMITTED else None)
+    for admission, *record in zip(found["_admission"].to_pylist(), *values, strict=True):
+        assert admission in (Admission.ADMITTED, Admission.MALFORMED)
+        records.append(record if admission == Admission.ADMITTED else None)
     return records
 
 

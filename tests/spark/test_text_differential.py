@@ -22,7 +22,7 @@ from deduper.config.kafka import KafkaSource
 from deduper.core.verdict import Admission
 from deduper.sources.kafka.stream import kafka_parsing
 from deduper.sources.parsing import REC
-from deduper.tasks.layout import FATE, ORDER, RAW
+from deduper.tasks.layout import ADMISSION, ORDER, RAW
 from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -185,7 +185,7 @@ def test_random_lines(new_job: Callable[..., Job], kind: str) -> None:
 
 
 def of_topic(session: SparkSession, kind: str, schema: str, lines: Sequence[str]) -> list[Row]:
-    """The lines parsed as the values of a topic: REC, RAW and FATE of each."""
+    """The lines parsed as the values of a topic: REC, RAW and ADMISSION of each."""
     value = {"format": kind, "schema": schema}
     source = KafkaSource.model_validate(
         {"format": "kafka", "bootstrap_servers": "b:1", "topics": ["t"], "value": value}
@@ -201,7 +201,7 @@ def of_topic(session: SparkSession, kind: str, schema: str, lines: Sequence[str]
         "'t' topic",
         "0 partition",
     )
-    return kafka_parsing(session, source).of(records).orderBy(ORDER).select(REC, RAW, FATE).collect()
+    return kafka_parsing(session, source).of(records).orderBy(ORDER).select(REC, RAW, ADMISSION).collect()
 
 
 @pytest.mark.parametrize("kind", ["json", "csv"])
@@ -210,7 +210,7 @@ def test_random_values_of_topics(session: SparkSession, kind: str) -> None:
     lines = random_lines(kind)
     wrong = []
     for (line, expected), row in zip(lines, of_topic(session, kind, _SCHEMA, [line for line, _ in lines]), strict=True):
-        is_error = row[FATE] == int(Admission.MALFORMED)
+        is_error = row[ADMISSION] == int(Admission.MALFORMED)
         is_right = row[RAW] == line and is_error == (expected == "malformed")
         if is_right and not isinstance(expected, str):
             is_right = row[REC].asDict() == expected
@@ -246,8 +246,8 @@ _NESTED_LINES = {
 def test_decimals_that_must_not_be_computed(session: SparkSession, new_job: Callable[..., Job]) -> None:
     """Wherever they stand in a record, and however they are written. The other records are read."""
     rows = of_topic(session, "json", _NESTED, list(_NESTED_LINES))
-    fates = [row[FATE] == int(Admission.ADMITTED) for row in rows]
-    assert dict(zip(_NESTED_LINES, fates, strict=True)) == _NESTED_LINES
+    admissions = [row[ADMISSION] == int(Admission.ADMITTED) for row in rows]
+    assert dict(zip(_NESTED_LINES, admissions, strict=True)) == _NESTED_LINES
     job = new_job(source={"schema": _NESTED}, null_keys="allow")
     job.add_file(_NESTED_LINES)
     job.run()
@@ -269,8 +269,8 @@ _WIDE_LINES = {
 def test_lines_of_more_fields_than_spark_takes(session: SparkSession, new_job: Callable[..., Job]) -> None:
     """Its parser throws over them; each leaves by itself, and commas in quotes are no fields."""
     rows = of_topic(session, "csv", "k string, n int", list(_WIDE_LINES))
-    fates = [row[FATE] == int(Admission.ADMITTED) for row in rows]
-    assert fates == list(_WIDE_LINES.values())
+    admissions = [row[ADMISSION] == int(Admission.ADMITTED) for row in rows]
+    assert admissions == list(_WIDE_LINES.values())
     job = new_job(source={"file_format": "csv", "schema": "k string, n int"})
     job.add_file(_WIDE_LINES, "wide.csv")
     job.run()
@@ -294,4 +294,4 @@ _DEEP_LINES = {
 def test_lines_beyond_the_limits_of_sparks_json_parser(session: SparkSession) -> None:
     """Deep, long numbers, names and texts: each is malformed by itself."""
     rows = of_topic(session, "json", "k string, n int", list(_DEEP_LINES))
-    assert [row[FATE] == int(Admission.ADMITTED) for row in rows] == list(_DEEP_LINES.values())
+    assert [row[ADMISSION] == int(Admission.ADMITTED) for row in rows] == list(_DEEP_LINES.values())

@@ -248,7 +248,7 @@ def _entries(
     shard = ShardRows(
         digests=rows.digests[mine],
         order=rows.order[mine],
-        fate=np.zeros(len(mine), np.uint8),
+        admission=np.zeros(len(mine), np.uint8),
         expiry=None if rows.expiry is None else rows.expiry[mine],
         latest_before=None,
         has_latest=None,

@@ -73,7 +73,7 @@ class FileBatch:
         return tuple(
             SourcePartition(
                 name=file.name,
-                version=GONE if file.fate is Admission.FILE_MISSING else file.modified_ms,
+                version=GONE if file.admission is Admission.FILE_MISSING else file.modified_ms,
                 start=0,
                 end=file.size_bytes,
                 rows=rows.get(ordinal, 0),
@@ -92,7 +92,7 @@ class FileBatch:
     def tuples_of(self, session: SparkSession, ordinals: Sequence[int]) -> DataFrame:
         """The tuples of some of the files."""
         files = {ordinal: self.files[ordinal] for ordinal in ordinals}
-        readable = {ordinal: file for ordinal, file in files.items() if file.fate is Admission.ADMITTED}
+        readable = {ordinal: file for ordinal, file in files.items() if file.admission is Admission.ADMITTED}
         if not readable:
             return self._error_tuples(session, files)
         tuples = file_plan(session, self.source).tuples(readable)
@@ -101,23 +101,23 @@ class FileBatch:
     @property
     def readable(self) -> dict[int, SourceFile]:
         """The files that are no error tuples, by ordinal."""
-        return {ordinal: file for ordinal, file in enumerate(self.files) if file.fate is Admission.ADMITTED}
+        return {ordinal: file for ordinal, file in enumerate(self.files) if file.admission is Admission.ADMITTED}
 
     @property
     def errors(self) -> list[int]:
         """The ordinals of the others."""
-        return [ordinal for ordinal, file in enumerate(self.files) if file.fate is not Admission.ADMITTED]
+        return [ordinal for ordinal, file in enumerate(self.files) if file.admission is not Admission.ADMITTED]
 
-    def with_errors(self, fate: Admission, problems: Mapping[int, str]) -> FileBatch:
+    def with_errors(self, admission: Admission, problems: Mapping[int, str]) -> FileBatch:
         """The batch with some files as error tuples, for the reason that is given by ordinal."""
         for ordinal, problem in problems.items():
             logger.warning(
-                "%s leaves by the error port as %s: %s", self.files[ordinal].name, fate.reason, shown(problem)
+                "%s leaves by the error port as %s: %s", self.files[ordinal].name, admission.reason, shown(problem)
             )
         return replace(
             self,
             files=tuple(
-                file.as_error(fate, f"{file.path}: {problems[ordinal]}") if ordinal in problems else file
+                file.as_error(admission, f"{file.path}: {problems[ordinal]}") if ordinal in problems else file
                 for ordinal, file in enumerate(self.files)
             ),
         )
@@ -140,7 +140,7 @@ class FileBatch:
         return {FOLDER: self.folder or str(self.source.folder)}
 
     def _error_tuples(self, session: SparkSession, files: Mapping[int, SourceFile]) -> DataFrame:
-        bad = {ordinal: file for ordinal, file in files.items() if file.fate is not Admission.ADMITTED}
+        bad = {ordinal: file for ordinal, file in files.items() if file.admission is not Admission.ADMITTED}
         return error_tuples(session, self.source, bad)
 
 
@@ -208,7 +208,7 @@ class FileBatches:
         while self._pending:
             taken = [self._pending.popleft() for _ in range(self._next_count())]
             files = stat_files(taken, self._listing.seen)
-            emptied = {file.path for file in files if not file.size_bytes and file.fate is Admission.ADMITTED}
+            emptied = {file.path for file in files if not file.size_bytes and file.admission is Admission.ADMITTED}
             self._empty += emptied
             left = tuple(_refused(file, self._source) for file in files if file.path not in emptied)
             if left:
@@ -260,7 +260,7 @@ _LEAST_BZ2_BYTES = 14
 
 def _refused(file: SourceFile, source: FilesSource) -> SourceFile:
     """The file, as an error when Spark would read a part of it without a word, were it cut off."""
-    if not source.is_text or file.fate is not Admission.ADMITTED:
+    if not source.is_text or file.admission is not Admission.ADMITTED:
         return file
     suffix = Path(file.path).suffix.lower()
     if suffix in _CUT_IN_SILENCE:

@@ -25,7 +25,7 @@ from deduper.sources.files.plain_reading import arrow_types
 from deduper.sources.files.source_file import SourceFile
 from deduper.sources.parsing import CHANGED, LINE, REC, ROW, file_parsing, record_column
 from deduper.spark.columns import Added, Selected
-from deduper.tasks.layout import FATE, ORDER, RAW
+from deduper.tasks.layout import ADMISSION, ORDER, RAW
 from deduper.tasks.readers.parquet_numbers import exact_type, may_misread
 from deduper.tasks.readers.partition_folders import folder_texts
 
@@ -71,7 +71,7 @@ class FilePlan:
         self._plans: dict[_Layout, _LayoutPlan] = {}
 
     def tuples(self, files: Mapping[int, SourceFile]) -> DataFrame:
-        """The tuples of some files of a window, by ordinal, none of them an error: REC, RAW, FATE, ORDER."""
+        """The tuples of some files of a window, by ordinal, none of them an error: REC, RAW, ADMISSION, ORDER."""
         groups: dict[_Layout, dict[int, SourceFile]] = {}
         misread: dict[int, SourceFile] = {}
         for ordinal, file in files.items():
@@ -122,7 +122,7 @@ class _LayoutPlan:
         self._placed = Added(session, _placed_columns())
         self._parsing = file_parsing(session, stored, [F.col(name) for name in _folder_names(layout.folders)])
         self._completed = Added(session, _completed_columns(source, layout)) if stored is not source else None
-        self._left = Selected(session, [F.col(name) for name in (REC, RAW, FATE, ORDER)])
+        self._left = Selected(session, [F.col(name) for name in (REC, RAW, ADMISSION, ORDER)])
 
     def tuples(self, files: Mapping[int, SourceFile]) -> DataFrame:
         """The tuples of these files, by their place in the window."""
@@ -182,8 +182,8 @@ def _path_hashes(file: SourceFile) -> set[int]:
 
 def error_tuples(session: SparkSession, source: FilesSource, files: Mapping[int, SourceFile]) -> DataFrame:
     """One tuple for each of these files, which as a whole are errors, by their place in the window."""
-    rows = [(None, file.problem, int(file.fate), ordinal << POSITION_BITS) for ordinal, file in files.items()]
-    schema = f"{REC} struct<{source.columns}>, {RAW} string, {FATE} tinyint, {ORDER} bigint"
+    rows = [(None, file.problem, int(file.admission), ordinal << POSITION_BITS) for ordinal, file in files.items()]
+    schema = f"{REC} struct<{source.columns}>, {RAW} string, {ADMISSION} tinyint, {ORDER} bigint"
     return session.createDataFrame(rows, schema)
 
 
@@ -267,5 +267,7 @@ def _completed_columns(source: FilesSource, layout: _Layout) -> dict[str, Column
             value = F.when(fits, cast)
             all_fit &= fits
         record.append(value.alias(name))
-    fate = F.when((F.col(FATE) == int(Admission.ADMITTED)) & ~all_fit, int(Admission.MALFORMED)).otherwise(F.col(FATE))
-    return {REC: F.struct(*record), FATE: fate.cast("tinyint")}
+    admission = F.when((F.col(ADMISSION) == int(Admission.ADMITTED)) & ~all_fit, int(Admission.MALFORMED)).otherwise(
+        F.col(ADMISSION)
+    )
+    return {REC: F.struct(*record), ADMISSION: admission.cast("tinyint")}

@@ -39,14 +39,14 @@ class ListedFile:
 class SourceFile:
     """A file of one window.
 
-    Time and size are from the moment before the intent. `fate` is ADMITTED unless the file as a whole is an error
+    Time and size are from the moment before the intent. `admission` is ADMITTED unless the file as a whole is an error
     tuple; `problem` then says why.
     """
 
     path: str
     modified_ms: int
     size_bytes: int
-    fate: Admission = Admission.ADMITTED
+    admission: Admission = Admission.ADMITTED
     problem: str = ""
 
     @property
@@ -77,9 +77,9 @@ class SourceFile:
         """Whether the path is UTF-8: Java, and so Spark, can open no other."""
         return self.name == self.path
 
-    def as_error(self, fate: Admission, problem: str) -> SourceFile:
+    def as_error(self, admission: Admission, problem: str) -> SourceFile:
         """The same file, as one error tuple."""
-        return replace(self, fate=fate, problem=shown(problem))
+        return replace(self, admission=admission, problem=shown(problem))
 
 
 def missing_folder(source: SourceConfig) -> Path | None:

@@ -18,7 +18,7 @@ from deduper.core.verdict import Admission
 from deduper.kafka.offsets import OffsetRange, write_offsets
 from deduper.sources.avro import MARK, avro_record, has_valid_text, is_whole
 from deduper.sources.parsing import REC, VALID, Steps, bare_record, text_record
-from deduper.tasks.layout import FATE, ORDER, PARTITION, RAW, SENT, TOPIC
+from deduper.tasks.layout import ADMISSION, ORDER, PARTITION, RAW, SENT, TOPIC
 
 RECORD = "_record"
 """The record as it was read, for the ports that write it again: key, value, headers, timestamp."""
@@ -82,7 +82,7 @@ def sent_columns() -> list[Column]:
 
 
 def kafka_parsing(session: SparkSession, source: KafkaSource) -> Steps:
-    """Kafka's records become REC, RAW, FATE, RECORD, TOPIC, PARTITION, and the offset as ORDER, for `OffsetPlaces`."""
+    """Kafka's records as REC, RAW, ADMISSION, RECORD, TOPIC, PARTITION, and the offset as ORDER, for `OffsetPlaces`."""
     text = F.col("value").cast("string")
     valid = F.is_valid_utf8(text)
     is_empty = F.col("value").isNull()
@@ -102,27 +102,29 @@ def kafka_parsing(session: SparkSession, source: KafkaSource) -> Steps:
         parsed = ({**given, VALID: valid}, {REC: record})
         valid = F.col(VALID)
         bare = bare_record(is_json)
-    fate = _fate(source, is_empty, valid, malformed).cast("tinyint")
+    admission = _admission(source, is_empty, valid, malformed).cast("tinyint")
     is_text = F.lit(False) if source.value.format == "avro" else valid
     raw = F.when(is_text, text).otherwise(F.base64("value"))
     whole = F.struct("key", "value", "headers", F.unix_millis("timestamp").alias("timestamp"))
     record = _with_record_columns(bare, source)
     place = (F.col("offset").alias(ORDER), F.col("topic").alias(TOPIC), F.col("partition").alias(PARTITION))
-    left = (record.alias(REC), raw.alias(RAW), fate.alias(FATE), whole.alias(RECORD), *place)
+    left = (record.alias(REC), raw.alias(RAW), admission.alias(ADMISSION), whole.alias(RECORD), *place)
     return Steps(session, parsed, left)
 
 
-def _fate(source: KafkaSource, is_empty: Column, valid: Column, malformed: Column) -> Column:
+def _admission(source: KafkaSource, is_empty: Column, valid: Column, malformed: Column) -> Column:
     for_empty = Admission.TOMBSTONE if source.tombstones == "error" else Admission.ADMITTED
-    fate = (
+    admission = (
         F.when(is_empty, int(for_empty))
         .when(~valid, int(Admission.INVALID_UTF8))
         .when(malformed, int(Admission.MALFORMED))
     )
     for column, part in source.record_columns:
         if column.type.name == "string" and part != "topic":
-            fate = fate.when(~F.coalesce(F.is_valid_utf8(_part(part)), F.lit(True)), int(Admission.INVALID_UTF8))
-    return fate.otherwise(int(Admission.ADMITTED))
+            admission = admission.when(
+                ~F.coalesce(F.is_valid_utf8(_part(part)), F.lit(True)), int(Admission.INVALID_UTF8)
+            )
+    return admission.otherwise(int(Admission.ADMITTED))
 
 
 def _with_record_columns(value: Column, source: KafkaSource) -> Column:

@@ -19,9 +19,9 @@ from deduper.tasks.readers.partition_folders import FolderValue, folder_texts, f
 from deduper.tasks.readers.plain_file import NotPlain
 
 ExpiryKind = Literal["none", "time", "whole", "float", "category"]
-Fates = NDArray[np.int8]
-Texts = Callable[[Fates, pa.Array], pa.Array]
-"""The column RAW, by the fates of the records and their EXPIRY or CATEGORY."""
+Admissions = NDArray[np.int8]
+Texts = Callable[[Admissions, pa.Array], pa.Array]
+"""The column RAW, by the admissions of the records and their EXPIRY or CATEGORY."""
 
 _ARROW = {
     "string": pa.string(),
@@ -93,13 +93,13 @@ class Declared:
         folders: Mapping[int, FolderValue],
         first: int,
         rows: int,
-        fate: Fates | None = None,
+        admission: Admissions | None = None,
         texts: Texts | None = None,
     ) -> pa.RecordBatch:
         """Records as reading tasks take them, see `tasks.layout`, of the values of the `stored` columns.
 
-        `first` is the source order of the first record. `fate` is what is known of each: an error stays that. Without
-        `texts` none has one.
+        `first` is the source order of the first record. `admission` is the state of each so far: an error stays one.
+        Without `texts` no record has one.
         """
         columns = {
             number: self._constant(number, folders[number], rows) if number in folders else columns[number]
@@ -107,23 +107,23 @@ class Declared:
         }
         key = [columns[number] for number in self.key]
         hi, lo = array_digest(key, [self.columns[number].kind for number in self.key], self.salt)
-        fates = np.full(rows, int(Admission.ADMITTED), np.int8)
-        expiry = self._expiry(columns, fates, rows)
+        admissions = np.full(rows, int(Admission.ADMITTED), np.int8)
+        expiry = self._expiry(columns, admissions, rows)
         if self.null_is_error:
-            # Takes precedence over the expiry key's fate: a record without a key is an error for its key.
+            # Takes precedence over the expiry key's admission: a record without a key is an error for its key.
             for column in key:
                 if column.null_count:
-                    fates[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
-        if fate is not None:
-            fates = np.where(fate == int(Admission.ADMITTED), fates, fate)
+                    admissions[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
+        if admission is not None:
+            admissions = np.where(admission == int(Admission.ADMITTED), admissions, admission)
         order = np.arange(first, first + rows, dtype=np.int64)
         given = {
             layout.HI: pa.array(hi.view(np.int64)),
             layout.LO: pa.array(lo.view(np.int64)),
             layout.ORDER: pa.array(order),
-            layout.FATE: pa.array(fates),
+            layout.ADMISSION: pa.array(admissions),
             layout.CATEGORY if self.expiry_kind == "category" else layout.EXPIRY: expiry,
-            layout.RAW: pa.nulls(rows, pa.string()) if texts is None else texts(fates, expiry),
+            layout.RAW: pa.nulls(rows, pa.string()) if texts is None else texts(admissions, expiry),
         }
         if self.keeps_records:
             given |= {layout.parsed(number): columns[number] for number in range(len(self.columns))}
@@ -137,27 +137,27 @@ class Declared:
     def _constant(self, number: int, value: FolderValue, rows: int) -> pa.Array:
         return pa.repeat(pa.scalar(value, self.columns[number].arrow), rows)
 
-    def _expiry(self, columns: Mapping[int, pa.Array], fate: NDArray[Any], rows: int) -> pa.Array:
-        """The expiry keys or categories; `fate` is written where there is none, or none that can be one."""
+    def _expiry(self, columns: Mapping[int, pa.Array], admission: NDArray[Any], rows: int) -> pa.Array:
+        """The expiry keys or categories; `admission` is written where there is none, or none that can be one."""
         if self.expiry is None:
             return pa.array(np.zeros(rows, np.int64))
         column = columns[self.expiry]
         if column.null_count:
-            fate[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_EXPIRY)
+            admission[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_EXPIRY)
         if self.expiry_kind == "category":
             return column
         if self.expiry_kind == "time":
             return column.view(pa.int64())
         if self.expiry_kind == "float":
             values = column.fill_null(0).to_numpy(zero_copy_only=False)
-            fate[~np.isfinite(values)] = int(Admission.BAD_EXPIRY)
+            admission[~np.isfinite(values)] = int(Admission.BAD_EXPIRY)
             return pa.array(values)
         values = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         if self.unit_us == 1:
             return pa.array(values)
         least = -(-INT64_MIN // self.unit_us)
         fits = (values >= least) & (values <= INT64_MAX // self.unit_us)
-        fate[~fits] = int(Admission.BAD_EXPIRY)
+        admission[~fits] = int(Admission.BAD_EXPIRY)
         return pa.array(np.where(fits, values, 0) * self.unit_us)
 
 

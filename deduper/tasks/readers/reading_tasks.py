@@ -1,4 +1,4 @@
-"""Sets the records of files aside that are read without Spark; or says why Spark has to read a file."""
+"""Spills the records of files that are read without Spark, or reports why Spark has to read a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from bucket_store.errors import StoreError
 from deduper.core.clock import ClockRules
 from deduper.errors import DeduperError
-from deduper.tasks.read import ReadReceipt, ReadTask, set_aside
+from deduper.tasks.read import ReadReceipt, ReadTask, spill
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile, WindowFile
 
 
@@ -38,7 +38,7 @@ class PlainReading(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FileRead:
-    """A file whose records were set aside; no receipt for a file without. `rows` were counted apart from it."""
+    """A file whose records are spilled; no receipt for a file without records. `rows` were counted apart from it."""
 
     receipt: ReadReceipt | None
     rows: int
@@ -57,10 +57,10 @@ class _Counted:
 
 
 def read_file(task: ReadTask, reading: PlainReading, part: FilePart) -> FileRead | str:
-    """Set the records of a file aside; in place of the receipt, why Spark has to read the file."""
+    """Spill the records of a file; in place of the receipt, the reason why Spark has to read the file."""
     counted = _Counted(reading.records(part, task.clock))
     try:
-        receipt = set_aside(task, counted.batches())
+        receipt = spill(task, counted.batches())
     except NotPlain as exc:
         return str(exc)
     except UnreadableFile as exc:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from deduper.core.clock import POSITION_BITS, ClockRules, guard_bound
 from deduper.core.verdict import Admission
-from deduper.tasks.readers.declared import Declared, Fates
+from deduper.tasks.readers.declared import Admissions, Declared
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, WindowFile, reading
 from deduper.text import block
 from deduper.text.format import TextColumn, TextFormat
@@ -71,12 +71,12 @@ class TextReading:
         file = _Lines(part.path)
         for lines in file:
             parsed = block.parse(lines.data, lines.starts, lines.ends, text, list(places.values()))
-            fate = np.full(lines.count, int(Admission.ADMITTED), np.int8)
-            fate[parsed.malformed] = int(Admission.MALFORMED)
-            fate[parsed.invalid_utf8] = int(Admission.INVALID_UTF8)
+            admission = np.full(lines.count, int(Admission.ADMITTED), np.int8)
+            admission[parsed.malformed] = int(Admission.MALFORMED)
+            admission[parsed.invalid_utf8] = int(Admission.INVALID_UTF8)
             columns = {number: parsed.columns[place] for number, place in places.items()}
             texts = partial(_texts, lines, clock)
-            yield self.declared.records(columns, part.folders, first, lines.count, fate, texts)
+            yield self.declared.records(columns, part.folders, first, lines.count, admission, texts)
             first += lines.count
         part.check()
         if first - begin != file.counted:
@@ -177,12 +177,12 @@ def _fill(stream: pa.NativeFile, data: Bytes) -> int:
     return read
 
 
-def _texts(lines: _SomeLines, clock: ClockRules | None, fates: Fates, expiry: pa.Array) -> pa.Array:
+def _texts(lines: _SomeLines, clock: ClockRules | None, admissions: Admissions, expiry: pa.Array) -> pa.Array:
     """RAW: the text of each line that is an error, or may become one by a guard of the clock.
 
     A line that is not UTF-8 is there as Base64 in lines of 76 signs, as Spark writes it: no text holds its bytes.
     """
-    needed = fates != int(Admission.ADMITTED)
+    needed = admissions != int(Admission.ADMITTED)
     if clock is not None:
         bound = guard_bound(clock)
         needed |= True if bound is None else expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
@@ -191,6 +191,6 @@ def _texts(lines: _SomeLines, clock: ClockRules | None, fates: Fates, expiry: pa
     texts: NDArray[Any] = np.full(lines.count, None, np.object_)
     for number in np.flatnonzero(needed).tolist():
         line = lines.data[lines.starts[number] : lines.ends[number]].tobytes()
-        is_text = fates[number] != int(Admission.INVALID_UTF8)
+        is_text = admissions[number] != int(Admission.INVALID_UTF8)
         texts[number] = (line if is_text else base64.encodebytes(line).rstrip().replace(b"\n", b"\r\n")).decode()
     return pa.array(texts, pa.string())

@@ -88,18 +88,18 @@ def test_fewer_live_than_before() -> None:
     state, _, held = placed("abc", state, live=1)
     assert state == CategoryState(3, (("c", 2),), ("a", "b"))
     assert intervals["c"] == [Interval(0, None, 2)]
-    places, fate = held.places(np.arange(3), np.arange(3), np.zeros(3, np.uint8))
+    places, admission = held.places(np.arange(3), np.arange(3), np.zeros(3, np.uint8))
     assert places.tolist() == [-1, -1, 2]
-    assert fate.tolist() == [Admission.CATEGORY_DROPPED, Admission.CATEGORY_DROPPED, Admission.ADMITTED]
+    assert admission.tolist() == [Admission.CATEGORY_DROPPED, Admission.CATEGORY_DROPPED, Admission.ADMITTED]
 
 
 def test_rows_that_are_not_admitted() -> None:
-    """They keep their fate and have no place; their category id is not read."""
-    places, fate = PlaceIntervals(np.array([0, 1]), np.array([0]), np.array([INT64_MAX]), np.array([7])).places(
+    """They keep their admission and have no place; their category id is not read."""
+    places, admission = PlaceIntervals(np.array([0, 1]), np.array([0]), np.array([INT64_MAX]), np.array([7])).places(
         np.array([0, 99]), np.arange(2), np.array([Admission.ADMITTED, Admission.NULL_EXPIRY], np.uint8)
     )
     assert places.tolist() == [7, -1]
-    assert fate.tolist() == [Admission.ADMITTED, Admission.NULL_EXPIRY]
+    assert admission.tolist() == [Admission.ADMITTED, Admission.NULL_EXPIRY]
 
 
 def test_unknown_ids() -> None:

@@ -27,14 +27,14 @@ INTS = ClockRules(
 FLOATS = replace(INTS, float_domain=True, period=1.0)
 
 
-def run(rules: ClockRules, *partitions: list[Any], fates: list[int] | None = None) -> list[list[int]]:
-    """Fates of the rows of source partitions, each in one call."""
+def run(rules: ClockRules, *partitions: list[Any], admissions: list[int] | None = None) -> list[list[int]]:
+    """Admissions of the rows of source partitions, each in one call."""
     clock = PartitionClock(rules)
     result = []
     for number, expiry in enumerate(partitions):
         order = (number << POSITION_BITS) + np.arange(len(expiry))
-        fate = np.zeros(len(expiry), np.uint8) if fates is None else np.array(fates, np.uint8)
-        result.append(clock.run(order, np.array(expiry), fate)[0].tolist())
+        admission = np.zeros(len(expiry), np.uint8) if admissions is None else np.array(admissions, np.uint8)
+        result.append(clock.run(order, np.array(expiry), admission)[0].tolist())
     return result
 
 
@@ -52,10 +52,10 @@ def test_the_clock_before_each_row() -> None:
     """`latest_before` is the committed point, then the greatest admitted key so far; rejected rows move nothing."""
     clock = PartitionClock(replace(INTS, latest=5, max_jump=100))
     expiry = np.array([3, 7, 6, 500, 8, 99])
-    fate, latest, has_latest = clock.run(
+    admission, latest, has_latest = clock.run(
         np.arange(6), expiry, np.array([_A, _A, _A, _A, _A, Admission.NULL_KEY], np.uint8)
     )
-    assert fate.tolist() == [_A, _A, _A, _JUMP, _A, Admission.NULL_KEY]
+    assert admission.tolist() == [_A, _A, _A, _JUMP, _A, Admission.NULL_KEY]
     assert latest.tolist() == [5, 5, 7, 7, 7, 8]
     assert has_latest.all()
 
@@ -63,10 +63,10 @@ def test_the_clock_before_each_row() -> None:
 def test_an_unset_clock() -> None:
     """The first admitted tuple is never expired, negative or extreme; a rejected one before it leaves it unset."""
     clock = PartitionClock(replace(INTS, max_jump=0))
-    fate, _, has_latest = clock.run(
+    admission, _, has_latest = clock.run(
         np.arange(3), np.array([5, INT64_MIN, -20]), np.array([Admission.NULL_KEY, _A, _A], np.uint8)
     )
-    assert fate.tolist() == [Admission.NULL_KEY, _A, _JUMP]
+    assert admission.tolist() == [Admission.NULL_KEY, _A, _JUMP]
     assert has_latest.tolist() == [False, False, True]
 
 
@@ -80,12 +80,12 @@ def test_cuts_between_calls_do_not_matter() -> None:
     generator = np.random.default_rng(1)
     order = np.concatenate([np.arange(200), (1 << POSITION_BITS) + np.arange(200)])
     expiry = generator.integers(0, 60, 400) + np.tile(np.arange(200) // 4, 2)
-    fate = np.zeros(400, np.uint8)
+    admission = np.zeros(400, np.uint8)
     rules = replace(INTS, latest=20, max_jump=40, quiet_us=7)
-    whole = PartitionClock(rules).run(order, expiry, fate)
+    whole = PartitionClock(rules).run(order, expiry, admission)
     clock = PartitionClock(rules)
     turns = [slice(0, 1), slice(200, 250), slice(1, 130), slice(250, 251), slice(130, 200), slice(251, 400)]
-    parts = [clock.run(order[turn], expiry[turn], fate[turn]) for turn in turns]
+    parts = [clock.run(order[turn], expiry[turn], admission[turn]) for turn in turns]
     for turn, part in zip(turns, parts, strict=True):
         for column, expected in zip(part, whole, strict=True):
             assert column.tolist() == expected[turn].tolist()
@@ -102,12 +102,12 @@ def test_order_must_ascend() -> None:
 
 def test_arguments_are_not_changed() -> None:
     """Arrow's buffers are read-only, and so may be the arguments."""
-    order, expiry, fate = np.arange(2), np.array([100, 1]), np.zeros(2, np.uint8)
-    for column in (order, expiry, fate):
+    order, expiry, admission = np.arange(2), np.array([100, 1]), np.zeros(2, np.uint8)
+    for column in (order, expiry, admission):
         column.flags.writeable = False
-    assert PartitionClock(INTS).run(order, expiry, fate)[0].tolist() == [_A, _OLD]
-    assert batch_clock(replace(INTS, latest=100), expiry, fate).tolist() == [_A, _OLD]
-    assert fate.tolist() == [0, 0]
+    assert PartitionClock(INTS).run(order, expiry, admission)[0].tolist() == [_A, _OLD]
+    assert batch_clock(replace(INTS, latest=100), expiry, admission).tolist() == [_A, _OLD]
+    assert admission.tolist() == [0, 0]
 
 
 def test_ahead_of_now() -> None:
@@ -163,8 +163,10 @@ def test_no_guard_refuses_what_is_within_the_bound() -> None:
         expiry = generator.integers(-20, 150, 20).astype(np.float64 if is_float else np.int64)
         bound = guard_bound(rules)
         batch = batch_clock(rules, expiry, np.zeros(20, np.uint8))
-        for fates in (run(rules, expiry.tolist())[0], batch.tolist()):
-            refused = {at for at, fate in zip(expiry.tolist(), fates, strict=True) if fate in (_NOW, _JUMP)}
+        for admissions in (run(rules, expiry.tolist())[0], batch.tolist()):
+            refused = {
+                at for at, admission in zip(expiry.tolist(), admissions, strict=True) if admission in (_NOW, _JUMP)
+            }
             assert bound is None or not refused or min(refused) > bound, rules
         refused_above += bound is not None and bound + 1 in refused
     assert refused_above > 50
@@ -199,8 +201,10 @@ def test_floats() -> None:
     assert run(FLOATS, [-0.0, 0.0, -1.0]) == [[_A, _A, _OLD]]
     # A period that a double this large cannot see: the key itself is at the expiry point.
     assert run(FLOATS, [1e300, 1e300]) == [[_A, _OLD]]
-    fates = batch_clock(replace(FLOATS, latest=0.0), np.array([math.nan, math.inf, -1.0, -0.9]), np.zeros(4, np.uint8))
-    assert fates.tolist() == [_BAD, _BAD, _OLD, _A]
+    admissions = batch_clock(
+        replace(FLOATS, latest=0.0), np.array([math.nan, math.inf, -1.0, -0.9]), np.zeros(4, np.uint8)
+    )
+    assert admissions.tolist() == [_BAD, _BAD, _OLD, _A]
 
 
 def test_doubles_beyond_the_whole_numbers() -> None:
@@ -214,8 +218,8 @@ def test_partitions_may_take_turns() -> None:
     """In one call, coming back to the first: each goes on with its own clock."""
     order = [0, 1 << POSITION_BITS, 1, 1 << POSITION_BITS | 1, 2]
     clock = PartitionClock(INTS)
-    fate, latest, has_latest = clock.run(np.array(order), np.array([100, 20, 90, 10, 91]), np.zeros(5, np.uint8))
-    assert fate.tolist() == [_A, _A, _OLD, _OLD, _A]
+    admission, latest, has_latest = clock.run(np.array(order), np.array([100, 20, 90, 10, 91]), np.zeros(5, np.uint8))
+    assert admission.tolist() == [_A, _A, _OLD, _OLD, _A]
     assert has_latest.tolist() == [False, False, True, True, True]
     assert latest[2:].tolist() == [100, 20, 100]
 
@@ -239,10 +243,10 @@ def test_arrow_columns_need_no_second_compilation(rules: ClockRules) -> None:
     assert kernel.signatures == before
 
 
-def test_other_fates_pass_through() -> None:
-    """A row that was rejected before keeps its fate, whatever its key, and moves nothing."""
-    fates = [Admission.MALFORMED, Admission.NULL_EXPIRY, _A, Admission.FILE_CHANGED]
-    assert run(INTS, [1000, 1000, 1, 1000], fates=fates) == [[*fates]]
+def test_other_admissions_pass_through() -> None:
+    """A row that was rejected before keeps its admission, whatever its key, and moves nothing."""
+    admissions = [Admission.MALFORMED, Admission.NULL_EXPIRY, _A, Admission.FILE_CHANGED]
+    assert run(INTS, [1000, 1000, 1, 1000], admissions=admissions) == [[*admissions]]
 
 
 def test_no_rows() -> None:

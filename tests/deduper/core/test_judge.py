@@ -47,13 +47,13 @@ class Store:
 
 
 def rows(keys: list[tuple[int, int]], expiry: list[Any] | None = None, **columns: Any) -> ShardRows:
-    """Rows in source order unless `order` says otherwise, all admitted unless `fate` does."""
+    """Rows in source order unless `order` says otherwise, all admitted unless `admission` does."""
     count = len(keys)
     given = {name: np.array(column) for name, column in columns.items()}
     return ShardRows(
         digests=np.array(keys, np.uint64).reshape(-1, 2),
         order=given.get("order", np.arange(count)),
-        fate=given.get("fate", np.zeros(count)).astype(np.uint8),
+        admission=given.get("admission", np.zeros(count)).astype(np.uint8),
         expiry=None if expiry is None else np.array(expiry),
         latest_before=given.get("latest_before"),
         has_latest=given.get("has_latest"),
@@ -188,20 +188,20 @@ def test_processing_time() -> None:
     assert outcome.buckets == [20]
 
 
-def test_other_fates_settle_verdicts() -> None:
+def test_other_admissions_settle_verdicts() -> None:
     """They are not looked up, not remembered, and counted by what they are; what they hold is not read."""
     store = Store()
-    fates = [
+    admissions = [
         Admission.OLDER_THAN_PERIOD,
         Admission.CATEGORY_DROPPED,
         Admission.MALFORMED,
         Admission.FILE_CHANGED,
         Admission.MALFORMED,
     ]
-    outcome = judge(rows([(0, 0)] * 5, [99] * 5, fate=fates), store=store)
+    outcome = judge(rows([(0, 0)] * 5, [99] * 5, admission=admissions), store=store)
     assert outcome.verdict.tolist() == [_X, _X, _E, _E, _E]
     assert outcome.counts.tolist() == [0, 0, 2, 3]
-    assert outcome.fates == {1: 1, 2: 1, 10: 2, 17: 1}
+    assert outcome.admissions == {1: 1, 2: 1, 10: 2, 17: 1}
     assert outcome.reasons() == {"older_than_period": 1, "category_dropped": 1, "malformed": 2, "file_changed": 1}
     assert (outcome.entries, outcome.max_admitted, outcome.buckets, store.asked) == (None, None, [], [])
 
@@ -247,7 +247,7 @@ def test_one_key_very_often(all_live: bool) -> None:
     order = np.random.default_rng(3).permutation(count)
     digests = np.full((count, 2), 5, np.uint64)
     digests[:, 1] = order % 2 + 1
-    shard_rows = replace(rows([], []), digests=digests, order=order, fate=np.zeros(count, np.uint8))
+    shard_rows = replace(rows([], []), digests=digests, order=order, admission=np.zeros(count, np.uint8))
     outcome = judge(replace(shard_rows, expiry=np.zeros(count, np.int64)), replace(RULES, lookup_all_live=all_live))
     assert sorted(order[outcome.verdict == _U].tolist()) == [0, 1]
     assert outcome.counts.tolist() == [2, count - 2, 0, 0]
@@ -286,7 +286,7 @@ def test_the_store_loads_all_buckets_before_the_first_look_up() -> None:
 def test_judging_twice_gives_the_same() -> None:
     """Nothing given is changed: a retried task repeats itself, with read-only columns too."""
     shard_rows = rows([(1, 1), (2, 2), (1, 1)], [3, 3, 3])
-    for column in (shard_rows.digests, shard_rows.order, shard_rows.fate, shard_rows.expiry):
+    for column in (shard_rows.digests, shard_rows.order, shard_rows.admission, shard_rows.expiry):
         assert column is not None
         column.flags.writeable = False
     one, other = judge(shard_rows), judge(shard_rows)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deduper.core import kernels
 from deduper.core.verdict import INT64_MIN, Admission, Verdict
 
-FATES = [
+ADMISSIONS = [
     Admission.ADMITTED,
     Admission.OLDER_THAN_PERIOD,
     Admission.CATEGORY_DROPPED,
@@ -25,15 +25,15 @@ UNTOUCHED = 99
 
 @settings(deadline=None)  # the first example compiles
 @given(
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**50), st.sampled_from(FATES)), max_size=30),
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**50), st.sampled_from(ADMISSIONS)), max_size=30),
     st.integers(1, 7),
 )
 def test_rows_are_dealt_by_key_and_errors_by_place(rows: list[tuple[int, int, Admission]], shards: int) -> None:
     """Each row to one shard, in their order; equal keys to the same one."""
     words = np.array([word for word, _, _ in rows], np.uint64)
     order = np.array([at for _, at, _ in rows], np.int64)
-    fate = np.array([fate for _, _, fate in rows], np.uint8)
-    dealt, starts = kernels.deal(words, order, fate, shards)
+    admission = np.array([admission for _, _, admission in rows], np.uint8)
+    dealt, starts = kernels.partition(words, order, admission, shards)
     expected: list[list[int]] = [[] for _ in range(shards)]
     for row, (word, at, of_row) in enumerate(rows):
         expected[(at if of_row.verdict is Verdict.ERROR else word) % shards].append(row)
@@ -214,16 +214,16 @@ def test_a_row_has_the_place_that_its_category_had_when_it_came(
     starts.append(len(begin))  # a category that never had a place
     categories = len(starts) - 1
     rows = [(category, order) for category in range(categories) for order in orders]
-    fate = np.zeros(len(rows), np.uint8)
-    fate[::5] = Admission.NULL_KEY
+    admission = np.zeros(len(rows), np.uint8)
+    admission[::5] = Admission.NULL_KEY
     numbers = [np.array(values, np.int64) for values in (starts, begin, end, place)]
     ids = np.array([category for category, _ in rows], np.int32)
-    places = kernels.place_rows(*numbers, ids, np.array([order for _, order in rows], np.int64), fate)
+    places = kernels.place_rows(*numbers, ids, np.array([order for _, order in rows], np.int64), admission)
     for row, (category, order) in enumerate(rows):
         held = [place[one] for one in range(starts[category], starts[category + 1]) if begin[one] <= order < end[one]]
         if row % 5 == 0:
-            assert (places[row], fate[row]) == (-1, Admission.NULL_KEY)
+            assert (places[row], admission[row]) == (-1, Admission.NULL_KEY)
         elif held:
-            assert (places[row], fate[row]) == (held[-1], Admission.ADMITTED)
+            assert (places[row], admission[row]) == (held[-1], Admission.ADMITTED)
         else:
-            assert (places[row], fate[row]) == (-1, Admission.CATEGORY_DROPPED)
+            assert (places[row], admission[row]) == (-1, Admission.CATEGORY_DROPPED)

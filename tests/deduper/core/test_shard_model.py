@@ -27,7 +27,7 @@ RULES = JudgeRules(
     keep_first_seen=True,
     latest=None,
 )
-FATES = [Admission.ADMITTED] * 4 + [
+ADMISSIONS = [Admission.ADMITTED] * 4 + [
     Admission.OLDER_THAN_PERIOD,
     Admission.CATEGORY_DROPPED,
     Admission.MALFORMED,
@@ -40,7 +40,7 @@ rows_of_any_kind = st.lists(
     st.tuples(
         st.sampled_from(KEYS),
         st.integers(-30, 30) | st.sampled_from([-(10**6), 10**6, 10**15]),
-        st.sampled_from(FATES),
+        st.sampled_from(ADMISSIONS),
         st.sampled_from([0, 1, 2, 3000, 900_000]),  # source partition
     ),
     max_size=40,
@@ -91,7 +91,7 @@ def test_a_batch_is_a_walk_in_source_order(rows: Any, chance: Any, all_live: boo
         ShardRows(
             digests=np.array([key for key, _, _, _ in rows], np.uint64).reshape(-1, 2),
             order=np.array(orders, np.int64),
-            fate=np.array([fate for _, _, fate, _ in rows], np.uint8),
+            admission=np.array([admission for _, _, admission, _ in rows], np.uint8),
             expiry=expiry if has_key else None,
             latest_before=latest if all_live else None,
             has_latest=has_latest if all_live else None,
@@ -106,9 +106,9 @@ def test_a_batch_is_a_walk_in_source_order(rows: Any, chance: Any, all_live: boo
     holder: dict[Any, int] = {}
     verdicts, firsts = [Verdict.ERROR] * count, [(-1, 0, 0)] * count
     for row in sorted(range(count), key=lambda row: (orders[row], row)):
-        key, _, fate, _ = rows[row]
-        verdicts[row] = fate.verdict or Verdict.UNIQUE
-        if fate is not Admission.ADMITTED:
+        key, _, admission, _ = rows[row]
+        verdicts[row] = admission.verdict or Verdict.UNIQUE
+        if admission is not Admission.ADMITTED:
             continue
         memory = key if all_live else (bucket_of(row), key)
         entry: Any = seen.get(memory) or known.get((0, key) if all_live else (bucket_of(row), key))
@@ -125,7 +125,9 @@ def test_a_batch_is_a_walk_in_source_order(rows: Any, chance: Any, all_live: boo
     assert outcome.counts.tolist() == [verdicts.count(verdict) for verdict in Verdict]
     named = list(zip(outcome.first_window, outcome.first_origin, outcome.first_expiry, strict=True))
     assert named == (firsts if first_seen else [(-1, 0, 0)] * count)
-    assert outcome.fates == Counter(int(fate) for _, _, fate, _ in rows if fate is not Admission.ADMITTED)
+    assert outcome.admissions == Counter(
+        int(admission) for _, _, admission, _ in rows if admission is not Admission.ADMITTED
+    )
     assert outcome.rows_by_partition == Counter(partition for _, _, _, partition in rows)
     admitted = [expiry[row].item() for row in range(count) if rows[row][2] is Admission.ADMITTED]
     remembered = sorted(holder.values(), key=lambda row: (bucket_of(row), rows[row][0]))
@@ -158,7 +160,7 @@ def test_buckets_of_any_distance_ascend(count: int, step: int) -> None:
     rows = ShardRows(
         digests=np.array([(2**63 - number, number + 1) for number in range(count)], np.uint64),
         order=np.arange(count),
-        fate=np.zeros(count, np.uint8),
+        admission=np.zeros(count, np.uint8),
         expiry=expiry,
         latest_before=None,
         has_latest=None,
@@ -191,7 +193,7 @@ def test_one_row_out_of_order_is_put_in_order() -> None:
     rows = ShardRows(
         digests=np.array([(1, 1), (2, 2), (2, 2)], np.uint64),
         order=np.array([0, 5, 3]),
-        fate=np.zeros(3, np.uint8),
+        admission=np.zeros(3, np.uint8),
         expiry=np.zeros(3, np.int64),
         latest_before=None,
         has_latest=None,

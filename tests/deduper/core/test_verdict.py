@@ -17,14 +17,14 @@ _FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def test_numbers_are_for_ever() -> None:
-    """Verdicts and fates stand in users' outputs and receipts."""
+    """Verdicts and admissions stand in users' outputs and receipts."""
     assert [(verdict.value, verdict.port) for verdict in Verdict] == [
         (0, "unique"),
         (1, "duplicate"),
         (2, "expired"),
         (3, "error"),
     ]
-    assert {fate.value: fate.reason for fate in Admission} == {
+    assert {admission.value: admission.reason for admission in Admission} == {
         0: "",
         1: "older_than_period",
         2: "category_dropped",
@@ -42,11 +42,13 @@ def test_numbers_are_for_ever() -> None:
     }
 
 
-def test_fates_settle_verdicts() -> None:
+def test_admissions_settle_verdicts() -> None:
     """Old tuples and dropped categories are expired, everything from MALFORMED on is an error."""
     assert Admission.ADMITTED.verdict is None
-    assert {fate.verdict for fate in (Admission.OLDER_THAN_PERIOD, Admission.CATEGORY_DROPPED)} == {Verdict.EXPIRED}
-    assert {fate.verdict for fate in Admission if fate >= Admission.MALFORMED} == {Verdict.ERROR}
+    assert {admission.verdict for admission in (Admission.OLDER_THAN_PERIOD, Admission.CATEGORY_DROPPED)} == {
+        Verdict.EXPIRED
+    }
+    assert {admission.verdict for admission in Admission if admission >= Admission.MALFORMED} == {Verdict.ERROR}
 
 
 @pytest.mark.parametrize(("expiry", "expired"), [(89, True), (90, True), (91, False), (100, False), (101, False)])

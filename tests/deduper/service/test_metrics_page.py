@@ -174,10 +174,10 @@ def test_a_wall_clock_of_the_store_ahead_of_the_machine_shows(
 
 
 def test_reasons_are_a_closed_set() -> None:
-    """Every fate and both kinds of duplicates have their line from the first scrape on."""
-    assert set(PORT_OF_REASON) == {fate.reason for fate in Admission if fate is not Admission.ADMITTED} | set(
-        DUPLICATE_REASONS
-    )
+    """Every admission and both kinds of duplicates have their line from the first scrape on."""
+    assert set(PORT_OF_REASON) == {
+        admission.reason for admission in Admission if admission is not Admission.ADMITTED
+    } | set(DUPLICATE_REASONS)
     assert set(PORT_OF_REASON.values()) == {"duplicate", "expired", "error"}
 
 

@@ -340,7 +340,7 @@ def test_a_text_file_whose_cut_off_end_nobody_would_see_is_an_error(windows: Win
     batch = windows.batches.next_batch()
     assert batch is not None
     (file,) = batch.files
-    assert file.fate is Admission.FILE_UNREADABLE
+    assert file.admission is Admission.FILE_UNREADABLE
     assert "cut off" in file.problem
 
 

@@ -182,7 +182,7 @@ def test_a_file_that_is_gone_is_an_error_and_is_read_when_it_is_back(windows: Wi
     windows.batches.list_new()
     (windows.folder / "a").rename(windows.root / "a")
     (gone,) = next_files(windows)
-    assert (gone.fate, gone.problem) == (Admission.FILE_MISSING, f"{gone.path}: no such file any more")
+    assert (gone.admission, gone.problem) == (Admission.FILE_MISSING, f"{gone.path}: no such file any more")
     next_files(windows)
     (partition,) = SourcesReader(windows.log.root, windows.log.state).of(0) or ()
     assert (partition.name, partition.version) == (gone.path, GONE)
@@ -201,7 +201,7 @@ def test_a_folder_that_is_gone_with_its_files(windows: Windows) -> None:
         windows.put(f"{day}/a")
     windows.batches.list_new()
     shutil.rmtree(windows.folder / "day=1")
-    assert [next_files(windows)[0].fate for _ in range(2)] == [Admission.FILE_MISSING, Admission.ADMITTED]
+    assert [next_files(windows)[0].admission for _ in range(2)] == [Admission.FILE_MISSING, Admission.ADMITTED]
 
 
 def test_a_file_that_became_a_folder_is_gone(windows: Windows) -> None:
@@ -212,7 +212,7 @@ def test_a_file_that_became_a_folder_is_gone(windows: Windows) -> None:
     (windows.folder / "a").unlink()
     (windows.folder / "a").mkdir()
     (file,) = next_files(windows)
-    assert file.fate is Admission.FILE_MISSING
+    assert file.admission is Admission.FILE_MISSING
 
 
 def test_a_file_that_is_emptied_waits_for_its_lines(windows: Windows) -> None:
@@ -295,7 +295,7 @@ def test_leave_to_read_is_missing(
             read_apart(batch, [0, 1], windows.root, read)
     else:
         got, _ = read_apart(batch, [0, 1], windows.root, read)
-        assert [file.fate for file in got.files] == [Admission.FILE_UNREADABLE, Admission.ADMITTED]
+        assert [file.admission for file in got.files] == [Admission.FILE_UNREADABLE, Admission.ADMITTED]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT])

@@ -73,7 +73,7 @@ def test_the_bad_files_are_found(tmp_path: Path, bad: list[int], says_which: boo
     assert read.errors == bad
     for ordinal in bad:
         file = read.files[ordinal]
-        assert file.fate is Admission.FILE_UNREADABLE
+        assert file.admission is Admission.FILE_UNREADABLE
         assert file.problem.startswith(f"{file.path}: never heard of")
         assert reader.calls.count((ordinal,)) == 2
     assert len(reader.sound_files) == bool(bad)
@@ -218,7 +218,11 @@ def test_files_that_are_gone_are_told_apart(tmp_path: Path) -> None:
 
     reader = Reader(fails)
     read, results = read_apart(batch, [0, 1, 2], tmp_path, reader)
-    assert [file.fate for file in read.files] == [Admission.FILE_MISSING, Admission.FILE_MISSING, Admission.ADMITTED]
+    assert [file.admission for file in read.files] == [
+        Admission.FILE_MISSING,
+        Admission.FILE_MISSING,
+        Admission.ADMITTED,
+    ]
     assert results == [(2,)]
     assert not reader.sound_files
 

@@ -194,7 +194,7 @@ def test_memory_that_was_full_once_is_not_tried_again(tmp_path: Path) -> None:
     assert not one_place.was_full(one_place.make(ATTEMPT))
 
 
-def spooled(folder: Path, name: str, count: int) -> tuple[int, int]:
+def spilled(folder: Path, name: str, count: int) -> tuple[int, int]:
     """What a reading task does, in short: the inodes of its files."""
     records, keys = exchange.rows_file(str(folder), name), exchange.keys_file(str(folder), name)
     with exchange.writing(records, batch().schema) as file:
@@ -211,18 +211,18 @@ def test_the_next_attempt_writes_over_what_the_last_one_has_left(tmp_path: Path,
     """Less, as much or more; by the tasks that there are, each over files of its kind. What is not needed goes."""
     places = places_in(tmp_path)
     folder = places.make(ATTEMPT)
-    before = [spooled(folder, name, 1000) for name in ("1a", "2b")]
+    before = [spilled(folder, name, 1000) for name in ("1a", "2b")]
     exchange.write_batches(str(folder / "00000.verdicts"), [batch(1)])
     places.leave(folder)
     folder = places.make(ATTEMPT)
     assert list(folder.parent.iterdir()) == [folder]
     names = ("3c",) if count == 1 else ("3c", "4d", "5e")
-    after = [spooled(folder, name, count) for name in names]
+    after = [spilled(folder, name, count) for name in names]
     assert len({records for records, _ in before} & {records for records, _ in after}) == min(2, len(names))
     assert len({keys for _, keys in before} & {keys for _, keys in after}) == min(2, len(names))
     new = tmp_path / "new"
     new.mkdir()
-    spooled(new, "3c", count)
+    spilled(new, "3c", count)
     assert (new / "3c.rows").read_bytes() == (folder / "3c.rows").read_bytes()
     assert (new / "3c.keys").read_bytes() == (folder / "3c.keys").read_bytes()
     places.leave(folder)
@@ -238,7 +238,7 @@ def test_nothing_is_left_on_the_disk(tmp_path: Path, room: SimpleNamespace) -> N
     """Whose memory is given back; nor is any kept when the disk is taken instead."""
     places = places_in(tmp_path)
     left = places.make(ATTEMPT)
-    spooled(left, "1a", 1000)
+    spilled(left, "1a", 1000)
     places.leave(left)
     room.free = 1 << 20
     folder = places.make(ATTEMPT)
@@ -274,10 +274,10 @@ def test_what_was_left_and_is_gone_is_no_failure(tmp_path: Path) -> None:
     """It is recreated, where it was."""
     places = places_in(tmp_path)
     folder = places.make(ATTEMPT)
-    spooled(folder, "1a", 10)
+    spilled(folder, "1a", 10)
     places.leave(folder)
     shutil.rmtree(folder)
     for _ in range(2):
         folder = places.make(ATTEMPT)
         assert folder.is_relative_to(tmp_path / "memory")
-        spooled(folder, "2b", 10)
+        spilled(folder, "2b", 10)

@@ -19,10 +19,10 @@ def test_a_category_may_be_no_text(tmp_path: Path) -> None:
     count = len(invalid)
     text = pa.Array.from_buffers(pa.string(), count, pa.array(invalid, pa.binary()).buffers())
     numbers = pa.array(range(count), pa.int64())
-    fate = pa.array([Admission.ADMITTED] * (count - 1) + [Admission.NULL_EXPIRY], pa.int8())
+    admission = pa.array([Admission.ADMITTED] * (count - 1) + [Admission.NULL_EXPIRY], pa.int8())
     records = pa.RecordBatch.from_arrays(
-        [numbers, numbers, numbers, fate, text, pa.nulls(count, pa.string())],
-        ["_hi", "_lo", "_order", "_fate", "_category", "_raw"],
+        [numbers, numbers, numbers, admission, text, pa.nulls(count, pa.string())],
+        ["_hi", "_lo", "_order", "_admission", "_category", "_raw"],
     )
     task = ReadTask(str(tmp_path), shards=2, clock=None, in_order=False, keeps_latest=False, by_category=True)
     (row,) = read_function(task)(iter([records]))
@@ -36,11 +36,11 @@ def test_the_clock_before_each_tuple_goes_with_it(tmp_path: Path) -> None:
     clock = ClockRules(False, 10, None, None, now_us=0, latest=None, quiet_us=0)
     task = ReadTask(str(tmp_path), shards=1, clock=clock, in_order=True, keeps_latest=True, by_category=False)
     expiry = pa.array([3, 7, 5, 9], pa.int64())
-    fate = pa.array([Admission.NULL_KEY, Admission.ADMITTED, Admission.ADMITTED, Admission.ADMITTED], pa.int8())
+    admission = pa.array([Admission.NULL_KEY, Admission.ADMITTED, Admission.ADMITTED, Admission.ADMITTED], pa.int8())
     numbers = pa.array(range(4), pa.int64())
     records = pa.RecordBatch.from_arrays(
-        [numbers, numbers, numbers, fate, expiry, pa.nulls(4, pa.string())],
-        ["_hi", "_lo", "_order", "_fate", "_expiry", "_raw"],
+        [numbers, numbers, numbers, admission, expiry, pa.nulls(4, pa.string())],
+        ["_hi", "_lo", "_order", "_admission", "_expiry", "_raw"],
     )
     (row,) = read_function(task)(iter([records.slice(0, 2), records.slice(2)]))
     receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())

@@ -59,7 +59,7 @@ def task(tmp_path: Path) -> WriteTask:
         target=str(tmp_path / "staging"),
         shards=2,
         readers=(("r", ROWS),),
-        spooled=1000,
+        spilled_bytes=1000,
         groups=((0,),),
         ports=PORTS,
         topics=frozenset(),
@@ -202,4 +202,4 @@ def test_each_reading_task_has_one_writer(rows: list[int], writers: int) -> None
 def test_little_is_written_by_one_and_without_a_job(task: WriteTask) -> None:
     """Files and transactions of a window grow with its records, up to one of each port for every shard."""
     assert [writers_for(size << 20, 4) for size in (0, 3, 4, 8, 11, 12, 500)] == [1, 1, 2, 3, 3, 4, 4]
-    assert [replace(task, spooled=size << 20).is_small for size in (0, 3, 4, 500)] == [True, True, False, False]
+    assert [replace(task, spilled_bytes=size << 20).is_small for size in (0, 3, 4, 500)] == [True, True, False, False]

@@ -163,7 +163,7 @@ def test_what_dead_tasks_have_left_is_in_no_port(world: World) -> None:
         deaths.append(1)
         raise TaskKilled
 
-    with armed("read.spooled", 1, die), armed("judge.piece.after", 1, die), armed("write.done", 1, die):
+    with armed("read.spilled", 1, die), armed("judge.piece.after", 1, die), armed("write.done", 1, die):
         process.offer(world.put(ROWS))
     assert len(deaths) == 3
     assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}

@@ -13,13 +13,13 @@ from deduper.config.expiry import CategoryExpiry
 from deduper.core.categories import CategoryState
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
-from deduper.tasks.read import ReadReceipt, ReadTask, set_aside
+from deduper.tasks.read import ReadReceipt, ReadTask, spill
 from deduper.window.categories import arrange_categories
 
 SHARDS = 3
 
 
-def read(directory: Path, orders: list[int], values: list[bytes], fates: list[int]) -> ReadReceipt:
+def read(directory: Path, orders: list[int], values: list[bytes], admissions: list[int]) -> ReadReceipt:
     """What a reading task sets aside of these records."""
     count = len(orders)
     words = pa.array(np.random.default_rng(count).integers(0, 2**62, count))
@@ -27,12 +27,12 @@ def read(directory: Path, orders: list[int], values: list[bytes], fates: list[in
         "_hi": words,
         "_lo": words,
         "_order": pa.array(orders, pa.int64()),
-        "_fate": pa.array(fates, pa.int8()),
+        "_admission": pa.array(admissions, pa.int8()),
         # Texts of Parquet files are not looked at: they may be no UTF-8.
         "_category": pa.array(values, pa.binary()).view(pa.string()),
         "_raw": pa.nulls(count, pa.string()),
     }
-    receipt = set_aside(ReadTask(str(directory), SHARDS, None, True, False, True), iter([pa.record_batch(columns)]))
+    receipt = spill(ReadTask(str(directory), SHARDS, None, True, False, True), iter([pa.record_batch(columns)]))
     assert receipt is not None
     return receipt
 
@@ -73,20 +73,27 @@ def test_every_record_has_the_place_that_a_plain_reading_gives(seed: int, tmp_pa
             count = draw.choice((1, 5, 80))
             orders = [reader << POSITION_BITS | position for position in range(count)]
             values = [f"c{draw.randrange(most)}" for _ in orders]
-            fates = [draw.choice((Admission.ADMITTED, Admission.ADMITTED, Admission.NULL_KEY)) for _ in orders]
+            admissions = [draw.choice((Admission.ADMITTED, Admission.ADMITTED, Admission.NULL_KEY)) for _ in orders]
             folder = tmp_path / f"{window}"
             folder.mkdir(exist_ok=True)
-            receipts.append(read(folder, orders, [value.encode() for value in values], fates))
-            parts.append((orders, values, fates))
-            tuples += [pair for *pair, fate in zip(orders, values, fates, strict=True) if fate == Admission.ADMITTED]
+            receipts.append(read(folder, orders, [value.encode() for value in values], admissions))
+            parts.append((orders, values, admissions))
+            tuples += [
+                pair
+                for *pair, admission in zip(orders, values, admissions, strict=True)
+                if admission == Admission.ADMITTED
+            ]
         found = arrange_categories(str(folder), receipts, SHARDS, expiry, state)
         state, expected = literal(state, [(order, value) for order, value in tuples], live, remember)
         assert found.after == state
-        for receipt, ids, (orders, values, fates) in zip(receipts, found.ids, parts, strict=True):
+        for receipt, ids, (orders, values, admissions) in zip(receipts, found.ids, parts, strict=True):
             numbers = ids[[receipt.categories.index(value) for value in values]]
-            places, said = found.places.places(numbers, np.array(orders), np.array(fates, np.uint8))
+            places, said = found.places.places(numbers, np.array(orders), np.array(admissions, np.uint8))
             assert places.tolist() == [expected.get(order, -1) for order in orders]
-            dropped = [fate == Admission.ADMITTED and expected[at] < 0 for at, fate in zip(orders, fates, strict=True)]
+            dropped = [
+                admission == Admission.ADMITTED and expected[at] < 0
+                for at, admission in zip(orders, admissions, strict=True)
+            ]
             assert (said == Admission.CATEGORY_DROPPED).tolist() == dropped
 
 

@@ -77,7 +77,7 @@ _CAPACITY = st.integers(40, 47)
 _ROOM = (0, 0, 4_300, 9_000, 14_000, *[1 << 24] * 3)
 
 TASK_POINTS = (
-    "read.spooled",
+    "read.spilled",
     "judge.drained",
     "tables.applying",
     "table.torn",

@@ -70,7 +70,7 @@ def batch(records: Sequence[Record]) -> pa.RecordBatch:
         "_hi": pa.array(offsets),
         "_lo": pa.array(offsets + 1),
         "_order": pa.array(offsets),
-        "_fate": pa.array([int(Admission.ADMITTED)] * count, pa.int8()),
+        "_admission": pa.array([int(Admission.ADMITTED)] * count, pa.int8()),
         "_expiry": pa.array(offsets),
         "_raw": pa.nulls(count, pa.string()),
         "_0": pa.array([f"{topic}-{partition}@{offset}" for topic, partition, offset in records]),
@@ -97,7 +97,7 @@ def test_what_the_window_does_not_take_goes_no_further(tmp_path: Path, keeps_lat
     assert rows.column("_0").to_pylist() == ["a-0@100", "a-0@101", "a-0@102"]
     keys = exchange.mapped(exchange.keys_file(str(tmp_path), receipt.name)).read_all()
     assert sorted(keys.column(exchange.ORDER).to_pylist()) == [0, 1, 2]
-    assert set(keys.column(exchange.FATE).to_pylist()) == {int(Admission.ADMITTED)}
+    assert set(keys.column(exchange.ADMISSION).to_pylist()) == {int(Admission.ADMITTED)}
 
 
 def test_a_task_of_which_nothing_is_taken_says_how_much_it_left_out(tmp_path: Path) -> None:

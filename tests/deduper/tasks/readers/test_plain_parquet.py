@@ -42,9 +42,11 @@ def part_of(reading: ParquetReading, path: Path, rows: list[tuple[str | None, in
     return part
 
 
-def fates(reading: ParquetReading, part: FilePart) -> list[Admission]:
+def admissions(reading: ParquetReading, part: FilePart) -> list[Admission]:
     """Of every record."""
-    return [Admission(fate) for batch in reading.records(part) for fate in batch.column("_fate").to_pylist()]
+    return [
+        Admission(admission) for batch in reading.records(part) for admission in batch.column("_admission").to_pylist()
+    ]
 
 
 ROWS = [("a", 1, 5), (None, 1, 5), ("a", None, 5), ("a", 1, None), (None, None, None)]
@@ -66,7 +68,7 @@ ROWS = [("a", 1, 5), (None, 1, 5), ("a", None, 5), ("a", 1, None), (None, None, 
 def test_a_record_without_a_key_is_that_first_of_all(tmp_path: Path, null_keys: str, expected: list[Admission]) -> None:
     """Whatever its expiry key is; or it is none, when null is a key like any other."""
     reading = reading_of(tmp_path, null_keys)
-    assert fates(reading, part_of(reading, tmp_path / "f.parquet", ROWS)) == expected
+    assert admissions(reading, part_of(reading, tmp_path / "f.parquet", ROWS)) == expected
 
 
 def changed(path: Path, how: str) -> None:

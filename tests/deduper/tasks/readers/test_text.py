@@ -40,7 +40,7 @@ LINES = [
     b'{"k":"b"}',
     b'{"k":"\\u00fc","t":5,"more":[{}]}',
 ]
-FATES = [ADMITTED, MALFORMED, ADMITTED, MALFORMED, INVALID, Admission.NULL_KEY, Admission.NULL_EXPIRY, ADMITTED]
+ADMISSIONS = [ADMITTED, MALFORMED, ADMITTED, MALFORMED, INVALID, Admission.NULL_KEY, Admission.NULL_EXPIRY, ADMITTED]
 CONTENT = b"\n".join(LINES) + b"\n"
 
 
@@ -79,7 +79,7 @@ def read(reading: TextReading, part: FilePart, clock: ClockRules | None = None) 
             rows: int = end.value
             break
     assert rows == sum(batch.num_rows for batch in batches)
-    return pa.Table.from_batches(batches) if batches else pa.table({"_fate": [], "_0": []})
+    return pa.Table.from_batches(batches) if batches else pa.table({"_admission": [], "_0": []})
 
 
 def read_bytes(reading: TextReading, content: bytes, name: str = "a.json") -> pa.Table:
@@ -87,30 +87,30 @@ def read_bytes(reading: TextReading, content: bytes, name: str = "a.json") -> pa
     return read(reading, part_of(reading, content, name))
 
 
-def fates(table: pa.Table) -> list[Admission]:
+def admissions(table: pa.Table) -> list[Admission]:
     """Of all records."""
-    return [Admission(fate) for fate in table["_fate"].to_pylist()]
+    return [Admission(admission) for admission in table["_admission"].to_pylist()]
 
 
 def test_every_line_is_one_record(reading: TextReading) -> None:
     """In their order, with their places; what is wrong with a line comes before what its record lacks."""
     found = read_bytes(reading, CONTENT)
-    assert fates(found) == FATES
+    assert admissions(found) == ADMISSIONS
     assert found["_order"].to_pylist() == list(range(len(LINES)))
     assert found["_0"].to_pylist() == ["a", None, "ü", None, None, None, "b", "ü"]
     assert found["_1"].to_pylist() == [1, None, 2, None, None, 4, None, 5]
     assert found["_hi"][2] == found["_hi"][7]
-    assert found.column_names == ["_hi", "_lo", "_order", "_fate", "_expiry", "_raw", "_0", "_1", "_2"]
+    assert found.column_names == ["_hi", "_lo", "_order", "_admission", "_expiry", "_raw", "_0", "_1", "_2"]
 
 
 def test_an_error_keeps_its_text(reading: TextReading) -> None:
     """As it stands in the file; bytes that no text holds as Base64."""
     raw = read_bytes(reading, CONTENT)["_raw"].to_pylist()
-    for line, fate, text_of_it in zip(LINES, FATES, raw, strict=True):
-        if fate is ADMITTED:
+    for line, admission, text_of_it in zip(LINES, ADMISSIONS, raw, strict=True):
+        if admission is ADMITTED:
             assert text_of_it is None
         else:
-            assert text_of_it == (base64.b64encode(line) if fate is INVALID else line).decode()
+            assert text_of_it == (base64.b64encode(line) if admission is INVALID else line).decode()
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
@@ -121,7 +121,7 @@ def test_blocks_may_end_anywhere(
     """Inside a line, a sign, a mark, or before a line end; a last line needs no end."""
     part = part_of(reading, mark + b"\n".join(LINES) + end)
     whole = read(reading, part)
-    assert fates(whole) == FATES
+    assert admissions(whole) == ADMISSIONS
     for size in range(1, part.size_bytes + 2):
         monkeypatch.setattr(text, "_BLOCK_BYTES", size)
         assert read(reading, part).equals(whole)
@@ -156,7 +156,7 @@ def test_batches_have_a_limit(reading: TextReading, monkeypatch: pytest.MonkeyPa
 def test_edges_of_a_file(reading: TextReading, content: bytes, expected: list[Admission], raw: list[Any]) -> None:
     """A mark belongs to the file and not to its first record; line ends are `\\n` alone."""
     found = read_bytes(reading, content)
-    assert fates(found) == expected
+    assert admissions(found) == expected
     assert expected == [] or found["_raw"].to_pylist() == raw
 
 
@@ -166,7 +166,7 @@ def test_a_long_line_is_a_line(reading: TextReading, monkeypatch: pytest.MonkeyP
     long = b'{"k":"' + b"x" * 50_000 + b'","t":1}'
     part = part_of(reading, b"\n".join([*LINES, long, *LINES]))
     found = read(reading, part)
-    assert fates(found) == [*FATES, ADMITTED, *FATES]
+    assert admissions(found) == [*ADMISSIONS, ADMITTED, *ADMISSIONS]
     assert found["_0"][len(LINES)].as_py() == "x" * 50_000
     monkeypatch.setattr(text, "_LONGEST_LINE", 30_000)
     with pytest.raises(NotPlain, match="a line of more than 30000 bytes"):
@@ -216,8 +216,8 @@ def test_what_only_spark_unpacks(reading: TextReading, suffix: str) -> None:
 def test_names_that_only_look_compressed(reading: TextReading) -> None:
     """They are text for Hadoop too, for which the case of a suffix does not count."""
     for name in ("gz", "a.gz.json", "a.zip", "a.zstd"):
-        assert fates(read_bytes(reading, CONTENT, name)) == FATES
-    assert fates(read_bytes(reading, gzip.compress(CONTENT), "A.Gz")) == FATES
+        assert admissions(read_bytes(reading, CONTENT, name)) == ADMISSIONS
+    assert admissions(read_bytes(reading, gzip.compress(CONTENT), "A.Gz")) == ADMISSIONS
 
 
 # -- guards ----------------------------------------------------------------------------------------------------------
@@ -253,10 +253,10 @@ def test_columns_of_folders(reading: TextReading) -> None:
     """They are of every record of the file, also where a field has their name; Spark casts what is doubtful."""
     found = read_bytes(reading, b'{"k":"a","t":1,"n":"no number"}\n{', "n=7/k=other/a.json")
     assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["other", "other"], [1, None], [7, 7]]
-    assert fates(found) == [ADMITTED, MALFORMED]
+    assert admissions(found) == [ADMITTED, MALFORMED]
     found = read_bytes(reading, b'{"k":1.0}\n{"k":', "n=7/k=other/t=5/a.json")
     assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["other", "other"], [5, 5], [7, 7]]
-    assert fates(found) == [ADMITTED, MALFORMED]
+    assert admissions(found) == [ADMITTED, MALFORMED]
     with pytest.raises(NotPlain, match="cast"):
         part_of(reading, CONTENT, "n=seven/a.json")
 
@@ -268,7 +268,7 @@ def test_what_is_not_kept_is_checked_all_the_same(reading: TextReading) -> None:
     less = read_bytes(replace(reading, declared=replace(reading.declared, keeps_records=False)), content)
     assert less.equals(kept.select(less.column_names))
     assert less.num_columns == kept.num_columns - 3
-    assert fates(less)[-2:] == [ADMITTED, MALFORMED]
+    assert admissions(less)[-2:] == [ADMITTED, MALFORMED]
 
 
 def changed(path: Path, how: str) -> None:
@@ -366,4 +366,4 @@ def test_texts_of_many_errors(reading: TextReading) -> None:
     lines = [f"no record {number}" for number in range(1000)]
     found = read_bytes(reading, "\n".join(lines).encode())
     assert found["_raw"].to_pylist() == lines
-    assert np.unique(found["_fate"].to_numpy()).tolist() == [MALFORMED]
+    assert np.unique(found["_admission"].to_numpy()).tolist() == [MALFORMED]
