@@ -66,7 +66,7 @@ class PlaceIntervals:
     def places(self, ids: NDArray[np.integer[Any]], order: Int64s, admission: UInt8s) -> tuple[Int64s, UInt8s]:
         """(place, admission) of rows: an ADMITTED row whose value was not live when it came becomes CATEGORY_DROPPED.
 
-        The place is -1 where the admission is not ADMITTED; only the `ids` of ADMITTED rows are read. No argument changes.
+        The place is -1 where the admission is not ADMITTED; only `ids` of ADMITTED rows are read. No argument changes.
 
         Raises:
             IndexError: an admitted row's category id is none of the batch.
