@@ -1,4 +1,4 @@
-"""What mutation testing is told about the modules is true of them as they are."""
+"""The settings of mutation testing fit the modules as they are."""
 
 from __future__ import annotations
 

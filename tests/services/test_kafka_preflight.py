@@ -66,7 +66,7 @@ def wrong(found: list[Diagnostic]) -> list[str]:
 
 
 def test_a_broker_as_it_should_be(job: Callable[..., Config], broker: Broker) -> None:
-    """Nothing is wrong; cluster and partitions are told, in seconds; no group comes of it."""
+    """Nothing is wrong; cluster and partitions are reported, in seconds; no group is made."""
     admin = broker.admin()
     before = {group.group_id for group in admin.list_consumer_groups().result(10).valid}
     began = time.monotonic()

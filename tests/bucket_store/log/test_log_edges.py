@@ -166,7 +166,7 @@ def test_a_claim_whose_link_happened_and_failed_is_made(tmp_path: Path) -> None:
 
 
 def test_an_owner_that_looks_sees_a_claim(tmp_path: Path) -> None:
-    """Whatever it has read before; and nobody owns who has claimed nothing."""
+    """Whatever it read before; a log without a claim has no owner."""
     log = new_log(tmp_path)
     log.check_owner()
     CommitLog.open(tmp_path).claim_epoch("second", 7)

@@ -211,7 +211,7 @@ def test_after_a_failed_step_all_is_begun_again(
     slot = slot_of()
     assert publish(slot, staged(0)) == 3
     assert values(cluster) == window_values(0)
-    assert cluster.calls.count("look") == 2, "who has failed looks again"
+    assert cluster.calls.count("look") == 2, "a failed check is repeated"
     # A producer with an open transaction tries to abort it, which is how it finds out whether it can go on.
     goes_on = step != "begin"
     assert len(cluster.producers) == (1 if goes_on else 2)
@@ -302,7 +302,7 @@ def test_who_was_overtaken_shows_nothing(cluster: Cluster, staged: Callable[...,
     assert values(cluster) == []
     assert "abort" not in cluster.calls
     assert cluster.producers[0].purged
-    # Who has the highest epoch all the same calls again.
+    # An owner that has the highest epoch all the same calls again.
     assert publish(slot, staged(0)) == 3
     assert values(cluster) == window_values(0)
 

@@ -140,7 +140,7 @@ def test_every_folder_is_read_from_time_to_time(folder: Path) -> None:
 
 
 def test_a_link_in_a_circle_is_a_name_and_no_more(folder: Path) -> None:
-    """Hidden or a partition's, it is nothing; else whoever looks at it next says so. The others are listed."""
+    """Hidden or a partition's, it is skipped; otherwise the next check of it reports it. The others are listed."""
     for name in ("circle", ".circle", "_circle", "_x=1", "x=1"):
         (folder / name).symlink_to(name)
     assert listed(folder, "") == sorted([*PARTITIONS, "a.json", "b.json", "c.csv", "x[1]*.json", "circle", "x=1"])

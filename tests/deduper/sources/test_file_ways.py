@@ -78,7 +78,7 @@ def flipped(path: Path, until: Callable[[parquet.FileMetaData], bool]) -> parque
 
 
 def test_only_files_that_nobody_can_read_are_refused(job: Job, reading: PlainReading | None) -> None:
-    """By their end, or their count; the same files whoever reads. What is doubtful is left to Spark."""
+    """By their end, or their count; the same files for both readers. Spark decides doubtful ones."""
     job.add_table(table(3))
     for content in (b"PAR1 torn", b"x", b"", bytes(20) + b"PAR1", bytes(20) + b"PARE"):
         job.add_file([], f"file-{job._files:04d}.parquet").write_bytes(content)

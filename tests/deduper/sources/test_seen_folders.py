@@ -277,7 +277,7 @@ def test_a_folder_that_goes_away_while_it_is_read(windows: Windows, leave: Calla
 def test_leave_to_read_is_missing(
     windows: Windows, monkeypatch: pytest.MonkeyPatch, whole: bool, error: Exception
 ) -> None:
-    """For one file: it leaves as unreadable, whoever says so. For its folder: nothing is written off."""
+    """For one file: it leaves as unreadable, from any call. For its folder: nothing is written off."""
     batch = listed(windows, "a", "b")
 
     def read(batch: FileBatch, ordinals: Sequence[int]) -> int:

@@ -212,7 +212,7 @@ def test_counts_that_do_not_agree_are_judged_once_more(world: World, job: str) -
 def test_counts_that_never_agree_are_never_committed(
     world: World, job: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice the same: the window is not committed, nothing is public, and the numbers are told."""
+    """Twice the same: the window is not committed, nothing is public, and the message has the numbers."""
 
     def lose(_: SmallJobs, of: str, receipts: list[Any]) -> None:
         if of == job:

@@ -197,7 +197,7 @@ def test_a_store_older_than_its_ports_is_refused(config: Config, ahead: int) -> 
 
 
 def test_a_start_takes_the_pieces_of_lower_epochs_that_no_record_names(config: Config) -> None:
-    """Not those of its own epoch, whoever writes them, nor live ones, nor those that left the log and are in use."""
+    """Not those of its own epoch, nor live ones, nor those that left the log and are in use."""
     pieces = open_backend(config.store.url)
 
     def append(epoch: int, shard: int, window: int) -> PieceRef:
@@ -224,7 +224,7 @@ def test_a_start_takes_the_pieces_of_lower_epochs_that_no_record_names(config: C
 
 
 def test_publishing_again_makes_the_names_durable(config: Config) -> None:
-    """Whoever renamed a file may have died before the sync; after it the record may forget the output."""
+    """The process that renamed a file may have died before the sync; after it the record may forget the output."""
     output = committed(config, owned(config))
     Path(output.staged).rename(output.final)
     synced: list[Path] = []
@@ -261,7 +261,7 @@ def test_two_owners_may_publish_the_same_window_at_once(config: Config, moment: 
     assert Path(output.final).read_bytes() == b"rows"
 
 
-def test_a_stranger_under_a_final_name_is_never_overwritten(config: Config) -> None:
+def test_a_foreign_file_under_a_final_name_is_never_overwritten(config: Config) -> None:
     """The start stops, both files stay."""
     output = committed(config, owned(config))
     Path(output.final).write_bytes(b"mine")

@@ -317,7 +317,7 @@ def test_where_the_time_went_is_kept(job: Job) -> None:
 
 
 def deletions(job: Job) -> list[DeletionRecord]:
-    """The records that let go of pieces."""
+    """The records that release pieces."""
     return [record.body for record in job.log.records() if isinstance(record.body, DeletionRecord)]
 
 
@@ -353,7 +353,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_bytes_of_dead_pieces_stay_for_the_grace(job: Job) -> None:
-    """Ten minutes for people who look at the store; then the log is told that they are gone."""
+    """Ten minutes for people who look at the store; then a record says that they are deleted."""
     job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(0), max_admitted=5), receipt(1))
     job.run(receipt(0, max_admitted=60), receipt(1))
     job.start()  # a segment that may still be written to stays
@@ -486,7 +486,7 @@ def test_a_merged_piece_takes_the_place_of_all_of_a_shard(
 def test_a_piece_that_cannot_be_taken_back_at_a_stop_is_left(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reason why the job ends is told, not this; the next start takes the piece."""
+    """The message has the reason why the job ends, not this; the next start takes the piece."""
     ref = job.piece(0)
 
     def fail(*_: object, **__: object) -> None:
