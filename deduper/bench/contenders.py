@@ -10,13 +10,16 @@ from deduper.bench.workload import Workload
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_IN_ROCKSDB = "spark.sql.streaming.stateStore.rocksdb."
+CHANGELOG = _IN_ROCKSDB + "changelogCheckpointing.enabled"
 
 _HDFS = {PROVIDER: _STATE + "HDFSBackedStateStoreProvider"}
 # The session's local file system is the plain one; RocksDB's snapshots need the checksummed one, Spark's default.
 _LOCAL_FILES = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
 _ROCKSDB = {PROVIDER: _STATE + "RocksDBStateStoreProvider", CHANGELOG: "false", **_LOCAL_FILES}
 _ROCKSDB_CHANGELOG = {**_ROCKSDB, CHANGELOG: "true"}
+# An expert's settings: RocksDB counts no rows, which costs a look-up at every write, and its memory is bounded.
+_TUNED = {_IN_ROCKSDB + "trackTotalNumberOfRows": "false", _IN_ROCKSDB + "boundedMemoryUsage": "true"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,18 @@ CONTENDERS = {
             "within_watermark",
             _ROCKSDB_CHANGELOG,
         ),
+        Contender(
+            "watermark-rocksdb-tuned",
+            "dropDuplicatesWithinWatermark, RocksDB state, no row tracking, bounded memory",
+            "within_watermark",
+            _ROCKSDB | _TUNED,
+        ),
+        Contender(
+            "watermark-rocksdb-tuned-changelog",
+            "the same with changelog checkpoints",
+            "within_watermark",
+            _ROCKSDB_CHANGELOG | _TUNED,
+        ),
         Contender("distinct-hdfs", "dropDuplicates, HDFS-backed state", "distinct", _HDFS),
         Contender("distinct-rocksdb", "dropDuplicates, RocksDB state", "distinct", _ROCKSDB),
         Contender(
@@ -106,6 +121,8 @@ PRESETS: dict[str, tuple[str, ...]] = {
         "watermark-hdfs",
         "watermark-rocksdb",
         "watermark-rocksdb-changelog",
+        "watermark-rocksdb-tuned",
+        "watermark-rocksdb-tuned-changelog",
     ),
     "all": tuple(CONTENDERS),
 }
