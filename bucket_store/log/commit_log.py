@@ -258,14 +258,15 @@ class CommitLog:
 
         Reads backwards from the end of the log in growing steps, because a store of years has millions of records.
         """
-        end = self.state.next_number
-        reach = count + 1
+        if not count:
+            return []
+        reach = count
         while True:
-            start = max(0, end - reach)
+            start = max(0, self.state.next_number - reach)
             bodies = [record.body for record in self.records(start)]
             commits = [body for body in bodies if isinstance(body, CommitRecord)]
-            if count == 0 or len(commits) >= count or start == 0:
-                return commits[len(commits) - count :] if 0 < count < len(commits) else commits if count else []
+            if len(commits) >= count or start == 0:
+                return commits[-count:]
             reach *= 4
 
     def delete_folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> int:

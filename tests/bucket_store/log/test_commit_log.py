@@ -628,3 +628,26 @@ def test_a_reader_that_listed_before_the_deletion_starts_again_at_the_newer_snap
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+def test_the_last_commits_are_found_among_other_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ascending, at most as many as there are, and without reading the log from its beginning."""
+    log = new_log(tmp_path)
+    for window in range(4):
+        advance(log, 1)
+        for _ in range(3 * window):
+            log.place(DeletionRecord((), 9, -1))
+    for count in range(7):
+        expected = list(range(4))[4 - min(count, 4) :]
+        assert [record.window for record in log.last_commits(count)] == expected
+    begun = []
+    records = log.records
+
+    def noted(from_number: int = 0) -> Any:
+        begun.append(from_number)
+        return records(from_number)
+
+    monkeypatch.setattr(log, "records", noted)
+    end = log.state.next_number
+    log.last_commits(1)
+    assert begun == [end - 1, end - 4, end - 16]
