@@ -16,7 +16,6 @@ from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_insta
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import missing_folder
-from deduper.sources.files.suspects import suspects
 from deduper.sources.protocol import StreamedSource
 from deduper.spark.kafka_jars import connector_settings
 
@@ -70,7 +69,7 @@ def open_source(config: Config, log: CommitLog, checkpoint: Path, stop: Event) -
         CorruptionError: a file of sources is missing or damaged.
     """
     if isinstance(config.source, FilesSource):
-        return FileBatches(config.source, KnownFiles(config.source, log), suspects(log))
+        return FileBatches(config.source, KnownFiles(config.source, log))
     # Kafka's client is optional.
     from deduper.kafka.cluster import KafkaCluster
     from deduper.sources.kafka.batch import KafkaBatches

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from deduper.sources.files.source_file import (
     ListedFile,
     SourceFile,
     shown,
-    source_digest,
     source_order,
     stat,
     stat_files,
@@ -152,14 +150,10 @@ def _names(text: str, file: SourceFile) -> bool:
 
 
 class FileBatches:
-    """The files source of a job: its new files, in windows of `max_files_per_batch`.
+    """The files source of a job: its new files, in windows of `max_files_per_batch`."""
 
-    Files whose digests are `alone` get a window each: see `suspects`.
-    """
-
-    def __init__(self, source: FilesSource, known: KnownFiles, alone: Collection[bytes] = ()) -> None:
+    def __init__(self, source: FilesSource, known: KnownFiles) -> None:
         self._source = source
-        self._alone = alone
         self.known = known
         self._listing = Listing(source)
         self._pending: deque[ListedFile] = deque()
@@ -206,7 +200,8 @@ class FileBatches:
             SourceAwayError: files cannot be found, and it cannot be told whether they are gone.
         """
         while self._pending:
-            taken = [self._pending.popleft() for _ in range(self._next_count())]
+            count = min(len(self._pending), self._source.max_files_per_batch)
+            taken = [self._pending.popleft() for _ in range(count)]
             files = stat_files(taken, self._listing.seen)
             emptied = {file.path for file in files if not file.size_bytes and file.admission is Admission.ADMITTED}
             self._empty += emptied
@@ -214,19 +209,6 @@ class FileBatches:
             if left:
                 return FileBatch(self._source, left, folder=self.known.folder, seen=self._listing.seen)
         return None
-
-    def _next_count(self) -> int:
-        """How many of the pending files the next window takes."""
-        most = min(len(self._pending), self._source.max_files_per_batch)
-        if not self._alone:
-            return most
-        for before, file in enumerate(islice(self._pending, most)):
-            if source_digest(file.path, file.modified_ms) in self._alone:
-                if before:
-                    return before
-                logger.warning("%s gets a window of its own: earlier starts ended in one that had it", shown(file.path))
-                return 1
-        return most
 
     def _looked_at(self, path: str) -> ListedFile | None:
         """A listed file; None for one that is gone, or cannot be looked at for a reason of its own.
