@@ -6,11 +6,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import SparkSession
 
 from bucket_store.maintenance.worker_process import MaintenanceWorker
+from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
@@ -20,9 +22,8 @@ from deduper.service.stream_loop import StreamLoop
 from deduper.service.windows import Reports, Windows
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
-from deduper.sources.files.batch import FileBatches
-from deduper.sources.open import check_source, open_source, session_settings
-from deduper.sources.protocol import StreamedSource
+from deduper.sources.files.folding import FilesToFold
+from deduper.sources.open import check_source, open_files, open_stream, session_settings
 from deduper.spark.java import require_java
 from deduper.spark.session import (
     JVM_ERRORS,
@@ -89,22 +90,28 @@ def run(
                 metrics.opened(owned.log)
             spark = engine.session()
             stop.listen()
-            source = open_source(config, owned.log, checkpoint, stop.event)
-            with _opened_runner(config, owned, spark, source, topics, clock) as runner:
+            files, loop_over = _open_source(config, owned, spark, checkpoint, stop)
+            with _opened_runner(config, owned, spark, files, topics, clock) as runner:
                 reports = Reports(on_progress, metrics, request_lag)
-                windows = Windows(owned.log, source, runner, reports, stop, max_batches)
-                loop: FileLoop | StreamLoop
-                if isinstance(source, FileBatches):
-                    loop = FileLoop(source, windows, stop, _trigger_s(config))
-                else:
-                    loop = StreamLoop(source, windows, stop, spark, config, checkpoint)
-                _follow(loop, windows, stop, spark, drain=drain)
+                windows = Windows(owned.log, runner, reports, stop, max_batches)
+                _follow(loop_over(windows), windows, stop, spark, drain=drain)
     return RunSummary(
         windows=reports.windows,
         **reports.totals,
         seconds=time.perf_counter() - started,
         stopped_by=stop.reason,
     )
+
+
+def _open_source(
+    config: Config, owned: Ownership, session: SparkSession, checkpoint: Path, stop: Stop
+) -> tuple[FilesToFold | None, Callable[[Windows], FileLoop | StreamLoop]]:
+    """The judged files of a source of files, and the loop that follows the source."""
+    if isinstance(config.source, FilesSource):
+        files = open_files(config, config.source, owned.log)
+        return files.to_fold, lambda windows: FileLoop(files, windows, stop, _trigger_s(config))
+    stream = open_stream(config.source, owned.log, checkpoint, stop.event)
+    return None, lambda windows: StreamLoop(stream, windows, stop, session, config, checkpoint)
 
 
 def _follow(loop: FileLoop | StreamLoop, windows: Windows, stop: Stop, session: SparkSession, *, drain: bool) -> None:
@@ -166,19 +173,18 @@ def _opened_runner(
     config: Config,
     owned: Ownership,
     session: SparkSession,
-    source: FileBatches | StreamedSource,
+    files: FilesToFold | None,
     topics: TopicPorts | None,
     clock: Callable[[], int],
 ) -> Iterator[WindowRunner]:
     """The runner of the job's windows, with all that it uses; closed at the end of the `with` block."""
     jobs = SparkJobs(session, config, owned.log.manifest.salt)
-    known = source.known if isinstance(source, FileBatches) else None
     with (
         contextlib.closing(MaintenanceWorker(owned.pieces.url)) as maintenance,
         contextlib.closing(WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))) as judge,
         contextlib.closing(jobs),
         contextlib.closing(
-            WindowRunner(config, owned.log, owned.pieces, judge, clock, topics, known, maintenance=maintenance)
+            WindowRunner(config, owned.log, owned.pieces, judge, clock, topics, files, maintenance=maintenance)
         ) as runner,
     ):
         yield runner

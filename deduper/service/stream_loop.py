@@ -99,6 +99,8 @@ class StreamLoop:
             batch = self._source.batch(batch_id, frame)
             if batch is not None:
                 active = self._session.streams.active
-                self._windows.make(batch, batch_id, str(active[0].id) if active else "")
+                query_id = str(active[0].id) if active else ""
+                # The judged ends, not the requested ones: the stream continues from the commit record.
+                self._windows.make(batch, batch_id, query_id, self._source.judged)
         if self._windows.failure is not None:
             raise self._windows.failure

@@ -17,7 +17,7 @@ from deduper.core.verdict import Verdict
 from deduper.errors import SourceAwayError, StopRequested
 from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
-from deduper.sources.protocol import SourceBatch, StreamedSource
+from deduper.sources.protocol import SourceBatch
 from deduper.spark.failures import raised_in_worker
 from deduper.window.progress import BatchProgress
 from deduper.window.recovery import reason_to_stop
@@ -79,14 +79,12 @@ class Windows:
     def __init__(
         self,
         log: CommitLog,
-        source: FileBatches | StreamedSource,
         runner: WindowRunner,
         reports: Reports,
         stop: Stop,
         max_windows: int | None,
     ) -> None:
         self._log = log
-        self._source = source
         self._runner = runner
         self._reports = reports
         self._stop = stop
@@ -127,13 +125,20 @@ class Windows:
                 self.failure = self.reason_to_stop(raised_in_worker(exc))
                 self._reports.window_failed()
 
-    def make(self, batch: SourceBatch, batch_id: int, query_id: str = "") -> None:
-        """Make the window of a batch, within `attempted`. The ids are those of Spark's stream, if there is one."""
+    def make(
+        self,
+        batch: SourceBatch,
+        batch_id: int,
+        query_id: str = "",
+        judged: Callable[[SourceBatch], None] = lambda _: None,
+    ) -> None:
+        """Make the window of a batch, within `attempted`. The ids are those of Spark's stream, if there is one.
+
+        `judged` is given the batch that was committed, which may be less than `batch`.
+        """
         with self._reports.window():
-            progress, judged = self._runner.run(Batch(query_id, batch_id, batch))
-        if not isinstance(self._source, FileBatches):
-            # The judged ends, not the requested ones: the stream continues from the commit record.
-            self._source.judged(judged)
+            progress, committed = self._runner.run(Batch(query_id, batch_id, batch))
+        judged(committed)
         self._reports.window_ended(progress)
         failpoints.hit("window.7.checkpoint")
         if self._max_windows is not None and self._reports.windows >= self._max_windows:

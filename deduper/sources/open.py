@@ -15,6 +15,7 @@ from deduper.errors import UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import KnownFiles
+from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.source_file import missing_folder
 from deduper.sources.protocol import StreamedSource
 from deduper.spark.kafka_jars import connector_settings
@@ -62,18 +63,20 @@ def check_source(config: Config) -> None:
         require(config)
 
 
-def open_source(config: Config, log: CommitLog, checkpoint: Path, stop: Event) -> FileBatches | StreamedSource:
-    """The job's source, which continues after the judged records of the store's log.
+def open_files(config: Config, source: FilesSource, log: CommitLog) -> FileBatches:
+    """The job's source of files, which continues after the judged ones of the store's log.
 
     Raises:
         CorruptionError: a file of sources is missing or damaged.
     """
-    if isinstance(config.source, FilesSource):
-        return FileBatches(config.source, KnownFiles(config.source, log))
+    return FileBatches(source, KnownFiles(source, log), plain_reading(config, log.manifest.salt))
+
+
+def open_stream(source: KafkaSource, log: CommitLog, checkpoint: Path, stop: Event) -> StreamedSource:
+    """The job's source of topics, which continues after the judged offsets of the store's log."""
     # Kafka's client is optional.
     from deduper.kafka.cluster import KafkaCluster
     from deduper.sources.kafka.batch import KafkaBatches
     from deduper.sources.kafka.broker_watch import BrokerWatch
 
-    cluster = KafkaCluster(config.source, stop)
-    return KafkaBatches(config.source, checkpoint, cluster, log.state, BrokerWatch(config.source, stop))
+    return KafkaBatches(source, checkpoint, KafkaCluster(source, stop), log.state, BrokerWatch(source, stop))

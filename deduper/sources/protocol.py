@@ -1,4 +1,4 @@
-"""The interface of a kind of source: its batches, and their source partitions and records.
+"""The interface of a kind of source: its batches, and how they are read.
 
 A *source partition* has an order of its own: it is a file, or a range of offsets of a topic partition. A window holds
 some of them, in source order; the ordinal of one among them, and the position inside it, are a tuple's place.
@@ -6,50 +6,77 @@ some of them, in source order; the ordinal of one among them, and the position i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
 from bucket_store.log.sources_file import SourcePartition
-from deduper.tasks.read import RecordPlaces
+from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.readers.reading_tasks import Part, PartRead
+
+_P = TypeVar("_P", bound=Part)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPartition:
+    """A source partition of a batch.
+
+    `digest` is its identity, 16 bytes. Its positions are those from `start` to before `end`: 0 to the bytes of a file,
+    or offsets. `version` is as in `SourcePartition`. `slot` is its writer of an ordered port, in every window.
+    """
+
+    name: str
+    digest: bytes
+    version: int | str
+    end: int
+    start: int = 0
+    slot: int = 0
+
+    def judged(self, rows: int) -> SourcePartition:
+        """The partition as the store keeps it, of which that many rows were judged."""
+        return SourcePartition(
+            name=self.name, version=self.version, start=self.start, end=self.end, rows=rows, digest=self.digest
+        )
+
+
+class ReadingRun(Protocol):
+    """The ways to read what a batch holds, which the jobs of a window offer to it."""
+
+    @property
+    def session(self) -> SparkSession:
+        """Makes the tuples for `by_spark`."""
+
+    def plain(
+        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, have_pool: bool
+    ) -> list[PartRead]:
+        """Read each part without Spark: in the driver if they are small, else by one task a core.
+
+        `read` is picklable. `have_pool`: the window has nothing else, so its other steps may use the same tasks.
+        """
+
+    def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
+        """Read one row a record, and one for each source partition that is an error: REC, RAW, ADMISSION, ORDER.
+
+        Gives the receipts, and how many records Spark has counted. If the task has `places`, there may be more rows,
+        and it uses ORDER and columns of the source's own.
+        """
 
 
 class SourceBatch(Protocol):
     """The source partitions of one window, and their records. A value: reading it again gives the same tuples."""
 
     @property
-    def digests(self) -> tuple[bytes, ...]:
-        """The identities of the source partitions, 16 bytes each, in source order."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the source partitions, by ordinal."""
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """The first position of each source partition, by ordinal: 0, or a first offset."""
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """The writer of an ordered port for each source partition, by ordinal; the same in every window."""
+    def partitions(self) -> tuple[BatchPartition, ...]:
+        """The source partitions, in source order."""
 
     @property
     def is_known_by_digests(self) -> bool:
         """Whether the sources files are the only record of judged partitions: the store keeps them until a fold."""
 
-    def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
-        """The source partitions as the store keeps them; `rows` are the rows that were judged of each, by ordinal."""
-
-    @property
-    def places(self) -> RecordPlaces | None:
-        """Finds the tuples' places; None where `tuples` gives them."""
-
-    def tuples(self, session: SparkSession) -> DataFrame:
-        """One row a record, and one for each source partition that is an error as a whole: REC, RAW, ADMISSION, ORDER.
-
-        With `places` there may be more rows, and `places` uses ORDER and columns of the source's own.
-        """
+    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
+        """Spill the records, each by the way that suits it."""
 
     def after_failure(self, error: Exception) -> Self:
         """The batch to try again with after Spark has failed with this error.
@@ -66,6 +93,15 @@ class SourceBatch(Protocol):
 
     def extra(self) -> dict[str, Any]:
         """Values of the source for the commit record, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRead:
+    """A batch that was read; unreadable input is an error tuple. `rows` are the records, counted apart from them."""
+
+    batch: SourceBatch
+    receipts: list[ReadReceipt]
+    rows: int
 
 
 class StreamedSource(Protocol):

@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 
 from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.sources_file import SourcePartition
 from bucket_store.log.state import LogState, live_files
 from bucket_store.pieces.store import PieceStore
 from bucket_store.tables.manager import TableSettings
@@ -87,6 +88,12 @@ class Judgement:
         for receipt in self.receipts.values():
             rows.update(receipt.rows_by_partition)
         return rows
+
+    @property
+    def partitions(self) -> tuple[SourcePartition, ...]:
+        """The source partitions as the store keeps them."""
+        rows = self.partition_rows
+        return tuple(partition.judged(rows.get(ordinal, 0)) for ordinal, partition in enumerate(self.batch.partitions))
 
 
 class WindowJudge:
@@ -173,7 +180,7 @@ class WindowJudge:
         self, run: WindowRun, attempt: Attempt, batch: SourceBatch, state: LogState, wall_us: int, folder: Path
     ) -> Judgement:
         config, phases, directory = self._config, Phases(), str(folder)
-        read = self._read_task(directory, batch, policy.clock_rules(config, state, wall_us))
+        read = self._read_task(directory, policy.clock_rules(config, state, wall_us))
         with phases.of("read"), self._writing_exchange(folder):
             given = run.read(batch, read)
         batch, readers = given.batch, given.receipts
@@ -223,7 +230,7 @@ class WindowJudge:
                 raise _MemoryFull from exc
             raise
 
-    def _read_task(self, directory: str, batch: SourceBatch, clock: ClockRules | None) -> ReadTask:
+    def _read_task(self, directory: str, clock: ClockRules | None) -> ReadTask:
         in_order = self._config.clock == "arrival"
         return ReadTask(
             directory=directory,
@@ -232,7 +239,6 @@ class WindowJudge:
             in_order=in_order,
             keeps_latest=in_order and self._config.lookup == "all_live",
             by_category=isinstance(self._config.expiry, CategoryExpiry),
-            places=batch.places,
         )
 
     def _shard_task(
@@ -265,7 +271,9 @@ class WindowJudge:
         met = {first for receipt in shards for first in receipt.first_windows}
         named = {earlier: state.sources_of(earlier) for earlier in met}
         files = {earlier: ref for earlier, ref in named.items() if ref is not None}
-        return WindowSources(str(self._log.root), window, batch.names, batch.starts, files)
+        names = tuple(partition.name for partition in batch.partitions)
+        starts = tuple(partition.start for partition in batch.partitions)
+        return WindowSources(str(self._log.root), window, names, starts, files)
 
     def _write_task(
         self, batch: SourceBatch, directory: str, target: Path, readers: Sequence[ReadReceipt], sources: WindowSources
@@ -288,7 +296,7 @@ class WindowJudge:
             columns=tuple(column.name for column in config.source.parsed_columns) if config.file_ports else (),
             codec=_CODECS.get(codec, codec),
             sources=sources,
-            source_slots=batch.slots if keeps_order else None,
+            source_slots=tuple(partition.slot for partition in batch.partitions) if keeps_order else None,
             keep_first_seen=config.store.first_seen,
             expiry_type=expiry_type(config.expiry_key_scale),
             expiry_scale=None if config.expiry.by in ("never", "category") else config.expiry_key_scale.scale,

@@ -17,7 +17,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -29,43 +29,26 @@ from pyspark.util import PythonEvalType
 
 from bucket_store.maintenance.background_task import OneThread
 from deduper.config.model import Config
-from deduper.core.verdict import Admission
-from deduper.sources.files.batch import FileBatch
-from deduper.sources.files.file_ways import file_ways
-from deduper.sources.files.plain_reading import plain_reading
-from deduper.sources.files.unreadable import read_apart
-from deduper.sources.protocol import SourceBatch
+from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
 from deduper.spark.task_pool import TaskPool
 from deduper.tasks.judge import BatchTask, judge
 from deduper.tasks.read import ReadReceipt, ReadTask, read_function
-from deduper.tasks.readers.plain_file import FilePart
-from deduper.tasks.readers.reading_tasks import PlainReading, read_file, read_files
+from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small, write
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRead:
-    """A batch that was read; unreadable input is an error tuple.
-
-    The receipts are in source order. `rows` are the records that were counted apart from them.
-    """
-
-    batch: SourceBatch
-    receipts: list[ReadReceipt]
-    rows: int
+_P = TypeVar("_P", bound=Part)
 
 
 class WindowRun(Protocol):
     """The jobs of one attempt at a window."""
 
     def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Spill the records of a batch."""
+        """Spill the records of a batch. The receipts are in source order."""
 
     def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
         """Judge every shard."""
@@ -95,13 +78,12 @@ class SparkJobs:
     def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
         self.session = session
         self._plan = ReadPlan(session, config, salt)
-        self._reading = plain_reading(config, salt)
         self._cores = session.sparkContext.defaultParallelism
         self._job_thread = OneThread()
 
     def open(self) -> SparkRun:
         """The jobs of one attempt at a window."""
-        return SparkRun(self.session, self._plan, self._reading, self._cores, self._job_thread)
+        return SparkRun(self.session, self._plan, self._cores, self._job_thread)
 
     def close(self) -> None:
         """No window comes any more. Safe to repeat."""
@@ -111,13 +93,10 @@ class SparkJobs:
 class SparkRun:
     """The jobs of one attempt at a window; a context manager. `all_tasks_finished`: see `WindowRun`."""
 
-    def __init__(
-        self, session: SparkSession, plan: ReadPlan, reading: PlainReading | None, cores: int, job_thread: OneThread
-    ) -> None:
+    def __init__(self, session: SparkSession, plan: ReadPlan, cores: int, job_thread: OneThread) -> None:
         """Use `SparkJobs.open`."""
-        self._session = session
+        self.session = session
         self._plan = plan
-        self._reading = reading
         self._cores = cores
         self._pool: TaskPool | None = None
         self._job_thread = job_thread
@@ -130,36 +109,12 @@ class SparkRun:
         self._close_pool()
 
     def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Spill the records of a batch. Spark counts them, or the reader of a plain file."""
-        if isinstance(batch, FileBatch):
-            return self._read_files(batch, task)
-        return BatchRead(batch, *self._read_by_spark(batch.tuples(self._session), task))
+        """Spill the records of a batch."""
+        read = batch.read(self, task)
+        return replace(read, receipts=sorted(read.receipts, key=lambda receipt: receipt.first_order))
 
-    def _read_files(self, batch: FileBatch, task: ReadTask) -> BatchRead:
-        """Each file by the reader that suits it; error tuples last, when all of them are known."""
-        ways = file_ways(batch, self._reading)
-        batch = batch.with_errors(Admission.FILE_UNREADABLE, ways.unreadable)
-        are_all_plain = not ways.by_spark and not batch.errors
-        receipts, rows, refused = self._read_plain(ways.parts, task, have_pool=are_all_plain)
-        by_spark = ways.by_spark | refused
-        if self._reading is not None and by_spark:
-            logger.info(
-                "%d of %d files are read by Spark: %s", len(by_spark), len(batch.files), min(by_spark.items())[1]
-            )
-
-        def read(files: FileBatch, ordinals: Sequence[int]) -> tuple[list[ReadReceipt], int]:
-            return self._read_by_spark(files.tuples_of(self._session, ordinals), task)
-
-        batch, results = read_apart(batch, sorted(by_spark), Path(task.directory), read)
-        if batch.errors:
-            results.append(read(batch, batch.errors))
-        for more, counted in results:
-            receipts += more
-            rows += counted
-        return BatchRead(batch, sorted(receipts, key=lambda receipt: receipt.first_order), rows)
-
-    def _read_by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
-        """The receipts, in source order, and how many records Spark has counted."""
+    def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
+        """Read records by Spark; see `ReadingRun`."""
         self._close_pool()  # its tasks occupy the cores on which Spark is to read
         counted = Observation()
         tuples = tuples.observe(counted, F.count(F.lit(1)).alias("rows"))
@@ -169,35 +124,23 @@ class SparkRun:
             read_function(task), returnType="receipt binary", functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
         )
         column = function(*records.columns)
-        rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self._session).collect()
+        rows = DataFrame(records._jdf.mapInArrow(column._jc, False, None), self.session).collect()
         receipts: list[ReadReceipt] = [pickle.loads(row.receipt) for row in rows]
         left_out = sum(receipt.left_out for receipt in receipts)
-        return sorted(receipts, key=lambda receipt: receipt.first_order), int(counted.get["rows"]) - left_out
+        return receipts, int(counted.get["rows"]) - left_out
 
-    def _read_plain(
-        self, parts: Sequence[FilePart], task: ReadTask, *, have_pool: bool
-    ) -> tuple[list[ReadReceipt], int, dict[int, str]]:
-        """The receipts, how many records their reader has counted, and why other files are for Spark, by ordinal."""
-        reading = self._reading
-        if reading is None:
-            return [], 0, {}
+    def plain(
+        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, have_pool: bool
+    ) -> list[PartRead]:
+        """Read each part without Spark; see `ReadingRun`."""
         if is_small(sum(part.plain_bytes for part in parts)):
-            read = [read_file(task, reading, part) for part in parts]
-        else:
-            # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
-            groups = grouped([part.plain_bytes for part in parts], self._cores)
-            if have_pool:
-                self._start_pool(task, max(len(groups), task.shards))
-            of_groups = self._for_each(len(groups), partial(read_files, task, reading, parts, groups))
-            read = [one for files in of_groups for one in files]
-        receipts, rows, refused = [], 0, {}
-        for part, one in zip(parts, read, strict=True):
-            if isinstance(one, str):
-                refused[part.ordinal] = one
-                continue
-            receipts += [] if one.receipt is None else [one.receipt]
-            rows += one.rows
-        return receipts, rows, refused
+            return [read(task, part) for part in parts]
+        # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
+        groups = grouped([part.plain_bytes for part in parts], self._cores)
+        if have_pool:
+            self._start_pool(task, max(len(groups), task.shards))
+        of_groups = self._for_each(len(groups), partial(read_group, read, task, parts, groups))
+        return [one for of_group in of_groups for one in of_group]
 
     def _start_pool(self, task: ReadTask, most: int) -> None:
         """For this and the next steps, where that is possible."""
@@ -238,4 +181,4 @@ class SparkRun:
 
     def _run(self, function: Callable[[int], _T], count: int) -> list[_T]:
         """The same, from a job of their own."""
-        return self._session.sparkContext.parallelize(range(count), count).map(function).collect()
+        return self.session.sparkContext.parallelize(range(count), count).map(function).collect()

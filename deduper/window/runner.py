@@ -35,15 +35,12 @@ from bucket_store.maintenance.deletions import Deletions
 from bucket_store.maintenance.worker_process import InProcess, Maintenance
 from bucket_store.pieces.store import PieceStore
 from bucket_store.threads import on_a_thread
-from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.sinks import staging
 from deduper.sinks.names import PUBLISHED as PORT_MARK
 from deduper.sinks.names import TopicPlace, outputs_of
 from deduper.sources.files.folding import FilesToFold, SourceFolding
-from deduper.sources.files.judged import KnownFiles
-from deduper.sources.files.listing import list_files
 from deduper.sources.protocol import SourceBatch
 from deduper.window import policy
 from deduper.window.attempt import Judgement, summed
@@ -83,7 +80,7 @@ class WindowRunner:
 
     Everything goes through the file system that `log` was opened on. `in_background` runs work that no window waits
     for; `close` ends it. `maintenance` deletes and merges pieces in the background; without one this process does.
-    `fold_windows`: see `sources.files.folding`.
+    `files` are those of a source of files. `fold_windows`: see `sources.files.folding`.
     """
 
     def __init__(
@@ -94,7 +91,7 @@ class WindowRunner:
         judge: Judge,
         wall_clock_us: Callable[[], int],
         topics: TopicPorts | None = None,
-        known_files: KnownFiles | None = None,
+        files: FilesToFold | None = None,
         in_background: InBackground = on_a_thread,
         maintenance: Maintenance | None = None,
         fold_windows: int | None = None,
@@ -112,10 +109,8 @@ class WindowRunner:
         self._snapshots_seen = -1
         self._in_background = in_background
         self._named = log.state
-        self._known_files = known_files
-        self._folding = SourceFolding(
-            log, _files_to_fold(config, known_files), in_background, fold_windows=fold_windows
-        )
+        self._files = files
+        self._folding = SourceFolding(log, files, in_background, fold_windows=fold_windows)
 
     def run(self, batch: Batch) -> tuple[BatchProgress, SourceBatch]:
         """Judge, commit and publish one window. Gives its progress, and the judged batch: it may be less than `batch`.
@@ -140,7 +135,7 @@ class WindowRunner:
             store_id = self._log.manifest.store_id
             outputs = staging.make_durable(self._config, store_id, judgement.attempt, judgement.staged, fs=self._log.fs)
             failpoints.hit("window.3.synced")
-            partitions = judgement.batch.partitions(judgement.partition_rows)
+            partitions = judgement.partitions
             sources = write_sources(
                 self._log.root,
                 window=window,
@@ -155,8 +150,8 @@ class WindowRunner:
             record = self._record(batch, judgement, state, intent.wall_us, outputs, sources)
             state = self._log.place(record)
         failpoints.hit("window.4.committed")
-        if self._known_files is not None:
-            self._known_files.add(partitions)
+        if self._files is not None:
+            self._files.known.add(partitions)
         with phases.of("publish"):
             publish_window(self._config, self._log, window, outputs, self._topics)
         failpoints.hit("window.6.marked")
@@ -232,7 +227,7 @@ class WindowRunner:
             epoch=state.epoch,
             query_id=batch.query_id,
             batch_id=batch.batch_id,
-            partitions=batch.source.digests,
+            partitions=tuple(partition.digest for partition in batch.source.partitions),
             wall_us=wall_us,
             latest_point=state.latest_point,
             log_position=state.next_number,
@@ -337,7 +332,7 @@ class WindowRunner:
 
     def fold_moved(self) -> None:
         """Between windows: of a source whose folder is another one now, write down what was judged of it."""
-        if self._known_files is not None and self._known_files.has_moved:
+        if self._files is not None and self._files.known.has_moved:
             self._folding.at_once()
             self._remove_left()
 
@@ -355,13 +350,6 @@ class WindowRunner:
         through = self._deletion.result()
         if through is not None:
             self._log.forget_retired(through)
-
-
-def _files_to_fold(config: Config, known: KnownFiles | None) -> FilesToFold | None:
-    source = config.source
-    if known is None or not isinstance(source, FilesSource):
-        return None
-    return FilesToFold(known, str(source.folder), lambda: list_files(source))
 
 
 def publish_window(

@@ -26,7 +26,7 @@ from bucket_store.log.judged_files import JudgedFiles, encode_judged, judged_ref
 from bucket_store.log.records import CommitRecord, SourcesFoldRecord
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, write_sources
 from deduper.config.files import FilesSource
-from deduper.sources.files.batch import FileBatches
+from deduper.sources.files.batch import FileBatch, FileBatches
 from deduper.sources.files.folding import FOLD_WINDOWS, FilesToFold, SourceFolding
 from deduper.sources.files.judged import KnownFiles, stat
 from deduper.sources.files.listing import list_files
@@ -35,16 +35,15 @@ COUNTED = 40
 BEGIN_US = 1_790_000_000_000_000
 
 
-def commit(log: CommitLog, window: int, batch: object, batches: FileBatches) -> None:
+def commit(log: CommitLog, window: int, batch: FileBatch, batches: FileBatches) -> None:
     """A window that remembers nothing, as the job commits it."""
-    partitions = batch.partitions({})  # type: ignore[attr-defined]
+    partitions = [partition.judged(0) for partition in batch.partitions]
     ref = write_sources(log.root, window=window, epoch=log.state.epoch, attempt=0, partitions=partitions)
     counts = {"unique": 1, "duplicate": 0, "expired": 0, "error": 0}
-    extra = batch.extra()  # type: ignore[attr-defined]
     log.place(
         CommitRecord(
             *(window, log.state.epoch, 0, "", window, BEGIN_US, "h", None, None),
-            *(counts, {}, (), (), (), None, ref, extra),
+            *(counts, {}, (), (), (), None, ref, batch.extra()),
         )
     )
     log.forget_outputs(window)

@@ -52,9 +52,10 @@ from deduper.core.digests import key_digest
 from deduper.core.verdict import REASONS, Admission, Verdict
 from deduper.sinks import staging
 from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import ListedFile, source_digest, stat_files
-from deduper.sources.protocol import SourceBatch
+from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.judge import BatchTask, judge
@@ -66,7 +67,6 @@ from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement, WindowJudge
 from deduper.window.exchange_folder import ExchangeFolders
-from deduper.window.jobs import BatchRead
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import Batch, WindowRunner
 from tests.oracle import Answer, Row, Settings
@@ -380,8 +380,9 @@ class SmallJobs:
         self.all_tasks_finished = True  # twins run here one after the other
         world.shuffles += 1
         draw = random.Random(world.shuffles)
-        self._paths, self._starts = batch.names, batch.starts
-        self._partitions = [world.rows[path] for path in batch.names]
+        self._paths = tuple(partition.name for partition in batch.partitions)
+        self._starts = tuple(partition.start for partition in batch.partitions)
+        self._partitions = [world.rows[path] for path in self._paths]
         dealt: list[list[int]] = [[] for _ in self._partitions]
         for ordinal in draw.sample(range(len(dealt)), len(dealt)):
             draw.choice(dealt).append(ordinal)
@@ -604,7 +605,7 @@ class _Maintenance(InProcess):
             return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _CountedBatch(FileBatch):
     """Files of which the commit record says which were judged: those `before`, and these."""
 
@@ -615,7 +616,7 @@ class _CountedBatch(FileBatch):
         return False
 
     def extra(self) -> dict[str, Any]:
-        return {"files": [*self.before, *(digest.hex() for digest in self.digests)]}
+        return {"files": [*self.before, *(partition.digest.hex() for partition in self.partitions)]}
 
 
 class Process:
@@ -642,7 +643,7 @@ class Process:
             self.judge,
             world.clock,
             in_background=lambda do: do(),
-            known_files=self._files,
+            files=None if self._files is None else FilesToFold.of(config.source, self._files),
             maintenance=_Maintenance(world, self.pieces),
             fold_windows=3,  # a story has some ten windows
         )

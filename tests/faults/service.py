@@ -34,6 +34,7 @@ from deduper.sinks import staging
 from deduper.sinks.names import Attempt
 from deduper.sinks.staging import StagedFile
 from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.protocol import SourceBatch
@@ -231,7 +232,7 @@ class Process:
             self.pieces,
             self.judge,
             lambda: scene.now_us(self._window),
-            known_files=self._files,
+            files=FilesToFold.of(scene.config.source, self._files),
             in_background=lambda do: do(),
             fold_windows=3,  # a story has some ten windows
         )
@@ -283,7 +284,8 @@ class Judge:
         self._views = policy.shard_views(self._scene.config, self._log.manifest, state)
         engine = self._engine
         engine.window, engine.latest, engine.moved_us = state.next_window, state.latest_point, 0
-        partitions = [self._scene.rows[path] for path in batch.names]
+        paths = [partition.name for partition in batch.partitions]
+        partitions = [self._scene.rows[path] for path in paths]
         answers = engine.judge(partitions, wall_us)
         receipts = {
             shard: Receipt.of(shard, outcome, piece)
@@ -291,7 +293,7 @@ class Judge:
         }
         rows = {
             row_name(path, position): answer
-            for path, part in zip(batch.names, answers, strict=True)
+            for path, part in zip(paths, answers, strict=True)
             for position, answer in enumerate(part)
         }
         return Judgement(self._attempt, batch, receipts, self._stage(rows), None, len(rows))

@@ -47,10 +47,10 @@ def test_every_record_is_that_of_its_file(new_job: Callable[..., Job], monkeypat
     """Each leaves once, with the values that its file has at its place, and by the port a plain set of keys names."""
     rnd = random.Random(_SEED)
     ways: Counter[str] = Counter()
-    plainly, by_spark = SparkRun._read_plain, SparkRun._read_by_spark
+    plainly, by_spark = SparkRun.plain, SparkRun.by_spark
 
-    def counting(jobs: SparkRun, parts: Any, *args: Any, **kwargs: Any) -> Any:
-        read = plainly(jobs, parts, *args, **kwargs)
+    def counting(jobs: SparkRun, reader: Any, parts: Any, *args: Any, **kwargs: Any) -> Any:
+        read = plainly(jobs, reader, parts, *args, **kwargs)
         if parts:
             ways["driver" if jobs._pool is None else "tasks"] += 1
         return read
@@ -59,8 +59,8 @@ def test_every_record_is_that_of_its_file(new_job: Callable[..., Job], monkeypat
         ways["spark"] += 1
         return by_spark(jobs, *args)
 
-    monkeypatch.setattr(SparkRun, "_read_plain", counting)
-    monkeypatch.setattr(SparkRun, "_read_by_spark", counting_spark)
+    monkeypatch.setattr(SparkRun, "plain", counting)
+    monkeypatch.setattr(SparkRun, "by_spark", counting_spark)
     source = {
         "file_format": "parquet",
         "schema": "k string, n bigint, p string, l array<string>, x double",

@@ -141,10 +141,10 @@ def rows_of(job: Job) -> Rows:
 def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many files were read in which way."""
     counted: Counter[str] = Counter()
-    plainly, by_spark = SparkRun._read_plain, SparkRun._read_by_spark
+    plainly, by_spark = SparkRun.plain, SparkRun.by_spark
 
-    def counting(run: SparkRun, parts: Any, *arguments: Any, **more: Any) -> Any:
-        read = plainly(run, parts, *arguments, **more)
+    def counting(run: SparkRun, reader: Any, parts: Any, *arguments: Any, **more: Any) -> Any:
+        read = plainly(run, reader, parts, *arguments, **more)
         counted["driver" if run._pool is None else "tasks"] += len(parts)
         return read
 
@@ -152,8 +152,8 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counted["spark"] += 1
         return by_spark(run, *arguments)
 
-    monkeypatch.setattr(SparkRun, "_read_plain", counting)
-    monkeypatch.setattr(SparkRun, "_read_by_spark", counting_spark)
+    monkeypatch.setattr(SparkRun, "plain", counting)
+    monkeypatch.setattr(SparkRun, "by_spark", counting_spark)
     return counted
 
 

@@ -18,9 +18,10 @@ import os
 import random
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,7 @@ from deduper.sources.files.plain_reading import plain_reading
 from deduper.tasks import exchange
 from deduper.tasks.readers.parquet import _int96_writer
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
+from deduper.tasks.readers.reading_tasks import read_file
 from deduper.window.jobs import SparkJobs
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
@@ -204,20 +206,19 @@ class Readers:
             return Outcome(None, str(exc))
         parts = [part for part in found if part is not None]
         with self._jobs.open() as run:
-            receipts, _, refused = run._read_plain(parts, task, have_pool=True)
-        return Outcome(None, min(refused.values())) if refused else Outcome(spill(task, receipts))
+            read = run.plain(partial(read_file, self._reading), parts, task, have_pool=True)
+        refused = [of_part.refusal for of_part in read if of_part.refusal is not None]
+        receipts = [of_part.receipt for of_part in read if of_part.receipt is not None]
+        return Outcome(None, refused[0]) if refused else Outcome(spill(task, receipts))
 
     def by_spark(self, batch: FileBatch) -> Outcome:
         """Spark's, with what a window makes of its failures; fails where that would end the job."""
-        plain, self._jobs._reading = self._jobs._reading, None
-        try:
-            task = self._task()
-            with self._jobs.open() as run:
-                read = run.read(batch, task)
-            left = Outcome(spill(task, read.receipts))
-            return Outcome(None, read.batch.files[0].problem) if Admission.FILE_UNREADABLE in left.admissions else left
-        finally:
-            self._jobs._reading = plain
+        task = self._task()
+        with self._jobs.open() as run:
+            read = run.read(replace(batch, reading=None), task)
+        left = Outcome(spill(task, read.receipts))
+        assert isinstance(read.batch, FileBatch)
+        return Outcome(None, read.batch.files[0].problem) if Admission.FILE_UNREADABLE in left.admissions else left
 
     def close(self) -> None:
         """No file comes any more."""

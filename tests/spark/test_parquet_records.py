@@ -23,6 +23,7 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from deduper.config.files import FilesSource
 from deduper.core.clock import ClockRules
 from deduper.core.digests import key_type
 from deduper.core.verdict import Admission
@@ -54,7 +55,9 @@ def batch_of(job: Job) -> FileBatch:
     """All files of the job's source, as a window lists them."""
     files = sorted((job.directory / "in").glob("*.parquet"))
     listed = [ListedFile(str(file), file.stat().st_mtime_ns // 1_000_000) for file in files]
-    return FileBatch(job.config.source, tuple(stat_files(listed)))  # type: ignore[arg-type]  # a source of files
+    source = job.config.source
+    assert isinstance(source, FilesSource)
+    return FileBatch(source, tuple(stat_files(listed)), reading=plain_reading(job.config, SALT))
 
 
 def reading_of(job: Job) -> ParquetReading:
@@ -102,9 +105,8 @@ def read_both_ways(session: SparkSession, job: Job, tmp_path: Path) -> list[tupl
     parts_of(job)
     with jobs.open() as run:
         plain = run.read(batch, ours)
-    jobs._reading = None
     with jobs.open() as run:
-        by_spark = run.read(batch, theirs)
+        by_spark = run.read(dataclasses.replace(batch, reading=None), theirs)
     assert plain.rows == by_spark.rows
     left, expected = spill(ours, plain.receipts), spill(theirs, by_spark.receipts)
     assert [one[0] for one in left] == [one[0] for one in expected]

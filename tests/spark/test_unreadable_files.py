@@ -15,6 +15,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from deduper.sources.files import batch as file_batch
 from deduper.sources.files.plan import FilePlan
 from deduper.sources.parsing import REC
 from deduper.tasks.layout import ORDER
@@ -193,7 +194,7 @@ def test_many_files_that_are_no_parquet(
     new_job: Callable[..., Job], judgings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Known by their ends: no job of Spark's fails over them, with each reader of the others."""
-    monkeypatch.setattr(jobs, "read_apart", lambda batch, ordinals, *_: (batch, []))  # nothing is left for it
+    monkeypatch.setattr(file_batch, "read_apart", lambda batch, ordinals, *_: (batch, []))  # nothing is left for it
     job = new_job(source=_PARQUET)
     good = job.add_table(pa.table({"k": ["a", "b"], "x": [1.0, 2.0]}))
     for number in range(10):

@@ -1,4 +1,4 @@
-"""Batches of files: which files are new, and their tuples: records, or one error tuple a file.
+"""Batches of files: which files are new, and which reader reads each.
 
 `sources.files.unreadable` finds the files that cannot be read.
 """
@@ -8,20 +8,20 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-
-from bucket_store.log.sources_file import GONE, SourcePartition
+from bucket_store.log.sources_file import GONE
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.errors import SourceAwayError
+from deduper.sources.files.file_ways import file_ways
+from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.listing import Listing
-from deduper.sources.files.plan import error_tuples, file_plan
-from deduper.sources.files.seen_folders import SeenFolders, is_of_entry
+from deduper.sources.files.seen_folders import is_of_entry
 from deduper.sources.files.source_file import (
     ListedFile,
     SourceFile,
@@ -30,102 +30,70 @@ from deduper.sources.files.source_file import (
     stat,
     stat_files,
 )
+from deduper.sources.files.unreadable import read_apart
+from deduper.sources.files.window_files import WindowFiles
+from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun
+from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.readers.reading_tasks import PlainReading, read_file
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class FileBatch:
-    """The files of a window, in source order: modification time, then path. An ordinal is a file's place there.
+@dataclass(frozen=True)
+class FileBatch(WindowFiles):
+    """The files of a window, which read themselves.
 
-    `folder` is the folder of the source that the commit record names, if another one than it has now. `seen` are the
-    folders that the files were listed in.
+    `folder` is the folder of the source that the commit record names, if another one than it has now. `reading` reads
+    plain files; None where Spark reads all.
     """
 
-    source: FilesSource
-    files: tuple[SourceFile, ...]
     folder: str | None = None
-    seen: SeenFolders = field(default_factory=SeenFolders, compare=False)
+    reading: PlainReading | None = None
 
-    @property
-    def digests(self) -> tuple[bytes, ...]:
-        return tuple(file.digest for file in self.files)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(file.name for file in self.files)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        return (0,) * len(self.files)
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        return (0,) * len(self.files)
+    @cached_property
+    def partitions(self) -> tuple[BatchPartition, ...]:
+        return tuple(
+            BatchPartition(
+                name=file.name,
+                digest=file.digest,
+                version=GONE if file.admission is Admission.FILE_MISSING else file.modified_ms,
+                end=file.size_bytes,
+            )
+            for file in self.files
+        )
 
     @property
     def is_known_by_digests(self) -> bool:
         return True
 
-    def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
-        return tuple(
-            SourcePartition(
-                name=file.name,
-                version=GONE if file.admission is Admission.FILE_MISSING else file.modified_ms,
-                start=0,
-                end=file.size_bytes,
-                rows=rows.get(ordinal, 0),
-                digest=file.digest,
-            )
-            for ordinal, file in enumerate(self.files)
-        )
+    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
+        """Each file by the reader that suits it; error tuples last, when all of them are known."""
+        ways = file_ways(self, self.reading)
+        batch = self.with_errors(Admission.FILE_UNREADABLE, ways.unreadable)
+        receipts, rows, by_spark = [], 0, dict(ways.by_spark)
+        if self.reading is not None:
+            are_all_plain = not ways.by_spark and not batch.errors
+            found = run.plain(partial(read_file, self.reading), ways.parts, task, have_pool=are_all_plain)
+            for part, of_part in zip(ways.parts, found, strict=True):
+                if of_part.refusal is not None:
+                    by_spark[part.ordinal] = of_part.refusal
+                receipts += [] if of_part.receipt is None else [of_part.receipt]
+                rows += of_part.rows
+            if by_spark:
+                logger.info(
+                    "%d of %d files are read by Spark: %s", len(by_spark), len(self.files), min(by_spark.items())[1]
+                )
 
-    @property
-    def places(self) -> None:
-        return None
+        def read(files: WindowFiles, ordinals: Sequence[int]) -> tuple[list[ReadReceipt], int]:
+            return run.by_spark(files.tuples(run.session, ordinals), task)
 
-    def tuples(self, session: SparkSession) -> DataFrame:
-        return self.tuples_of(session, range(len(self.files)))
-
-    def tuples_of(self, session: SparkSession, ordinals: Sequence[int]) -> DataFrame:
-        """The tuples of some of the files."""
-        files = {ordinal: self.files[ordinal] for ordinal in ordinals}
-        readable = {ordinal: file for ordinal, file in files.items() if file.admission is Admission.ADMITTED}
-        if not readable:
-            return self._error_tuples(session, files)
-        tuples = file_plan(session, self.source).tuples(readable)
-        return tuples if len(readable) == len(files) else tuples.unionByName(self._error_tuples(session, files))
-
-    @property
-    def readable(self) -> dict[int, SourceFile]:
-        """The files that are no error tuples, by ordinal."""
-        return {ordinal: file for ordinal, file in enumerate(self.files) if file.admission is Admission.ADMITTED}
-
-    @property
-    def errors(self) -> list[int]:
-        """The ordinals of the others."""
-        return [ordinal for ordinal, file in enumerate(self.files) if file.admission is not Admission.ADMITTED]
-
-    def with_errors(self, admission: Admission, problems: Mapping[int, str]) -> FileBatch:
-        """The batch with some files as error tuples, for the reason that is given by ordinal."""
-        for ordinal, problem in problems.items():
-            logger.warning(
-                "%s leaves by the error port as %s: %s", self.files[ordinal].name, admission.reason, shown(problem)
-            )
-        return replace(
-            self,
-            files=tuple(
-                file.as_error(admission, f"{file.path}: {problems[ordinal]}") if ordinal in problems else file
-                for ordinal, file in enumerate(self.files)
-            ),
-        )
-
-    def named_by(self, error: Exception) -> int | None:
-        """The file that an error names; None when it names none."""
-        text = str(error)
-        named = [ordinal for ordinal, file in self.readable.items() if _names(text, file)]
-        # One path may be the beginning of another.
-        return max(named, key=lambda ordinal: len(self.files[ordinal].uri), default=None)
+        batch, results = read_apart(batch, sorted(by_spark), Path(task.directory), read)
+        if batch.errors:
+            results.append(read(batch, batch.errors))
+        for more, counted in results:
+            receipts += more
+            rows += counted
+        return BatchRead(batch, receipts, rows)
 
     def after_failure(self, error: Exception) -> FileBatch:
         raise error  # one over a file has come no further than `sources.files.unreadable`
@@ -137,23 +105,13 @@ class FileBatch:
     def extra(self) -> dict[str, Any]:
         return {FOLDER: self.folder or str(self.source.folder)}
 
-    def _error_tuples(self, session: SparkSession, files: Mapping[int, SourceFile]) -> DataFrame:
-        bad = {ordinal: file for ordinal, file in files.items() if file.admission is not Admission.ADMITTED}
-        return error_tuples(session, self.source, bad)
-
-
-def _names(text: str, file: SourceFile) -> bool:
-    # Spark quotes the path it was given, in which a backslash stands before the signs of its pattern language.
-    plain = text.replace("\\", "")
-    path, of_uri = file.spellings
-    return of_uri in text or path.replace("\\", "") in plain
-
 
 class FileBatches:
-    """The files source of a job: its new files, in windows of `max_files_per_batch`."""
+    """The files source of a job: its new files, in windows of `max_files_per_batch`. `reading`: see `FileBatch`."""
 
-    def __init__(self, source: FilesSource, known: KnownFiles) -> None:
+    def __init__(self, source: FilesSource, known: KnownFiles, reading: PlainReading | None = None) -> None:
         self._source = source
+        self._reading = reading
         self.known = known
         self._listing = Listing(source)
         self._pending: deque[ListedFile] = deque()
@@ -169,6 +127,11 @@ class FileBatches:
     def changed(self) -> int:
         """How many files are known to have changed after they were judged."""
         return self.known.changed
+
+    @property
+    def to_fold(self) -> FilesToFold:
+        """The judged files, for the fold of sources."""
+        return FilesToFold.of(self._source, self.known)
 
     def list_new(self) -> None:
         """Look for files that were not judged.
@@ -207,7 +170,7 @@ class FileBatches:
             self._empty += emptied
             left = tuple(_refused(file, self._source) for file in files if file.path not in emptied)
             if left:
-                return FileBatch(self._source, left, folder=self.known.folder, seen=self._listing.seen)
+                return FileBatch(self._source, left, self._listing.seen, self.known.folder, self._reading)
         return None
 
     def _looked_at(self, path: str) -> ListedFile | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.window_files import WindowFiles
 from deduper.tasks.readers.parquet import check_footer
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile
 from deduper.tasks.readers.reading_tasks import PlainReading
@@ -23,7 +23,7 @@ class FileWays:
     unreadable: dict[int, str]
 
 
-def file_ways(batch: FileBatch, reading: PlainReading | None) -> FileWays:
+def file_ways(batch: WindowFiles, reading: PlainReading | None) -> FileWays:
     """The way of each file; without a `reading`, Spark reads all that can be read."""
     parts: list[FilePart] = []
     by_spark: dict[int, str] = {}

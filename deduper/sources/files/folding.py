@@ -28,7 +28,9 @@ from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition
 from bucket_store.log.state import first_origin
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
 from bucket_store.threads import on_a_thread
+from deduper.config.files import FilesSource
 from deduper.sources.files.judged import JudgedSoFar, KnownFiles
+from deduper.sources.files.listing import list_files
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,11 @@ class FilesToFold:
     known: KnownFiles
     folder: str
     list_paths: Callable[[], list[str]]
+
+    @classmethod
+    def of(cls, source: FilesSource, known: KnownFiles) -> FilesToFold:
+        """The same, of a source."""
+        return cls(known, str(source.folder), lambda: list_files(source))
 
 
 class SourceFolding:

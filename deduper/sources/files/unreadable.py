@@ -23,21 +23,22 @@ from pyspark.errors import PySparkException
 
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
-from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.sources.files.window_files import WindowFiles
 from deduper.spark.failures import innermost_cause, is_passing
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_Read = Callable[[FileBatch, Sequence[int]], _T]
+_Files = TypeVar("_Files", bound=WindowFiles)
+_Read = Callable[[WindowFiles, Sequence[int]], _T]
 
 _OF_READING = (PySparkException, Py4JJavaError, FileNotFoundError, PermissionError)
 """Spark's failures, and what the driver meets when it looks into a file before."""
 _ODD_NAME = "its name is no UTF-8, so Spark cannot open it: rename it"
 
 
-def read_apart(batch: FileBatch, ordinals: Sequence[int], folder: Path, read: _Read[_T]) -> tuple[FileBatch, list[_T]]:
+def read_apart(batch: _Files, ordinals: Sequence[int], folder: Path, read: _Read[_T]) -> tuple[_Files, list[_T]]:
     """What `read` gives for these files of a batch, in some groups; and the batch, the unreadable ones as error tuples.
 
     `folder` is for a file of our own.
@@ -98,6 +99,6 @@ def _read_sound_file(source: FilesSource, folder: Path, read: _Read[_T], error: 
         parquet.write_table(pa.table({other: [0]}), path)
     listed = ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)
     try:
-        read(FileBatch(source, tuple(stat_files([listed]))), (0,))
+        read(WindowFiles(source, tuple(stat_files([listed]))), (0,))
     except _OF_READING as exc:
         raise error from exc

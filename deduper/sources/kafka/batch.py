@@ -16,15 +16,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import IsolationLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from bucket_store.log.records import LogState
-from bucket_store.log.sources_file import SourcePartition
 from deduper.config.kafka import KafkaSource
 from deduper.errors import IntegrityError
 from deduper.kafka.cluster import KafkaCluster
@@ -46,10 +46,10 @@ from deduper.sources import checkpoint
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.checkpoint import beyond, initial_offsets, offsets_of_batch
 from deduper.sources.kafka.places import OffsetPlaces
-from deduper.sources.kafka.stream import kafka_parsing, kafka_range_frame, kafka_stream
-from deduper.sources.parsing import Steps
-from deduper.sources.protocol import SourceBatch
+from deduper.sources.kafka.stream import SparkReading, kafka_stream
+from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun, SourceBatch
 from deduper.spark.failures import whole_text
+from deduper.tasks.read import ReadTask
 
 logger = logging.getLogger(__name__)
 
@@ -57,74 +57,77 @@ _CHECKS_OF_A_LOSS = 3
 _BETWEEN_CHECKS_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+class OffsetSource(Protocol):
+    """What a batch asks of the source that it is of."""
+
+    def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
+        """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given."""
+
+    def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
+        """The part of a batch of Spark's that can be judged now.
+
+        Raises:
+            IntegrityError: offsets of it were lost since, and `data_loss` is `fail`.
+        """
+
+    def wait_for(self, error: Exception) -> None:
+        """Wait until a batch that failed may be tried again. Raises as `BrokerWatch.wait_for`."""
+
+
+@dataclass(frozen=True)
 class KafkaBatch:
     """The offsets of a window in source order: topic, then partition.
 
-    `frame` is Spark's batch, which may hold more; None when it does not hold all of the ranges.
+    `spark_frame` is Spark's batch, which may hold more, or not all: see `frame`.
     """
 
-    batches: KafkaBatches = field(repr=False)
     batch_id: int
     spark_frame: DataFrame = field(repr=False)
-    frame: DataFrame | None = field(repr=False)
+    spark_has_all: bool
     ranges: tuple[OffsetRange, ...]
     ends: Ends
+    cluster_id: str
+    reading: SparkReading = field(repr=False, compare=False)
+    source: OffsetSource = field(repr=False, compare=False)
 
     @property
-    def digests(self) -> tuple[bytes, ...]:
-        return tuple(taken.digest(self.batches.cluster_id) for taken in self.ranges)
+    def frame(self) -> DataFrame | None:
+        """Spark's batch, if it holds all of the ranges."""
+        return self.spark_frame if self.spark_has_all else None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(str(taken.place) for taken in self.ranges)
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        return tuple(taken.start for taken in self.ranges)
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        return tuple(taken.place.partition for taken in self.ranges)
+    @cached_property
+    def partitions(self) -> tuple[BatchPartition, ...]:
+        return tuple(
+            BatchPartition(
+                name=str(taken.place),
+                digest=taken.digest(self.cluster_id),
+                version=taken.topic_id,
+                end=taken.end,
+                start=taken.start,
+                slot=taken.place.partition,
+            )
+            for taken in self.ranges
+        )
 
     @property
     def is_known_by_digests(self) -> bool:
         return False  # `extra` has the judged end of every topic partition
 
-    def partitions(self, rows: Mapping[int, int]) -> tuple[SourcePartition, ...]:
-        return tuple(
-            SourcePartition(
-                name=str(taken.place),
-                version=taken.topic_id,
-                start=taken.start,
-                end=taken.end,
-                rows=rows.get(ordinal, 0),
-                digest=taken.digest(self.batches.cluster_id),
-            )
-            for ordinal, taken in enumerate(self.ranges)
-        )
-
-    @property
-    def places(self) -> OffsetPlaces:
-        return OffsetPlaces(self.ranges)
+    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
+        placed = replace(task, places=OffsetPlaces(self.ranges))
+        return BatchRead(self, *run.by_spark(self.tuples(run.session), placed))
 
     def tuples(self, session: SparkSession) -> DataFrame:
-        if not self.ranges:
-            frame = self.spark_frame.filter("false")
-        elif self.frame is None:
-            frame = kafka_range_frame(session, self.batches.source, self.ranges)
-        else:
-            frame = self.frame
-        return self.batches.parsing(session).of(frame)
+        """The records as Spark reads them; not yet with their places."""
+        frame = self.frame if self.ranges else self.spark_frame.filter("false")
+        return self.reading.tuples(session, self.ranges, frame)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
-        self.batches.watch.wait_for(error)
-        return self.batches.judged_again(self)
+        self.source.wait_for(error)
+        return self.source.judged_again(self)
 
     def confirmed(self, rows: Mapping[int, int]) -> KafkaBatch:
-        if self.batches.held_all(self, rows):
-            return self
-        return self.batches.judged_again(self)
+        return self if self.source.held_all(self, rows) else self.source.judged_again(self)
 
     def extra(self) -> dict[str, Any]:
         return {ENDS: ends_to_wire(self.ends)}
@@ -141,23 +144,12 @@ class KafkaBatches:
         state: LogState,
         watch: BrokerWatch,
     ) -> None:
-        self.source = source
-        self.watch = watch
+        self._source = source
+        self._watch = watch
         self._checkpoint = checkpoint_path
         self._cluster = cluster
         self._ends = judged_ends(state)
-        self._parsing: tuple[SparkSession, Steps] | None = None
-
-    def parsing(self, session: SparkSession) -> Steps:
-        """The parsing of the records of every window; made once for a session."""
-        if self._parsing is None or self._parsing[0] is not session:
-            self._parsing = session, kafka_parsing(session, self.source)
-        return self._parsing[1]
-
-    @property
-    def cluster_id(self) -> str:
-        """The id of the offsets' cluster."""
-        return self._cluster.cluster_id
+        self._reading = SparkReading(source)
 
     def stream(self, session: SparkSession) -> DataFrame:
         is_new = not self._ends
@@ -177,7 +169,7 @@ class KafkaBatches:
             if place not in self._ends and place in begun:
                 self._ends[place] = End(held.topic_ids[place.topic], begun[place])
         start = {place: self._ends[place].offset for place in held.earliest if place in self._ends}
-        return kafka_stream(session, self.source, write_offsets(start))
+        return kafka_stream(session, self._source, write_offsets(start))
 
     def batch(self, batch_id: int, frame: DataFrame) -> KafkaBatch | None:
         found, batch = self._batch(batch_id, frame)
@@ -190,15 +182,15 @@ class KafkaBatches:
     def judged(self, batch: SourceBatch) -> None:
         assert isinstance(batch, KafkaBatch)
         self._ends = batch.ends
-        self.watch.progressed()
+        self._watch.progressed()
         self._cluster.commit_offsets(batch.ranges)
 
     def look(self) -> None:
-        self.watch.check()
+        self._watch.check()
 
     def is_over(self, failure: Exception) -> bool:
         try:
-            if not self.watch.is_over(failure):
+            if not self._watch.is_over(failure):
                 return False
         except Exception as exc:
             # Spark's own message for a topic that is gone, or was recreated, is about its inner state.
@@ -209,12 +201,10 @@ class KafkaBatches:
         return True
 
     def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
-        """The part of a batch of Spark's that can be judged now.
-
-        Raises:
-            IntegrityError: offsets of it were lost since, and `data_loss` is `fail`.
-        """
         return self._batch(batch.batch_id, batch.spark_frame)[1]
+
+    def wait_for(self, error: Exception) -> None:
+        self._watch.wait_for(error)
 
     def _losses_now(self) -> tuple[Loss, ...]:
         """Report the losses of this moment.
@@ -228,7 +218,6 @@ class KafkaBatches:
         return losses
 
     def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
-        """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given."""
         ids = self._cluster.topic_ids({taken.place.topic for taken in batch.ranges})
         if any(ids.get(taken.place.topic) != taken.topic_id for taken in batch.ranges):
             return False
@@ -250,7 +239,17 @@ class KafkaBatches:
         spark_has_all = all(
             start.get(taken.place, taken.end) <= taken.start and taken.end <= end[taken.place] for taken in found.ranges
         )
-        return found, KafkaBatch(self, batch_id, frame, frame if spark_has_all else None, found.ranges, found.ends)
+        batch = KafkaBatch(
+            batch_id=batch_id,
+            spark_frame=frame,
+            spark_has_all=spark_has_all,
+            ranges=found.ranges,
+            ends=found.ends,
+            cluster_id=self._cluster.cluster_id,
+            reading=self._reading,
+            source=self,
+        )
+        return found, batch
 
     def _held_and_lost(self, topics: set[str]) -> tuple[Held, tuple[Loss, ...]]:
         """The offsets that the cluster holds, and the losses by them. A loss counts when several checks show it.
@@ -283,7 +282,7 @@ class KafkaBatches:
         """
         if not losses:
             return
-        if self.source.data_loss == "fail":
+        if self._source.data_loss == "fail":
             raise IntegrityError(
                 f"source: offsets are gone that were not judged: {'; '.join(map(str, losses))}. Find out why (the "
                 "topic's retention.ms and retention.bytes, who deletes topics); to continue with what is left, set "

@@ -38,6 +38,20 @@ def kafka_stream(session: SparkSession, source: KafkaSource, starting_offsets: s
     return session.readStream.format("kafka").options(**settings).load()
 
 
+class SparkReading:
+    """How Spark reads the records of a job's windows; the plan of their parsing is made once for a session."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self._parsing: tuple[SparkSession, Steps] | None = None
+
+    def tuples(self, session: SparkSession, ranges: Sequence[OffsetRange], frame: DataFrame | None) -> DataFrame:
+        """The records of these ranges, of a frame of Spark's stream if it holds them; see `kafka_parsing`."""
+        if self._parsing is None or self._parsing[0] is not session:
+            self._parsing = session, kafka_parsing(session, self._source)
+        return self._parsing[1].of(kafka_range_frame(session, self._source, ranges) if frame is None else frame)
+
+
 def kafka_range_frame(session: SparkSession, source: KafkaSource, ranges: Sequence[OffsetRange]) -> DataFrame:
     """The records of these ranges, as a batch of the stream has them."""
     numbers: dict[str, list[int]] = {}

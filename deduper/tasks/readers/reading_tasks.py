@@ -1,10 +1,10 @@
-"""Spills the records of files that are read without Spark, or reports why Spark has to read a file."""
+"""Spills the records of parts of a source that are read without Spark, or reports why Spark has to read one."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -13,6 +13,29 @@ from deduper.core.clock import ClockRules
 from deduper.errors import DeduperError
 from deduper.tasks.read import ReadReceipt, ReadTask, spill
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile, WindowFile
+
+
+class Part(Protocol):
+    """A part of a source that one task reads whole; pickled into the job."""
+
+    @property
+    def plain_bytes(self) -> int:
+        """About how much its records take, decoded."""
+
+
+_P = TypeVar("_P", bound=Part)
+
+
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    """A part whose records are spilled, or a `refusal`: why Spark has to read it.
+
+    No receipt for a part without records. `rows` were counted apart from the receipt.
+    """
+
+    receipt: ReadReceipt | None = None
+    rows: int = 0
+    refusal: str | None = None
 
 
 class PlainReading(Protocol):
@@ -36,14 +59,6 @@ class PlainReading(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class FileRead:
-    """A file whose records are spilled; no receipt for a file without records. `rows` were counted apart from it."""
-
-    receipt: ReadReceipt | None
-    rows: int
-
-
 class _Counted:
     """The batches of a file; their rows, as the reader has counted them, when all are taken."""
 
@@ -56,24 +71,28 @@ class _Counted:
         self.rows = yield from self._records
 
 
-def read_file(task: ReadTask, reading: PlainReading, part: FilePart) -> FileRead | str:
-    """Spill the records of a file; in place of the receipt, the reason why Spark has to read the file."""
+def read_file(reading: PlainReading, task: ReadTask, part: FilePart) -> PartRead:
+    """Spill the records of a file."""
     counted = _Counted(reading.records(part, task.clock))
     try:
         receipt = spill(task, counted.batches())
     except NotPlain as exc:
-        return str(exc)
+        return PartRead(refusal=str(exc))
     except UnreadableFile as exc:
-        return str(exc)  # it was replaced after its footer was read
+        return PartRead(refusal=str(exc))  # it was replaced after its footer was read
     except (StoreError, DeduperError, OSError, MemoryError):
         raise  # over exchange files, or the machine
     except Exception as exc:  # noqa: BLE001 - no file may end the job
-        return f"{part.path}: {type(exc).__name__}: {exc}"
-    return FileRead(receipt, counted.rows)
+        return PartRead(refusal=f"{part.path}: {type(exc).__name__}: {exc}")
+    return PartRead(receipt, counted.rows)
 
 
-def read_files(
-    task: ReadTask, reading: PlainReading, parts: Sequence[FilePart], groups: Sequence[Sequence[int]], number: int
-) -> list[FileRead | str]:
-    """The same of all files of a group, which are named by their numbers."""
-    return [read_file(task, reading, parts[place]) for place in groups[number]]
+def read_group(
+    read: Callable[[ReadTask, _P], PartRead],
+    task: ReadTask,
+    parts: Sequence[_P],
+    groups: Sequence[Sequence[int]],
+    number: int,
+) -> list[PartRead]:
+    """Read all parts of a group, which are named by their numbers."""
+    return [read(task, parts[place]) for place in groups[number]]

@@ -57,7 +57,7 @@ class Polled(Windows):
         self._trigger_s = trigger_s
         log = SimpleNamespace(state=SimpleNamespace(next_window=0), check_owner=lambda: None, root=Path("state"))
         runner = SimpleNamespace(fold_moved=self._write_move)
-        super().__init__(*cast(Any, (log, source, runner, Reports(lambda _: None), self.stop, None)))
+        super().__init__(*cast(Any, (log, runner, Reports(lambda _: None), self.stop, None)))
 
     def _write_move(self) -> None:
         self.moves_written += 1
@@ -65,7 +65,7 @@ class Polled(Windows):
     def check_owner(self) -> None:
         self.owner_checks += 1
 
-    def make(self, batch: Any, batch_id: int, query_id: str = "") -> None:
+    def make(self, batch: Any, *_: object) -> None:
         self.taken.append(batch)
         if batch == "last":
             self.stop.request("max_batches")

@@ -67,13 +67,13 @@ class Windows:
         names = []
         while (batch := self.batches.next_batch()) is not None:
             self.commit(batch)
-            names += [Path(name).name for name in batch.names]
+            names += [Path(partition.name).name for partition in batch.partitions]
         return names
 
     def commit(self, batch: FileBatch) -> None:
         before = self.log.state
         window = before.next_window
-        partitions = batch.partitions({})
+        partitions = [partition.judged(0) for partition in batch.partitions]
         ref = write_sources(self.log.root, window=window, epoch=before.epoch, attempt=0, partitions=partitions)
         self.log.place(commit_record(window, before.epoch, self.now_us, ref, batch.extra()))
         self.log.forget_outputs(window)
@@ -150,7 +150,7 @@ def test_the_oldest_files_come_first_in_windows_of_their_size(tmp_path: Path) ->
     assert windows.batches.pending == 4
     first = windows.batches.next_batch()
     assert first is not None
-    assert [Path(name).name for name in first.names] == ["c", "a"]
+    assert [Path(partition.name).name for partition in first.partitions] == ["c", "a"]
     later = windows.put("b", "more\n" * 100)
     second = windows.batches.next_batch()
     assert second is not None
@@ -352,9 +352,9 @@ def test_a_name_that_is_no_text(windows: Windows) -> None:
     windows.batches.list_new()
     names = []
     while (batch := windows.batches.next_batch()) is not None:
-        assert all(len(digest) == 16 for digest in batch.digests)
+        assert all(len(partition.digest) == 16 for partition in batch.partitions)
         windows.commit(batch)
-        names += [Path(name).name for name in batch.names]
+        names += [Path(partition.name).name for partition in batch.partitions]
     assert sorted(names) == ["\\udcff.json", "\u00e9.json"]
     windows.start()
     assert windows.drain() == []

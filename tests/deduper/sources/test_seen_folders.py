@@ -21,6 +21,7 @@ from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import SourceFile
 from deduper.sources.files.unreadable import read_apart
+from deduper.sources.files.window_files import WindowFiles
 from tests.deduper.sources.test_judged_sources import Windows
 
 Refuse = Callable[[Path, int], None]
@@ -280,7 +281,7 @@ def test_leave_to_read_is_missing(
     """For one file: it leaves as unreadable, from any call. For its folder: nothing is written off."""
     batch = listed(windows, "a", "b")
 
-    def read(batch: FileBatch, ordinals: Sequence[int]) -> int:
+    def read(batch: WindowFiles, ordinals: Sequence[int]) -> int:
         if 0 in ordinals and len(batch.files) > 1:
             raise error
         return 0
@@ -305,7 +306,7 @@ def test_a_file_that_cannot_be_opened_is_not_written_off(
     """Whatever Spark has said of it."""
     batch = listed(windows, "a")
 
-    def read(batch: FileBatch, _: object) -> int:
+    def read(batch: WindowFiles, _: object) -> int:
         if batch.files[0].path.endswith("a"):
             raise PySparkException("never heard of")
         return 0

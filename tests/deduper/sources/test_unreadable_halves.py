@@ -13,12 +13,12 @@ from pyspark.errors import PySparkException
 
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
-from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.files.unreadable import read_apart
+from deduper.sources.files.window_files import WindowFiles
 from tests.spark.harness import Job
 
-Fails = Callable[[FileBatch, Sequence[int]], str | None]
+Fails = Callable[[WindowFiles, Sequence[int]], str | None]
 
 
 class Reader:
@@ -29,7 +29,7 @@ class Reader:
         self.sound_files: list[Path] = []
         self._fails = fails
 
-    def __call__(self, batch: FileBatch, ordinals: Sequence[int]) -> tuple[int, ...]:
+    def __call__(self, batch: WindowFiles, ordinals: Sequence[int]) -> tuple[int, ...]:
         path = Path(batch.files[ordinals[0]].path)
         if path.name == "sound":
             self.sound_files.append(path)
@@ -41,17 +41,17 @@ class Reader:
         return tuple(ordinals)
 
 
-def batch_of(folder: Path, names: Sequence[str], file_format: str = "json") -> FileBatch:
+def batch_of(folder: Path, names: Sequence[str], file_format: str = "json") -> WindowFiles:
     """Files of these names."""
     source = Job(folder, None, {"source": {"file_format": file_format}}).config.source
     assert isinstance(source, FilesSource)
     (folder / "in").mkdir(exist_ok=True)
     for name in names:
         (folder / "in" / name).write_text("{}\n")
-    return FileBatch(source, tuple(stat_files([ListedFile(str(folder / "in" / name), 0) for name in names])))
+    return WindowFiles(source, tuple(stat_files([ListedFile(str(folder / "in" / name), 0) for name in names])))
 
 
-def read_all(batch: FileBatch, folder: Path, reader: Reader) -> FileBatch:
+def read_all(batch: WindowFiles, folder: Path, reader: Reader) -> WindowFiles:
     """The batch as it was read; every file was read just once, or is an error tuple."""
     read, results = read_apart(batch, range(len(batch.files)), folder, reader)
     assert sorted(ordinal for group in results for ordinal in group) == list(read.readable)
@@ -63,7 +63,7 @@ def read_all(batch: FileBatch, folder: Path, reader: Reader) -> FileBatch:
 def test_the_bad_files_are_found(tmp_path: Path, bad: list[int], says_which: bool) -> None:
     """Each is tried alone, twice, after some tries in halves; what could be read is not read again."""
 
-    def fails(batch: FileBatch, ordinals: Sequence[int]) -> str | None:
+    def fails(batch: WindowFiles, ordinals: Sequence[int]) -> str | None:
         met = [n for n in ordinals if n in bad and len(batch.files) > 1]
         name = f" over {batch.files[met[-1]].path}" if met and says_which else ""
         return f"never heard of{name}" if met else None
@@ -187,7 +187,7 @@ def test_data_is_no_fault_of_the_machine(tmp_path: Path, says: str, is_message: 
     if not is_message:
         error._stackTrace = says  # type: ignore[attr-defined]  # where PySpark keeps it
 
-    def read(batch: FileBatch, ordinals: Sequence[int]) -> int:
+    def read(batch: WindowFiles, ordinals: Sequence[int]) -> int:
         if 0 in ordinals and len(batch.files) > 1:
             raise error
         return 0
@@ -211,7 +211,7 @@ def test_files_that_are_gone_are_told_apart(tmp_path: Path) -> None:
     """All of them at once; the others are read."""
     batch = batch_of(tmp_path, ["a", "b", "c"])
 
-    def fails(batch: FileBatch, ordinals: Sequence[int]) -> str | None:
+    def fails(batch: WindowFiles, ordinals: Sequence[int]) -> str | None:
         for ordinal in ordinals[:2]:
             Path(batch.files[ordinal].path).unlink(missing_ok=True)
         return "[PATH_NOT_FOUND]" if len(ordinals) == 3 else None

@@ -126,7 +126,7 @@ def test_a_window_is_sure_of_what_was_there_until_it_was_read(
     cluster.earliest = {} if earliest is None else {P0: earliest}
     cluster.latest = {} if latest is None else {P0: latest}
     cluster.topic_id = topic_id
-    assert batch.batches.held_all(batch, {0: rows}) == all_was_there
+    assert batch.source.held_all(batch, {0: rows}) == all_was_there
 
 
 def test_every_range_must_have_been_there(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_every_range_must_have_been_there(tmp_path: Path) -> None:
     batch = batch_of(tmp_path, cluster, judged, {0: 20, 1: 20}, {0: 10, 1: 10})
     assert batch.confirmed({0: 10, 1: 4}) is batch
     cluster.earliest = {P0: 0, P1: 11}
-    assert not batch.batches.held_all(batch, {0: 10, 1: 4})
-    assert not batch.batches.held_all(batch, {0: 10})
-    assert batch.batches.held_all(batch, {0: 4, 1: 10})
+    assert not batch.source.held_all(batch, {0: 10, 1: 4})
+    assert not batch.source.held_all(batch, {0: 10})
+    assert batch.source.held_all(batch, {0: 4, 1: 10})
 
 
 def test_what_vanished_while_it_was_read_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
