@@ -110,7 +110,7 @@ def _open_source(
     if isinstance(config.source, FilesSource):
         files = open_files(config, config.source, owned.log)
         return files.to_fold, lambda windows: FileLoop(files, windows, stop, _trigger_s(config))
-    stream = open_stream(config.source, owned.log, checkpoint, stop.event)
+    stream = open_stream(config, owned.log, checkpoint, stop.event)
     return None, lambda windows: StreamLoop(stream, windows, stop, session, config, checkpoint)
 
 

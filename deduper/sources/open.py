@@ -72,11 +72,15 @@ def open_files(config: Config, source: FilesSource, log: CommitLog) -> FileBatch
     return FileBatches(source, KnownFiles(source, log), plain_reading(config, log.manifest.salt))
 
 
-def open_stream(source: KafkaSource, log: CommitLog, checkpoint: Path, stop: Event) -> StreamedSource:
+def open_stream(config: Config, log: CommitLog, checkpoint: Path, stop: Event) -> StreamedSource:
     """The job's source of topics, which continues after the judged offsets of the store's log."""
     # Kafka's client is optional.
     from deduper.kafka.cluster import KafkaCluster
     from deduper.sources.kafka.batch import KafkaBatches
     from deduper.sources.kafka.broker_watch import BrokerWatch
+    from deduper.sources.kafka.plain_topics import topic_reading
 
-    return KafkaBatches(source, checkpoint, KafkaCluster(source, stop), log.state, BrokerWatch(source, stop))
+    source = config.source
+    assert isinstance(source, KafkaSource)
+    plain = topic_reading(config, source, log.manifest.salt)
+    return KafkaBatches(source, checkpoint, KafkaCluster(source, stop), log.state, BrokerWatch(source, stop), plain)

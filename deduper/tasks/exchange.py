@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,11 @@ def numbers(column: pa.Array) -> np.ndarray[Any, Any]:
 def rows_file(directory: str, name: str) -> str:
     """The records of a reading task."""
     return str(Path(directory, f"{name}{_ROWS}"))
+
+
+def spilled_bytes(directory: str, readers: Iterable[str]) -> int:
+    """The bytes of the rows files of these readers."""
+    return sum(Path(rows_file(directory, name)).stat().st_size for name in readers)
 
 
 def keys_file(directory: str, name: str) -> str:

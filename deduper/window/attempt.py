@@ -282,7 +282,7 @@ class WindowJudge:
         ports = (*config.file_ports, *topics)
         keeps_order = any(sink.preserve_order for sink in topics.values())
         codec = str(config.spark.get(_CODEC, "snappy")).lower()
-        exchanged = sum(Path(exchange.rows_file(directory, receipt.name)).stat().st_size for receipt in readers)
+        exchanged = exchange.spilled_bytes(directory, [receipt.name for receipt in readers])
         writers = writers_for(exchanged, config.store.shards)
         return WriteTask(
             directory=directory,

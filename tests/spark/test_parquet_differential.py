@@ -41,7 +41,7 @@ from deduper.sources.files.plain_reading import plain_reading
 from deduper.tasks import exchange
 from deduper.tasks.readers.parquet import _int96_writer
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
-from deduper.tasks.readers.reading_tasks import read_file
+from deduper.tasks.readers.reading_tasks import read_part
 from deduper.window.jobs import SparkJobs
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
@@ -206,7 +206,7 @@ class Readers:
             return Outcome(None, str(exc))
         parts = [part for part in found if part is not None]
         with self._jobs.open() as run:
-            read = run.plain(partial(read_file, self._reading), parts, task, have_pool=True)
+            read = run.plain(partial(read_part, self._reading), parts, task, have_pool=True)
         refused = [of_part.refusal for of_part in read if of_part.refusal is not None]
         receipts = [of_part.receipt for of_part in read if of_part.receipt is not None]
         return Outcome(None, refused[0]) if refused else Outcome(spill(task, receipts))

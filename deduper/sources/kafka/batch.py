@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,16 +45,34 @@ from deduper.kafka.offsets import (
 from deduper.sources import checkpoint
 from deduper.sources.kafka.broker_watch import BrokerWatch
 from deduper.sources.kafka.checkpoint import beyond, initial_offsets, offsets_of_batch
+from deduper.sources.kafka.fetching import RangePart
 from deduper.sources.kafka.places import OffsetPlaces
 from deduper.sources.kafka.stream import SparkReading, kafka_stream
+from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun, SourceBatch
 from deduper.spark.failures import whole_text
+from deduper.tasks import exchange
 from deduper.tasks.read import ReadTask
+from deduper.tasks.readers.reading_tasks import read_part
 
 logger = logging.getLogger(__name__)
 
 _CHECKS_OF_A_LOSS = 3
 _BETWEEN_CHECKS_S = 0.5
+_RECORD_BYTES = 300.0
+"""Of a record, before any was read."""
+
+
+class RecordSizes:
+    """About how large the records of a source are, by those of the last window."""
+
+    def __init__(self) -> None:
+        self.record_bytes = _RECORD_BYTES
+
+    def learn(self, spilled_bytes: int, rows: int) -> None:
+        """So many records have become so many bytes."""
+        if rows:
+            self.record_bytes = spilled_bytes / rows
 
 
 class OffsetSource(Protocol):
@@ -88,6 +106,8 @@ class KafkaBatch:
     ends: Ends
     cluster_id: str
     reading: SparkReading = field(repr=False, compare=False)
+    plain: TopicReading | None = field(repr=False, compare=False)
+    sizes: RecordSizes = field(repr=False, compare=False)
     source: OffsetSource = field(repr=False, compare=False)
 
     @property
@@ -114,8 +134,35 @@ class KafkaBatch:
         return False  # `extra` has the judged end of every topic partition
 
     def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
-        placed = replace(task, places=OffsetPlaces(self.ranges))
-        return BatchRead(self, *run.by_spark(self.tuples(run.session), placed))
+        """Without Spark where that can be; Spark reads the ranges that are refused."""
+        placing = replace(task, places=OffsetPlaces(self.ranges))
+        if self.plain is None or not self.ranges:
+            return BatchRead(self, *run.by_spark(self.tuples(run.session), placing))
+        found = run.plain(partial(read_part, self.plain), self._parts(), task, have_pool=True)
+        receipts = [one.receipt for one in found if one.receipt is not None]
+        rows = sum(one.rows for one in found)
+        self.sizes.learn(exchange.spilled_bytes(task.directory, [receipt.name for receipt in receipts]), rows)
+        refused = [taken for taken, one in zip(self.ranges, found, strict=True) if one.refusal is not None]
+        if refused:
+            reason = next(one.refusal for one in found if one.refusal is not None)
+            logger.info("%d of %d ranges are read by Spark: %s", len(refused), len(self.ranges), reason)
+            tuples = self.reading.tuples(run.session, refused, None)
+            by_spark, counted = run.by_spark(tuples, placing)
+            receipts, rows = receipts + by_spark, rows + counted
+        return BatchRead(self, receipts, rows)
+
+    def _parts(self) -> list[RangePart]:
+        return [
+            RangePart(
+                topic=taken.place.topic,
+                partition=taken.place.partition,
+                start=taken.start,
+                end=taken.end,
+                ordinal=ordinal,
+                plain_bytes=int((taken.end - taken.start) * self.sizes.record_bytes),
+            )
+            for ordinal, taken in enumerate(self.ranges)
+        ]
 
     def tuples(self, session: SparkSession) -> DataFrame:
         """The records as Spark reads them; not yet with their places."""
@@ -143,13 +190,17 @@ class KafkaBatches:
         cluster: KafkaCluster,
         state: LogState,
         watch: BrokerWatch,
+        plain: TopicReading | None = None,
     ) -> None:
+        """`plain`: how records are read without Spark, None if they are not."""
         self._source = source
         self._watch = watch
         self._checkpoint = checkpoint_path
         self._cluster = cluster
         self._ends = judged_ends(state)
         self._reading = SparkReading(source)
+        self._plain = plain
+        self._sizes = RecordSizes()
 
     def stream(self, session: SparkSession) -> DataFrame:
         is_new = not self._ends
@@ -247,6 +298,8 @@ class KafkaBatches:
             ends=found.ends,
             cluster_id=self._cluster.cluster_id,
             reading=self._reading,
+            plain=self._plain,
+            sizes=self._sizes,
             source=self,
         )
         return found, batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,8 @@ ExpiryKind = Literal["none", "time", "whole", "float", "category"]
 Admissions = NDArray[np.int8]
 Texts = Callable[[Admissions, pa.Array], pa.Array]
 """The column RAW, by the admissions of the records and their EXPIRY or CATEGORY."""
+
+_NO_FOLDERS: Mapping[int, FolderValue] = {}
 
 _ARROW = {
     "string": pa.string(),
@@ -90,17 +92,19 @@ class Declared:
     def records(
         self,
         columns: Mapping[int, pa.Array],
-        folders: Mapping[int, FolderValue],
-        first: int,
-        rows: int,
+        order: NDArray[np.int64],
+        *,
+        folders: Mapping[int, FolderValue] = _NO_FOLDERS,
         admission: Admissions | None = None,
         texts: Texts | None = None,
+        sent: Sequence[pa.Array] = (),
     ) -> pa.RecordBatch:
         """Records as reading tasks take them, see `tasks.layout`, of the values of the `stored` columns.
 
-        `first` is the source order of the first record. `admission` is the state of each so far: an error stays one.
-        Without `texts` no record has one.
+        `order` is the source order of each. `admission` is the state of each so far: an error stays one. Without
+        `texts` no record has one. `sent` are the columns SENT, where ports are topics.
         """
+        rows = len(order)
         columns = {
             number: self._constant(number, folders[number], rows) if number in folders else columns[number]
             for number in self._needed()
@@ -116,7 +120,6 @@ class Declared:
                     admissions[column.is_null().to_numpy(zero_copy_only=False)] = int(Admission.NULL_KEY)
         if admission is not None:
             admissions = np.where(admission == int(Admission.ADMITTED), admissions, admission)
-        order = np.arange(first, first + rows, dtype=np.int64)
         given = {
             layout.HI: pa.array(hi.view(np.int64)),
             layout.LO: pa.array(lo.view(np.int64)),
@@ -127,6 +130,8 @@ class Declared:
         }
         if self.keeps_records:
             given |= {layout.parsed(number): columns[number] for number in range(len(self.columns))}
+        if sent:
+            given |= dict(zip(layout.SENT, sent, strict=True))
         return pa.RecordBatch.from_arrays(list(given.values()), list(given))
 
     def _needed(self) -> list[int]:

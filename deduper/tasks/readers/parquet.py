@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
@@ -76,7 +77,8 @@ class ParquetReading:
             while (batch := _next(batches, part.path)) is not None:
                 with reading(part.path):
                     columns = {number: self._column(batch, number) for number in self.declared.stored(part.folders)}
-                yield self.declared.records(columns, part.folders, first, batch.num_rows)
+                order = np.arange(first, first + batch.num_rows, dtype=np.int64)
+                yield self.declared.records(columns, order, folders=part.folders)
                 first += batch.num_rows
         part.check()
         if first - begin != part.rows:

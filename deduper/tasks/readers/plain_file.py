@@ -61,6 +61,11 @@ class FilePart:
         """The part for a listed file."""
         return cls(file.path, ordinal, file.modified_ms, file.size_bytes, plain_bytes, folders, rows)
 
+    @property
+    def name(self) -> str:
+        """The file, for messages."""
+        return self.path
+
     def check(self) -> None:
         """Raises NotPlain when it is not the file any more that was listed."""
         with reading(self.path):

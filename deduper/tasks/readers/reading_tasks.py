@@ -19,11 +19,16 @@ class Part(Protocol):
     """A part of a source that one task reads whole; pickled into the job."""
 
     @property
+    def name(self) -> str:
+        """The part, for messages."""
+
+    @property
     def plain_bytes(self) -> int:
         """About how much its records take, decoded."""
 
 
 _P = TypeVar("_P", bound=Part)
+_Taken = TypeVar("_Taken", bound=Part, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,20 @@ class PartRead:
     refusal: str | None = None
 
 
-class PlainReading(Protocol):
+class PartReading(Protocol[_Taken]):
+    """How parts of a kind are read; pickled into the job."""
+
+    def records(self, part: _Taken, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
+        """The records of a part, as reading tasks take them; see `tasks.layout`. Returns their number, counted apart.
+
+        Records that `clock` may refuse have their text.
+
+        Raises:
+            NotPlain: Spark has to read it.
+        """
+
+
+class PlainReading(PartReading[FilePart], Protocol):
     """How files of a kind are read; pickled into the job."""
 
     def part(self, ordinal: int, file: WindowFile) -> FilePart | None:
@@ -49,18 +67,9 @@ class PlainReading(Protocol):
             UnreadableFile: no reader can.
         """
 
-    def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
-        """The records of a file, as reading tasks take them; see `tasks.layout`. Returns their number, counted apart.
-
-        Records that `clock` may refuse have their text.
-
-        Raises:
-            NotPlain: Spark has to read it after all.
-        """
-
 
 class _Counted:
-    """The batches of a file; their rows, as the reader has counted them, when all are taken."""
+    """The batches of a part; their rows, as the reader has counted them, when all are taken."""
 
     def __init__(self, records: Generator[pa.RecordBatch, None, int]) -> None:
         self._records = records
@@ -71,8 +80,8 @@ class _Counted:
         self.rows = yield from self._records
 
 
-def read_file(reading: PlainReading, task: ReadTask, part: FilePart) -> PartRead:
-    """Spill the records of a file."""
+def read_part(reading: PartReading[_P], task: ReadTask, part: _P) -> PartRead:
+    """Spill the records of a part."""
     counted = _Counted(reading.records(part, task.clock))
     try:
         receipt = spill(task, counted.batches())
@@ -82,8 +91,8 @@ def read_file(reading: PlainReading, task: ReadTask, part: FilePart) -> PartRead
         return PartRead(refusal=str(exc))  # it was replaced after its footer was read
     except (StoreError, DeduperError, OSError, MemoryError):
         raise  # over exchange files, or the machine
-    except Exception as exc:  # noqa: BLE001 - no file may end the job
-        return PartRead(refusal=f"{part.path}: {type(exc).__name__}: {exc}")
+    except Exception as exc:  # noqa: BLE001 - no input may end the job
+        return PartRead(refusal=f"{part.name}: {type(exc).__name__}: {exc}")
     return PartRead(receipt, counted.rows)
 
 

@@ -5,21 +5,21 @@ One physical line, which ends with `\\n`, is one record. A compressed file is on
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from deduper.core.clock import POSITION_BITS, ClockRules, guard_bound
+from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
-from deduper.tasks.readers.declared import Admissions, Declared
+from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, WindowFile, reading
+from deduper.tasks.readers.raw_text import raw_texts
 from deduper.text import block
 from deduper.text.format import TextColumn, TextFormat
 
@@ -75,8 +75,9 @@ class TextReading:
             admission[parsed.malformed] = int(Admission.MALFORMED)
             admission[parsed.invalid_utf8] = int(Admission.INVALID_UTF8)
             columns = {number: parsed.columns[place] for number, place in places.items()}
-            texts = partial(_texts, lines, clock)
-            yield self.declared.records(columns, part.folders, first, lines.count, admission, texts)
+            texts = partial(raw_texts, lines.data, lines.starts, lines.ends, ~parsed.invalid_utf8, None, clock)
+            order = np.arange(first, first + lines.count, dtype=np.int64)
+            yield self.declared.records(columns, order, folders=part.folders, admission=admission, texts=texts)
             first += lines.count
         part.check()
         if first - begin != file.counted:
@@ -175,22 +176,3 @@ def _fill(stream: pa.NativeFile, data: Bytes) -> int:
     while read < data.size and (more := stream.readinto(data[read:])):
         read += more
     return read
-
-
-def _texts(lines: _SomeLines, clock: ClockRules | None, admissions: Admissions, expiry: pa.Array) -> pa.Array:
-    """RAW: the text of each line that is an error, or may become one by a guard of the clock.
-
-    A line that is not UTF-8 is there as Base64 in lines of 76 signs, as Spark writes it: no text holds its bytes.
-    """
-    needed = admissions != int(Admission.ADMITTED)
-    if clock is not None:
-        bound = guard_bound(clock)
-        needed |= True if bound is None else expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
-    if not needed.any():
-        return pa.nulls(lines.count, pa.string())
-    texts: NDArray[Any] = np.full(lines.count, None, np.object_)
-    for number in np.flatnonzero(needed).tolist():
-        line = lines.data[lines.starts[number] : lines.ends[number]].tobytes()
-        is_text = admissions[number] != int(Admission.INVALID_UTF8)
-        texts[number] = (line if is_text else base64.encodebytes(line).rstrip().replace(b"\n", b"\r\n")).decode()
-    return pa.array(texts, pa.string())

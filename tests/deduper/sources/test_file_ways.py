@@ -22,7 +22,7 @@ from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import declared
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.plain_file import FilePart
-from deduper.tasks.readers.reading_tasks import PlainReading, read_file
+from deduper.tasks.readers.reading_tasks import PlainReading, read_part
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 
@@ -164,7 +164,7 @@ def test_a_name_that_is_no_text(job: Job) -> None:
     path = job.add_table(table(3))
     path.rename(path.with_name(os.fsdecode(b"\xff.parquet")))
     reading, part, task = part_of(job, rows=2)
-    read = read_file(reading, task, part)
+    read = read_part(reading, task, part)
     assert read.refusal is None
     assert read.rows == 3
 
@@ -182,7 +182,7 @@ def test_a_fault_of_the_machine_after_the_footer(job: Job, monkeypatch: pytest.M
 
     monkeypatch.setattr(Path, "stat", failing)
     with pytest.raises(OSError, match=os.strerror(code)):
-        read_file(reading, task, part)
+        read_part(reading, task, part)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.EACCES])
@@ -223,7 +223,7 @@ def test_rows_that_are_missing_are_noticed_in_their_file(job: Job, monkeypatch: 
             yield batch.slice(1)
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", but_one)
-    assert read_file(reading, task, part).refusal == f"{part.path}: 99 rows were read, its footer says 100"
+    assert read_part(reading, task, part).refusal == f"{part.path}: 99 rows were read, its footer says 100"
 
 
 def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_no_error_over_a_file_ends_the_job(job: Job, monkeypatch: pytest.MonkeyP
         raise LookupError("never heard of")
 
     monkeypatch.setattr(declared, "array_digest", failing)
-    assert read_file(reading, task, part).refusal == f"{part.path}: LookupError: never heard of"
+    assert read_part(reading, task, part).refusal == f"{part.path}: LookupError: never heard of"
 
 
 def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +246,7 @@ def test_a_page_that_asks_for_too_much_is_no_fault_of_the_machine(job: Job, monk
         yield
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
-    assert read_file(reading, task, part).refusal == f"{part.path}: malloc of size 1152921504606846976 failed"
+    assert read_part(reading, task, part).refusal == f"{part.path}: malloc of size 1152921504606846976 failed"
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE])
@@ -264,4 +264,4 @@ def test_a_fault_of_the_machine_is_none_of_a_file(job: Job, monkeypatch: pytest.
     with pytest.raises(OSError, match=os.strerror(code)):
         file_ways(batch_of(job), reading)
     with pytest.raises(OSError, match=os.strerror(code)):
-        read_file(reading, task, part)
+        read_part(reading, task, part)

@@ -24,7 +24,7 @@ from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import text
 from deduper.tasks.readers.declared import Declared, DeclaredColumn, arrow_type
 from deduper.tasks.readers.plain_file import FilePart, NotPlain
-from deduper.tasks.readers.reading_tasks import PartRead, read_file
+from deduper.tasks.readers.reading_tasks import PartRead, read_part
 from deduper.tasks.readers.text import TextReading
 from tests.deduper.digest_cases import SALT
 
@@ -334,7 +334,7 @@ def task(tmp_path: Path) -> ReadTask:
 
 def test_a_task_counts_the_lines(reading: TextReading, task: ReadTask) -> None:
     """Apart from the records."""
-    found = read_file(reading, task, part_of(reading, CONTENT))
+    found = read_part(reading, task, part_of(reading, CONTENT))
     assert found.refusal is None
     assert found.receipt is not None
     assert (found.rows, found.receipt.rows) == (len(LINES), len(LINES))
@@ -343,7 +343,7 @@ def test_a_task_counts_the_lines(reading: TextReading, task: ReadTask) -> None:
 def test_a_file_without_lines_has_no_receipt(reading: TextReading, task: ReadTask) -> None:
     """Plain or compressed."""
     for content, name in ((b"", "a.json"), (gzip.compress(b""), "a.json.gz")):
-        assert read_file(reading, task, part_of(reading, content, name)) == PartRead()
+        assert read_part(reading, task, part_of(reading, content, name)) == PartRead()
 
 
 def test_lines_that_are_missing_are_noticed(
@@ -358,7 +358,7 @@ def test_lines_that_are_missing_are_noticed(
 
     part = part_of(reading, CONTENT)
     monkeypatch.setattr(text.block, "lines", but_one)
-    assert read_file(reading, task, part).refusal == f"{part.path}: 7 records were read of 8 lines"
+    assert read_part(reading, task, part).refusal == f"{part.path}: 7 records were read of 8 lines"
 
 
 def test_texts_of_many_errors(reading: TextReading) -> None:

@@ -1,0 +1,50 @@
+"""The column RAW of records that are text: what a record was, for those that leave, or may leave, as errors."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from deduper.core.clock import ClockRules, guard_bound
+from deduper.core.verdict import Admission
+from deduper.tasks.readers.declared import Admissions
+
+Bytes = NDArray[np.uint8]
+Places = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def raw_texts(
+    data: Bytes,
+    starts: Places,
+    ends: Places,
+    is_text: Bools,
+    absent: Bools | None,
+    clock: ClockRules | None,
+    admissions: Admissions,
+    expiry: pa.Array,
+) -> pa.Array:
+    """The text data[starts[i]:ends[i]] of each record that is an error, or may become one by a guard of the clock.
+
+    What is no text is there as Base64 in lines of 76 signs, as Spark writes it: no text holds its bytes. What is absent
+    is null.
+    """
+    needed = admissions != int(Admission.ADMITTED)
+    if clock is not None:
+        bound = guard_bound(clock)
+        needed |= True if bound is None else expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
+    if absent is not None:
+        needed &= ~absent
+    if not needed.any():
+        return pa.nulls(len(starts), pa.string())
+    texts: NDArray[Any] = np.full(len(starts), None, np.object_)
+    for number in np.flatnonzero(needed).tolist():
+        record = data[starts[number] : ends[number]].tobytes()
+        if not is_text[number]:
+            record = base64.encodebytes(record).rstrip().replace(b"\n", b"\r\n")
+        texts[number] = record.decode()
+    return pa.array(texts, pa.string())

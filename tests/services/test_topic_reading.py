@@ -1,0 +1,400 @@
+"""Records of topics, read without Spark: what Spark's reader gives, or left to it.
+
+Both ways read the same ranges for the same job on a real broker, and what they spill for the other two jobs is the
+same: records, keys dealt to the shards, receipts, counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from deduper.core.clock import POSITION_BITS, ClockRules
+from deduper.core.verdict import Admission
+from deduper.kafka.offsets import OffsetRange, TopicPartition
+from deduper.sources.kafka import fetching
+from deduper.sources.kafka.fetching import RangePart
+from deduper.sources.kafka.places import OffsetPlaces
+from deduper.sources.kafka.plain_topics import topic_reading
+from deduper.sources.kafka.stream import kafka_parsing, kafka_range_frame
+from deduper.sources.kafka.topic_reading import TopicReading
+from deduper.tasks import exchange, layout
+from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.readers.plain_file import NotPlain
+from deduper.tasks.readers.reading_tasks import read_part
+from deduper.window.jobs import SparkJobs
+from tests.deduper.digest_cases import SALT
+from tests.services.kafka_broker import Broker
+from tests.services.kafka_jobs import KafkaJob
+from tests.services.kafka_traffic import Record, end_offsets, forget_before, send
+
+pytestmark = [pytest.mark.services, pytest.mark.spark]
+
+Topics = Callable[..., str]
+_NOW_US = 1_740_800_000_000_000
+_SCHEMA = "k string, t long, d double, at timestamp, b binary, n decimal(10,2)"
+_RECORD = {
+    "user": "key",
+    "bytes": "key_binary",
+    "trace": "header:trace",
+    "arrived": "timestamp",
+    "topic": "topic",
+    "p": "partition",
+    "o": "offset",
+}
+_FILES = {"format": "parquet", "path": "out"}
+_TOPICS = {"format": "kafka", "topic": "nowhere"}
+_PORTS = ("unique", "duplicate", "expired", "error")
+_EXPIRIES = {
+    "never": {"by": "never"},
+    "event_time": {"by": "event_time", "field": "at", "period": "1h", "span": "10m"},
+    "event_unit": {"by": "event_time", "field": "t", "unit": "s", "period": "1h", "span": "10m"},
+    "arrival": {"by": "event_time", "field": "arrived", "period": "1h", "span": "10m"},
+    "ordered": {"by": "ordered", "field": "d", "period": 50, "span": 10},
+    "category": {"by": "category", "field": "k", "live_categories": 4},
+}
+
+
+def job_of(broker: Broker, directory: Path, topic: str, port: dict[str, str], **sections: Any) -> KafkaJob:
+    """A job from this topic to four ports of a kind."""
+    sinks = {one: {**port, **({"path": f"out/{one}"} if "path" in port else {})} for one in _PORTS}
+    source = {
+        "format": "kafka",
+        "bootstrap_servers": broker.bootstrap,
+        "topics": [topic],
+        "value": {"format": "json", "schema": _SCHEMA},
+        "record": _RECORD,
+        **sections.pop("source", {}),
+    }
+    directory.mkdir(exist_ok=True)
+    return KafkaJob(directory, None, {"source": source, "sinks": sinks, **sections})
+
+
+def ranges_of(broker: Broker, topic: str) -> list[OffsetRange]:
+    """All of a topic."""
+    ends = end_offsets(broker, topic)
+    return [OffsetRange(TopicPartition(topic, number), "id", 0, end) for number, end in sorted(ends.items()) if end]
+
+
+def parts_of(ranges: Sequence[OffsetRange]) -> list[RangePart]:
+    """The same for our reader."""
+    return [
+        RangePart(one.place.topic, one.place.partition, one.start, one.end, ordinal, 0)
+        for ordinal, one in enumerate(ranges)
+    ]
+
+
+def task_of(job: KafkaJob, directory: Path) -> ReadTask:
+    """A reading task as the job's judge would make it."""
+    config = job.config
+    directory.mkdir(parents=True)
+    clock = None
+    if config.expiry.by in ("event_time", "ordered"):
+        ahead = 60_000_000 if config.expiry.by == "event_time" else None
+        clock = ClockRules(config.expiry_key_scale.is_float, 50, ahead, None, _NOW_US, None, 0)
+    in_order = config.clock == "arrival"
+    return ReadTask(str(directory), 3, clock, in_order, in_order, config.expiry.by == "category")
+
+
+def read_by_us(
+    job: KafkaJob, ranges: Sequence[OffsetRange], directory: Path
+) -> tuple[ReadTask, list[ReadReceipt], int]:
+    """What our reader spills."""
+    reading, task = topic_reading(job.config, job.config.source, SALT), task_of(job, directory)
+    assert reading is not None
+    receipts, rows = [], 0
+    for part in parts_of(ranges):
+        found = read_part(reading, task, part)
+        assert not isinstance(found, str), found
+        receipts += [] if found.receipt is None else [found.receipt]
+        rows += found.rows
+    return task, receipts, rows
+
+
+def read_by_spark(
+    session: SparkSession, job: KafkaJob, ranges: Sequence[OffsetRange], directory: Path
+) -> tuple[ReadTask, list[ReadReceipt], int]:
+    """What Spark's reader spills."""
+    task = dataclasses.replace(task_of(job, directory), places=OffsetPlaces(ranges))
+    source: Any = job.config.source
+    tuples = kafka_parsing(session, source).of(kafka_range_frame(session, source, ranges))
+    with SparkJobs(session, job.config, SALT).open() as run:
+        return task, *run.by_spark(tuples, task)
+
+
+def spilled(task: ReadTask, receipts: Sequence[ReadReceipt]) -> list[tuple[Any, ...]]:
+    """All that a reading job leaves, without names and times; sorted."""
+    left = []
+    for receipt in sorted(receipts, key=lambda one: one.first_order):
+        records = exchange.mapped(exchange.rows_file(task.directory, receipt.name)).read_all().combine_chunks()
+        keys = exchange.mapped(exchange.keys_file(task.directory, receipt.name))
+        assert records.validate(full=True) is None
+        batches = [keys.get_batch(shard) for shard in range(task.shards)]
+        plain = dataclasses.replace(receipt, name="", seconds={})
+        left.append((plain, records, batches))
+    return left
+
+
+def compare(
+    session: SparkSession, job: KafkaJob, ranges: Sequence[OffsetRange], directory: Path
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """What is spilled in both ways, found the same; but values of malformed records are null here (SEMANTICS.md)."""
+    ours, theirs = (
+        read_by_us(job, ranges, directory / "ours"),
+        read_by_spark(session, job, ranges, directory / "theirs"),
+    )
+    assert ours[2] == theirs[2]
+    left, expected = spilled(*ours[:2]), spilled(*theirs[:2])
+    assert [one[0] for one in left] == [one[0] for one in expected]
+    of_value = {layout.parsed(number) for number in range(len(job.config.source.value.parsed_columns))}  # type: ignore[union-attr]
+    for (_, records, keys), (_, spark_records, spark_keys) in zip(left, expected, strict=True):
+        assert records.column_names == spark_records.column_names
+        malformed, invalid = (rows_of(keys, one) for one in (Admission.MALFORMED, Admission.INVALID_UTF8))
+        for name in records.column_names:
+            column, other = records.column(name).combine_chunks(), spark_records.column(name).combine_chunks()
+            if name in of_value:
+                absent = column.is_null().to_pylist()
+                kept = pa.array(
+                    [row not in malformed | (invalid if absent[row] else set()) for row in range(len(other))]
+                )
+                other = pc.if_else(kept, other, pa.scalar(None, other.type))
+            assert column.type == other.type, name
+            assert column.equals(other), (
+                name,
+                [pair for pair in zip(column, other, strict=True) if pair[0] != pair[1]],
+            )
+        for batch, spark_batch in zip(keys, spark_keys, strict=True):
+            assert batch.schema == spark_batch.schema
+            compare_keys(batch, spark_batch)
+    return left, expected
+
+
+def compare_keys(batch: pa.RecordBatch, other: pa.RecordBatch) -> None:
+    """All columns; of errors, whose keys are of no consequence, their admissions."""
+    assert batch.column(exchange.ADMISSION).equals(other.column(exchange.ADMISSION))
+    admitted = pc.equal(batch.column(exchange.ADMISSION), pa.scalar(int(Admission.ADMITTED), pa.uint8()))
+    assert batch.filter(admitted).equals(other.filter(admitted))
+
+
+def rows_of(keys: Sequence[pa.RecordBatch], admission: Admission) -> set[int]:
+    """The numbers of the records of an admission."""
+    return {
+        row
+        for batch in keys
+        for row, found in zip(
+            batch.column(exchange.ROW).to_pylist(), batch.column(exchange.ADMISSION).to_pylist(), strict=True
+        )
+        if found == admission
+    }
+
+
+def admissions(left: Sequence[tuple[Any, ...]]) -> set[int]:
+    """All admissions that were given."""
+    return {
+        admission for _, _, keys in left for batch in keys for admission in batch.column(exchange.ADMISSION).to_pylist()
+    }
+
+
+def some_records(seed: int, count: int, partitions: int) -> Iterator[Record]:
+    """Records of all kinds: keys, headers and values that are none, empty, no UTF-8; values of odd JSON."""
+    rnd = random.Random(seed)
+    odd = [
+        None,
+        b"",
+        b"\xff",
+        b" ",
+        b"{}",
+        b"[]",
+        b"{torn",
+        b'{"k":"a"} x',
+        b'{"k":"a"}\n',
+        b'\n{"k":\n"a"}\r\n',
+        b'\xef\xbb\xbf{"k":"a"}',
+        b'{"k":"\xff"}',
+        b'{"k":"\\ud83d\\ude00"}',
+        b'{"k":null}',
+        b'{"k":1.50,"t":2}',
+        b'{"t":"1"}',
+        b'{"k":{"a":[1, 2]}}',
+        b'{"k":"x","k":"y","extra":[{}]}',
+        b'{"d":1e400,"k":"inf"}',
+        b'{"n":1.005,"k":"half"}',
+        b'{"n":123456789.5,"k":"long"}',
+        b'{"at":"2025-03-01 00:00:00","k":"no zone"}',
+        b'{"at":"no time","k":"z"}',
+        b'{"b":"AQI=","k":"bytes"}',
+        b'{"k":"' + b"\xc3\xa4" * 5_000 + b'"}',
+        b"null",
+    ]
+    keys = (None, b"", b"a", b"\xff", "\u00e4\U0001f600".encode(), b"k1", b"k2")
+    headers: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
+        (),
+        (),
+        (("trace", b"1"),),
+        (("trace", b"1"), ("other", b"\x00\xff"), ("trace", b"2")),
+        (("trace", None),),
+        (("trace", b"\xff"),),
+        (("\u00e4", b""),),
+    )
+    for number in range(count):
+        record = {
+            "k": f"k{rnd.randrange(50)}",
+            "t": rnd.choice([None, number, -number, 1_740_800_000 + rnd.randrange(100_000), 2**62]),
+            "d": rnd.choice([None, number / 7, float(number)]),
+            "at": f"2025-03-01T0{rnd.randrange(10)}:00:00.{rnd.randrange(1000):03d}Z",
+            "n": rnd.choice([None, 1.25, 7]),
+        }
+        value = rnd.choice(odd) if rnd.random() < 0.4 else json.dumps(record).encode()
+        yield Record(
+            value,
+            rnd.choice(keys),
+            rnd.choice(headers),
+            1_740_787_200_000 + rnd.randrange(10**8),
+            rnd.randrange(partitions),
+        )
+
+
+@pytest.mark.parametrize("port", [_FILES, _TOPICS], ids=["files", "topics"])
+@pytest.mark.parametrize("expiry", _EXPIRIES.values(), ids=_EXPIRIES)
+def test_both_ways_spill_the_same(
+    broker: Broker,
+    session: SparkSession,
+    new_topic: Topics,
+    tmp_path: Path,
+    port: dict[str, str],
+    expiry: dict[str, Any],
+) -> None:
+    """Whatever a record is made of, for each expiry key, with files and topics as ports."""
+    topic = new_topic("odd", partitions=3)
+    send(broker.plain(), topic, some_records(len(expiry), 3_000, 3))
+    job = job_of(broker, tmp_path / "job", topic, port, expiry=expiry, key=["k", "user"])
+    left, _ = compare(session, job, ranges_of(broker, topic), tmp_path)
+    assert admissions(left) >= {
+        *(Admission.ADMITTED, Admission.MALFORMED, Admission.INVALID_UTF8, Admission.TOMBSTONE, Admission.NULL_KEY),
+    }
+
+
+@pytest.mark.parametrize("value", ["json", "text"])
+def test_a_record_without_value_is_judged_by_the_rest_of_it(
+    broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, value: str
+) -> None:
+    """With `tombstones: judge`, and with values of plain text; a null is a key with `null_keys: allow`."""
+    topic = new_topic("tombs", partitions=2)
+    send(broker.plain(), topic, some_records(7, 2_000, 2))
+    schema = {"schema": _SCHEMA} if value == "json" else {}
+    source = {"tombstones": "judge", "value": {"format": value, **schema}}
+    for port in (_FILES, _TOPICS):
+        job = job_of(
+            broker, tmp_path / port["format"], topic, port, source=source, key=["bytes", "trace"], null_keys="allow"
+        )
+        left, _ = compare(session, job, ranges_of(broker, topic), tmp_path / port["format"])
+        assert Admission.ADMITTED in admissions(left)
+        assert Admission.TOMBSTONE not in admissions(left)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_transactions_are_read_as_the_source_says(
+    broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, isolation: str
+) -> None:
+    """Committed, aborted, open; a range may end in marks, with nothing behind them, or with more."""
+    topic = new_topic("marks", partitions=1)
+    rnd = random.Random(5)
+    for number in range(12):
+        in_transaction(broker, topic, [f'{{"k":"{number}-{one}"}}' for one in range(rnd.randrange(1, 200))], number % 3)
+    source = {"options": {"kafka.isolation.level": isolation}}
+    job = job_of(broker, tmp_path / "job", topic, _FILES, source=source, key="k")
+    (whole,) = ranges_of(broker, topic)
+    for start, end in ((0, whole.end), (0, whole.end - 1), (5, whole.end - 1), (whole.end - 1, whole.end)):
+        some = [dataclasses.replace(whole, start=start, end=end)]
+        compare(session, job, some, tmp_path / f"{start}-{end}")
+
+
+def in_transaction(broker: Broker, topic: str, values: Sequence[str], how: int) -> None:
+    """Sends values; 0 commits them, 1 aborts them, 2 sends them without a transaction."""
+    more = {} if how == 2 else {"transactional_id": f"{topic}-{how}"}
+    producer = Producer(broker.plain().confluent(**more))
+    if more:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value.encode())
+    producer.flush(30)
+    if how == 0:
+        producer.commit_transaction(30)
+    elif how == 1:
+        producer.abort_transaction(30)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_give_no_record_before_the_range(
+    broker: Broker, new_topic: Topics, tmp_path: Path, codec: str
+) -> None:
+    """A range that begins, and ends, inside of a batch, of many chunks."""
+    topic = new_topic("packed", partitions=1)
+    producer = Producer(broker.plain().confluent(compression_type=codec, linger_ms=200))
+    for number in range(60_000):
+        producer.produce(topic, f'{{"k":"{number}"}}'.encode())
+    producer.flush(30)
+    reading = reading_of(broker, tmp_path, topic)
+    for start, end in ((0, 60_000), (17, 59_983), (59_999, 60_000), (30_000, 30_001)):
+        part = RangePart(topic, 0, start, end, 3, 0)
+        batches = list(reading.records(part))
+        order = [value for batch in batches for value in batch.column(layout.ORDER).to_pylist()]
+        assert order == [(3 << POSITION_BITS) + offset - start for offset in range(start, end)]
+        assert [text for batch in batches for text in batch.column("_0").to_pylist()] == [
+            str(offset) for offset in range(start, end)
+        ]
+
+
+def reading_of(broker: Broker, directory: Path, topic: str) -> TopicReading:
+    """Our reader of a topic of one column."""
+    source = {"value": {"format": "json", "schema": "k string"}, "record": {}}
+    config = job_of(broker, directory / "job", topic, _FILES, source=source, key="k").config
+    reading = topic_reading(config, config.source, SALT)  # type: ignore[arg-type]  # a source of topics
+    assert reading is not None
+    return reading
+
+
+def test_what_is_not_there_is_left_to_spark(broker: Broker, new_topic: Topics, tmp_path: Path) -> None:
+    """Offsets that are gone, or never were; a topic that is gone; the consumer is a new one afterwards."""
+    topic = new_topic("short", partitions=2)
+    send(broker.plain(), topic, [Record(b'{"k":"a"}', partition=0)] * 10)
+    forget_before(broker, topic, {0: 4})
+    reading = reading_of(broker, tmp_path, topic)
+    with pytest.raises(NotPlain, match="offsets 0 to 9"):
+        list(reading.records(RangePart(topic, 0, 0, 10, 0, 0)))
+    with pytest.raises(NotPlain, match="offsets 50 to 59"):
+        list(reading.records(RangePart(topic, 0, 50, 60, 0, 0)))
+    with pytest.raises(NotPlain):
+        list(reading.records(RangePart("no-such-topic", 0, 0, 10, 0, 0)))
+    (batch,) = list(reading.records(RangePart(topic, 0, 4, 10, 0, 0)))
+    assert batch.num_rows == 6
+
+
+def test_silence_is_left_to_spark(
+    broker: Broker, new_topic: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range whose end does not come, and a broker that stands still: after a while, with the reason."""
+    topic = new_topic("silent")
+    send(broker.plain(), topic, [Record(b'{"k":"a"}')] * 10)
+    monkeypatch.setattr(fetching, "_SILENCE_S", 1.0)
+    reading = reading_of(broker, tmp_path, topic)
+    with pytest.raises(NotPlain, match=r"offsets 0 to 10: no record in 1 s, at 10"):
+        list(reading.records(RangePart(topic, 0, 0, 11, 0, 0)))
+    broker.freeze()
+    try:
+        with pytest.raises(NotPlain, match="no record in 1 s, at 0"):
+            list(reading.records(RangePart(topic, 0, 0, 10, 0, 0)))
+    finally:
+        broker.thaw()
+    assert sum(batch.num_rows for batch in reading.records(RangePart(topic, 0, 0, 10, 0, 0))) == 10
