@@ -340,18 +340,18 @@ def test_records_that_vanish_while_they_are_read_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
     data_loss: str,
 ) -> None:
-    """After the look and before Spark reads, which passes over them in silence; the commit does not."""
+    """After the check and before they are read, which leaves them to Spark, and Spark is silent; the commit is not."""
     topic = new_topic("vanishes", partitions=2)
     it = stream(topics=[topic], data_loss=data_loss)
     gone = it.send(topic, 10, partition=0)[:6]
     it.send(topic, 10, partition=1)
-    real = KafkaBatch.tuples
+    real = KafkaBatch.read
 
     def too_late(*arguments: Any) -> Any:
         forget_before(broker, topic, {0: 6})
         return real(*arguments)
 
-    monkeypatch.setattr(KafkaBatch, "tuples", too_late)
+    monkeypatch.setattr(KafkaBatch, "read", too_late)
     what = f"{topic}-0: 6 offsets, from 0 to 5: older than what the broker still keeps"
     if data_loss == "fail":
         with pytest.raises(IntegrityError, match=what):
