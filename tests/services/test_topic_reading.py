@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from pyspark.sql import SparkSession
 
 from deduper.core.clock import POSITION_BITS, ClockRules
@@ -368,9 +369,9 @@ def test_compressed_batches_give_no_record_before_the_range(
         ]
 
 
-def reading_of(broker: Broker, directory: Path, topic: str) -> TopicReading:
+def reading_of(broker: Broker, directory: Path, topic: str, **more: Any) -> TopicReading:
     """Our reader of a topic of one column."""
-    source = {"value": {"format": "json", "schema": "k string"}, "record": {}}
+    source = {"value": {"format": "json", "schema": "k string"}, "record": {}, **more}
     config = job_of(broker, directory / "job", topic, _FILES, source=source, key="k").config
     reading = topic_reading(config, config.source, SALT)  # type: ignore[arg-type]  # a source of topics
     assert reading is not None
@@ -391,6 +392,20 @@ def test_what_is_not_there_is_left_to_spark(broker: Broker, new_topic: Topics, t
         list(reading.records(RangePart("no-such-topic", 0, 0, 10, 0, 0)))
     (batch,) = list(reading.records(RangePart(topic, 0, 4, 10, 0, 0)))
     assert batch.num_rows == 6
+
+
+def test_read_on_the_topic_is_right_enough(secure_broker: Broker, tmp_path: Path) -> None:
+    """The client asks for the coordinator of a group that it never joins, and is refused."""
+    topic = secure_broker.create_topic("for-bob", 1)
+    send(secure_broker.plain(), topic, [Record(b'{"k":"a"}')] * 10)
+    kinds = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:bob", "*")
+    right = AclBinding(*kinds, AclOperation.READ, AclPermissionType.ALLOW)
+    secure_broker.admin().create_acls([right])[right].result(20)
+    bob = secure_broker.sasl_tls("bob")
+    options = {key: value for key, value in bob.spark().items() if key != "kafka.bootstrap.servers"}
+    source = {"bootstrap_servers": bob.bootstrap, "options": options, "group": "off"}
+    reading = reading_of(secure_broker, tmp_path, topic, **source)
+    assert sum(batch.num_rows for batch in reading.records(RangePart(topic, 0, 0, 10, 0, 0))) == 10
 
 
 def test_silence_is_left_to_spark(
