@@ -1,13 +1,14 @@
 """The three steps of a window's judging on Spark: read, judge, write. Each gives the receipts of its tasks.
 
-    read    one task a source partition: Catalyst reads, parses and digests; Python spills the records. Of plain
-            files one task a core, each with some neighbours. A window may have files of both kinds
+    read    one task a source partition: Catalyst reads, parses and digests; Python spills the records. Of files and
+            topics that are read without Spark one task a core, each with some neighbours. A window may have both
     judge   one task a shard
-    write   some tasks, each with some source partitions; no job for what is written sooner than one would start
+    write   some tasks, each with some source partitions
 
 The last two have no plan: they are functions over numbers, so Spark analyses and compiles nothing for them. Nor has the
-first for plain files (`tasks.readers`). If all files of a window are plain, the tasks of one job do all three
-steps (`spark.task_pool`), otherwise each step is a job of its own.
+first without Spark (`tasks.readers`, `sources.kafka.topic_reading`). If all of a window is read so, the tasks of one
+job do all three steps (`spark.task_pool`), otherwise each step is a job of its own. What is done sooner than a job
+would start, the driver does itself: a small window has no job at all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -41,6 +43,8 @@ from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small, writ
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_JUDGES = 8
+"""Shards of a small window that are judged at a time, on threads of the driver."""
 _P = TypeVar("_P", bound=Part)
 
 
@@ -80,26 +84,32 @@ class SparkJobs:
         self._plan = ReadPlan(session, config, salt)
         self._cores = session.sparkContext.defaultParallelism
         self._job_thread = OneThread()
+        self._judges = ThreadPoolExecutor(_JUDGES, "judge")
 
     def open(self) -> SparkRun:
         """The jobs of one attempt at a window."""
-        return SparkRun(self.session, self._plan, self._cores, self._job_thread)
+        return SparkRun(self.session, self._plan, self._cores, self._job_thread, self._judges)
 
     def close(self) -> None:
         """No window comes any more. Safe to repeat."""
         self._job_thread.close()
+        self._judges.shutdown()
 
 
 class SparkRun:
     """The jobs of one attempt at a window; a context manager. `all_tasks_finished`: see `WindowRun`."""
 
-    def __init__(self, session: SparkSession, plan: ReadPlan, cores: int, job_thread: OneThread) -> None:
+    def __init__(
+        self, session: SparkSession, plan: ReadPlan, cores: int, job_thread: OneThread, judges: ThreadPoolExecutor
+    ) -> None:
         """Use `SparkJobs.open`."""
         self.session = session
         self._plan = plan
         self._cores = cores
         self._pool: TaskPool | None = None
         self._job_thread = job_thread
+        self._judges = judges
+        self._is_small = True
         self.all_tasks_finished = False
 
     def __enter__(self) -> Self:
@@ -116,6 +126,7 @@ class SparkRun:
     def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Read records by Spark; see `ReadingRun`."""
         self._close_pool()  # its tasks occupy the cores on which Spark is to read
+        self._is_small = False
         counted = Observation()
         tuples = tuples.observe(counted, F.count(F.lit(1)).alias("rows"))
         records = self._plan.records(tuples, task.clock)
@@ -135,6 +146,7 @@ class SparkRun:
         """Read each part without Spark; see `ReadingRun`."""
         if is_small(sum(part.plain_bytes for part in parts)):
             return [read(task, part) for part in parts]
+        self._is_small = False
         # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
         groups = grouped([part.plain_bytes for part in parts], self._cores)
         if have_pool:
@@ -154,6 +166,12 @@ class SparkRun:
 
     def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
         """Judge every shard."""
+        if self._is_small:
+            # Most of the time goes into the syncing of pieces: shards wait for it side by side. When one fails, the
+            # others finish before the window is judged again.
+            judged = [self._judges.submit(judge, task, shard) for shard in range(shards)]
+            wait(judged)
+            return [one.result() for one in judged]
         return self._for_each(shards, partial(judge, task))
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
