@@ -40,7 +40,7 @@ from deduper.config.problems import ConfigError
 from deduper.core import digests
 from deduper.errors import UsageError
 from deduper.kafka import offsets
-from deduper.text import block, json_exact, json_kernel, values
+from deduper.text import block, json_exact, kernels, values
 from tests.deduper.text import differential, json_lines
 from tests.fuzz import shapes
 
@@ -665,5 +665,5 @@ TARGETS: dict[str, Target] = {
     "ddl": Target((ddl,), _run_ddl, _seeds_ddl),
     "duration": Target((units,), _run_duration, _seeds_duration),
     "key": Target((key_values, digests), _run_key, _seeds_key),
-    "json_lines": Target((json_kernel, json_exact, block, values), _run_json_lines, _seeds_json_lines),
+    "json_lines": Target((kernels, json_exact, block, values), _run_json_lines, _seeds_json_lines),
 }

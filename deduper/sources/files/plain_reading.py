@@ -31,9 +31,9 @@ _HARMLESS = frozenset(
 
 
 def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
-    """How a job's files are read; None when by Spark, and then the log says why, unless it always does."""
+    """How a job's files are read; None when by Spark, and then the log says why."""
     source = config.source
-    if not isinstance(source, FilesSource) or source.file_format not in ("parquet", "json"):
+    if not isinstance(source, FilesSource):
         return None
     obstacle = _obstacle(config)
     kind = _expiry_kind(config)
@@ -59,7 +59,8 @@ def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
         folder=source.folder,
     )
     if source.is_text:
-        return TextReading(declared, store_settings(config.spark)[TIME_ZONE])
+        delimiter = source.delimiter if source.file_format == "csv" else None
+        return TextReading(declared, store_settings(config.spark)[TIME_ZONE], delimiter, source.header)
     return ParquetReading(declared)
 
 

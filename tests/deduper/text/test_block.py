@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduper.text import block, json_kernel
+from deduper.text import block, kernels
 from deduper.text.block import Parsed
 from deduper.text.format import TextFormat
 from tests.deduper.text import json_lines
@@ -228,7 +228,7 @@ def test_very_long_lines() -> None:
     found = parsed([b'{"k":"%s"}' % value, b'{"k":"%s","n":1}' % value], SIMPLE)
     assert found.slow_lines == 0
     assert found.columns[0].to_pylist() == [value.decode()] * 2
-    short, long = (b'{"n":7%s}' % (b" " * (json_kernel.MOST_BYTES - 7 + more)) for more in (0, 1))
+    short, long = (b'{"n":7%s}' % (b" " * (kernels.MOST_BYTES - 7 + more)) for more in (0, 1))
     found = parsed([short, long], SIMPLE)
     assert found.slow_lines == 1
     assert found.columns[1].to_pylist() == [7, 7]
@@ -238,5 +238,5 @@ def test_warm_runs_without_the_exact_parser(monkeypatch: pytest.MonkeyPatch) -> 
     """A worker daemon loads the kernels before it forks; each has one signature, for any memory."""
     monkeypatch.delattr(block, "json_exact")
     block.warm()
-    for compiled in (json_kernel.parse_lines, json_kernel.gather_texts, json_kernel.line_ends):
+    for compiled in (kernels.parse_json_lines, kernels.parse_csv_lines, kernels.gather_texts, kernels.line_ends):
         assert len(compiled.signatures) == 1  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduper.text import block, json_kernel
+from deduper.text import block, kernels
 from deduper.text.format import TextFormat
 from tests.deduper.text import differential, json_lines
 from tests.deduper.text.json_lines import KINDS, laid, text_format
@@ -37,7 +37,7 @@ def statuses(lines: Sequence[bytes], text: TextFormat, between: bytes = b"\n") -
 
 def plain_value(line: str, text: TextFormat) -> Any:
     """The value of the first column of a plain line; `NotImplemented` when it is not plain."""
-    if statuses([line.encode()], text) != [json_kernel.PLAIN]:
+    if statuses([line.encode()], text) != [kernels.PLAIN]:
         return NotImplemented
     data, starts, ends = laid([line.encode()])
     (value,) = differential.values_of(block.parse(data, starts, ends, text, [0]).columns[0])
@@ -50,7 +50,7 @@ def test_ordinary_lines_are_plain(seed: int) -> None:
     text = json_lines.random_format(random.Random(seed))
     lines = list(json_lines.samples(text, seed, 300))
     found = statuses(lines, text)
-    assert [line for line, status in zip(lines, found, strict=True) if status != json_kernel.PLAIN] == []
+    assert [line for line, status in zip(lines, found, strict=True) if status != kernels.PLAIN] == []
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -75,13 +75,13 @@ def damaged(line: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("line", SAMPLES)
 def test_every_truncation_and_flipped_byte(line: bytes) -> None:
     """Plain with the exact values, or not plain; alone, too, where the data ends with the line."""
-    assert statuses([line], ALL_KINDS) == [json_kernel.PLAIN]
+    assert statuses([line], ALL_KINDS) == [kernels.PLAIN]
     lines = list(damaged(line))
     data, starts, ends = laid(lines, b"\n")
     assert differential.differences(data, starts, ends, ALL_KINDS).differences == []
     found = statuses(lines, ALL_KINDS)
-    assert json_kernel.PLAIN in found
-    assert json_kernel.NOT_PLAIN in found
+    assert kernels.PLAIN in found
+    assert kernels.NOT_PLAIN in found
     for number in range(0, len(lines), 7):
         assert statuses([lines[number]], ALL_KINDS, b"") == [found[number]], lines[number]
 
@@ -99,7 +99,7 @@ _AT_A_GUARDED_PAGE = """
 import ctypes, mmap
 import numpy as np
 from deduper.text import block
-from tests.deduper.text.test_json_kernel import ALL_KINDS, SAMPLES
+from tests.deduper.text.test_kernels import ALL_KINDS, SAMPLES
 
 page = mmap.PAGESIZE
 memory = mmap.mmap(-1, 3 * page)
@@ -285,8 +285,8 @@ def test_every_double_of_the_writers() -> None:
     found = block.parse(data, starts, ends, text, [0]).columns[0].to_pylist()
     assert found == [float(one) for one in texts]
     # Texts in the middle of two doubles are not.
-    assert (status == json_kernel.PLAIN).mean() > 0.99
-    assert (status[:15_000] == json_kernel.PLAIN).all()
+    assert (status == kernels.PLAIN).mean() > 0.99
+    assert (status[:15_000] == kernels.PLAIN).all()
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_every_double_of_the_writers() -> None:
 def test_which_records_are_plain(line: str, is_plain: bool) -> None:
     """Strict JSON of one object, with no doubt about its fields."""
     text = text_format("a int, b int")
-    assert statuses([line.encode()], text) == [json_kernel.PLAIN if is_plain else json_kernel.NOT_PLAIN]
+    assert statuses([line.encode()], text) == [kernels.PLAIN if is_plain else kernels.NOT_PLAIN]
 
 
 @pytest.mark.parametrize("name", ['a":1,"b', "a\\", 'quo"ted', "tab\there"])
@@ -396,7 +396,7 @@ def test_utf8_as_python_has_it() -> None:
     """No overlong form, no surrogate, nothing above U+10FFFF, nothing cut off."""
     lines = list(utf8_cases())
     data, starts, ends = laid(lines, b"\x80")
-    found = block._cells_of(block._bytes_of(data), starts, ends, text_format("a int"))[1] == json_kernel.NOT_UTF8
+    found = block._cells_of(block._bytes_of(data), starts, ends, text_format("a int"))[1] == kernels.NOT_UTF8
     wrong = [line for line, one in zip(lines, found, strict=True) if one != differential._is_broken(line)]
     assert wrong == []
     assert not found.all()
@@ -406,7 +406,7 @@ def test_utf8_as_python_has_it() -> None:
 def test_utf8_among_other_signs(before: str, middle: bytes, behind: str) -> None:
     """Wherever the bad bytes stand."""
     line = before.encode() + middle + behind.encode()
-    assert (statuses([line], ALL_KINDS) == [json_kernel.NOT_UTF8]) == differential._is_broken(line)
+    assert (statuses([line], ALL_KINDS) == [kernels.NOT_UTF8]) == differential._is_broken(line)
 
 
 @given(st.text(), st.randoms())
