@@ -147,7 +147,9 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     missing = F.greatest(F.lit(0), F.lit(len(source.parsed_columns) - 1) - given)
     filled = F.concat(text, F.repeat(F.lit(source.delimiter), missing), F.lit(f"{source.delimiter}{end}"))
     columns = source.parsed_columns
-    filled = F.when(~has_too_many_fields(text, given, len(columns), source.delimiter), filled)
+    # To Spark's parser U+FFFF is a line end: what follows it would become a part of the next record.
+    refused = F.contains(text, F.lit("\uffff")) | has_too_many_fields(text, given, len(columns), source.delimiter)
+    filled = F.when(~refused, filled)
     schema = f"{source.columns}, {_END} string, {_CORRUPT} string"
     # Spark takes a backslash in a delimiter for the beginning of an escape.
     separator = source.delimiter.replace("\\", "\\\\")
