@@ -139,14 +139,17 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     Quotes are doubled inside quoted fields (RFC 4180), as our own CSV ports write them. Each line is given one field
     more, because Spark takes a quote that is never closed for closed at the end: it then takes that field with it.
     """
+    end = _END if source.delimiter not in _END else "=="
     text = F.col(_TEXT)
     # A record's missing columns are null: a line with fewer fields is filled up, counting no delimiter inside quotes.
     bare = F.when(F.instr(text, '"') > 0, F.regexp_replace(text, '"[^"]*"', "")).otherwise(text)
     given = F.length(bare) - F.length(F.replace(bare, F.lit(source.delimiter), F.lit("")))
     missing = F.greatest(F.lit(0), F.lit(len(source.parsed_columns) - 1) - given)
-    filled = F.concat(text, F.repeat(F.lit(source.delimiter), missing), F.lit(f"{source.delimiter}{_END}"))
+    filled = F.concat(text, F.repeat(F.lit(source.delimiter), missing), F.lit(f"{source.delimiter}{end}"))
     columns = source.parsed_columns
-    filled = F.when(~has_too_many_fields(text, given, len(columns), source.delimiter), filled)
+    # To Spark's parser U+FFFF is a line end: what follows it would become a part of the next record.
+    refused = F.contains(text, F.lit("\uffff")) | has_too_many_fields(text, given, len(columns), source.delimiter)
+    filled = F.when(~refused, filled)
     schema = f"{source.columns}, {_END} string, {_CORRUPT} string"
     # Spark takes a backslash in a delimiter for the beginning of an escape.
     separator = source.delimiter.replace("\\", "\\\\")
@@ -155,7 +158,7 @@ def _csv_record(source: FilesSource | KafkaValue) -> tuple[Column, Column]:
     if has_decimals(columns):
         filled = F.when(~is_costly_csv(text, filled, columns, options), filled)
     record = F.from_csv(filled, schema, options)
-    whole = F.col(f"{REC}.{_CORRUPT}").isNull() & F.col(f"{REC}.{_END}").eqNullSafe(_END)
+    whole = F.col(f"{REC}.{_CORRUPT}").isNull() & F.col(f"{REC}.{_END}").eqNullSafe(end)
     return record, F.col(REC).isNull() | ~whole | (F.trim(text) == "")
 
 

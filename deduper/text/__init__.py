@@ -1,4 +1,4 @@
-"""Lines of text as columns of the declared types: the meaning of a JSON record. PURE.
+"""Lines of text as columns of the declared types: the meaning of a record of JSON or CSV. PURE.
 
 Doors: `format` (the columns and the session's zone), `block` (a block of bytes to Arrow columns). A kernel parses plain
 lines; an exact parser in Python parses all others. Both give the same values.

@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from deduper.columns import ColumnType
-from deduper.text import json_exact
-from deduper.text import json_kernel as kernel
+from deduper.text import csv_exact, json_exact
+from deduper.text import kernels as kernel
 from deduper.text.format import Malformed, TextColumn, TextFormat
 
 Int64s = NDArray[np.int64]
@@ -100,7 +100,7 @@ def parse(
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """See `json_kernel`."""
+    """See `kernels`."""
 
     value: Int64s
     length: NDArray[np.int32]
@@ -117,13 +117,16 @@ def _cells_of(block: UInt8s, starts: Int64s, ends: Int64s, text: TextFormat) -> 
     """The kernel's cells of all lines, and which of these are plain."""
     rows = len(starts)
     columns, names = _described(text)
+    parse_lines: Any = kernel.parse_json_lines
+    if text.delimiter is not None:
+        parse_lines, names = kernel.parse_csv_lines, kernel.read_only(np.frombuffer(text.delimiter.encode(), np.uint8))
     cells = _Cells(
         value=np.zeros((len(columns), rows), np.int64),
         length=np.zeros((len(columns), rows), np.int32),
         valid=np.zeros((len(columns), rows), np.uint8),
     )
     status = np.zeros(rows, np.uint8)
-    kernel.parse_lines(
+    parse_lines(
         block,
         kernel.read_only(starts.astype(np.int64, copy=False)),
         kernel.read_only(ends.astype(np.int64, copy=False)),
@@ -167,6 +170,7 @@ class _Exact:
 
     def __init__(self, text: TextFormat, cells: _Cells) -> None:
         self._text = text
+        self._record = json_exact.record if text.delimiter is None else csv_exact.record
         self._cells = cells
         self.texts = bytearray()
         self.high: dict[tuple[int, int], int] = {}
@@ -174,7 +178,7 @@ class _Exact:
     def put(self, row: int, line: bytes) -> bool:
         """Whether the line is a record."""
         try:
-            values = json_exact.record(line, self._text)
+            values = self._record(line, self._text)
         except Malformed:
             return False
         for number, (column, value) in enumerate(zip(self._text.columns, values, strict=True)):
@@ -274,6 +278,7 @@ def _fixed(value: Int64s, number: int, kind: ColumnType, high: dict[tuple[int, i
 
 def warm() -> None:
     """Loads the kernels and runs them once: for a worker daemon, before it forks."""
-    data = b'{"a":"b"}\n'
-    starts, ends, _ = lines(data)
-    parse(data, starts, ends, TextFormat((TextColumn("a", ColumnType("string", "string"), pa.string()),), "UTC"), [0])
+    columns = (TextColumn("a", ColumnType("string", "string"), pa.string()),)
+    for data, delimiter in ((b'{"a":"b"}\n', None), (b"b\n", ",")):
+        starts, ends, _ = lines(data)
+        parse(data, starts, ends, TextFormat(columns, "UTC", delimiter), [0])

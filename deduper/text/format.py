@@ -24,7 +24,11 @@ class TextColumn:
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """What a line holds: `columns` by name, all scalar. `zone` is the session's, for times without one."""
+    """What a line holds: `columns`, all scalar, by name in JSON and in their order in CSV.
+
+    `zone` is the session's, for times without one. `delimiter` is the sign between the fields of CSV; None: JSON.
+    """
 
     columns: tuple[TextColumn, ...]
     zone: str
+    delimiter: str | None = None

@@ -1,4 +1,4 @@
-"""Values of a declared type, from a JSON token or from a text. PURE.
+"""Values of a declared type, from a JSON token or from a field of CSV. PURE.
 
 A date is days since 1970-01-01, a time µs since then, in the proleptic Gregorian calendar. Every reader raises
 `Malformed` when the token is no value of its type.
@@ -42,6 +42,7 @@ Reader = Callable[[int, str], Any]
 """The value of a token and its text: the content of a string, else the value as it is written."""
 
 _WHOLE_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_BLANKS = "".join(map(chr, range(33)))
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
 
@@ -60,6 +61,18 @@ def reader(kind: ColumnType, zone: str) -> Reader:
             raise ValueError(f"{zone} is no time zone")
         return lambda token, text: _timestamp(token, text, local)
     return _READERS[name]
+
+
+def field_reader(kind: ColumnType, zone: str) -> Callable[[str], Any]:
+    """Reads fields of CSV, which are not empty, as values of a column's type."""
+    name = kind.name
+    if name in _WHOLE_BITS:
+        of_token = reader(kind, zone)
+        return lambda text: of_token(Token.WHOLE, _whole_text(text))
+    if name in _FIELD_READERS:
+        return _FIELD_READERS[name]
+    of_token = reader(kind, zone)
+    return lambda text: of_token(Token.TEXT, text)
 
 
 def _wrong(kind: str) -> Malformed:
@@ -91,6 +104,24 @@ def _whole_reader(kind: str, bits: int) -> Reader:
         raise _wrong(kind)
 
     return whole
+
+
+def _boolean_field(text: str) -> bool:
+    lower = text.lower()
+    if lower not in ("true", "false") or not text.isascii():
+        raise _wrong("boolean")
+    return lower == "true"
+
+
+def _whole_text(text: str) -> str:
+    """A whole number as JSON has it: digits of ASCII, no plus, no zeros in front."""
+    sign = text[0] if text[0] in "+-" else ""
+    digits = text[len(sign) :]
+    if not digits.isascii():
+        digits = "".join(map(_ascii_digit, digits))
+    if not (digits.isascii() and digits.isdigit()):
+        raise _wrong("a whole number")
+    return sign.rstrip("+") + (digits.lstrip("0") or "0")
 
 
 # Floating point ------------------------------------------------------------------------------------------------------
@@ -167,6 +198,32 @@ def nearest_float(text: str, double: float) -> float:
     if exact == halfway:
         return near
     return max(near, other) if exact > halfway else min(near, other)
+
+
+_NUMBER_FIELD = re.compile(
+    r"([+-]?(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+)[dDfF]?|([+-]?(?:NaN|Infinity))"
+)
+_SPARKS_NOT_FINITE: Final = {"Inf": math.inf, "-Inf": -math.inf}
+
+
+def _double_field(text: str) -> float:
+    return _number_field(text, "double")[0]
+
+
+def _float_field(text: str) -> float:
+    double, number = _number_field(text, "float")
+    return nearest_float(number, double) if math.isfinite(double) else double
+
+
+def _number_field(text: str, kind: str) -> tuple[float, str]:
+    """The nearest double, and the number without anything around it."""
+    if text in _SPARKS_NOT_FINITE:
+        return _SPARKS_NOT_FINITE[text], text
+    found = _NUMBER_FIELD.fullmatch(text.strip(_BLANKS))
+    if found is None:
+        raise _wrong(kind)
+    number = found[1] or found[2]
+    return float(number), number
 
 
 # Decimals ------------------------------------------------------------------------------------------------------------
@@ -258,7 +315,7 @@ def base64_bytes(text: str) -> bytes:
 
 # Dates and times -----------------------------------------------------------------------------------------------------
 
-_TRIMMED = "".join(map(chr, range(33))) + "\x7f"
+_TRIMMED = _BLANKS + "\x7f"
 _DATE = re.compile(r"([+-]?)([0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIME = re.compile(
     r"([+-]?)([0-9]{4,6})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
@@ -417,7 +474,7 @@ _YEARS_SECONDS = 3_652_059 * 86_400
 @lru_cache(maxsize=2048)
 def time_zone(name: str) -> Zone | None:
     """The zone of a name: `Z`, `+h[h][:mm[:ss]]`, `UTC+1`, `Europe/Paris`, `PST`; None if it names no zone."""
-    name = name.strip(_TRIMMED[:33])
+    name = name.strip(_BLANKS)
     name = _ONE_DIGIT_HOUR.sub(r"\g<1>0\g<2>:", name, count=1)
     name = _ONE_DIGIT_MINUTE.sub(r"\g<1>\g<2>:0\g<3>", name, count=1)
     name = _SHORT.get(name, name)
@@ -481,4 +538,12 @@ _READERS: Final[dict[str, Reader]] = {
     "double": _double,
     "date": _date,
     "timestamp_ntz": _timestamp_ntz,
+}
+
+_FIELD_READERS: Final[dict[str, Callable[[str], Any]]] = {
+    "string": str,
+    "binary": str.encode,
+    "boolean": _boolean_field,
+    "float": _float_field,
+    "double": _double_field,
 }

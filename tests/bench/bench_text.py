@@ -1,15 +1,16 @@
-"""What a line of JSON costs to become Arrow columns: `deduper.text.block` beside pyarrow's reader, on one core.
+"""What a line of JSON or CSV costs to become Arrow columns: `deduper.text.block` beside pyarrow's readers, on one core.
 
     nice -n 19 python -m tests.bench.bench_text [--blocks 25]
 
 prints CPU nanoseconds a line, median and least over so many blocks of 4 MiB, the contenders in turns. `lines` splits,
 `parse` gives columns; pyarrow's reader does both, with the schema given. Rows named `1 % exact` have so many lines
-with an escaped name, which the exact parser takes.
+with an escaped name, or a blank behind a quote, which the exact parser takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import random
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 import pyarrow as pa
+from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
 
 from deduper.columns import parse_columns
@@ -40,7 +42,7 @@ def main() -> None:
         f"seed {SEED}, {platform.processor() or platform.machine()}, {os.cpu_count()} cores, pyarrow {pa.__version__}"
     )
     print("CPU ns a line: median (least)")
-    for name, columns, line in _WORKLOADS:
+    for name, columns, line in (*_WORKLOADS, *_CSV_WORKLOADS):
         rng = random.Random(SEED)
         lines = []
         size = 0
@@ -100,6 +102,28 @@ def _nested(rng: random.Random) -> bytes:
     return b'{"id":"%s","body":%s}' % (_text(rng, 16), inside)
 
 
+def _csv(line: Callable[[random.Random], bytes]) -> Callable[[random.Random], bytes]:
+    """The values of a line of JSON as fields of CSV."""
+
+    def made(rng: random.Random) -> bytes:
+        values = json.loads(line(rng), parse_int=str, parse_float=str).values()
+        return ",".join(
+            "" if one is None else str(one).lower() if isinstance(one, bool) else one for one in values
+        ).encode()
+
+    return made
+
+
+def _csv_event_quoted(rng: random.Random) -> bytes:
+    return b",".join(b'"%s"' % field.replace(b"/", b'""') for field in _csv_event(rng).split(b","))
+
+
+def _csv_event_with_odd_ones(rng: random.Random) -> bytes:
+    line = _csv_event(rng)
+    return b'"' + line.replace(b",", b'" ,', 1) if rng.random() < 0.01 else line
+
+
+_csv_event = _csv(_event)
 _EVENT = "k string, ts timestamp, payload string"
 _NOT_FOR_PYARROW = ("nested values as a text",)
 _WORKLOADS: tuple[tuple[str, str, Callable[[random.Random], bytes]], ...] = (
@@ -112,11 +136,20 @@ _WORKLOADS: tuple[tuple[str, str, Callable[[random.Random], bytes]], ...] = (
     ("nested values as a text", "id string, body string", _nested),
     ("numbers", "id bigint, price decimal(10,2), ratio double, count int, ok boolean", _numbers),
 )
+_CSV_WORKLOADS: tuple[tuple[str, str, Callable[[random.Random], bytes]], ...] = (
+    ("CSV: events", _EVENT, _csv_event),
+    ("CSV: events in quotes", _EVENT, _csv_event_quoted),
+    ("CSV: events, 1 % exact", _EVENT, _csv_event_with_odd_ones),
+    ("CSV: events, accented", _EVENT, _csv(_accented)),
+    ("CSV: doubles", "at bigint, x double, y double, z double", _csv(_doubles)),
+    ("CSV: numbers", "id bigint, price decimal(10,2), ratio double, count int, ok boolean", _csv(_numbers)),
+)
 
 
 def _run(name: str, ddl: str, data: bytes, rows: int, blocks: int) -> None:
     columns = tuple(TextColumn(one.name, one.type, arrow_type(one.type)) for one in parse_columns(ddl))
-    text = TextFormat(columns, "UTC")
+    is_csv = name.startswith("CSV")
+    text = TextFormat(columns, "UTC", "," if is_csv else None)
     starts, ends, _ = block.lines(data)
     wanted = range(len(columns))
     schema = pa.schema([(column.name, column.arrow) for column in columns])
@@ -128,6 +161,10 @@ def _run(name: str, ddl: str, data: bytes, rows: int, blocks: int) -> None:
         "parse, no column": lambda: block.parse(data, starts, ends, text, ()),
         "pyarrow": lambda: arrow_json.read_json(pa.BufferReader(data), reading, parsing),
     }
+    if is_csv:
+        options = arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=schema.names)
+        types = arrow_csv.ConvertOptions(column_types=schema)
+        contenders["pyarrow"] = lambda: arrow_csv.read_csv(pa.BufferReader(data), options, convert_options=types)
     if name in _NOT_FOR_PYARROW:
         del contenders["pyarrow"]
     print(f"{name}: {len(data) / rows:.0f} bytes a line")

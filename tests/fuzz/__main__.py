@@ -45,7 +45,7 @@ def _fuzz(name: str, options: list[str]) -> None:
     import atheris
 
     # The kernels are compiled by numba, which must see plain bytecode.
-    kernels = ["bucket_store.tables.kernels", "deduper.core.kernels", "deduper.text.json_kernel"]
+    kernels = ["bucket_store.tables.kernels", "deduper.core.kernels", "deduper.text.kernels"]
     with atheris.instrument_imports(include=["bucket_store", "deduper"], exclude=kernels):
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]

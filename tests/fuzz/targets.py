@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,8 +40,9 @@ from deduper.config.problems import ConfigError
 from deduper.core import digests
 from deduper.errors import UsageError
 from deduper.kafka import offsets
-from deduper.text import block, json_exact, json_kernel, values
-from tests.deduper.text import differential, json_lines
+from deduper.text import block, csv_exact, json_exact, kernels, values
+from deduper.text.format import TextFormat
+from tests.deduper.text import csv_lines, differential, json_lines
 from tests.fuzz import shapes
 
 LOG_FILES = Path(__file__).parent.parent / "data" / "log_v1"
@@ -608,27 +609,30 @@ def _of(name: str, tree: Any) -> Callable[[], Iterator[bytes]]:
     return lambda: _three_ways(_sample(name), tree)
 
 
-# --- lines of JSON
+# --- lines of text
 
 _JSON_LINES = json_lines.text_format(", ".join(f"c{at} {kind}" for at, kind in enumerate(json_lines.KINDS)), "UTC")
 
 
-def _run_json_lines(data: bytes) -> None:
+_CSV_LINES = replace(_JSON_LINES, delimiter=",")
+
+
+def _run_lines(text: TextFormat, data: bytes) -> None:
     """Lines of all kinds of columns: plain ones have their exact values, each other one is a record or malformed."""
     starts, ends, rest = block.lines(data + b"\n")
     assert rest == len(data) + 1
-    assert differential.differences(data + b"\n", starts, ends, _JSON_LINES).differences == []
-    parsed = block.parse(data, starts, ends, _JSON_LINES, range(len(_JSON_LINES.columns)))
+    assert differential.differences(data + b"\n", starts, ends, text).differences == []
+    parsed = block.parse(data, starts, ends, text, range(len(text.columns)))
     for column in parsed.columns.values():
         column.validate(full=True)
 
 
-def _seeds_json_lines() -> Iterator[bytes]:
+def _seeds_lines(made: Any, text: TextFormat) -> Iterator[bytes]:
     rng = random.Random(1)
     for _ in range(20):
-        yield json_lines.ordinary_line(_JSON_LINES, rng)
-        yield json_lines.odd_line(_JSON_LINES, rng)
-    yield b"\n".join(json_lines.samples(_JSON_LINES, 2, 3))
+        yield made.ordinary_line(text, rng)
+        yield made.odd_line(text, rng)
+    yield b"\n".join(made.samples(text, 2, 3))
 
 
 TARGETS: dict[str, Target] = {
@@ -665,5 +669,14 @@ TARGETS: dict[str, Target] = {
     "ddl": Target((ddl,), _run_ddl, _seeds_ddl),
     "duration": Target((units,), _run_duration, _seeds_duration),
     "key": Target((key_values, digests), _run_key, _seeds_key),
-    "json_lines": Target((json_kernel, json_exact, block, values), _run_json_lines, _seeds_json_lines),
+    "json_lines": Target(
+        (kernels, json_exact, block, values),
+        partial(_run_lines, _JSON_LINES),
+        partial(_seeds_lines, json_lines, _JSON_LINES),
+    ),
+    "csv_lines": Target(
+        (kernels, csv_exact, block, values),
+        partial(_run_lines, _CSV_LINES),
+        partial(_seeds_lines, csv_lines, _CSV_LINES),
+    ),
 }

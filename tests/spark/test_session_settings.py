@@ -187,7 +187,7 @@ def test_settings_that_are_the_users_change_no_verdict(
                     dedup["position"],
                     dedup["reason"],
                     # Of a line that is no record Spark has some values, and the reader without Spark none.
-                    None if dedup["reason"] == "malformed" else row,
+                    None if dedup["reason"] in ("malformed", "invalid_utf8") else row,
                 )
                 for port in PORTS
                 for row in sorted(job.rows(port), key=lambda row: (row["_dedup"]["source"], row["_dedup"]["position"]))

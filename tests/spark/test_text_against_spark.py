@@ -1,7 +1,7 @@
-"""Random lines of JSON, read by our exact parser and by Spark: each the same record, or malformed for both.
+"""Random lines of JSON and CSV, read by our exact parsers and by Spark: each the same record, or malformed for both.
 
-Where we differ on purpose (SEMANTICS.md, "What a JSON record is") stands in `_DIFFERENT`. A run takes a sample of
-lines; DIFFERENTIAL_SEED gives another one, DIFFERENTIAL_ALL=1 takes many (`make differential`).
+Where we differ on purpose (the decisions at the end of SEMANTICS.md) stands in `_DIFFERENT` and `_DIFFERENT_CSV`. A run
+takes a sample of lines; DIFFERENTIAL_SEED gives another one, DIFFERENTIAL_ALL=1 takes many (`make differential`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from deduper.core.verdict import Admission
 from deduper.sources import parsing
 from deduper.spark_promises import TIME_ZONE
 from deduper.tasks.layout import ADMISSION, ORDER
-from deduper.text import json_exact
+from deduper.text import csv_exact, json_exact
 from deduper.text.format import Malformed, TextColumn, TextFormat
+from tests.deduper.text import csv_lines
 from tests.spark.harness import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -327,11 +328,14 @@ def deep(rnd: random.Random) -> str:
 
 def by_us(lines: Sequence[str], zone: str, source: FilesSource) -> list[Values]:
     """The records of our parser."""
-    text = TextFormat(tuple(TextColumn(column.name, column.type, pa.null()) for column in source.parsed_columns), zone)
+    columns = tuple(TextColumn(column.name, column.type, pa.null()) for column in source.parsed_columns)
+    is_csv = source.file_format == "csv"
+    text = TextFormat(columns, zone, source.delimiter if is_csv else None)
+    record = csv_exact.record if is_csv else json_exact.record
     found: list[Values] = []
     for line in lines:
         try:
-            found.append(json_exact.record(line.encode(), text))
+            found.append(record(line.encode(), text))
         except Malformed:
             found.append(None)
     return found
@@ -352,7 +356,7 @@ def by_spark(session: SparkSession, lines: Sequence[str], zone: str, source: Fil
     finally:
         session.conf.set(TIME_ZONE, before or "UTC")
     found = found.sort_by("_order")
-    values = [plain(found[name].combine_chunks()) for name in _COLUMNS]
+    values = [plain(found[column.name].combine_chunks()) for column in source.parsed_columns]
     records: list[Values] = []
     for admission, *record in zip(found["_admission"].to_pylist(), *values, strict=True):
         assert admission in (Admission.ADMITTED, Admission.MALFORMED)
@@ -472,3 +476,70 @@ def only_different(theirs: Values, ours: Values) -> Any:
     if theirs is None or ours is None:
         return ("malformed" if theirs is None else theirs, "malformed" if ours is None else ours)
     return [(x, y) for x, y in zip(theirs, ours, strict=True) if repr(x) != repr(y)]
+
+
+# CSV -----------------------------------------------------------------------------------------------------------------
+
+_CSV_SCHEMAS = [
+    "s string",
+    "s string, more string",
+    "s string, b binary, o boolean, t tinyint, h smallint, i int, l bigint",
+    "f float, d double, c decimal(10,2), w decimal(38,10), y decimal(18,0), z decimal(5,5)",
+    "day date, `at` timestamp, ntz timestamp_ntz, s string",
+]
+_DIFFERENT_CSV: dict[str, Callable[[str, FilesSource, Values], bool]] = {
+    "U+FFFF is a line end": lambda line, source, spark: "\uffff" in line and spark is None,
+    "U+0000 in quotes is left out": lambda line, source, spark: "\0" in line and '"' in line,
+    "a byte order mark is left out of a task's first line": lambda line, source, spark: line.startswith("\ufeff"),
+    "numbers in hexadecimal digits": lambda line, source, spark: bool(re.search("0[xX]", line)) and spark is not None,
+    "a time without a date is one of today": lambda line, source, spark: (
+        "timestamp" in source.columns
+        and bool(re.search(rf'(?:^|["{re.escape(source.delimiter)}])[\\s\x7f]*(T[0-9]|[0-9]{{1,2}}:)', line))
+    ),
+    "quotes and a delimiter of two UTF-16 units": lambda line, source, spark: (
+        source.delimiter > "\uffff" and '"' in line
+    ),
+}
+"""By the reason: whether it explains that Spark's answer to a line differs from ours."""
+
+
+def test_each_line_of_csv_is_read_as_spark_reads_it(new_job: Callable[..., Job], session: SparkSession) -> None:
+    """Random records, with flaws and without: the same values, or malformed for both."""
+    rnd = random.Random(f"csv {_SEED}")
+    seen: Counter[str] = Counter()
+    wrong = []
+    for number, ddl in enumerate(_CSV_SCHEMAS):
+        for delimiter in (
+            {rnd.choice(csv_lines.DELIMITERS), ","} if _LINES > 100_000 else {rnd.choice(csv_lines.DELIMITERS)}
+        ):
+            settings = {"file_format": "csv", "schema": ddl, "delimiter": delimiter}
+            key = ddl.partition(" ")[0]
+            source = new_job(f"{number} {ord(delimiter)}", source=settings, key=key).config.source
+            assert isinstance(source, FilesSource)
+            zone = rnd.choice(_ZONES)
+            lines = csv_lines_of(rnd, ddl, delimiter, zone, _LINES // len(_CSV_SCHEMAS))
+            spark = by_spark(session, lines, zone, source)
+            for line, theirs, ours in zip(lines, spark, by_us(lines, zone, source), strict=True):
+                seen["malformed" if ours is None else "records"] += 1
+                if shown(theirs) == shown(ours):
+                    continue
+                explained = (reason for reason, explains in _DIFFERENT_CSV.items() if explains(line, source, theirs))
+                reason = next(explained, None)
+                if reason is None:
+                    wrong.append((ddl, delimiter, zone, line[:300], only_different(theirs, ours)))
+                else:
+                    seen[reason] += 1
+    print(f"\nseed {_SEED}: {json.dumps(seen, indent=1)}")
+    assert wrong[:20] == [], f"seed {_SEED}: {len(wrong)} lines"
+    assert min(seen["records"], seen["malformed"]) > _LINES // 10
+
+
+def csv_lines_of(rnd: random.Random, ddl: str, delimiter: str, zone: str, count: int) -> list[str]:
+    """So many lines, all of them UTF-8, in any order."""
+    text = csv_lines.csv_format(ddl, delimiter, zone)
+    lines: list[str] = []
+    while len(lines) < count:
+        block = csv_lines.block_of(text, 400, rnd.getrandbits(32)).tobytes()
+        lines += [line for line in block.decode(errors="replace").split("\n")[:-1] if "\ufffd" not in line]
+    rnd.shuffle(lines)
+    return lines[:count]

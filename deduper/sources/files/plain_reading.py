@@ -15,13 +15,16 @@ logger = logging.getLogger(__name__)
 
 
 def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
-    """How a job's files are read; None when by Spark, and then the log says why, unless it always does."""
+    """How a job's files are read; None when by Spark, and then the log says why."""
     source = config.source
-    if not isinstance(source, FilesSource) or source.file_format not in ("parquet", "json"):
+    if not isinstance(source, FilesSource):
         return None
     try:
         columns = declared(config, salt)
     except OnlySpark as exc:
         logger.info("all files are read by Spark: %s", exc)
         return None
-    return TextReading(columns, zone_of(config)) if source.is_text else ParquetReading(columns)
+    if source.is_text:
+        delimiter = source.delimiter if source.file_format == "csv" else None
+        return TextReading(columns, zone_of(config), delimiter, source.header)
+    return ParquetReading(columns)

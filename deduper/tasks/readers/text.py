@@ -40,10 +40,16 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TextReading:
-    """How records are read; pickled into the job. `zone` is that of times without one."""
+    """How records are read; pickled into the job.
+
+    `zone` is that of times without one. `delimiter` stands between the fields of CSV; None: lines are JSON. With
+    `header`, the first line of a file is no record, but has a place.
+    """
 
     declared: Declared
     zone: str
+    delimiter: str | None = None
+    header: bool = False
 
     def part(self, ordinal: int, file: WindowFile) -> FilePart:
         """A file of a window.
@@ -60,7 +66,7 @@ class TextReading:
         return FilePart.of(file, ordinal, factor * file.size_bytes, self.declared.folder_values(file.path))
 
     def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
-        """The records of a file, as reading tasks take them; see `tasks.layout`. Returns the number of its lines.
+        """The records of a file, as reading tasks take them; see `tasks.layout`. Returns their number by its line ends.
 
         Raises:
             NotPlain: Spark has to read it after all.
@@ -69,7 +75,14 @@ class TextReading:
         begin = first = part.ordinal << POSITION_BITS
         text, places = self._format(part.folders)
         file = _Lines(part.path)
+        headers = 0
         for lines in file:
+            if self.header and not headers:
+                headers = 1
+                first += 1
+                lines = lines.behind_first()
+                if not lines.count:
+                    continue
             parsed = block.parse(lines.data, lines.starts, lines.ends, text, list(places.values()))
             admission = np.full(lines.count, int(Admission.ADMITTED), np.int8)
             admission[parsed.malformed] = int(Admission.MALFORMED)
@@ -82,18 +95,19 @@ class TextReading:
         part.check()
         if first - begin != file.counted:
             raise NotPlain(f"{part.path}: {first - begin} records were read of {file.counted} lines")
-        return file.counted
+        return file.counted - headers
 
     def _format(self, folders: Collection[int]) -> tuple[TextFormat, dict[int, int]]:
         """What a line holds, and where in it the columns are that are needed, by their numbers.
 
-        A field whose column stands in the names of folders is one that nobody declared.
+        A column that stands in the names of folders has no field in CSV; in JSON its field is one that nobody declared.
         """
         columns = self.declared.columns
         # A line of no columns would be none; any one will do, as it does for Spark.
         numbers = [number for number in range(len(columns)) if number not in folders] or [0]
         declared = [columns[number] for number in numbers]
-        text = TextFormat(tuple(TextColumn(column.name, column.kind, column.arrow) for column in declared), self.zone)
+        text_columns = tuple(TextColumn(column.name, column.kind, column.arrow) for column in declared)
+        text = TextFormat(text_columns, self.zone, self.delimiter)
         return text, {number: numbers.index(number) for number in self.declared.stored(folders)}
 
 
@@ -108,6 +122,10 @@ class _SomeLines:
     @property
     def count(self) -> int:
         return len(self.starts)
+
+    def behind_first(self) -> _SomeLines:
+        """The same without the first one."""
+        return _SomeLines(self.data, self.starts[1:], self.ends[1:])
 
 
 class _Lines:

@@ -1,6 +1,6 @@
-"""The kernel against the exact parser, over lines of any formats: where it says plain, all values are equal.
+"""The kernels against the exact parsers, over lines of any formats: where it says plain, all values are equal.
 
-    nice python -m tests.deduper.text.differential [--lines 50000000] [--first-seed 0] [--jobs 2]
+    nice python -m tests.deduper.text.differential json|csv [--lines 50000000] [--first-seed 0] [--jobs 2]
 
 goes through blocks of 20,000 lines, a format each, and prints every difference with the seed of its block.
 """
@@ -12,6 +12,7 @@ import multiprocessing
 import random
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from deduper.text import block as blocks
-from deduper.text import json_exact, json_kernel
+from deduper.text import csv_exact, json_exact, kernels
 from deduper.text.format import Malformed, TextFormat
-from tests.deduper.text import json_lines
+from tests.deduper.text import csv_lines, json_lines
 
 BLOCK_LINES = 20_000
 MOST_SHOWN = 20
@@ -40,7 +41,7 @@ class Found:
 def exact(line: bytes, text: TextFormat) -> list[Any] | None:
     """The exact values of a line; None when it is malformed."""
     try:
-        return json_exact.record(line, text)
+        return (json_exact if text.delimiter is None else csv_exact).record(line, text)
     except Malformed:
         return None
 
@@ -70,7 +71,7 @@ def differences(data: Any, starts: NDArray[np.int64], ends: NDArray[np.int64], t
     """Each line through both."""
     whole = blocks._bytes_of(data)
     status = blocks._cells_of(whole, starts, ends, text)[1]
-    plain = np.flatnonzero(status == json_kernel.PLAIN)
+    plain = np.flatnonzero(status == kernels.PLAIN)
     found: list[str] = []
     parsed = blocks.parse(data, starts[plain], ends[plain], text, range(len(text.columns)))
     if parsed.slow_lines or parsed.malformed.any() or parsed.invalid_utf8.any():
@@ -84,10 +85,10 @@ def differences(data: Any, starts: NDArray[np.int64], ends: NDArray[np.int64], t
             found.append(f"malformed is plain: {lines[number]!r} {text}")
         elif tuple(wanted) != row or not all(map(is_same, wanted, row)):
             found.append(f"{wanted} is {row}: {lines[number]!r} {text}")
-    for line, one in zip(lines, (status == json_kernel.NOT_UTF8).tolist(), strict=True):
+    for line, one in zip(lines, (status == kernels.NOT_UTF8).tolist(), strict=True):
         if one != _is_broken(line):
             found.append(f"UTF-8 or not: {line!r}")
-    return Found(len(lines), plain.size, int((status == json_kernel.NOT_UTF8).sum()), found)
+    return Found(len(lines), plain.size, int((status == kernels.NOT_UTF8).sum()), found)
 
 
 def _is_broken(line: bytes) -> bool:
@@ -100,10 +101,11 @@ def _is_broken(line: bytes) -> bool:
     return False
 
 
-def block_differences(seed: int, lines: int = BLOCK_LINES) -> tuple[int, Found]:
+def block_differences(seed: int, lines: int = BLOCK_LINES, *, kind: str = "json") -> tuple[int, Found]:
     """A block's differences, with its seed."""
-    text = json_lines.random_format(random.Random(seed))
-    data = json_lines.block_of(text, lines, seed)
+    made = json_lines if kind == "json" else csv_lines
+    text = made.random_format(random.Random(seed))
+    data = made.block_of(text, lines, seed)
     starts, ends, rest = blocks.lines(data)
     assert rest == data.size
     return seed, differences(data, starts, ends, text)
@@ -112,6 +114,7 @@ def block_differences(seed: int, lines: int = BLOCK_LINES) -> tuple[int, Found]:
 def main() -> int:
     """Runs blocks until there were so many lines."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("json", "csv"))
     parser.add_argument("--lines", type=int, default=50_000_000)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -121,7 +124,7 @@ def main() -> int:
     begun = said = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
         seeds = range(arguments.first_seed, arguments.first_seed + count)
-        for done, (seed, found) in enumerate(pool.imap(block_differences, seeds), 1):
+        for done, (seed, found) in enumerate(pool.imap(partial(block_differences, kind=arguments.kind), seeds), 1):
             lines += found.lines
             plain += found.plain
             broken += found.not_utf8

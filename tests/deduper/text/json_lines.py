@@ -327,7 +327,9 @@ _BYTES = np.frombuffer(
 )
 
 
-def mutated(block: NDArray[np.uint8], share: float, rng: np.random.Generator) -> NDArray[np.uint8]:
+def mutated(
+    block: NDArray[np.uint8], share: float, rng: np.random.Generator, signs: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
     """The block with so many bytes of it replaced, put in, taken out, or made line ends."""
     count = max(1, int(block.size * share))
 
@@ -337,14 +339,14 @@ def mutated(block: NDArray[np.uint8], share: float, rng: np.random.Generator) ->
 
     block = block.copy()
     at = places()
-    block[at] = rng.choice(_BYTES, at.size)
+    block[at] = rng.choice(signs, at.size)
     at = places()[: count // 2]
     block[at] ^= np.uint8(1) << rng.integers(0, 8, at.size).astype(np.uint8)
     block = np.delete(block, places())
     at = places()
     block = np.insert(block, at, block[np.maximum(at - rng.integers(0, 4, at.size), 0)])
     at = places()[: count // 2]
-    block = np.insert(block, at, rng.choice(_BYTES, at.size))
+    block = np.insert(block, at, rng.choice(signs, at.size))
     return np.insert(block, places()[: count // 4], 10)
 
 
@@ -352,9 +354,13 @@ def block_of(text: TextFormat, lines: int, seed: int) -> NDArray[np.uint8]:
     """Some so many lines: a quarter ordinary, the others odd or mutated, with a line end behind each."""
     rng = random.Random(seed)
     base = [ordinary_line(text, rng) if rng.random() < 0.8 else odd_line(text, rng) for _ in range(max(1, lines // 8))]
+    return with_mutants(base, np.random.default_rng(seed), _BYTES)
+
+
+def with_mutants(base: Sequence[bytes], rng: np.random.Generator, signs: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Lines twice as they are, and six times mutated by these signs."""
     whole = np.frombuffer(b"\n".join(base) + b"\n", np.uint8)
-    numbers = np.random.default_rng(seed)
-    parts = [whole, whole, *(mutated(np.tile(whole, 3), share, numbers) for share in (0.002, 0.008))]
+    parts = [whole, whole, *(mutated(np.tile(whole, 3), share, rng, signs) for share in (0.002, 0.008))]
     return np.concatenate(parts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduper.text import block, json_kernel
+from deduper.text import block, kernels
 from deduper.text.block import Parsed
 from deduper.text.format import TextFormat
-from tests.deduper.text import json_lines
+from tests.deduper.text import csv_lines, json_lines
 from tests.deduper.text.differential import values_of
 from tests.deduper.text.json_lines import KINDS, laid, text_format
 
@@ -124,6 +125,25 @@ def test_both_parsers_fill_equal_columns(seed: int) -> None:
         assert mixed.columns[number].equals(column), text.columns[number]
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_both_parsers_of_csv_fill_equal_columns(seed: int) -> None:
+    """A blank behind a quote sends a line to the exact parser; its values stay the same."""
+    given = replace(csv_lines.random_format(random.Random(seed)), delimiter=",")
+    lines = [line.rstrip(b"\r") for line in csv_lines.samples(given, seed, 60)]
+    text = replace(given, columns=(*given.columns, *text_format("last string").columns))
+    lines = [line + b"," * (len(text.columns) - 1 - csv_fields(line)) + b'"x"' for line in lines]
+    plain, exact = parsed(lines, text), parsed([line + b" " for line in lines], text)
+    assert (plain.slow_lines, exact.slow_lines) == (0, len(lines))
+    assert not exact.malformed.any()
+    for number, column in plain.columns.items():
+        assert exact.columns[number].equals(column), text.columns[number]
+
+
+def csv_fields(line: bytes) -> int:
+    """The delimiters of a line that has no quotes but around fields."""
+    return sum(part.count(b",") for part in line.split(b'"')[::2])
+
+
 def test_values_that_only_the_exact_parser_has() -> None:
     """Decimals of two words, with their signs; -0 and the ends of floats; texts of two ways in one column."""
     text = text_format("d decimal(38,2), f double, s string, b binary")
@@ -153,12 +173,13 @@ def test_beyond_the_greatest_float() -> None:
     assert found.slow_lines == 1
 
 
+@pytest.mark.parametrize("made", [json_lines, csv_lines])
 @pytest.mark.parametrize("seed", range(8))
-def test_verdicts_do_not_depend_on_the_projection(seed: int) -> None:
+def test_verdicts_do_not_depend_on_the_projection(seed: int, made: Any) -> None:
     """Of ordinary, odd and mutated lines: any columns, in any order, and those that are built are equal."""
     rng = random.Random(seed)
-    text = json_lines.random_format(rng)
-    data = json_lines.block_of(text, 800, seed)
+    text = made.random_format(rng)
+    data = made.block_of(text, 800, seed)
     starts, ends, _ = block.lines(data)
     numbers = range(len(text.columns))
     whole = block.parse(data, starts, ends, text, numbers)
@@ -228,7 +249,7 @@ def test_very_long_lines() -> None:
     found = parsed([b'{"k":"%s"}' % value, b'{"k":"%s","n":1}' % value], SIMPLE)
     assert found.slow_lines == 0
     assert found.columns[0].to_pylist() == [value.decode()] * 2
-    short, long = (b'{"n":7%s}' % (b" " * (json_kernel.MOST_BYTES - 7 + more)) for more in (0, 1))
+    short, long = (b'{"n":7%s}' % (b" " * (kernels.MOST_BYTES - 7 + more)) for more in (0, 1))
     found = parsed([short, long], SIMPLE)
     assert found.slow_lines == 1
     assert found.columns[1].to_pylist() == [7, 7]
@@ -238,5 +259,5 @@ def test_warm_runs_without_the_exact_parser(monkeypatch: pytest.MonkeyPatch) -> 
     """A worker daemon loads the kernels before it forks; each has one signature, for any memory."""
     monkeypatch.delattr(block, "json_exact")
     block.warm()
-    for compiled in (json_kernel.parse_lines, json_kernel.gather_texts, json_kernel.line_ends):
+    for compiled in (kernels.parse_json_lines, kernels.parse_csv_lines, kernels.gather_texts, kernels.line_ends):
         assert len(compiled.signatures) == 1  # type: ignore[attr-defined]

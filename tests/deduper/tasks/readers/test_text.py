@@ -246,6 +246,64 @@ def test_a_record_that_a_guard_may_refuse_keeps_its_text(
     ]
 
 
+# -- CSV -------------------------------------------------------------------------------------------------------------
+
+
+CSV_LINES = [b"k,t", b"a,1", b"", b'"\xc3\xbc",2\r', b'"', b"\xff,3", b",4", b"b", b'"b, ""c""",5,6', b"a,1,2,3"]
+CSV_ADMISSIONS = [*ADMISSIONS[:-1], ADMITTED, MALFORMED]
+CSV_CONTENT = b"\n".join(CSV_LINES) + b"\n"
+
+
+@pytest.fixture
+def csv_reading(reading: TextReading) -> TextReading:
+    """The same columns in files of CSV with a header."""
+    return replace(reading, delimiter=",", header=True)
+
+
+def test_every_line_of_csv_behind_the_header_is_one_record(csv_reading: TextReading) -> None:
+    """Its place counts the header, which is no record whatever it holds."""
+    found = read_bytes(csv_reading, CSV_CONTENT, "a.csv")
+    assert admissions(found) == CSV_ADMISSIONS
+    assert found["_order"].to_pylist() == list(range(1, len(CSV_LINES)))
+    assert found["_0"].to_pylist() == ["a", None, "ü", None, None, None, "b", 'b, "c"', None]
+    assert found["_1"].to_pylist() == [1, None, 2, None, None, 4, None, 5, None]
+    assert found["_2"].to_pylist() == [*[None] * 7, 6, None]
+    assert found["_raw"].to_pylist()[3:5] == ['"', base64.b64encode(CSV_LINES[5]).decode()]
+    for header in (b"", b"\xff", b'"'):
+        assert read_bytes(csv_reading, header + b"\n" + CSV_CONTENT.partition(b"\n")[2], "a.csv").equals(found)
+    packed = read_bytes(csv_reading, gzip.compress(CSV_CONTENT), "a.csv.gz")
+    assert packed.equals(found)
+    without = read_bytes(replace(csv_reading, header=False), CSV_CONTENT, "a.csv")
+    assert admissions(without) == [MALFORMED, *CSV_ADMISSIONS]
+
+
+@pytest.mark.parametrize("content", [b"", b"k,t", b"k,t\n", b"\xef\xbb\xbfk,t\r\n"])
+def test_a_header_alone(csv_reading: TextReading, content: bytes) -> None:
+    """Is a file without records."""
+    assert read_bytes(csv_reading, content, "a.csv").num_rows == 0
+
+
+def test_a_header_in_any_block(csv_reading: TextReading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a block or a batch ends."""
+    part = part_of(csv_reading, b"\xef\xbb\xbf" + CSV_CONTENT, "a.csv")
+    whole = read(csv_reading, part)
+    for size in range(1, part.size_bytes + 2):
+        monkeypatch.setattr(text, "_BLOCK_BYTES", size)
+        assert read(csv_reading, part).equals(whole)
+    monkeypatch.setattr(text, "_BATCH_ROWS", 1)
+    assert read(csv_reading, part).equals(whole)
+
+
+def test_csv_has_no_fields_for_columns_of_folders(csv_reading: TextReading) -> None:
+    """Those that stand in the file keep their order."""
+    found = read_bytes(csv_reading, b"k,n\na,1\nb\nc,2,3\n", "t=7/a.csv")
+    assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["a", "b", None], [7, 7, 7], [1, None, None]]
+    assert admissions(found) == [ADMITTED, ADMITTED, MALFORMED]
+    found = read_bytes(csv_reading, b"any\nx\n\ny,z\n", "t=7/k=other/n=1/a.csv")
+    assert [found[name].to_pylist() for name in ("_0", "_1", "_2")] == [["other"] * 3, [7] * 3, [1] * 3]
+    assert admissions(found) == [ADMITTED, MALFORMED, MALFORMED]
+
+
 # -- folders, columns, files that change -----------------------------------------------------------------------------
 
 

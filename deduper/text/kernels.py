@@ -4,15 +4,16 @@ A cell is an entry of `value`, `length` and `valid`, arrays of columns times row
 
     text         value: where it begins in the data; length: its bytes there, negative when escapes are among them
                  value + WITH_BLANKS: an object or array as a text, its blanks to be left out
-    binary       value + IN_BASE64
+                 value + WITH_DOUBLED: its quotes are doubled
+    binary       value + IN_BASE64; in CSV as a text
     whole, time  value
     decimal      value: unscaled, at the declared scale
     double       value: the bits of a float64, for a float column too
     boolean      value: 0 or 1
     null         valid: 0
 
-Plain is what `json_exact` takes with the same values, and less: whatever is rare or in doubt is left to it. The rules
-stand at the kernels. No byte outside a line is read.
+Plain is what `json_exact` or `csv_exact` takes with the same values, and less: whatever is rare or in doubt is left to
+them. The rules stand at the kernels. No byte outside a line is read.
 
 The kernels stand in one file because numba's cache looks at the time of the file a kernel is in, and not at the files
 of the kernels it calls. Numbers of bytes and places are int64; only an index is unsigned, because a signed one would be
@@ -52,6 +53,7 @@ BINARY: Final = 10
 
 WITH_BLANKS: Final = 1 << 62
 IN_BASE64: Final = 1 << 61
+WITH_DOUBLED: Final = 1 << 60
 
 NAME_BEGIN: Final = 0
 NAME_LENGTH: Final = 1
@@ -91,6 +93,7 @@ _SPACES: Final = np.uint64(0x2020202020202020)
 _NULL: Final = int.from_bytes(b"null", "little")
 _TRUE: Final = int.from_bytes(b"true", "little")
 _FALS: Final = int.from_bytes(b"fals", "little")
+_LOWER: Final = int.from_bytes(b"    ", "little")
 _FLOAT_POWERS: Final = np.array([float(f"1e{power}") for power in range(_EXACT_POWER + 1)])
 _POWERS: Final = np.array([10**power for power in range(_MOST_DIGITS + 1)], np.int64)
 _SIXTY_FOUR: Final = np.full(256, -1, np.int64)
@@ -107,7 +110,7 @@ _PARSE = types.void(
     _PLACES_IN,  # starts
     _PLACES_IN,  # ends
     _COLUMNS_IN,  # columns
-    _BYTES_IN,  # names
+    _BYTES_IN,  # names; the delimiter
     types.Array(types.int64, 2, "C"),  # value
     types.Array(types.float64, 2, "C"),  # floats
     types.Array(types.int32, 2, "C"),  # length
@@ -521,30 +524,30 @@ def _date(data: Any, at: Any, end: Any) -> Any:
 def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
     """µs since the epoch of a day, `T` or a blank, HH:MM:SS, parts of a second, and the zone if any; or a day alone.
 
-    Of a fraction all digits behind the sixth are dropped.
+    The text may end with a quote. Of a fraction all digits behind the sixth are dropped.
     """
     nowhere = np.int64(_NO_PLACE)
-    if end - at < 12 or data[at] != 0x22:
+    if end - at < 10:
         return nowhere, np.int64(0)
-    days = _days(data, at + 1)
-    if data[at + 11] == 0x22 and days != _NO_DAY and kind != TIME_IN_ZONE:
-        return at + 12, days * 86_400_000_000
-    if end - at < 21:
+    days = _days(data, at)
+    if (end - at == 10 or data[at + 10] == 0x22) and days != _NO_DAY and kind != TIME_IN_ZONE:
+        return at + 10, days * 86_400_000_000
+    if end - at < 19:
         return nowhere, np.int64(0)
-    hour, minute, second = _two_digits(data, at + 12), _two_digits(data, at + 15), _two_digits(data, at + 18)
+    hour, minute, second = _two_digits(data, at + 11), _two_digits(data, at + 14), _two_digits(data, at + 17)
     if (
         days == _NO_DAY
-        or (data[at + 11] != 0x54 and data[at + 11] != 0x20)
-        or data[at + 14] != 0x3A
-        or data[at + 17] != 0x3A
+        or (data[at + 10] != 0x54 and data[at + 10] != 0x20)
+        or data[at + 13] != 0x3A
+        or data[at + 16] != 0x3A
         or hour > 23
         or minute > 59
         or second > 59
     ):
         return nowhere, np.int64(0)
     time = (days * 86_400 + hour * 3_600 + minute * 60 + second) * 1_000_000
-    at += 20
-    if data[at] == 0x2E:
+    at += 19
+    if at < end and data[at] == 0x2E:
         at += 1
         first = at
         fraction = np.int64(0)
@@ -555,13 +558,11 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
         if at == first:
             return nowhere, np.int64(0)
         time += fraction * _POWERS[max(0, 6 - (at - first))]
-    if at >= end:
-        return nowhere, np.int64(0)
-    byte = data[at]
-    if byte == 0x22:
-        return at + 1 if kind != TIME_IN_ZONE else nowhere, time
+    if at >= end or data[at] == 0x22:
+        return at if kind != TIME_IN_ZONE else nowhere, time
     if kind == TIME_WITHOUT:
         return nowhere, np.int64(0)
+    byte = data[at]
     if byte == 0x5A:
         at += 1
     else:
@@ -573,7 +574,7 @@ def _time(data: Any, at: Any, end: Any, kind: Any) -> Any:
         ahead = (hour * 60 + minute) * 60_000_000
         time += ahead if byte == 0x2D else -ahead
         at += 6
-    return at + 1 if at < end and data[at] == 0x22 else nowhere, time
+    return at, time
 
 
 @kernel(inline="always")
@@ -619,6 +620,25 @@ def _as_double(negative: Any, number: Any, digits: Any, power: Any, form: Any) -
         more, doubt = missing + low * factor, (abs(missing) + abs(low * factor)) * _DOUBT
     most = double + (more + doubt)
     return double + (more - doubt) == most, -most if negative else most
+
+
+@kernel()
+def _is_float(bits: Any, double: Any, power: Any) -> Any:
+    """Whether a double rounds to the float of its text: in the middle of two floats only a double that is exact."""
+    return bits & 0x1FFFFFFF != 0x10000000 or (power >= 0 and abs(double) < _EXACT)
+
+
+@kernel()
+def _unscaled(number: Any, digits: Any, fraction: Any, form: Any, scale: Any, most: Any) -> Any:
+    """A decimal's digits rounded half up to its scale; -1 when there are more than `most`, or too many in between."""
+    more = scale - fraction
+    if form == _POWER or digits > _MOST_DIGITS or digits + more > most or more < -_MOST_DIGITS:
+        return np.int64(-1)
+    if more >= 0:
+        return number * _POWERS[more]
+    half_up = np.int64(number % _POWERS[-more] * 2 >= _POWERS[-more])
+    number = number // _POWERS[-more] + half_up
+    return number if number < _POWERS[most] else np.int64(-1)
 
 
 @kernel()
@@ -750,7 +770,10 @@ def _parse_line(
                         at = close
                     length[cell] = np.int32(-size if escaped else size)
                 elif kind >= TIME_IN_ZONE and byte == 0x22:
-                    at, found = _time(data, at, end, kind)
+                    at, found = _time(data, at + 1, end, kind)
+                    if at < 0 or at >= end or data[at] != 0x22:
+                        return False
+                    at += 1
                     value[cell] = found
                 elif kind == DATE:
                     at, found = _date(data, at, end)
@@ -780,17 +803,10 @@ def _parse_line(
                             return False
                         value[cell] = found
                     elif kind == DECIMAL:
-                        more = columns[column * FIELDS + SCALE] - fraction
-                        most = columns[column * FIELDS + DIGITS]
-                        if form == _POWER or digits > _MOST_DIGITS or digits + more > most or more < -_MOST_DIGITS:
+                        scale, most = columns[column * FIELDS + SCALE], columns[column * FIELDS + DIGITS]
+                        number = _unscaled(number, digits, fraction, form, scale, most)
+                        if number < 0:
                             return False
-                        if more >= 0:
-                            number *= _POWERS[more]
-                        else:
-                            half_up = number % _POWERS[-more] * 2 >= _POWERS[-more]
-                            number = number // _POWERS[-more] + half_up
-                            if number >= _POWERS[most]:
-                                return False
                         value[cell] = -number if negative else number
                     elif kind >= TIME_IN_ZONE:
                         # Seconds since the epoch.
@@ -802,9 +818,7 @@ def _parse_line(
                         if not is_certain:
                             return False
                         floats[cell] = double
-                        # In the middle of two floats the second rounding may differ from a single one.
-                        is_middle = kind == FLOAT and value[cell] & 0x1FFFFFFF == 0x10000000
-                        if is_middle and (exponent < fraction or abs(double) >= _EXACT):
+                        if kind == FLOAT and not _is_float(value[cell], double, exponent - fraction):
                             return False
         if at < 0:
             return False
@@ -819,7 +833,7 @@ def _parse_line(
 
 
 @kernel(_PARSE)
-def parse_lines(
+def parse_json_lines(
     data: Any,
     starts: Any,
     ends: Any,
@@ -849,6 +863,194 @@ def parse_lines(
         else:
             status[row] = NOT_PLAIN
     seen[:] = 0  # keeps the array until here
+
+
+# --- Lines of CSV
+
+
+@kernel()
+def _field(data: Any, at: Any, end: Any, delimiter: Any, delimiters: Any) -> Any:
+    """(begin of a field's text, its end, whether its quotes are doubled, place of the delimiter or line end behind it).
+
+    A field with quotes begins with one and ends with one; any other place for a single quote is not plain. `delimiters`
+    is a word of the delimiter.
+    """
+    if at < end and data[at] == 0x22:
+        at += 1
+        begin, is_doubled = at, False
+        while at < end:
+            if end - at >= 8:
+                marks = _zeros_in(_word_at(data, at) ^ _QUOTES)
+                if marks == 0:
+                    at += 8
+                    continue
+                at += _first_marked(marks)
+            if data[at] == 0x22:
+                if at + 1 == end or data[at + 1] == delimiter:
+                    return begin, at, is_doubled, at + 1
+                if data[at + 1] != 0x22:
+                    break
+                is_doubled = True
+                at += 1
+            at += 1
+        return np.int64(_NO_PLACE), at, False, at
+    begin = at
+    while at < end:
+        if end - at >= 8:
+            word = _word_at(data, at)
+            marks = _zeros_in(word ^ delimiters) | _zeros_in(word ^ _QUOTES)
+            if marks == 0:
+                at += 8
+                continue
+            at += _first_marked(marks)
+        if data[at] == delimiter:
+            break
+        if data[at] == 0x22:
+            return np.int64(_NO_PLACE), at, False, at
+        at += 1
+    return begin, at, False, at
+
+
+@kernel()
+def _whole(data: Any, at: Any, end: Any) -> Any:
+    """(whether all bytes are a whole number of at most 63 bits, it); a sign and zeros may stand in front."""
+    negative = data[at] == 0x2D
+    if negative or data[at] == 0x2B:
+        at += 1
+    number = np.int64(0)
+    # 19 digits fit 64 bits: beyond 63 of them the number is negative.
+    if at == end or end - at > _MOST_DIGITS + 1:
+        return False, number
+    for place in range(at, end):
+        digit = np.uint64(data[place]) - np.uint64(0x30)
+        if digit > np.uint64(9):
+            return False, number
+        number = number * 10 + np.int64(digit)
+    return number >= 0, -number if negative else number
+
+
+@kernel()
+def _parse_csv_line(
+    data: Any,
+    at: Any,
+    end: Any,
+    row: Any,
+    rows: Any,
+    count: Any,
+    columns: Any,
+    delimiter: Any,
+    value: Any,
+    floats: Any,
+    length: Any,
+    valid: Any,
+) -> Any:
+    """Whether the line is plain; its cells are written, and may be when it is not."""
+    while end > at and data[end - 1] == 0x0D:
+        end -= 1
+    if end - at > MOST_BYTES:
+        return False
+    first = at
+    while first < end and data[first] == 0x20:
+        first += 1
+    if first == end:
+        return False
+    delimiters = np.uint64(delimiter) * _ONES
+    for column in range(count):
+        begin, stop, is_doubled, at = _field(data, at, end, delimiter, delimiters)
+        if begin < 0:
+            return False
+        if begin < stop:
+            cell = column * rows + row
+            kind = columns[column * FIELDS + KIND]
+            valid[cell] = 1
+            if kind in (TEXT, BINARY):
+                value[cell] = begin + WITH_DOUBLED if is_doubled else begin
+                length[cell] = np.int32(stop - begin)
+            elif is_doubled:
+                return False
+            elif kind == WHOLE:
+                is_whole, found = _whole(data, begin, stop)
+                if (
+                    not is_whole
+                    or found < columns[column * FIELDS + LOWEST]
+                    or found > columns[column * FIELDS + HIGHEST]
+                ):
+                    return False
+                value[cell] = found
+            elif kind >= TIME_IN_ZONE:
+                behind, found = _time(data, begin, stop, kind)
+                if behind != stop:
+                    return False
+                value[cell] = found
+            elif kind == DATE:
+                if stop - begin < 10:
+                    return False
+                found = _days(data, begin)
+                if found == _NO_DAY or (stop - begin > 10 and data[begin + 10] != 0x54 and data[begin + 10] != 0x20):
+                    return False
+                value[cell] = found
+            elif kind == BOOLEAN:
+                is_true = stop - begin == 4
+                if stop - begin != 4 + (not is_true) or (not is_true and data[begin + 4] | 0x20 != 0x65):
+                    return False
+                if _half_word_at(data, begin) | np.uint64(_LOWER) != np.uint64(_TRUE if is_true else _FALS):
+                    return False
+                value[cell] = np.int64(is_true)
+            else:
+                behind, negative, number, digits, fraction, exponent, form = _number(data, begin, stop)
+                if behind != stop:
+                    return False
+                if kind == DECIMAL:
+                    scale, most = columns[column * FIELDS + SCALE], columns[column * FIELDS + DIGITS]
+                    number = _unscaled(number, digits, fraction, form, scale, most)
+                    if number < 0:
+                        return False
+                    value[cell] = -number if negative else number
+                else:
+                    # A whole number has a negative zero too.
+                    is_certain, double = _as_double(negative, number, digits, exponent - fraction, _POINT)
+                    if not is_certain:
+                        return False
+                    floats[cell] = double
+                    if kind == FLOAT and not _is_float(value[cell], double, exponent - fraction):
+                        return False
+        if at >= end:
+            return True
+        at += 1
+    return False
+
+
+@kernel(_PARSE)
+def parse_csv_lines(
+    data: Any,
+    starts: Any,
+    ends: Any,
+    columns: Any,
+    delimiter: Any,
+    value: Any,
+    floats: Any,
+    length: Any,
+    valid: Any,
+    status: Any,
+) -> None:
+    """Every line data[starts[i]:ends[i]] into cells of row i, and its `status`, as `parse_json_lines` does.
+
+    Columns have no names. A delimiter of more than a byte makes no line plain.
+    """
+    rows, count = starts.size, columns.shape[0]
+    block, fields = _items(data), _items(columns)
+    numbers, doubles, sizes, marks = _items(value), _items(floats), _items(length), _items(valid)
+    sign, is_byte = delimiter[0], delimiter.size == 1
+    for row in range(rows):
+        at, end = starts[row], ends[row]
+        if not _is_ascii(block, at, end) and not _is_utf8(block, at, end):
+            status[row] = NOT_UTF8
+        elif is_byte and _parse_csv_line(
+            block, at, end, row, rows, count, fields, sign, numbers, doubles, sizes, marks
+        ):
+            status[row] = PLAIN
+        else:
+            status[row] = NOT_PLAIN
 
 
 # --- Texts
@@ -927,6 +1129,17 @@ def _put_without_blanks(data: Any, begin: Any, end: Any, texts: Any, at: Any) ->
 
 
 @kernel()
+def _put_undoubled(data: Any, begin: Any, end: Any, texts: Any, at: Any) -> Any:
+    """Place behind the text data[begin:end], written to `at`; of every two quotes in it one is left."""
+    place = begin
+    while place < end:
+        texts[at] = data[place]
+        place += 2 if data[place] == 0x22 else 1
+        at += 1
+    return at
+
+
+@kernel()
 def _put_base64(data: Any, begin: Any, end: Any, texts: Any, at: Any) -> Any:
     """Place behind the bytes of the Base64 data[begin:end], written to `at`."""
     for place in range(begin, end, 4):
@@ -963,6 +1176,9 @@ def gather_texts(data: Any, other: Any, value: Any, length: Any, valid: Any, tex
             elif begin >= IN_BASE64:
                 begin -= IN_BASE64
                 at = _put_base64(block, begin, begin + size, to, at)
+            elif begin >= WITH_DOUBLED:
+                begin -= WITH_DOUBLED
+                at = _put_undoubled(block, begin, begin + size, to, at)
             elif begin >= 0:
                 for place in range(size):
                     to[at + place] = block[begin + place]

@@ -1,4 +1,4 @@
-"""The kernel of plain lines: which these are, the same values as exactly, and no byte read outside a line."""
+"""The kernels of plain lines: which these are, the same values as exactly, and no byte read outside a line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduper.text import block, json_kernel
+from deduper.text import block, kernels
 from deduper.text.format import TextFormat
-from tests.deduper.text import differential, json_lines
+from tests.deduper.text import csv_lines, differential, json_lines
+from tests.deduper.text.csv_lines import csv_format
 from tests.deduper.text.json_lines import KINDS, laid, text_format
 
 ALL_KINDS = text_format(", ".join(f"c{number} {kind}" for number, kind in enumerate(KINDS)))
@@ -25,6 +27,15 @@ SAMPLES = (
     b'{ "c11" : "2024-02-29" ,\t"c12":"2026-01-01T00:00:00.123456+05:30","c13":"1969-12-31 23:59:59","c14":null } \r',
     rb'{"c0":"\ud83d\ude00 \u00e9\n","x":{"a":[1.5e3,true,null,{"b":"\\"}],"c":{}},"c9":-0.5,"c8":0.0000000001}',
     '{"é":"日本語","c0":"naïve €😀","c10":false}'.encode(),
+)
+
+
+ALL_FIELDS = csv_format(", ".join(f"c{number} {kind}" for number, kind in enumerate(KINDS)))
+CSV_SAMPLES = (
+    b"a text of more than eight,-1,32000,-007,123456789012345678,-1.5e-3,0.25,12.34,-0.5,0.001,TRUE,2024-02-29,"
+    b"2026-01-01T00:00:00.123456+05:30,1969-12-31 23:59:59,AP8=\r",
+    b'"a ""text"", quoted",,,,"9223372036854775807","1e22",,,,,"false","2024-02-29 x","2024-02-29","2024-02-29",""',
+    '"日本語",\r'.encode(),
 )
 
 
@@ -37,7 +48,7 @@ def statuses(lines: Sequence[bytes], text: TextFormat, between: bytes = b"\n") -
 
 def plain_value(line: str, text: TextFormat) -> Any:
     """The value of the first column of a plain line; `NotImplemented` when it is not plain."""
-    if statuses([line.encode()], text) != [json_kernel.PLAIN]:
+    if statuses([line.encode()], text) != [kernels.PLAIN]:
         return NotImplemented
     data, starts, ends = laid([line.encode()])
     (value,) = differential.values_of(block.parse(data, starts, ends, text, [0]).columns[0])
@@ -50,16 +61,29 @@ def test_ordinary_lines_are_plain(seed: int) -> None:
     text = json_lines.random_format(random.Random(seed))
     lines = list(json_lines.samples(text, seed, 300))
     found = statuses(lines, text)
-    assert [line for line, status in zip(lines, found, strict=True) if status != json_kernel.PLAIN] == []
+    assert [line for line, status in zip(lines, found, strict=True) if status != kernels.PLAIN] == []
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_ordinary_lines_of_csv_are_plain(seed: int) -> None:
+    """All of them, but empty ones, if their delimiter is a byte."""
+    rng = random.Random(seed)
+    text = replace(csv_lines.random_format(rng), delimiter=rng.choice(",;\t|1e\0"))
+    lines = [line for line in csv_lines.samples(text, seed, 300) if line.strip(b"\r")]
+    assert set(statuses(lines, text)) == {kernels.PLAIN}
+    wide = replace(text, delimiter="é")
+    assert set(statuses(lines, wide)) == {kernels.NOT_PLAIN}
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_exact_parser_agrees(seed: int) -> None:
+def test_the_exact_parser_agrees(seed: int, kind: str) -> None:
     """Of ordinary, odd and mutated lines the plain ones have the exact values; UTF-8 is what Python takes."""
-    _, found = differential.block_differences(seed, 3_000)
+    _, found = differential.block_differences(seed, 3_000, kind=kind)
     assert found.differences == []
     assert found.lines > 2_500
-    assert found.plain > found.lines / 10
+    is_plain = kind == "json" or (csv_lines.random_format(random.Random(seed)).delimiter or "").isascii()
+    assert found.plain > (found.lines / 10 if is_plain else -1)
 
 
 def damaged(line: bytes) -> Iterator[bytes]:
@@ -75,13 +99,13 @@ def damaged(line: bytes) -> Iterator[bytes]:
 @pytest.mark.parametrize("line", SAMPLES)
 def test_every_truncation_and_flipped_byte(line: bytes) -> None:
     """Plain with the exact values, or not plain; alone, too, where the data ends with the line."""
-    assert statuses([line], ALL_KINDS) == [json_kernel.PLAIN]
+    assert statuses([line], ALL_KINDS) == [kernels.PLAIN]
     lines = list(damaged(line))
     data, starts, ends = laid(lines, b"\n")
     assert differential.differences(data, starts, ends, ALL_KINDS).differences == []
     found = statuses(lines, ALL_KINDS)
-    assert json_kernel.PLAIN in found
-    assert json_kernel.NOT_PLAIN in found
+    assert kernels.PLAIN in found
+    assert kernels.NOT_PLAIN in found
     for number in range(0, len(lines), 7):
         assert statuses([lines[number]], ALL_KINDS, b"") == [found[number]], lines[number]
 
@@ -91,15 +115,17 @@ def test_every_truncation_and_flipped_byte(line: bytes) -> None:
 )
 def test_bytes_around_a_line_do_not_matter(between: bytes) -> None:
     """What stands before or behind it could end a text, a number or the record."""
-    lines = [line[:at] for line in SAMPLES for at in range(len(line) + 1)]
-    assert statuses(lines, ALL_KINDS, between) == statuses(lines, ALL_KINDS, b"\n")
+    for samples, text in ((SAMPLES, ALL_KINDS), (CSV_SAMPLES, ALL_FIELDS)):
+        lines = [line[:at] for line in samples for at in range(len(line) + 1)]
+        assert statuses(lines, text, between) == statuses(lines, text, b"\n")
 
 
 _AT_A_GUARDED_PAGE = """
 import ctypes, mmap
 import numpy as np
 from deduper.text import block
-from tests.deduper.text.test_json_kernel import ALL_KINDS, SAMPLES
+from tests.deduper.text.json_lines import KINDS
+from tests.deduper.text.test_kernels import ALL_FIELDS, ALL_KINDS, CSV_SAMPLES, SAMPLES
 
 page = mmap.PAGESIZE
 memory = mmap.mmap(-1, 3 * page)
@@ -108,16 +134,18 @@ libc = ctypes.CDLL(None, use_errno=True)
 for guard in (0, 2 * page):
     assert libc.mprotect(ctypes.c_void_p(whole.ctypes.data + guard), ctypes.c_size_t(page), 0) == 0
 middle = whole[page : 2 * page]
-for line in (*SAMPLES, b"[" * 70, b'{"x":' + b"[" * 70, b'{"c0":"' + bytes(range(128, 256))):
+json = [*SAMPLES, b"[" * 70, b'{"x":' + b"[" * 70, b'{"c0":"' + bytes(range(128, 256))]
+csv = [*CSV_SAMPLES, b"," * 15, b'""', b"\\r" * 9, b" " * 9]
+for line, format in ((line, format) for lines, format in ((json, ALL_KINDS), (csv, ALL_FIELDS)) for line in lines):
     for size in range(len(line) + 1):
         for text in (line[:size], line[len(line) - size :]):
             for start in (0, page - size):
                 middle[:] = 10
                 middle[start : start + size] = np.frombuffer(text, np.uint8)
                 starts, ends = np.array([start]), np.array([start + size])
-                cells, status = block._cells_of(block._bytes_of(middle), starts, ends, ALL_KINDS)
+                cells, status = block._cells_of(block._bytes_of(middle), starts, ends, format)
                 if status[0] == 0:
-                    block.parse(middle, starts, ends, ALL_KINDS, range(len(ALL_KINDS.columns)))
+                    block.parse(middle, starts, ends, format, range(len(KINDS)))
                 block.lines(middle[start:])
 print("done")
 """
@@ -285,8 +313,8 @@ def test_every_double_of_the_writers() -> None:
     found = block.parse(data, starts, ends, text, [0]).columns[0].to_pylist()
     assert found == [float(one) for one in texts]
     # Texts in the middle of two doubles are not.
-    assert (status == json_kernel.PLAIN).mean() > 0.99
-    assert (status[:15_000] == json_kernel.PLAIN).all()
+    assert (status == kernels.PLAIN).mean() > 0.99
+    assert (status[:15_000] == kernels.PLAIN).all()
 
 
 @pytest.mark.parametrize(
@@ -344,7 +372,7 @@ def test_every_double_of_the_writers() -> None:
 def test_which_records_are_plain(line: str, is_plain: bool) -> None:
     """Strict JSON of one object, with no doubt about its fields."""
     text = text_format("a int, b int")
-    assert statuses([line.encode()], text) == [json_kernel.PLAIN if is_plain else json_kernel.NOT_PLAIN]
+    assert statuses([line.encode()], text) == [kernels.PLAIN if is_plain else kernels.NOT_PLAIN]
 
 
 @pytest.mark.parametrize("name", ['a":1,"b', "a\\", 'quo"ted', "tab\there"])
@@ -396,7 +424,7 @@ def test_utf8_as_python_has_it() -> None:
     """No overlong form, no surrogate, nothing above U+10FFFF, nothing cut off."""
     lines = list(utf8_cases())
     data, starts, ends = laid(lines, b"\x80")
-    found = block._cells_of(block._bytes_of(data), starts, ends, text_format("a int"))[1] == json_kernel.NOT_UTF8
+    found = block._cells_of(block._bytes_of(data), starts, ends, text_format("a int"))[1] == kernels.NOT_UTF8
     wrong = [line for line, one in zip(lines, found, strict=True) if one != differential._is_broken(line)]
     assert wrong == []
     assert not found.all()
@@ -406,7 +434,7 @@ def test_utf8_as_python_has_it() -> None:
 def test_utf8_among_other_signs(before: str, middle: bytes, behind: str) -> None:
     """Wherever the bad bytes stand."""
     line = before.encode() + middle + behind.encode()
-    assert (statuses([line], ALL_KINDS) == [json_kernel.NOT_UTF8]) == differential._is_broken(line)
+    assert (statuses([line], ALL_KINDS) == [kernels.NOT_UTF8]) == differential._is_broken(line)
 
 
 @given(st.text(), st.randoms())
@@ -422,3 +450,153 @@ def test_texts_come_out_as_they_were(value: str, rng: random.Random) -> None:
             choices += [sign] * 3
         written.append(rng.choice(choices))
     assert plain_value(f'{{"c":"{"".join(written)}"}}', text_format("c string")) == value
+
+
+# --- CSV
+
+
+def plain_field(field: str, kind: str) -> Any:
+    """The value of a plain line of one field; `NotImplemented` when it is not plain."""
+    return plain_value(field, csv_format(f"c {kind}", ";"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (
+            "tinyint",
+            {"0": 0, "-0": 0, "+7": 7, "-007": -7, "127": 127, "-128": -128, "128": _NOT, "-129": _NOT, "-": _NOT},
+        ),
+        ("tinyint", {"+": _NOT, " 1": _NOT, "1 ": _NOT, "1.0": _NOT, "\u0661": _NOT, '"1"': 1, '"1""1"': _NOT}),
+        (
+            "bigint",
+            {
+                "9223372036854775807": 2**63 - 1,
+                "-9223372036854775807": 1 - 2**63,
+                "1234567890123456789": 1234567890123456789,
+            },
+        ),
+        (
+            "bigint",
+            {"9223372036854775808": _NOT, "-9223372036854775808": _NOT, "18446744073709551621": _NOT, "0" * 20: _NOT},
+        ),
+        (
+            "double",
+            {"1": 1.0, "-0": -0.0, "1.5": 1.5, "-1.5e3": -1500.0, "1e22": 1e22, "1e23": _NOT, "01": _NOT, ".5": _NOT},
+        ),
+        (
+            "double",
+            {"5.": _NOT, "+1": _NOT, "1d": _NOT, " 1": _NOT, "NaN": _NOT, "Inf": _NOT, '"0.1"': 0.1, "1e5x": _NOT},
+        ),
+        ("float", {"0.1": float(np.float32(0.1)), "16777217": 16777216.0, "8388608.5": _NOT, "-0": -0.0}),
+        (
+            "boolean",
+            {"true": True, "TRUE": True, "tRue": True, "false": False, "False": False, "tru": _NOT, "falsey": _NOT},
+        ),
+        (
+            "boolean",
+            {"t": _NOT, "1": _NOT, "\x14rue": _NOT, "fals": _NOT, "false ": _NOT, "trueE": _NOT, '"true"': True},
+        ),
+        (
+            "date",
+            {"2024-02-29": 19782, "2024-02-29T?": 19782, "2024-02-29 ": 19782, "2023-02-29": _NOT, "2024-2-29": _NOT},
+        ),
+        ("date", {"2024-02-29x": _NOT, "2024-02-2": _NOT, '"1970-01-02 a"': 1, "19700-01-02": _NOT}),
+        ("timestamp", {"1970-01-01T00:00:01Z": 10**6, "1970-01-01 00:00:00.5": 500_000, "1970-01-02": 86_400_000_000}),
+        (
+            "timestamp",
+            {"1970-01-01T00:00:01": 10**6, "1": _NOT, "1970-01-01T00:00:01Zx": _NOT, "1970-01-01T00:00": _NOT},
+        ),
+        (
+            "timestamp",
+            {"1970-01-01T00:00:01.": _NOT, '"1970-01-01T00:00:01+00:01"': -59_000_000, "1970-01-01T00:00:01+00": _NOT},
+        ),
+        ("timestamp_ntz", {"1970-01-01T00:00:01": 10**6, "1970-01-01T00:00:01Z": _NOT, "1970-01-01": 0, "": _NOT}),
+        (
+            "string",
+            {
+                "a": "a",
+                " a ": " a ",
+                '"a"': "a",
+                '"a""b"': 'a"b',
+                '""""': '"',
+                '""': None,
+                '"a;b"': "a;b",
+                "'a'": "'a'",
+            },
+        ),
+        (
+            "string",
+            {
+                "": _NOT,
+                " ": _NOT,
+                "   ": _NOT,
+                "\t": "\t",
+                "\r": _NOT,
+                "a\r": "a",
+                "a\r\r": "a",
+                "a\rb": "a\rb",
+                "a;": _NOT,
+            },
+        ),
+        (
+            "string",
+            {'a"b': _NOT, '"a': _NOT, '"a"b': _NOT, '"a" ': _NOT, ' "a"': _NOT, '"': _NOT, '"""': _NOT, '"a""': _NOT},
+        ),
+        (
+            "string",
+            {'"eight by""tes; ""and"" more"': 'eight by"tes; "and" more', "\0\uffffé": "\0\uffffé", '"a\nb"': "a\nb"},
+        ),
+        ("binary", {"YQ==": b"YQ==", '"é"': "é".encode(), '"a""b"': b'a"b', '""': None}),
+    ],
+)
+def test_what_is_a_plain_field(kind: str, fields: dict[str, Any]) -> None:
+    """Both sides of every edge, and the value."""
+    for field, value in fields.items():
+        found = plain_field(field, kind)
+        assert (repr(found), type(found)) == (repr(value), type(value)), field
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (
+            "decimal(4,2)",
+            {"99.99": "99.99", "100": None, "99.995": None, "-1.005": "-1.01", "-0": "0.00", "1e1": None, "+1": None},
+        ),
+        ("decimal(38,19)", {"0." + "0" * 18 + "1": "0." + "0" * 18 + "1", "0.1": None, "01": None}),
+    ],
+)
+def test_plain_decimals_of_csv(kind: str, fields: dict[str, str | None]) -> None:
+    """As in JSON."""
+    for field, value in fields.items():
+        found = plain_field(field, kind)
+        assert (None if found is _NOT else f"{found:f}") == value, field
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a,1", ["a", 1]),
+        ("a", ["a", None]),
+        ("a,", ["a", None]),
+        (",1", [None, 1]),
+        (",", [None, None]),
+        ('"a",""\r', ["a", None]),
+        *((line, None) for line in ("a,1,", "a,1,2", '"a", 1', '"a" ,1', 'a,"1')),
+    ],
+)
+def test_fields_of_a_plain_line(line: str, expected: list[Any] | None) -> None:
+    """Missing ones are null, too many are not plain."""
+    text = csv_format("s string, n int")
+    data, starts, ends = laid([line.encode()])
+    found = block.parse(data, starts, ends, text, [0, 1])
+    assert (found.slow_lines == 0) == (expected is not None)
+    if expected is not None:
+        assert [found.columns[number].to_pylist()[0] for number in (0, 1)] == expected
+
+
+@given(st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]), min_size=1))
+def test_texts_of_csv_come_out_as_they_were(value: str) -> None:
+    """Within quotes."""
+    assert plain_field(csv_lines.written(value, ";", always=True), "string") == value

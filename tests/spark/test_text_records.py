@@ -1,4 +1,4 @@
-"""Lines of JSON read without Spark, and by it: the same records leave by the same ports, for the same reasons."""
+"""Lines of JSON and CSV, read without Spark and by it: the same records leave by the same ports, for equal reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deduper.tasks import write as write_task
 from deduper.tasks.readers.text import TextReading
 from deduper.window.jobs import SparkRun
 from tests.deduper.digest_cases import SALT
-from tests.deduper.text.json_lines import ordinary_line, text_format
+from tests.deduper.text import csv_lines, json_lines
 from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -39,8 +39,7 @@ _EXPIRIES: dict[str, dict[str, Any]] = {
     "category": {"by": "category", "field": "k", "live_categories": 5},
 }
 _DECIMAL = {"by": "ordered", "field": "t", "period": 10, "span": 1}
-_FORMAT = text_format(_SCHEMA)
-_ODD: list[str | bytes] = [
+_ODD_JSON: list[str | bytes] = [
     "",
     " \t\r",
     "{}",
@@ -62,6 +61,35 @@ _ODD: list[str | bytes] = [
     b'{"k":"' + b"long and no text" * 20 + b'\xff"}',
     "x" * 300,
 ]
+_ODD_CSV: list[str | bytes] = [
+    "",
+    "  \r",
+    "\t",
+    "x",
+    ";;;",
+    '"ü",5\r',
+    '"a;b";5;"2026-01-01T00:00:00Z"',
+    '"a ""b""";+5;2026-01-01 00:00:00;1d;7;007;1',
+    ";5",
+    '"";5',
+    "null;5",
+    "a;5.0",
+    "a;5;;;2147483648",
+    "a;;;;;;;;;;TRUE",
+    "a;;;;;;;;;;yes",
+    "a;;;;;;;;;;;2023-02-29",
+    "a;;;;;;;;;1,5",
+    "a" + ";" * 15,
+    '"a";"5"',
+    '"never closed;5',
+    '"a"b;5',
+    ' "a;b";5',
+    '"a" ;5',
+    "a\rb;5",
+    b"\xff;5",
+    b"long and no text" * 20 + b"\xff",
+    "x" * 300,
+]
 
 
 def zst(data: bytes) -> bytes:
@@ -78,15 +106,18 @@ def put(job: Job, name: str, content: bytes) -> None:
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def files_of(seed: int) -> dict[str, bytes]:
+def files_of(seed: int, kind: str) -> dict[str, bytes]:
     """Files by name: ordinary lines with odd ones among them; marks, line ends, compression of every kind."""
     rnd = random.Random(seed)
-    odd = [line.encode() if isinstance(line, str) else line for line in _ODD]
+    odd = [line.encode() if isinstance(line, str) else line for line in (_ODD_JSON if kind == "json" else _ODD_CSV)]
+    text = json_lines.text_format(_SCHEMA) if kind == "json" else csv_lines.csv_format(_SCHEMA, ";")
+    ordinary = json_lines.ordinary_line if kind == "json" else csv_lines.ordinary_line
 
     def content(lines: int) -> bytes:
-        chosen = [rnd.choice(odd) if rnd.random() < 0.1 else ordinary_line(_FORMAT, rnd) for _ in range(lines)]
+        chosen = [rnd.choice(odd) if rnd.random() < 0.1 else ordinary(text, rnd) for _ in range(lines)]
         chosen += [rnd.choice(chosen) for _ in range(lines // 4)]
-        return b"\n".join(chosen) + rnd.choice([b"", b"\n"])
+        # In CSV Spark takes U+FFFF for a line end.
+        return (b"\n".join(chosen) + rnd.choice([b"", b"\n"])).replace("\uffff".encode(), b"")
 
     return {
         "a.json": b"\n".join(odd) + b"\n" + content(100),
@@ -157,17 +188,24 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-@pytest.mark.parametrize("expiry", _EXPIRIES)
+@pytest.mark.parametrize(
+    ("expiry", "kind"),
+    [
+        *((expiry, "json") for expiry in _EXPIRIES),
+        *(("event time", "csv"), ("epoch", "csv with header"), ("float", "csv with header"), ("category", "csv")),
+    ],
+)
 def test_both_ways_give_the_same(
-    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, ways: Counter[str], expiry: str
+    new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, ways: Counter[str], expiry: str, kind: str
 ) -> None:
     """Of every kind of expiry key; by tasks, in the driver, and by Spark."""
-    files = files_of(sum(expiry.encode()))
+    files = files_of(sum(expiry.encode()), kind)
+    csv = {"file_format": "csv", "delimiter": ";", "header": kind == "csv with header"}
     found = {}
     for way in ("driver", "tasks", "spark"):
         job = new_job(
             way,
-            source={"schema": _SCHEMA, "max_files_per_batch": 4},
+            source={"schema": _SCHEMA, "max_files_per_batch": 4} | ({} if kind == "json" else csv),
             key=["k", "n", "at"] if expiry == "float" else ["k"],
             null_keys="allow" if expiry == "epoch" else "error",
             expiry=_EXPIRIES[expiry],
@@ -240,3 +278,15 @@ def test_the_zone_of_times_is_the_sessions(tmp_path: Path) -> None:
         reading = plain_reading(Job(tmp_path, None, {"spark": spark}).config, SALT)
         assert isinstance(reading, TextReading)
         assert reading.zone == zone
+
+
+def test_the_format_is_the_sources(tmp_path: Path) -> None:
+    """Delimiter and header count for CSV."""
+    for source, expected in (
+        ({"file_format": "json"}, (None, False)),
+        ({"file_format": "csv"}, (",", False)),
+        ({"file_format": "csv", "delimiter": ";", "header": True}, (";", True)),
+    ):
+        reading = plain_reading(Job(tmp_path, None, {"source": source}).config, SALT)
+        assert isinstance(reading, TextReading)
+        assert (reading.delimiter, reading.header) == expected
