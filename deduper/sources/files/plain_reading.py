@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import cast
-
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
 
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
+from deduper.sources.record_layout import arrow_types, record_layout
 from deduper.spark_promises import TIME_ZONE, store_settings
-from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind, arrow_type
+from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.reading_tasks import PlainReading
 from deduper.tasks.readers.text import TextReading
@@ -40,7 +36,7 @@ def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
     if obstacle is not None or kind is None:
         logger.info("all files are read by Spark: %s", obstacle or "the expiry key needs a cast of Spark's")
         return None
-    types = arrow_types(source)
+    types = arrow_types(source.parsed_columns)
     columns = [
         DeclaredColumn(column.name, column.type, arrow)
         for column, arrow in zip(source.parsed_columns, types, strict=True)
@@ -54,22 +50,13 @@ def plain_reading(config: Config, salt: bytes) -> PlainReading | None:
         expiry_kind=kind,
         unit_us=1 if unit is None else UNIT_US[unit],
         null_is_error=config.null_keys == "error",
-        keeps_records=bool(config.file_ports),
+        layout=record_layout(config),
         salt=salt,
         folder=source.folder,
     )
     if source.is_text:
         return TextReading(declared, store_settings(config.spark)[TIME_ZONE])
     return ParquetReading(declared)
-
-
-def arrow_types(source: FilesSource) -> list[pa.DataType]:
-    """How Arrow has the declared columns."""
-    if all(column.type.is_scalar for column in source.parsed_columns):
-        return [arrow_type(column.type) for column in source.parsed_columns]
-    # Only Spark's parser knows nested types.
-    struct = cast(StructType, StructType.fromDDL(source.columns))
-    return [to_arrow_type(field.dataType, timezone="UTC") for field in struct]
 
 
 def _obstacle(config: Config) -> str | None:

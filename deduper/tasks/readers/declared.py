@@ -15,6 +15,7 @@ from deduper.columns import Column, ColumnType
 from deduper.core.digest_kernels import array_digest
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.tasks import layout
+from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.partition_folders import FolderValue, folder_texts, folder_value
 from deduper.tasks.readers.plain_file import NotPlain
 
@@ -62,7 +63,7 @@ class Declared:
     expiry_kind: ExpiryKind
     unit_us: int
     null_is_error: bool
-    keeps_records: bool
+    layout: RecordLayout
     salt: bytes
     folder: Path
 
@@ -122,15 +123,13 @@ class Declared:
             layout.LO: pa.array(lo.view(np.int64)),
             layout.ORDER: pa.array(order),
             layout.ADMISSION: pa.array(admissions),
-            layout.CATEGORY if self.expiry_kind == "category" else layout.EXPIRY: expiry,
+            layout.CATEGORY if self.layout.has_category else layout.EXPIRY: expiry,
             layout.RAW: pa.nulls(rows, pa.string()) if texts is None else texts(admissions, expiry),
         }
-        if self.keeps_records:
-            given |= {layout.parsed(number): columns[number] for number in range(len(self.columns))}
-        return pa.RecordBatch.from_arrays(list(given.values()), list(given))
+        return self.layout.records(given | {layout.parsed(number): column for number, column in columns.items()})
 
     def _needed(self) -> list[int]:
-        if self.keeps_records:
+        if self.layout.has_columns:
             return list(range(len(self.columns)))
         return sorted({*self.key, *(() if self.expiry is None else (self.expiry,))})
 
