@@ -36,7 +36,7 @@ from deduper.sources.record_layout import record_layout
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
 from deduper.tasks import exchange
 from deduper.tasks.dedup_column import expiry_type
-from deduper.tasks.judge import BatchTask
+from deduper.tasks.judge import JudgeTask
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.receipts import Receipt
@@ -251,9 +251,9 @@ class WindowJudge:
         directory: str,
         readers: Sequence[ReadReceipt],
         categories: Categories | None,
-    ) -> BatchTask:
+    ) -> JudgeTask:
         config = self._config
-        return BatchTask(
+        return JudgeTask(
             directory=directory,
             readers=tuple(receipt.name for receipt in readers),
             store_url=config.store.url,

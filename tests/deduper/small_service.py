@@ -58,7 +58,7 @@ from deduper.sources.files.source_file import ListedFile, source_digest, stat_fi
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
-from deduper.tasks.judge import BatchTask, judge
+from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask, read_function
 from deduper.tasks.receipts import Receipt
@@ -166,7 +166,7 @@ class Trial:
 class TaskRun:
     """A shard's task as Spark would run it again: with a copy of its keys, and what it answered the first time."""
 
-    task: BatchTask
+    task: JudgeTask
     shard: int
     keys: dict[str, bytes]
     said: list[Said]
@@ -327,7 +327,7 @@ def run_again(run: TaskRun, directory: Path) -> tuple[Receipt, list[Said]]:
 Said = tuple[int, str, str, tuple[int, int, Any] | None]
 
 
-def said(task: BatchTask, shard: int) -> list[Said]:
+def said(task: JudgeTask, shard: int) -> list[Said]:
     """The exchange files for the writers of every row of a shard: source order, port, reason, and window, source
     order and expiry key of the first copy."""
     if not task.readers:
@@ -403,7 +403,7 @@ class SmallJobs:
         receipts.sort(key=lambda receipt: receipt.first_order)
         return BatchRead(batch, receipts, sum(map(len, self._partitions)))
 
-    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+    def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
         """Judges every shard, and remembers what was said of every row."""
         world = self._world
         keys = {name: Path(exchange.keys_file(task.directory, name)).read_bytes() for name in task.readers}
@@ -543,7 +543,7 @@ def _read_said(task: ReadTask, receipt: ReadReceipt | None) -> object:
     return replace(receipt, name="", seconds={}), keys, records
 
 
-def _judge_said(task: BatchTask, receipt: Receipt) -> object:
+def _judge_said(task: JudgeTask, receipt: Receipt) -> object:
     return replace(receipt, piece=None, table_counters={}, seconds={}), said(task, receipt.shard)
 
 
