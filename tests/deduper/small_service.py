@@ -33,7 +33,6 @@ from pyspark.sql import SparkSession
 from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ArchiveRef, LogState, SourcesRef
-from bucket_store.maintenance.worker_process import InProcess
 from bucket_store.pieces import compaction, rocksdb_backend
 from bucket_store.pieces import reader as piece_reader
 from bucket_store.pieces.compaction import CompactionTask
@@ -69,6 +68,7 @@ from deduper.window.attempt import Judgement, WindowJudge
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import Batch, WindowRunner
+from tests.bucket_store.maintenance.in_process import InProcess
 from tests.oracle import Answer, Row, Settings
 
 BEGIN_US = 2_000_000_000_000_000  # beyond the times that the machine gives to files: a grace is over when we say so
@@ -639,12 +639,11 @@ class Process:
         self.runner = WindowRunner(
             config,
             self.log,
-            self.pieces,
+            _Maintenance(world, self.pieces),
             self.judge,
             world.clock,
             in_background=lambda do: do(),
             files=None if self._files is None else FilesToFold.of(config.source, self._files),
-            maintenance=_Maintenance(world, self.pieces),
             fold_windows=3,  # a story has some ten windows
         )
         self._batches = 0
