@@ -47,23 +47,6 @@ class Maintenance(Deletes, Merges, Protocol):
     """Deletes and compacts pieces on request."""
 
 
-class InProcess:
-    """Deletes and compacts pieces in the calling process and thread."""
-
-    def __init__(self, store: PieceStore) -> None:
-        self._store = store
-
-    def delete(
-        self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None
-    ) -> tuple[Located, ...]:
-        """See `PieceStore.delete`."""
-        return self._store.delete(pieces, keep=keep, writing_epoch=writing_epoch)
-
-    def merge(self, task: CompactionTask) -> PieceRef | None:
-        """As `compact_pieces`."""
-        return compact_pieces(self._store, task)
-
-
 class MaintenanceWorker:
     """Deletes and compacts the pieces of a store in a child process. Thread-safe."""
 

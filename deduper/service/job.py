@@ -183,9 +183,7 @@ def _opened_runner(
         contextlib.closing(MaintenanceWorker(owned.pieces.url)) as maintenance,
         contextlib.closing(WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))) as judge,
         contextlib.closing(jobs),
-        contextlib.closing(
-            WindowRunner(config, owned.log, owned.pieces, judge, clock, topics, files, maintenance=maintenance)
-        ) as runner,
+        contextlib.closing(WindowRunner(config, owned.log, maintenance, judge, clock, topics, files)) as runner,
     ):
         yield runner
 

@@ -6,19 +6,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
-
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
 
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
-from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
+from deduper.sources.record_layout import arrow_types, record_layout
 from deduper.spark_promises import TIME_ZONE, store_settings
-from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind, arrow_type
+from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind
 from deduper.text.values import time_zone
 from deduper.units import UNIT_US
 
@@ -43,7 +38,7 @@ def declared(config: Config, salt: bytes) -> Declared:
     source = config.source
     columns = [
         DeclaredColumn(column.name, column.type, arrow)
-        for column, arrow in zip(source.parsed_columns, arrow_types(source), strict=True)
+        for column, arrow in zip(source.parsed_columns, arrow_types(source.parsed_columns), strict=True)
     ]
     numbers = {column.name: number for number, column in enumerate(columns)}
     unit = config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None
@@ -54,7 +49,7 @@ def declared(config: Config, salt: bytes) -> Declared:
         expiry_kind=_expiry_kind(config),
         unit_us=1 if unit is None else UNIT_US[unit],
         null_is_error=config.null_keys == "error",
-        keeps_records=bool(config.file_ports),
+        layout=record_layout(config),
         salt=salt,
         folder=source.folder if isinstance(source, FilesSource) else Path(),
     )
@@ -63,15 +58,6 @@ def declared(config: Config, salt: bytes) -> Declared:
 def zone_of(config: Config) -> str:
     """The zone of times without one."""
     return store_settings(config.spark)[TIME_ZONE]
-
-
-def arrow_types(source: FilesSource | KafkaSource) -> list[pa.DataType]:
-    """How Arrow has the declared columns."""
-    if all(column.type.is_scalar for column in source.parsed_columns):
-        return [arrow_type(column.type) for column in source.parsed_columns]
-    # Only Spark's parser knows nested types.
-    struct = cast(StructType, StructType.fromDDL(source.columns))
-    return [to_arrow_type(field.dataType, timezone="UTC") for field in struct]
 
 
 def _check(config: Config) -> None:

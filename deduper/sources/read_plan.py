@@ -19,8 +19,9 @@ from deduper.core.verdict import Admission
 from deduper.sources.digest_columns import fast_digest, secure_digest
 from deduper.sources.kafka.stream import sent_columns
 from deduper.sources.parsing import key_columns, record_column
+from deduper.sources.record_layout import record_layout
 from deduper.spark.columns import Added, Selected
-from deduper.tasks.layout import ADMISSION, CATEGORY, EXPIRY, HI, LO, ORDER, PARTITION, RAW, TOPIC, parsed
+from deduper.tasks.layout import ADMISSION, EXPIRY, HI, LO, PARTITION, RAW, TOPIC, parsed
 
 
 class ReadPlan:
@@ -30,16 +31,12 @@ class ReadPlan:
         columns = [(record_column(column), column.type.text) for column in config.key_columns]
         hi, lo = (fast_digest if config.digest == "fast" else secure_digest)(columns, salt)
         self._added = Added(session, {**key_columns(config), HI: hi, LO: lo})
-        key = CATEGORY if config.expiry.by == "category" else EXPIRY
-        given = [F.col(name) for name in (HI, LO, ORDER, ADMISSION, key, RAW)]
-        if config.file_ports:
-            columns_of_source = enumerate(config.source.parsed_columns)
-            given += [record_column(column).alias(parsed(number)) for number, column in columns_of_source]
+        made = {parsed(number): record_column(column) for number, column in enumerate(config.source.parsed_columns)}
         if config.topic_ports:
-            given += sent_columns()
-        if isinstance(config.source, KafkaSource):
-            given += [F.col(TOPIC), F.col(PARTITION)]
-        self._given = Selected(session, given)
+            made |= sent_columns()
+        place = (TOPIC, PARTITION) if isinstance(config.source, KafkaSource) else ()
+        names = (*record_layout(config).schema.names, *place)
+        self._given = Selected(session, [made.get(name, F.col(name)).alias(name) for name in names])
 
     def records(self, tuples: DataFrame, clock: ClockRules | None) -> DataFrame:
         """The columns of every record that the reading tasks get; see `tasks.layout`."""

@@ -31,7 +31,7 @@ from deduper.tasks.receipts import Receipt
 
 
 @dataclass(frozen=True, slots=True)
-class BatchTask:
+class JudgeTask:
     """The parameters of a shard's task; pickled into the job.
 
     `directory` has the keys of the reading tasks `readers`, in source order. `category_ids` has, for each reading task,
@@ -53,7 +53,7 @@ class BatchTask:
     category_ids: tuple[NDArray[np.int32], ...]
 
 
-def judge(task: BatchTask, shard: int) -> Receipt:
+def judge(task: JudgeTask, shard: int) -> Receipt:
     """Judge a shard's part of the window: its verdicts in exchange files, its piece durable in the store."""
     started = time.perf_counter()
     parts = [_part(task, reader, shard) for reader in range(len(task.readers))]
@@ -100,7 +100,7 @@ class _Part:
     has_latest: np.ndarray[Any, Any] | None
 
 
-def _part(task: BatchTask, reader: int, shard: int) -> _Part:
+def _part(task: JudgeTask, reader: int, shard: int) -> _Part:
     batch = exchange.mapped(exchange.keys_file(task.directory, task.readers[reader])).get_batch(shard)
     columns = {name: batch.column(name) for name in batch.schema.names}
     latest = columns.get(exchange.LATEST)
@@ -112,7 +112,7 @@ def _part(task: BatchTask, reader: int, shard: int) -> _Part:
     return _Part(numbers.pop(exchange.ROW), numbers, has_latest)
 
 
-def _rows(parts: Sequence[_Part], task: BatchTask) -> ShardRows:
+def _rows(parts: Sequence[_Part], task: JudgeTask) -> ShardRows:
     float_domain = task.rules.float_domain
     digests = np.stack(
         [_joined(parts, name, np.int64).view(np.uint64) for name in (exchange.HI, exchange.LO)],
@@ -138,7 +138,7 @@ def _joined(parts: Sequence[_Part], name: str, dtype: type[np.generic]) -> np.nd
     return np.concatenate([part.columns[name] for part in parts]).astype(dtype, copy=False)
 
 
-def _leave_verdicts(outcome: ShardOutcome, task: BatchTask, shard: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
+def _leave_verdicts(outcome: ShardOutcome, task: JudgeTask, shard: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
     """The verdicts, one batch a reading task, for the job that writes the ports; none without rows."""
     if not rows:
         return
@@ -191,7 +191,7 @@ def _first_copies(outcome: ShardOutcome) -> dict[str, pa.Array]:
     }
 
 
-def _append(outcome: ShardOutcome, task: BatchTask, shard: int, store: PieceStore) -> PieceRef | None:
+def _append(outcome: ShardOutcome, task: JudgeTask, shard: int, store: PieceStore) -> PieceRef | None:
     if outcome.entries is None:
         return None
     return append_piece(

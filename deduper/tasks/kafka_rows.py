@@ -15,23 +15,22 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from deduper.tasks import layout
+
 KEY, VALUE, HEADERS, TIMESTAMP, SLOT = "key", "value", "headers", "timestamp_ms", "slot"
 SEND_COLUMNS = (KEY, VALUE, HEADERS, TIMESTAMP, SLOT)
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
-def rows_to_send(
-    record: Sequence[pa.Array], dedup: Mapping[str, pa.Array], slot: np.ndarray[Any, Any]
-) -> pa.RecordBatch:
+def rows_to_send(records: pa.RecordBatch, dedup: Mapping[str, pa.Array], slot: np.ndarray[Any, Any]) -> pa.RecordBatch:
     """The columns of `SEND_COLUMNS`, from `layout.SENT` of the records, the fields of `_dedup`, and the writers."""
-    key, value, headers, timestamp = record
     reported = {
         "dedup-verdict": dedup["verdict"],
         "dedup-reason": dedup["reason"],
@@ -42,8 +41,14 @@ def rows_to_send(
         window, source, position, _ = dedup["first_seen"].flatten()
         reported["dedup-first-seen"] = _origin(source, position)
         reported["dedup-first-seen-window"] = window.cast(pa.string())
-    columns = [key, value, with_headers(headers_of(headers), reported), timestamp, pa.array(slot, pa.int32())]
-    return pa.RecordBatch.from_arrays(columns, list(SEND_COLUMNS))
+    columns = {
+        KEY: records.column(layout.KEY),
+        VALUE: records.column(layout.VALUE),
+        HEADERS: with_headers(headers_of(records.column(layout.HEADERS)), reported),
+        TIMESTAMP: records.column(layout.TIMESTAMP),
+        SLOT: pa.array(slot, pa.int32()),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in SEND_COLUMNS], list(SEND_COLUMNS))
 
 
 def headers_of(texts: pa.Array) -> pa.ListArray:

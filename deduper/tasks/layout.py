@@ -1,4 +1,4 @@
-"""PURE. The columns of a record on its way through a window, by name.
+"""PURE. The columns of a record on its way through a window, by name and type.
 
     HI, LO, ORDER, ADMISSION, EXPIRY or CATEGORY     for judging
     RAW                                         the text of a record that is, or may become, an error
@@ -6,21 +6,25 @@
     SENT                                        the source's record, where ports are topics
     TOPIC, PARTITION                            the place of a Kafka record, until the reading task replaces its ORDER
 
-The plan of the first job, or the reader of plain Parquet, makes them; the reading task splits them into the keys files
+The plan of the first job, or a reader of plain parts, makes them; the reading task splits them into the keys files
 (`tasks.exchange`) and the rows file: ORDER, RAW and the columns for the ports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
+
+import pyarrow as pa
 
 HI, LO, ORDER, ADMISSION, EXPIRY, CATEGORY, RAW = "_hi", "_lo", "_order", "_admission", "_expiry", "_category", "_raw"
 TOPIC, PARTITION = "_topic", "_partition"
-SENT: Final = ("_record_key", "_record_value", "_record_headers", "_record_timestamp")
+KEY, VALUE, HEADERS, TIMESTAMP = "_record_key", "_record_value", "_record_headers", "_record_timestamp"
+SENT: Final = pa.schema([(KEY, pa.binary()), (VALUE, pa.binary()), (HEADERS, pa.string()), (TIMESTAMP, pa.int64())])
 """Key, value, headers as JSON (null without any) and timestamp in ms, as `tasks.kafka_rows` takes them."""
 
-_NOT_KEPT = frozenset((HI, LO, ADMISSION, EXPIRY, CATEGORY, TOPIC, PARTITION))
+_NOT_KEPT = frozenset((HI, LO, ADMISSION, EXPIRY, CATEGORY))
 
 
 def parsed(number: int) -> str:
@@ -28,6 +32,47 @@ def parsed(number: int) -> str:
     return f"_{number}"
 
 
-def kept(names: Iterable[str]) -> list[str]:
-    """Those of the columns that the ports get, in their order."""
-    return [name for name in names if name not in _NOT_KEPT]
+@dataclass(frozen=True, slots=True)
+class RecordLayout:
+    """The columns of a job's records, whichever reader gives them; pickled into the tasks."""
+
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, expiry: pa.DataType, columns: Sequence[pa.DataType] = (), *, are_sent: bool = False) -> RecordLayout:
+        """The layout of records with an expiry key of a type, a string for a category.
+
+        `columns` are the types of the source's where ports are files; `are_sent` where ports are topics.
+        """
+        judged = [(HI, pa.int64()), (LO, pa.int64()), (ORDER, pa.int64()), (ADMISSION, pa.int8())]
+        key = (CATEGORY if pa.types.is_string(expiry) else EXPIRY, expiry)
+        of_source = [(parsed(number), kind) for number, kind in enumerate(columns)]
+        return cls(pa.schema([*judged, key, (RAW, pa.string()), *of_source, *(SENT if are_sent else ())]))
+
+    @property
+    def has_category(self) -> bool:
+        """Whether tuples have a category in place of an expiry key."""
+        return CATEGORY in self.schema.names
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the source's columns are in it."""
+        return parsed(0) in self.schema.names
+
+    @property
+    def are_sent(self) -> bool:
+        """Whether the source's record is in it."""
+        return KEY in self.schema.names
+
+    @property
+    def kept(self) -> pa.Schema:
+        """The columns of the rows files."""
+        return pa.schema([field for field in self.schema if field.name not in _NOT_KEPT])
+
+    def records(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """Records of these columns.
+
+        Raises:
+            KeyError: one is missing.
+        """
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)

@@ -23,6 +23,7 @@ from deduper.core import kernels
 from deduper.core.clock import ClockRules, PartitionClock, batch_clock
 from deduper.core.verdict import INT64_MAX, Admission
 from deduper.tasks import exchange, layout
+from deduper.tasks.layout import RecordLayout
 
 
 class RecordPlaces(Protocol):
@@ -43,10 +44,10 @@ class ReadTask:
 
     directory: str
     shards: int
+    layout: RecordLayout
     clock: ClockRules | None
     in_order: bool
     keeps_latest: bool
-    by_category: bool
     places: RecordPlaces | None = None
 
 
@@ -88,7 +89,7 @@ def warm() -> None:
 
 
 def spill(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
-    """Spill the records of a reading task, whose columns are those of `tasks.layout`; None for no batch."""
+    """Spill the records of a reading task, which have at least the columns of its layout; None for no batch."""
     began = time.perf_counter()
     # A new name for every run of a task: a second run must not write into the file that the first one's receipt names.
     name = secrets.token_hex(8)
@@ -96,15 +97,16 @@ def spill(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
     first = next(batches, None)
     if first is None:
         return None
-    kept = layout.kept(first.schema.names)
-    schema = pa.schema([first.schema.field(name) for name in kept])
+    kept = task.layout.kept
     writing = 0.0
-    with exchange.writing(exchange.rows_file(task.directory, name), schema) as writer:
+    with exchange.writing(exchange.rows_file(task.directory, name), kept) as writer:
         batch: pa.RecordBatch | None = first
         while batch is not None:
             keys.add(batch)
             wrote = time.perf_counter()
-            writer.write_batch(pa.RecordBatch.from_arrays([batch.column(name) for name in kept], schema=schema))
+            # Spark's types differ in what changes no value: the zone that times are shown in, and what may be null.
+            columns = [batch.column(field.name) for field in kept]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=kept))
             writing += time.perf_counter() - wrote
             batch = next(batches, None)
     spilled = time.perf_counter()
@@ -145,7 +147,7 @@ class _Keys:
         self._keep(exchange.HI, hi)
         self._keep(exchange.LO, lo)
         self._keep(exchange.ORDER, order)
-        if self._task.by_category:
+        if self._task.layout.has_category:
             self._categories.append(records.column(layout.CATEGORY))
         elif self._task.clock is not None:
             expiry = exchange.numbers(records.column(layout.EXPIRY))
@@ -169,7 +171,7 @@ class _Keys:
         order, admission = columns[exchange.ORDER], columns[exchange.ADMISSION]
         values: tuple[str, ...] = ()
         arrivals: tuple[int, ...] = ()
-        if task.by_category:
+        if task.layout.has_category:
             values, columns[exchange.CATEGORY], arrivals = _encoded(self._categories, order, admission)
         partitioned, starts = kernels.partition(columns[exchange.LO].view(np.uint64), order, admission, task.shards)
         has_latest = columns.pop("has_latest", None)

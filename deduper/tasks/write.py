@@ -217,9 +217,8 @@ class _PortFile:
         dedup = self._dedup(order, taken.column(layout.RAW), judged.reason[rows], copies)
         names = self._task.columns
         if self._port in self._task.topics:
-            record = [taken.column(name) for name in layout.SENT]
             texts = {name: _without_dictionary(column) for name, column in dedup.items()}
-            whole = rows_to_send(record, texts, self._slots(order))
+            whole = rows_to_send(taken, texts, self._slots(order))
         else:
             columns = [taken.column(layout.parsed(number)) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))

@@ -32,10 +32,11 @@ from deduper.sinks import staging
 from deduper.sinks.names import Attempt
 from deduper.sinks.staging import StagedFile
 from deduper.sources.protocol import SourceBatch
+from deduper.sources.record_layout import record_layout
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
 from deduper.tasks import exchange
 from deduper.tasks.dedup_column import expiry_type
-from deduper.tasks.judge import BatchTask
+from deduper.tasks.judge import JudgeTask
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.receipts import Receipt
@@ -112,6 +113,7 @@ class WindowJudge:
         self._log = log
         self._pieces = pieces
         self._tables = tables
+        self._layout = record_layout(config)
         self._attempts = 0
         self._folders = ExchangeFolders(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
         self._folders.discard_abandoned()
@@ -235,10 +237,10 @@ class WindowJudge:
         return ReadTask(
             directory=directory,
             shards=self._config.store.shards,
+            layout=self._layout,
             clock=clock,
             in_order=in_order,
             keeps_latest=in_order and self._config.lookup == "all_live",
-            by_category=isinstance(self._config.expiry, CategoryExpiry),
         )
 
     def _shard_task(
@@ -249,9 +251,9 @@ class WindowJudge:
         directory: str,
         readers: Sequence[ReadReceipt],
         categories: Categories | None,
-    ) -> BatchTask:
+    ) -> JudgeTask:
         config = self._config
-        return BatchTask(
+        return JudgeTask(
             directory=directory,
             readers=tuple(receipt.name for receipt in readers),
             store_url=config.store.url,

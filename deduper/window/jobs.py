@@ -34,7 +34,7 @@ from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
 from deduper.spark.task_pool import TaskPool
-from deduper.tasks.judge import BatchTask, judge
+from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.read import ReadReceipt, ReadTask, read_function
 from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
 from deduper.tasks.receipts import Receipt
@@ -54,7 +54,7 @@ class WindowRun(Protocol):
     def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
         """Spill the records of a batch. The receipts are in source order."""
 
-    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+    def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
         """Judge every shard."""
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
@@ -164,7 +164,7 @@ class SparkRun:
             # Not every file system has sockets; one job per step gives the same.
             logger.info("three jobs a window, no socket in %s: %s", task.directory, exc)
 
-    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+    def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
         """Judge every shard."""
         if self._is_small:
             # Most of the time goes into the syncing of pieces: shards wait for it side by side. When one fails, the

@@ -32,8 +32,7 @@ from bucket_store.log.wall_clock import is_far_ahead, next_wall_us
 from bucket_store.maintenance.background_task import InBackground
 from bucket_store.maintenance.compactions import Compactions
 from bucket_store.maintenance.deletions import Deletions
-from bucket_store.maintenance.worker_process import InProcess, Maintenance
-from bucket_store.pieces.store import PieceStore
+from bucket_store.maintenance.worker_process import Maintenance
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.errors import UsageError
@@ -79,7 +78,7 @@ class WindowRunner:
     """Runs windows one after another for the owner of a store. Not for several threads.
 
     Everything goes through the file system that `log` was opened on. `in_background` runs work that no window waits
-    for; `close` ends it. `maintenance` deletes and merges pieces in the background; without one this process does.
+    for; `close` ends it. `maintenance` deletes and merges pieces in the background.
     `files` are those of a source of files. `fold_windows`: see `sources.files.folding`.
     """
 
@@ -87,20 +86,19 @@ class WindowRunner:
         self,
         config: Config,
         log: CommitLog,
-        pieces: PieceStore,
+        maintenance: Maintenance,
         judge: Judge,
         wall_clock_us: Callable[[], int],
         topics: TopicPorts | None = None,
         files: FilesToFold | None = None,
         in_background: InBackground = on_a_thread,
-        maintenance: Maintenance | None = None,
         fold_windows: int | None = None,
     ) -> None:
         self._config = config
         self._log = log
-        self._maintenance = maintenance or InProcess(pieces)
-        self._deletion = Deletions(self._maintenance, in_background)
-        self._compaction = Compactions(self._maintenance, in_background)
+        self._maintenance = maintenance
+        self._deletion = Deletions(maintenance, in_background)
+        self._compaction = Compactions(maintenance, in_background)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
         self._topics = topics

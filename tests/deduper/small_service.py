@@ -33,7 +33,6 @@ from pyspark.sql import SparkSession
 from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ArchiveRef, LogState, SourcesRef
-from bucket_store.maintenance.worker_process import InProcess
 from bucket_store.pieces import compaction, rocksdb_backend
 from bucket_store.pieces import reader as piece_reader
 from bucket_store.pieces.compaction import CompactionTask
@@ -58,7 +57,7 @@ from deduper.sources.files.source_file import ListedFile, source_digest, stat_fi
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
-from deduper.tasks.judge import BatchTask, judge
+from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask, read_function
 from deduper.tasks.receipts import Receipt
@@ -69,6 +68,7 @@ from deduper.window.attempt import Judgement, WindowJudge
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import Batch, WindowRunner
+from tests.bucket_store.maintenance.in_process import InProcess
 from tests.oracle import Answer, Row, Settings
 
 BEGIN_US = 2_000_000_000_000_000  # beyond the times that the machine gives to files: a grace is over when we say so
@@ -166,7 +166,7 @@ class Trial:
 class TaskRun:
     """A shard's task as Spark would run it again: with a copy of its keys, and what it answered the first time."""
 
-    task: BatchTask
+    task: JudgeTask
     shard: int
     keys: dict[str, bytes]
     said: list[Said]
@@ -327,7 +327,7 @@ def run_again(run: TaskRun, directory: Path) -> tuple[Receipt, list[Said]]:
 Said = tuple[int, str, str, tuple[int, int, Any] | None]
 
 
-def said(task: BatchTask, shard: int) -> list[Said]:
+def said(task: JudgeTask, shard: int) -> list[Said]:
     """The exchange files for the writers of every row of a shard: source order, port, reason, and window, source
     order and expiry key of the first copy."""
     if not task.readers:
@@ -403,7 +403,7 @@ class SmallJobs:
         receipts.sort(key=lambda receipt: receipt.first_order)
         return BatchRead(batch, receipts, sum(map(len, self._partitions)))
 
-    def judge(self, task: BatchTask, shards: int) -> list[Receipt]:
+    def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
         """Judges every shard, and remembers what was said of every row."""
         world = self._world
         keys = {name: Path(exchange.keys_file(task.directory, name)).read_bytes() for name in task.readers}
@@ -543,7 +543,7 @@ def _read_said(task: ReadTask, receipt: ReadReceipt | None) -> object:
     return replace(receipt, name="", seconds={}), keys, records
 
 
-def _judge_said(task: BatchTask, receipt: Receipt) -> object:
+def _judge_said(task: JudgeTask, receipt: Receipt) -> object:
     return replace(receipt, piece=None, table_counters={}, seconds={}), said(task, receipt.shard)
 
 
@@ -639,12 +639,11 @@ class Process:
         self.runner = WindowRunner(
             config,
             self.log,
-            self.pieces,
+            _Maintenance(world, self.pieces),
             self.judge,
             world.clock,
             in_background=lambda do: do(),
             files=None if self._files is None else FilesToFold.of(config.source, self._files),
-            maintenance=_Maintenance(world, self.pieces),
             fold_windows=3,  # a story has some ten windows
         )
         self._batches = 0

@@ -44,6 +44,7 @@ from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
 from deduper.window.runner import Batch, WindowRunner
+from tests.bucket_store.maintenance.in_process import InProcess
 from tests.deduper.engine import Engine, Shape, comparable
 from tests.faults.crash_disk import Disk, Machine
 from tests.oracle import Answer, Oracle, Row, Settings
@@ -229,7 +230,7 @@ class Process:
         self.runner = WindowRunner(
             scene.config,
             self.log,
-            self.pieces,
+            InProcess(self.pieces),
             self.judge,
             lambda: scene.now_us(self._window),
             files=FilesToFold.of(scene.config.source, self._files),

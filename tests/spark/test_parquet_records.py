@@ -31,6 +31,7 @@ from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.file_ways import FileWays, file_ways
 from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.sources.record_layout import record_layout
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.read import ReadReceipt, ReadTask
@@ -83,7 +84,7 @@ def task_of(job: Job, directory: Path) -> ReadTask:
         rules = ClockRules(config.expiry_key_scale.is_float, 50, 60_000_000, None, _NOW_US, None, 0)
         clock = rules if config.expiry.by == "event_time" else dataclasses.replace(rules, max_ahead_of_now_us=None)
     in_order = config.clock == "arrival"
-    return ReadTask(str(directory), 3, clock, in_order, in_order, config.expiry.by == "category")
+    return ReadTask(str(directory), 3, record_layout(config), clock, in_order, in_order)
 
 
 def spill(task: ReadTask, receipts: list[ReadReceipt]) -> list[tuple[Any, ...]]:
@@ -527,6 +528,24 @@ def test_a_window_writes_over_the_spool_of_the_one_before(
     assert not any(folder.exists() for folder in removed)
     assert len(left) == (3 if is_plain else 0)
     assert len({tuple(names) for names in left}) == (1 if is_plain else 0)
+
+
+def test_both_readers_write_into_one_file_in_any_zone(session: SparkSession, new_job: Callable[..., Job]) -> None:
+    """Spark gives times in the zone of its session, the reader of plain files in UTC: the same times."""
+    zone = "spark.sql.session.timeZone"
+    source = {"file_format": "parquet", "schema": "k string, x double, at timestamp, l array<timestamp>"}
+    job = new_job(source=source, expiry=_NEVER, spark={zone: "Europe/Berlin"})
+    at = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    kind = pa.timestamp("us", "UTC")
+    for key, number in (("a", pa.float64()), ("b", pa.float32())):
+        columns = {"k": pa.array([key]), "x": pa.array([1.0], number), "at": pa.array([at], kind)}
+        job.add_table(pa.table({**columns, "l": pa.array([[at]], pa.list_(kind))}))
+    session.conf.set(zone, "Europe/Berlin")
+    try:
+        job.run()
+    finally:
+        session.conf.set(zone, "UTC")
+    assert sorted((row["k"], row["at"], row["l"]) for row in job.rows("unique")) == [("a", at, [at]), ("b", at, [at])]
 
 
 def test_a_window_is_judged_without_sockets_too(

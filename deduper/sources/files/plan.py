@@ -23,7 +23,7 @@ from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.sources.files.source_file import SourceFile
 from deduper.sources.parsing import CHANGED, LINE, REC, ROW, file_parsing, record_column
-from deduper.sources.plain import arrow_types
+from deduper.sources.record_layout import arrow_types
 from deduper.spark.columns import Added, Selected
 from deduper.tasks.layout import ADMISSION, ORDER, RAW
 from deduper.tasks.readers.parquet_numbers import exact_type, may_misread
@@ -67,7 +67,9 @@ class FilePlan:
     def __init__(self, session: SparkSession, source: FilesSource) -> None:
         self._session = session
         self._source = source
-        self._arrow_types = {} if source.is_text else dict(zip(_names(source), arrow_types(source), strict=True))
+        self._arrow_types = (
+            {} if source.is_text else dict(zip(_names(source), arrow_types(source.parsed_columns), strict=True))
+        )
         self._plans: dict[_Layout, _LayoutPlan] = {}
 
     def tuples(self, files: Mapping[int, SourceFile]) -> DataFrame:

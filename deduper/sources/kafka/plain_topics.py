@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 def topic_reading(config: Config, source: KafkaSource, salt: bytes) -> TopicReading | None:
     """How the records of a job's topics are read; None when by Spark, and then the log says why."""
     try:
-        if source.value.format not in ("json", "text"):
+        if source.value.format == "avro":
             raise OnlySpark(f"values are in {source.value.format}")
         columns = declared(config, salt)
         client = consumer_options(source)
@@ -29,12 +29,13 @@ def topic_reading(config: Config, source: KafkaSource, salt: bytes) -> TopicRead
     value = None
     if source.value.format != "text":
         of_value = columns.columns[: len(source.value.parsed_columns)]
-        value = TextFormat(tuple(TextColumn(one.name, one.kind, one.arrow) for one in of_value), zone_of(config))
+        text_columns = tuple(TextColumn(one.name, one.kind, one.arrow) for one in of_value)
+        delimiter = source.value.delimiter if source.value.format == "csv" else None
+        value = TextFormat(text_columns, zone_of(config), delimiter)
     return TopicReading(
         declared=columns,
         client=client,
         value=value,
         record=tuple(part for _, part in source.record_columns),
         tombstone=Admission.TOMBSTONE if source.tombstones == "error" else Admission.ADMITTED,
-        sends=bool(config.topic_ports),
     )

@@ -18,7 +18,7 @@ from deduper.core.verdict import Admission
 from deduper.kafka.offsets import OffsetRange, write_offsets
 from deduper.sources.avro import MARK, avro_record, has_valid_text, is_whole
 from deduper.sources.parsing import REC, VALID, Steps, bare_record, text_record
-from deduper.tasks.layout import ADMISSION, ORDER, PARTITION, RAW, SENT, TOPIC
+from deduper.tasks.layout import ADMISSION, HEADERS, KEY, ORDER, PARTITION, RAW, TIMESTAMP, TOPIC, VALUE
 
 RECORD = "_record"
 """The record as it was read, for the ports that write it again: key, value, headers, timestamp."""
@@ -84,15 +84,19 @@ def _connection(source: KafkaSource) -> dict[str, str]:
     }
 
 
-def sent_columns() -> list[Column]:
-    """The columns `SENT` of a record.
+def sent_columns() -> dict[str, Column]:
+    """The columns `SENT` of a record, by name.
 
     Headers are a text, null when there are none: for every row, Spark asks every nested Arrow column how large it has
     become, and an array of structs takes longer than all else of a record, be it empty.
     """
-    key, value, headers, timestamp = (F.col(f"{RECORD}.{name}") for name in ("key", "value", "headers", "timestamp"))
-    text = F.when(F.size(headers) > 0, F.to_json(headers))
-    return [column.alias(name) for name, column in zip(SENT, (key, value, text, timestamp), strict=True)]
+    headers = F.col(f"{RECORD}.headers")
+    return {
+        KEY: F.col(f"{RECORD}.key"),
+        VALUE: F.col(f"{RECORD}.value"),
+        HEADERS: F.when(F.size(headers) > 0, F.to_json(headers)),
+        TIMESTAMP: F.col(f"{RECORD}.timestamp"),
+    }
 
 
 def kafka_parsing(session: SparkSession, source: KafkaSource) -> Steps:

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.sources.kafka.fetching import Fetched, Headers, RangePart, fetched
+from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.raw_text import raw_texts
 from deduper.text import block
 from deduper.text.format import TextFormat
 
-HEADER: Final = "header:"
+_HEADER: Final = "header:"
 _INT32_MAX: Final = 2**31 - 1
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
@@ -36,7 +37,7 @@ class TopicReading:
     """How the records of a source's topics are read.
 
     The first columns of `declared` are the value's, the others `record`, by their parts. `value` is None for plain
-    text. `sends` where a port is a topic. `tombstone` is the admission of a record without a value.
+    text. `tombstone` is the admission of a record without a value.
     """
 
     declared: Declared
@@ -44,7 +45,6 @@ class TopicReading:
     value: TextFormat | None
     record: tuple[str, ...]
     tombstone: Admission
-    sends: bool
 
     def records(self, part: RangePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
         """The records of a range, see `tasks.layout`. Returns their number, counted apart.
@@ -63,9 +63,17 @@ class TopicReading:
         needed = self.declared.stored(())
         of_value = len(self.declared.columns) - len(self.record)
         columns, malformed, invalid = self._of_value(values, [number for number in needed if number < of_value])
-        keys = _binary(given.keys) if self.sends or any(name.startswith("key") for name in self.record) else None
-        timestamps = given.timestamps_ms if self.sends or "timestamp" in self.record else None
-        headers = given.headers if self.sends or any(name.startswith(HEADER) for name in self.record) else None
+        keys = (
+            _binary(given.keys)
+            if self.declared.layout.are_sent or any(name.startswith("key") for name in self.record)
+            else None
+        )
+        timestamps = given.timestamps_ms if self.declared.layout.are_sent or "timestamp" in self.record else None
+        headers = (
+            given.headers
+            if self.declared.layout.are_sent or any(name.startswith(_HEADER) for name in self.record)
+            else None
+        )
         admission = np.full(values.count, int(Admission.ADMITTED), np.int8)
         for place, name in enumerate(self.record):
             number = of_value + place
@@ -79,9 +87,10 @@ class TopicReading:
         admission[values.absent] = int(self.tombstone)
         order = (part.ordinal << POSITION_BITS) + given.offsets - part.start
         texts = partial(raw_texts, values.data, values.starts, values.ends, ~invalid, values.absent, clock)
-        sent: tuple[pa.Array, ...] = ()
-        if self.sends:
-            sent = (keys, values.column, _header_texts(headers or ()), pa.array(timestamps))
+        sent = {}
+        if self.declared.layout.are_sent:
+            timestamp = pa.array(timestamps)
+            sent = {KEY: keys, VALUE: values.column, HEADERS: _header_texts(headers or ()), TIMESTAMP: timestamp}
         return self.declared.records(columns, order, admission=admission, texts=texts, sent=sent)
 
     def _of_value(self, values: _Values, wanted: Sequence[int]) -> tuple[dict[int, pa.Array], Bools, Bools]:
@@ -107,8 +116,8 @@ class TopicReading:
             return as_text(keys)
         if name == "key_binary":
             return keys, None
-        if name.startswith(HEADER):
-            return as_text(_binary([_last(one, name.removeprefix(HEADER)) for one in headers or ()]))
+        if name.startswith(_HEADER):
+            return as_text(_binary([_last(one, name.removeprefix(_HEADER)) for one in headers or ()]))
         if name == "timestamp":
             assert timestamps is not None
             return pa.array(timestamps * 1000).view(pa.timestamp("us", "UTC")), None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from deduper.columns import Column, ColumnType
 from deduper.core.digest_kernels import array_digest
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.tasks import layout
+from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.partition_folders import FolderValue, folder_texts, folder_value
 from deduper.tasks.readers.plain_file import NotPlain
 
@@ -24,6 +25,7 @@ Texts = Callable[[Admissions, pa.Array], pa.Array]
 """The column RAW, by the admissions of the records and their EXPIRY or CATEGORY."""
 
 _NO_FOLDERS: Mapping[int, FolderValue] = {}
+_NOTHING_SENT: Mapping[str, pa.Array] = {}
 
 _ARROW = {
     "string": pa.string(),
@@ -64,7 +66,7 @@ class Declared:
     expiry_kind: ExpiryKind
     unit_us: int
     null_is_error: bool
-    keeps_records: bool
+    layout: RecordLayout
     salt: bytes
     folder: Path
 
@@ -97,7 +99,7 @@ class Declared:
         folders: Mapping[int, FolderValue] = _NO_FOLDERS,
         admission: Admissions | None = None,
         texts: Texts | None = None,
-        sent: Sequence[pa.Array] = (),
+        sent: Mapping[str, pa.Array] = _NOTHING_SENT,
     ) -> pa.RecordBatch:
         """Records as reading tasks take them, see `tasks.layout`, of the values of the `stored` columns.
 
@@ -125,17 +127,14 @@ class Declared:
             layout.LO: pa.array(lo.view(np.int64)),
             layout.ORDER: pa.array(order),
             layout.ADMISSION: pa.array(admissions),
-            layout.CATEGORY if self.expiry_kind == "category" else layout.EXPIRY: expiry,
+            layout.CATEGORY if self.layout.has_category else layout.EXPIRY: expiry,
             layout.RAW: pa.nulls(rows, pa.string()) if texts is None else texts(admissions, expiry),
         }
-        if self.keeps_records:
-            given |= {layout.parsed(number): columns[number] for number in range(len(self.columns))}
-        if sent:
-            given |= dict(zip(layout.SENT, sent, strict=True))
-        return pa.RecordBatch.from_arrays(list(given.values()), list(given))
+        parsed = {layout.parsed(number): column for number, column in columns.items()}
+        return self.layout.records({**given, **parsed, **sent})
 
     def _needed(self) -> list[int]:
-        if self.keeps_records:
+        if self.layout.has_columns:
             return list(range(len(self.columns)))
         return sorted({*self.key, *(() if self.expiry is None else (self.expiry,))})
 

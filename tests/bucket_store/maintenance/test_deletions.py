@@ -25,6 +25,7 @@ from deduper.window import recovery
 from deduper.window.policy import DELETION_GRACE_US
 from deduper.window.runner import WindowRunner
 from tests.bucket_store.log_samples import commit, piece
+from tests.bucket_store.maintenance.in_process import InProcess
 from tests.deduper.window.test_recovery import config_of
 
 DEADLINE_S = 60.0
@@ -202,7 +203,7 @@ class Job:
         self.refs = [self.window(number) for number in range(windows)]
         nobody: Any = None
         self.runner = WindowRunner(
-            config, self.log, self.pieces, nobody, lambda: self.now_us, in_background=in_background
+            config, self.log, InProcess(self.pieces), nobody, lambda: self.now_us, in_background=in_background
         )
 
     def window(self, number: int) -> PieceRef:

@@ -18,6 +18,7 @@ from deduper.sources.files.file_ways import file_ways
 from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.plan import _stored_types
 from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.sources.record_layout import record_layout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import declared
 from deduper.tasks.readers.parquet import ParquetReading
@@ -210,7 +211,8 @@ def part_of(job: Job, rows: int = 100) -> tuple[PlainReading, FilePart, ReadTask
     part, *_ = file_ways(batch_of(job), reading).parts
     folder = job.directory / "spool"
     folder.mkdir()
-    return reading, part, ReadTask(str(folder), 2, None, in_order=False, keeps_latest=False, by_category=False)
+    layout = record_layout(job.config)
+    return reading, part, ReadTask(str(folder), 2, layout, None, in_order=False, keeps_latest=False)
 
 
 def test_rows_that_are_missing_are_noticed_in_their_file(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from deduper.core.clock import ClockRules
 from deduper.core.verdict import Admission
 from deduper.tasks import exchange
+from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadReceipt, ReadTask, read_function
 
 
@@ -24,7 +25,7 @@ def test_a_category_may_be_no_text(tmp_path: Path) -> None:
         [numbers, numbers, numbers, admission, text, pa.nulls(count, pa.string())],
         ["_hi", "_lo", "_order", "_admission", "_category", "_raw"],
     )
-    task = ReadTask(str(tmp_path), shards=2, clock=None, in_order=False, keeps_latest=False, by_category=True)
+    task = ReadTask(str(tmp_path), 2, RecordLayout.of(pa.string()), clock=None, in_order=False, keeps_latest=False)
     (row,) = read_function(task)(iter([records]))
     receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())
     assert receipt.categories == ("a", "\\xff", "\\xfe")
@@ -34,7 +35,7 @@ def test_a_category_may_be_no_text(tmp_path: Path) -> None:
 def test_the_clock_before_each_tuple_goes_with_it(tmp_path: Path) -> None:
     """None before the first one that was admitted: 0 would be a time like any other, and make what is old expired."""
     clock = ClockRules(False, 10, None, None, now_us=0, latest=None, quiet_us=0)
-    task = ReadTask(str(tmp_path), shards=1, clock=clock, in_order=True, keeps_latest=True, by_category=False)
+    task = ReadTask(str(tmp_path), 1, RecordLayout.of(pa.int64()), clock=clock, in_order=True, keeps_latest=True)
     expiry = pa.array([3, 7, 5, 9], pa.int64())
     admission = pa.array([Admission.NULL_KEY, Admission.ADMITTED, Admission.ADMITTED, Admission.ADMITTED], pa.int8())
     numbers = pa.array(range(4), pa.int64())

@@ -13,6 +13,7 @@ from deduper.config.expiry import CategoryExpiry
 from deduper.core.categories import CategoryState
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
+from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadReceipt, ReadTask, spill
 from deduper.window.categories import arrange_categories
 
@@ -32,7 +33,8 @@ def read(directory: Path, orders: list[int], values: list[bytes], admissions: li
         "_category": pa.array(values, pa.binary()).view(pa.string()),
         "_raw": pa.nulls(count, pa.string()),
     }
-    receipt = spill(ReadTask(str(directory), SHARDS, None, True, False, True), iter([pa.record_batch(columns)]))
+    task = ReadTask(str(directory), SHARDS, RecordLayout.of(pa.string()), None, in_order=True, keeps_latest=False)
+    receipt = spill(task, iter([pa.record_batch(columns)]))
     assert receipt is not None
     return receipt
 

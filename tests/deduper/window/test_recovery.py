@@ -31,6 +31,7 @@ from deduper.window import runner as window_run
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import Batch, WindowRunner
 from tests.bucket_store.log_samples import commit
+from tests.bucket_store.maintenance.in_process import InProcess
 
 NOW_US = 1_735_603_200_000_000  # 2024-12-31
 FAR_US = 4_070_908_800_000_000  # 2099-01-01
@@ -358,7 +359,7 @@ def test_who_wakes_before_a_mark_sets_it_back_nowhere(
 def runner(config: Config, log: CommitLog, clock: Callable[[], int]) -> WindowRunner:
     """A runner that will not judge."""
     nobody: Any = None
-    return WindowRunner(config, log, open_backend(config.store.url), nobody, clock)
+    return WindowRunner(config, log, InProcess(open_backend(config.store.url)), nobody, clock)
 
 
 def test_a_batch_that_is_repeated_keeps_its_wall_clock(config: Config, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
 from deduper.window.runner import Batch, WindowRunner
+from tests.bucket_store.maintenance.in_process import InProcess
 from tests.bucket_store.table_samples import entries_of, random_keys
 from tests.deduper.small_service import BEGIN_US, Trial
 from tests.oracle import Settings
@@ -67,7 +68,12 @@ class Job:
         self.pieces = open_backend(self.config.store.url)
         recovery.recover(self.config, recovery.Ownership(self.log, self.pieces))
         self.runner = WindowRunner(
-            self.config, self.log, self.pieces, self, lambda: self.now_us, in_background=lambda action: action()
+            self.config,
+            self.log,
+            InProcess(self.pieces),
+            self,
+            lambda: self.now_us,
+            in_background=lambda action: action(),
         )
 
     def judge(self, batch: Any, state: LogState, wall_us: int) -> Judgement:

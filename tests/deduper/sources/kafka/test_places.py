@@ -16,6 +16,7 @@ from deduper.core.verdict import Admission
 from deduper.kafka.offsets import OffsetRange, TopicPartition
 from deduper.sources.kafka.places import NOWHERE, OffsetPlaces
 from deduper.tasks import exchange
+from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadReceipt, ReadTask, read_function
 
 RANGES = (
@@ -23,6 +24,7 @@ RANGES = (
     OffsetRange(TopicPartition("a", 7), "id-a", 0, 2),
     OffsetRange(TopicPartition("b", 0), "id-b", 5, 6),
 )
+LAYOUT = RecordLayout.of(pa.int64(), [pa.string()])
 Record = tuple[str, int, int]
 
 
@@ -86,7 +88,7 @@ def test_what_the_window_does_not_take_goes_no_further(tmp_path: Path, keeps_lat
     clock = ClockRules(
         float_domain=False, period=2, max_ahead_of_now_us=None, max_jump=None, now_us=0, latest=None, quiet_us=0
     )
-    task = ReadTask(str(tmp_path), 2, clock, True, keeps_latest, by_category=False, places=OffsetPlaces(RANGES))
+    task = ReadTask(str(tmp_path), 2, LAYOUT, clock, True, keeps_latest, places=OffsetPlaces(RANGES))
     parts = [[("a", 0, 103), ("a", 0, 99)], [("a", 0, 100), ("a", 0, 101)], [("a", 0, 102), ("a", 0, 900)], []]
     batches = [batch(part) if part else batch([("a", 0, 1)]).slice(1) for part in parts]
     (row,) = read_function(task)(iter(batches))
@@ -102,7 +104,7 @@ def test_what_the_window_does_not_take_goes_no_further(tmp_path: Path, keeps_lat
 
 def test_a_task_of_which_nothing_is_taken_says_how_much_it_left_out(tmp_path: Path) -> None:
     """Its receipt counts, its files are empty."""
-    task = ReadTask(str(tmp_path), 2, None, False, False, by_category=False, places=OffsetPlaces(RANGES))
+    task = ReadTask(str(tmp_path), 2, LAYOUT, None, False, False, places=OffsetPlaces(RANGES))
     (row,) = read_function(task)(iter([batch([("c", 0, 1), ("c", 0, 2)])]))
     receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())
     assert (receipt.rows, receipt.left_out) == (0, 2)

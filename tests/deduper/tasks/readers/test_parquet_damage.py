@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from deduper.core.digests import key_type
 from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.declared import Declared, DeclaredColumn, arrow_type
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
@@ -48,7 +49,8 @@ def test_flipped_bits(tmp_path: Path, kind: int) -> None:
     """In the footer or the pages: no exception but the one that leaves the file to Spark."""
     columns = [(name, key_type(text)) for name, text in (("k", "string"), ("t", "bigint"), ("d", "decimal(9,2)"))]
     plain = tuple(DeclaredColumn(name, column, arrow_type(column)) for name, column in columns)
-    reading = ParquetReading(Declared(plain, (0,), None, "none", 1, True, True, SALT, tmp_path))
+    layout = RecordLayout.of(pa.int64(), [column.arrow for column in plain])
+    reading = ParquetReading(Declared(plain, (0,), None, "none", 1, True, layout, SALT, tmp_path))
     path = tmp_path / "a.parquet"
     parquet.write_table(_TABLE, path, **_KINDS[kind])
     whole = path.read_bytes()

@@ -20,6 +20,7 @@ from deduper.columns import parse_columns
 from deduper.core.clock import ClockRules
 from deduper.core.verdict import Admission
 from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import text
 from deduper.tasks.readers.declared import Declared, DeclaredColumn, arrow_type
@@ -58,7 +59,8 @@ def reading(tmp_path: Path) -> TextReading:
     """Of records whose key is `k`, and whose expiry key is `t`."""
     columns = parse_columns("k string, t bigint, `n` int")
     declared = tuple(DeclaredColumn(column.name, column.type, arrow_type(column.type)) for column in columns)
-    return TextReading(Declared(declared, (0,), 1, "whole", 1, True, True, SALT, tmp_path), "UTC")
+    layout = RecordLayout.of(pa.int64(), [column.arrow for column in declared])
+    return TextReading(Declared(declared, (0,), 1, "whole", 1, True, layout, SALT, tmp_path), "UTC")
 
 
 def part_of(reading: TextReading, content: bytes, name: str = "a.json") -> FilePart:
@@ -323,7 +325,7 @@ def test_what_is_not_kept_is_checked_all_the_same(reading: TextReading) -> None:
     """A job without ports for records has the same verdicts."""
     content = CONTENT + b'{"k":"a","t":1,"n":1}\n{"k":"a","t":1,"n":"1"}\n'
     kept = read_bytes(reading, content)
-    less = read_bytes(replace(reading, declared=replace(reading.declared, keeps_records=False)), content)
+    less = read_bytes(replace(reading, declared=replace(reading.declared, layout=RecordLayout.of(pa.int64()))), content)
     assert less.equals(kept.select(less.column_names))
     assert less.num_columns == kept.num_columns - 3
     assert admissions(less)[-2:] == [ADMITTED, MALFORMED]
@@ -383,11 +385,11 @@ def test_a_fault_of_the_machine_is_none_of_the_file(
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> ReadTask:
+def task(tmp_path: Path, reading: TextReading) -> ReadTask:
     """A reading task."""
     folder = tmp_path / "spool"
     folder.mkdir()
-    return ReadTask(str(folder), 2, None, in_order=False, keeps_latest=False, by_category=False)
+    return ReadTask(str(folder), 2, reading.declared.layout, None, in_order=False, keeps_latest=False)
 
 
 def test_a_task_counts_the_lines(reading: TextReading, task: ReadTask) -> None:
