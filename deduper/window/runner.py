@@ -378,8 +378,6 @@ class WindowRunner:
             self._log.forget_retired(through)
 
 
-
-
 def _asks_for(intent: Intent) -> tuple[object, ...]:
     """The parts of an intent that are equal in a repetition."""
     return intent.window, intent.partitions, intent.settings_hash, intent.latest_point

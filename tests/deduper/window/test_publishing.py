@@ -20,7 +20,6 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published
 from bucket_store.log.profile import read_profiles
 from bucket_store.log.records import CommitRecord, LogState, OutputFile
-from bucket_store.log.sources_file import SourcePartition
 from bucket_store.pieces.open import open_backend
 from deduper.admin.open_store import open_store
 from deduper.admin.orphans import OrphanKind, orphans
@@ -34,6 +33,7 @@ from deduper.service.windows import Reports, Windows
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, TopicPlace
 from deduper.sinks.staging import StagedFile
+from deduper.sources.protocol import BatchPartition
 from deduper.tasks.receipts import Receipt
 from deduper.window import recovery
 from deduper.window.attempt import Judgement
@@ -126,10 +126,8 @@ class Job:
     def batch(self) -> Batch:
         """The next offsets of a partition."""
         start = 2 * self.log.state.next_window
-        partition = SourcePartition("in-0", "topic", start, start + 2, len(self.ports), bytes(15) + bytes([start]))
         source = SimpleNamespace(
-            digests=(partition.digest,),
-            partitions=lambda _: (partition,),
+            partitions=(BatchPartition("in-0", bytes(15) + bytes([start]), "topic", start + 2, start),),
             is_known_by_digests=False,
             extra=lambda: {ENDS: ends_to_wire({TopicPartition("in", 0): End("topic", start + 2)})},
         )
@@ -429,8 +427,7 @@ def test_a_death_at_the_commit_after_the_wait(
 def windows_of(job: Job, most: int | None = None) -> tuple[Windows, Stop, Reports]:
     """As `service.job` makes them."""
     stop, reports = Stop(), Reports(job.reported.append)
-    source: Any = SimpleNamespace(judged=lambda _: None)
-    return Windows(job.log, source, job.runner, reports, stop, most), stop, reports
+    return Windows(job.log, job.runner, reports, stop, most), stop, reports
 
 
 def make(windows: Windows, job: Job) -> None:
