@@ -3,9 +3,10 @@
 `BUCKET_STORE_FAILPOINTS="name=action[@n],…"` in the environment arms them in every process that inherits it. The
 actions: `kill` ends the process by SIGKILL; `kill-driver`, `kill-jvm` and `kill-worker` that one of its session, and
 the process goes on; `kill-all` every process of its session at once, as a power cut does (never arm it in a shell of
-your own); `freeze` stops the process by SIGSTOP; `raise` raises `FailpointError`. `@n` waits for the n-th hit in the
-process, and for the first one after it at which there is a process to kill. `:once=PATH` after that acts only in the
-process that creates the file, so that of many processes one dies. `docs/failpoints.md` says what each name means.
+your own); `freeze` stops the process by SIGSTOP; `hang` stops the thread for ever, and the process's others go on;
+`raise` raises `FailpointError`. `@n` waits for the n-th hit in the process, and for the first one after it at which
+there is a process to kill. `:once=PATH` after that acts only in the process that creates the file, so that of many
+processes one dies. `docs/failpoints.md` says what each name means.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from bucket_store.errors import StoreError
 
 ENVIRONMENT = "BUCKET_STORE_FAILPOINTS"
-_ACTIONS = ("kill", "kill-all", "kill-driver", "kill-jvm", "kill-worker", "freeze", "raise")
+_ACTIONS = ("kill", "kill-all", "kill-driver", "kill-jvm", "kill-worker", "freeze", "hang", "raise")
 
 
 class FailpointError(StoreError):
@@ -65,6 +66,8 @@ class _Armed:
                     os.kill(victim, signal.SIGKILL)
         elif self._action == "raise":
             raise FailpointError(f"failpoint {self.name}")
+        elif self._action == "hang":
+            threading.Event().wait()
         else:
             # To this very thread: sent to the process, another thread may receive it, and this one runs on.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

@@ -137,6 +137,15 @@ def test_nobody_to_kill_is_no_hit() -> None:
         assert process.wait(30) == 1
 
 
+def test_of_many_threads_one_hangs() -> None:
+    """The process goes on, and ends."""
+    code = (
+        "import threading, time\nthread = threading.Thread(target=failpoints.hit, args='a', daemon=True)\n"
+        "thread.start(); thread.join(0.5)\nraise SystemExit(7 if thread.is_alive() else 0)"
+    )
+    assert start(code, "a=hang").wait(30) == 7
+
+
 def test_an_unknown_action_is_refused() -> None:
     """A typing error must not look like a test that passes."""
     assert start("", "a=kil").wait(30) == 1

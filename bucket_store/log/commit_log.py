@@ -18,6 +18,7 @@ count. Folded records are deleted in ascending order and after a grace, for read
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,8 @@ DEFAULT_GRACE_US = 3_600_000_000
 class CommitLog:
     """One process's access to the log of a store: reads it, and after `claim_epoch` places records.
 
-    Not thread-safe; the `state` it hands out is a value and may go anywhere. `fs` is the file system of the whole
-    store.
+    `place`, `refresh` and `check_owner` of several threads run one after another; all else is for one thread. The
+    `state` is a value and may go anywhere. `fs` is the file system of the whole store.
     """
 
     def __init__(self, root: Path, manifest: Manifest, fs: FileSystem) -> None:
@@ -64,6 +65,7 @@ class CommitLog:
         self._epoch: int | None = None
         self._published_through = -1
         self._purged_through = -1
+        self._lock = threading.RLock()
 
     @classmethod
     def create(
@@ -127,11 +129,12 @@ class CommitLog:
         Raises:
             CorruptionError, UnknownFormatError: as `open`.
         """
-        number = self._state.next_number
-        # In this order: deletion ascends, so when the record before is still there, an absent one was never placed.
-        if self._exists(number) or not self._exists(number - 1):
-            self._catch_up()
-        return self._state
+        with self._lock:
+            number = self._state.next_number
+            # In this order: deletion ascends, so when the record before is still there, an absent one was never placed.
+            if self._exists(number) or not self._exists(number - 1):
+                self._catch_up()
+            return self._state
 
     def claim_epoch(self, owner: str, wall_us: int) -> int:
         """Take the store over: the new epoch, above every earlier one. Safe to call while an old owner runs.
@@ -176,6 +179,10 @@ class CommitLog:
             MaybeCommittedError: only a fresh reading shows it.
             ValueError: no epoch was claimed through this object, or the commit is of another one.
         """
+        with self._lock:
+            return self._place(body)
+
+    def _place(self, body: CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord) -> LogState:
         epoch = self._own_epoch()
         if isinstance(body, CommitRecord) and body.epoch != epoch:
             raise ValueError(f"a commit of epoch {body.epoch} through a log that claimed epoch {epoch}")
@@ -208,9 +215,10 @@ class CommitLog:
             FencedError: a higher epoch has claimed the store.
             ValueError: no epoch was claimed through this object.
         """
-        self._own_epoch()
-        self._catch_up()
-        self._demand_ownership()
+        with self._lock:
+            self._own_epoch()
+            self._catch_up()
+            self._demand_ownership()
 
     def forget_outputs(self, through_window: int) -> None:
         """Every window up to this one is published: the next record says so, and the state drops their outputs.

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WindowProfile:
-    """One committed window: how long it took from its batch to its published mark, and its phases in seconds.
+    """One published window: how long it took from its batch until the next one could begin, and its phases in seconds.
 
     The upper package defines the phases.
     """

@@ -1,8 +1,8 @@
 """The time of the newest windows by step, from the store's `profile`: for `status`, people and programs.
 
-Two tables. The first divides a window on the driver, from the batch to the published mark: its columns add up
-to the window's seconds. The second has the tasks of its three steps, summed: several run at once, so these are shares
-of work, not of time.
+Two tables. The first divides a window on the driver, from the batch until the next one can begin: its columns add up to
+the window's seconds. The second has the tasks of its three steps, summed, and the sending to topics beside the next
+window: several run at once, so these are shares of work, not of time.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "write": ("judge.write",),
     "files": ("judge.files",),
     "sync": ("durable",),
+    "wait": ("wait",),
     "commit": ("commit",),
     "publish": ("publish",),
     "expire": ("clean", "expire"),
@@ -70,8 +71,9 @@ def steps_of(profile: WindowProfile) -> dict[str, float]:
 
 
 def task_steps_of(profile: WindowProfile) -> dict[str, float]:
-    """Seconds of a window's tasks by step, over all of them."""
-    return {step: profile.phases.get(f"task.{step}", 0.0) for step in TASK_STEPS}
+    """Seconds of a window's tasks by step, over all of them, and of its sending beside the next window."""
+    of_tasks = {step: profile.phases.get(f"task.{step}", 0.0) for step in TASK_STEPS}
+    return {**of_tasks, "send": profile.phases.get("send", 0.0)}
 
 
 def shares(profiles: Sequence[WindowProfile], steps: Callable[[WindowProfile], dict[str, float]]) -> dict[str, float]:

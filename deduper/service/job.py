@@ -36,8 +36,9 @@ from deduper.spark.session import (
 from deduper.window.attempt import WindowJudge
 from deduper.window.jobs import SparkJobs
 from deduper.window.progress import BatchProgress, RunSummary
+from deduper.window.publishing import TopicPorts
 from deduper.window.recovery import Ownership, owned_store, recover
-from deduper.window.runner import TopicPorts, WindowRunner
+from deduper.window.runner import WindowRunner
 from deduper.window.table_folder import table_settings
 
 if TYPE_CHECKING:
@@ -94,7 +95,11 @@ def run(
             with _opened_runner(config, owned, spark, files, topics, clock) as runner:
                 reports = Reports(on_progress, metrics, request_lag)
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
-                _follow(loop_over(windows), windows, stop, spark, drain=drain)
+                try:
+                    _follow(loop_over(windows), windows, stop, spark, drain=drain)
+                finally:
+                    # After a failure a publication may be under way: from here on it waits for no broker.
+                    stop.event.set()
     return RunSummary(
         windows=reports.windows,
         **reports.totals,
@@ -118,6 +123,8 @@ def _follow(loop: FileLoop | StreamLoop, windows: Windows, stop: Stop, session: 
     """Run the loop to its end, and raise the failure that ended it."""
     try:
         loop.run(drain=drain)
+        if windows.failure is None:
+            windows.wait_until_published()
         if windows.failure is not None:
             raise windows.failure
         if not stop.is_by_signal:
@@ -126,7 +133,7 @@ def _follow(loop: FileLoop | StreamLoop, windows: Windows, stop: Stop, session: 
         if not has_ended(session, after_signal=stop.is_by_signal):
             raise
         # The window's thread first finishes its work that needs no Spark.
-        windows.wait_until_idle()
+        windows.wait_until_published()
         failure = windows.failure or exc
         if not isinstance(failure, JVM_ERRORS):
             raise failure from exc

@@ -40,7 +40,7 @@ from deduper.window.progress import BatchProgress
 
 logger = logging.getLogger(__name__)
 
-PHASES = ("intent", "judge", "durable", "commit", "publish", "clean", "expire")
+PHASES = ("intent", "judge", "durable", "wait", "commit", "publish", "clean", "expire", "send")
 JUDGE_PARTS = ("read", "shards", "write", "files")
 TASK_STEPS = ("read", "rows", "keys", "tables", "judge", "verdicts", "piece", "ports")
 FAILURES = ("window", "source_lag", "metrics")
@@ -81,7 +81,7 @@ class _Newest:
 
     log: CommitLog | None = None
     last: BatchProgress | None = None
-    begun_s: float | None = None
+    begun_s: tuple[float, ...] = ()
     committed_s: float | None = None
     published: int | None = None
     latest: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -149,19 +149,21 @@ class JobMetrics(Collector):
 
     @contextmanager
     def window(self) -> Iterator[None]:
-        """Around a window, also one that fails."""
-        self._begun(self._seconds)
+        """Around the making of a window, from its batch to its commit; it is running until `window_ended`."""
+        self._begun()
         try:
             yield
-        finally:
-            self._begun(None)
+        except BaseException:
+            self._given_up()
+            raise
+        self._committed()
 
     @_never_stops_the_job
     def window_ended(self, progress: BatchProgress) -> None:
-        """A window is committed and published."""
-        committed_s = self._wall_clock_us() / 1e6
+        """The oldest window that was begun is published."""
         with self._lock:
-            self._newest = replace(self._newest, last=progress, committed_s=committed_s, published=progress.window)
+            begun_s = self._newest.begun_s[1:]
+            self._newest = replace(self._newest, last=progress, published=progress.window, begun_s=begun_s)
             self._window_seconds.observe(progress.seconds)
             self._window_rows.observe(progress.rows)
             for prefix, (_, _, _, names) in _PHASES.items():
@@ -198,8 +200,19 @@ class JobMetrics(Collector):
             self._failed_s.labels(kind).set(seconds)
 
     @_never_stops_the_job
-    def _begun(self, seconds: Callable[[], float] | None) -> None:
-        self._set(begun_s=None if seconds is None else seconds())
+    def _begun(self) -> None:
+        begun_s = self._seconds()
+        with self._lock:
+            self._newest = replace(self._newest, begun_s=(*self._newest.begun_s, begun_s))
+
+    @_never_stops_the_job
+    def _given_up(self) -> None:
+        with self._lock:
+            self._newest = replace(self._newest, begun_s=self._newest.begun_s[:-1])
+
+    @_never_stops_the_job
+    def _committed(self) -> None:
+        self._set(committed_s=self._wall_clock_us() / 1e6)
 
     def _set(self, **values: object) -> None:
         with self._lock:
@@ -293,10 +306,9 @@ class JobMetrics(Collector):
             yield GaugeMetricFamily("deduper_expiry_point_timestamp_seconds", text, point / 1e6)
 
     def _of_windows(self, newest: _Newest) -> Iterator[Metric]:
-        running = 0.0 if newest.begun_s is None else max(0.0, self._seconds() - newest.begun_s)
-        yield GaugeMetricFamily(
-            "deduper_window_running_seconds", "How long the current window has been running", running
-        )
+        running = max(0.0, self._seconds() - newest.begun_s[0]) if newest.begun_s else 0.0
+        text = "How long the oldest window that is not published has been running"
+        yield GaugeMetricFamily("deduper_window_running_seconds", text, running)
         if newest.committed_s is not None:
             text = "When the last window was committed, as Unix time"
             yield GaugeMetricFamily("deduper_last_commit_timestamp_seconds", text, newest.committed_s)

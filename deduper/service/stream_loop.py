@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -25,6 +26,7 @@ from deduper.spark.session import JVM_ERRORS
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.25  # PySpark takes fractions, its annotation does not
+_STOP_MS = 5000
 
 
 class StreamLoop:
@@ -66,8 +68,18 @@ class StreamLoop:
             self._source.look()
             # Between two batches only: a query that is stopped in the middle of a write may return before it ends.
             if self._stop.is_requested and self._windows.is_idle:
-                query.stop()
+                self._end(query)
                 return None
+
+    def _end(self, query: StreamingQuery) -> None:
+        """End the query; if it waits for brokers that are away, it ends by itself, and without another batch."""
+        self._session.conf.set("spark.sql.streaming.stopTimeout", _STOP_MS)
+        try:
+            query.stop()
+        except (PySparkException, Py4JJavaError) as exc:
+            if "TimeoutException" not in str(exc):
+                raise
+            logger.info("Spark's stream has not ended within %d ms: %s", _STOP_MS, innermost_cause(exc))
 
     def _passes(self, failure: Exception) -> bool:
         """Wait until what has failed may be tried again; False when a stop was requested meanwhile."""

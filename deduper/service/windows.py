@@ -36,7 +36,8 @@ OWNER_CHECK_S = 1.0
 class Reports:
     """The reports of a run: metrics, `on_progress` after every window, and the totals of its summary.
 
-    `request_lag` makes the metrics ask the brokers where the source ends.
+    `window_ended` may be called on another thread than the rest, but for one window at a time. `request_lag` makes the
+    metrics ask the brokers where the source ends.
     """
 
     on_progress: Callable[[BatchProgress], None]
@@ -46,7 +47,7 @@ class Reports:
     totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in Verdict})
 
     def window(self) -> contextlib.AbstractContextManager[None]:
-        """Around a window."""
+        """Around the making of a window, from its batch to its commit."""
         return contextlib.nullcontext() if self.metrics is None else self.metrics.window()
 
     def window_ended(self, progress: BatchProgress) -> None:
@@ -91,17 +92,13 @@ class Windows:
         self._max_windows = max_windows
         self._working = threading.Lock()
         self._next_check = 0.0
+        self._made = 0
         self.failure: Exception | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether no batch is being worked on."""
         return not self._working.locked()
-
-    def wait_until_idle(self) -> None:
-        """Wait for the end of the work on a batch."""
-        with self._working:
-            pass
 
     @contextlib.contextmanager
     def attempted(self, batch_id: int) -> Iterator[None]:
@@ -137,11 +134,13 @@ class Windows:
         `judged` is given the batch that was committed, which may be less than `batch`.
         """
         with self._reports.window():
-            progress, committed = self._runner.run(Batch(query_id, batch_id, batch))
+            committed = self._runner.run(Batch(query_id, batch_id, batch), self._reports.window_ended)
         judged(committed)
-        self._reports.window_ended(progress)
         failpoints.hit("window.7.checkpoint")
-        if self._max_windows is not None and self._reports.windows >= self._max_windows:
+        self._made += 1
+        if self._max_windows is not None and self._made >= self._max_windows:
+            # A stop that is requested earlier would shorten the waits of the publication.
+            self._runner.wait_until_published()
             self._stop.request("max_batches")
 
     def make_next(self, batch: SourceBatch) -> bool:
@@ -161,22 +160,41 @@ class Windows:
         self._runner.fold_moved()
         self._reports.listed(source)
 
+    def wait_until_published(self) -> None:
+        """Wait for the end of the work on a batch, and of the publication; its failure becomes the run's."""
+        with self._working:
+            try:
+                self._runner.wait_until_published()
+            except StopRequested as exc:
+                logger.warning("%s", exc)
+            except Exception as exc:  # noqa: BLE001  raised where the run ends
+                self._publication_failed(exc)
+
     def finish(self) -> None:
         """After the last window of a drained source."""
         self._runner.finish()
 
     def check_owner(self) -> None:
-        """Between two batches: an owner with nothing to do must notice too that another has taken over."""
+        """Between two batches: notice a takeover, or a publication that has failed, also when there is no batch."""
         if time.monotonic() < self._next_check or not self._working.acquire(blocking=False):
             return
         try:
             self._next_check = time.monotonic() + OWNER_CHECK_S
             self._log.check_owner()
+            failure = self._runner.publication_failure
+            if failure is not None and not isinstance(failure, StopRequested):
+                self._publication_failed(failure)
+                self._stop.request("failed")
         except FencedError as exc:
             self.failure = exc
             self._stop.request("fenced")
         finally:
             self._working.release()
+
+    def _publication_failed(self, error: Exception) -> None:
+        if self.failure is None:
+            self.failure = self.reason_to_stop(error)
+            self._reports.window_failed()
 
     def reason_to_stop(self, error: Exception) -> Exception:
         """The error, or the takeover that explains it."""

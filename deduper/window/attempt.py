@@ -263,7 +263,7 @@ class WindowJudge:
             attempt=attempt.attempt,
             rules=policy.judge_rules(config, state, wall_us),
             tables=self._tables,
-            views=policy.shard_views(config, self._log.manifest, self._log.state),
+            views=policy.shard_views(config, self._log.manifest, state),
             places=None if categories is None else categories.places,
             category_ids=() if categories is None else categories.ids,
         )

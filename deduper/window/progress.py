@@ -15,12 +15,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """One committed window.
+    """One published window.
 
     `batch_id` is Spark's, `window` the store's. `latest_point` is ready to print (`ExpiryKeyScale.shown`): ISO 8601
-    text for times. `phases` names seconds of the numbered steps of a batch, in their order; `judge.…` are parts of
-    `judge`, `task.…` sums over the shards' tasks, several of which run at once. `tables` sums the counters of the
-    resident tables over the shards (`TableCounters`).
+    text for times. `seconds` are those from its batch until the next window can begin. `phases` names seconds of the
+    numbered steps of a batch, in their order; `wait` is for the publication of the window before. `judge.…` are parts
+    of `judge`, `task.…` sums over the shards' tasks, several of which run at once; `send` is a publication beside the
+    next window, no part of `seconds`. `tables` sums the counters of the resident tables over the shards
+    (`TableCounters`).
     """
 
     window: int

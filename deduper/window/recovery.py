@@ -39,7 +39,7 @@ from deduper.sources.kafka import checkpoint as kafka_checkpoint
 from deduper.window.owner_alive import own_name, owner_lives
 from deduper.window.policy import changed_settings, fixed_settings, stored_settings
 from deduper.window.present_clock import present_wall_us
-from deduper.window.runner import TopicPorts, mark_paths, mark_published, publish_window
+from deduper.window.publishing import TopicPorts, mark_paths, mark_published, publish_window
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,11 @@
     2 judge           pieces, receipts, staged rows
     3 durable         everything the record will name is synced
     4 commit record   the window exists from here on, and not a moment before
-    5 publish         staged files get their final names
+    5 publish         staged files get their final names, staged rows go to their topics
     6 published mark  readers of whole windows may go this far
     7 Spark's checkpoint, after this returns
 
+Steps 5 and 6 of a window may run beside steps 1 to 3 of the next one, whose step 4 waits for them: see `publishing`.
 After a crash between two steps the next start repeats or discards what is needed: see `recovery`.
 """
 
@@ -15,14 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Protocol
 
 from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.marks import PUBLISHED_NAME, Intent, Published, prepare_published, read_intents, write_intent
+from bucket_store.log.marks import Intent, read_intents, write_intent
 from bucket_store.log.profile import Profiles, WindowProfile
 from bucket_store.log.records import CommitRecord, CompactionRecord, DeletionRecord, LogState, OutputFile, SourcesRef
 from bucket_store.log.sources_archive import left_files, remove_left
@@ -35,16 +36,14 @@ from bucket_store.maintenance.deletions import Deletions
 from bucket_store.maintenance.worker_process import Maintenance
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
-from deduper.errors import UsageError
 from deduper.sinks import staging
-from deduper.sinks.names import PUBLISHED as PORT_MARK
-from deduper.sinks.names import TopicPlace, outputs_of
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.protocol import SourceBatch
 from deduper.window import policy
 from deduper.window.attempt import Judgement, summed
 from deduper.window.present_clock import present_wall_us
 from deduper.window.progress import BatchProgress, Phases
+from deduper.window.publishing import Publishing, TopicPorts
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +64,6 @@ class Judge(Protocol):
 
     def judge(self, batch: SourceBatch, state: LogState, wall_us: int) -> Judgement:
         """The window after `state`, its pieces durable and its rows staged."""
-
-
-class TopicPorts(Protocol):
-    """Publishes to topics; the service's is `KafkaPorts`."""
-
-    def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
-        """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
 
 
 class WindowRunner:
@@ -101,7 +93,7 @@ class WindowRunner:
         self._compaction = Compactions(maintenance, in_background)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
-        self._topics = topics
+        self._publishing = Publishing(config, log, topics, in_background)
         self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
         self._profiles = Profiles(log.root, fs=log.fs)
         self._snapshots_seen = -1
@@ -110,10 +102,14 @@ class WindowRunner:
         self._files = files
         self._folding = SourceFolding(log, files, in_background, fold_windows=fold_windows)
 
-    def run(self, batch: Batch) -> tuple[BatchProgress, SourceBatch]:
-        """Judge, commit and publish one window. Gives its progress, and the judged batch: it may be less than `batch`.
+    def run(self, batch: Batch, published: Callable[[BatchProgress], None] | None = None) -> SourceBatch:
+        """Judge and commit one window, and publish it or begin to. Gives the judged batch: it may be less than `batch`.
+
+        `published` gets the window's progress once it is published, in the order of the windows; on another thread if
+        it was published beside the next one. See `wait_until_published`.
 
         Raises:
+            Exception: what the publication of the window before has met; then nothing is committed.
             IntegrityError: counts that do not agree, twice.
             FencedError: another owner has taken the store.
         """
@@ -144,18 +140,16 @@ class WindowRunner:
                 fs=self._log.fs,
             )
         failpoints.hit("window.3.durable")
+        waited_s = self._publishing.wait()
+        if waited_s is not None:
+            phases.add("wait", waited_s)
         with phases.of("commit"):
             record = self._record(batch, judgement, state, intent.wall_us, outputs, sources)
             state = self._log.place(record)
         failpoints.hit("window.4.committed")
         if self._files is not None:
             self._files.known.add(partitions)
-        with phases.of("publish"):
-            publish_window(self._config, self._log, window, outputs, self._topics)
-        failpoints.hit("window.6.marked")
-        with phases.of("clean"):
-            # With those of attempts that failed: otherwise they would stay until the next start.
-            staging.discard_window(self._config, window, epoch, fs=self._log.fs)
+        self._publishing.begin(window, outputs, phases)
         with phases.of("expire"):
             state = self._expire(state)
             self._compact(state)
@@ -166,20 +160,21 @@ class WindowRunner:
         for name, seconds in judgement.task_seconds.items():
             phases.add(f"task.{name}", seconds)
         profile = WindowProfile(window, epoch, intent.wall_us, judgement.rows, phases.total_s, dict(phases.seconds))
-        self._profiles.add(profile)
-        logger.info("window %d (epoch %d, batch %d): %s", window, epoch, batch.batch_id, record.counts)
-        progress = BatchProgress(
-            window=window,
-            batch_id=batch.batch_id,
-            rows=judgement.rows,
-            **record.counts,
-            seconds=profile.seconds,
-            rows_per_second=judgement.rows / profile.seconds,
-            latest_point=self._config.expiry_key_scale.shown(record.latest_point),
-            phases=profile.phases,
-            tables=summed(receipt.table_counters for receipt in judgement.receipts.values()),
-        )
-        return progress, judgement.batch
+        self._publishing.report(partial(self._report, batch.batch_id, judgement, record, profile, published))
+        return judgement.batch
+
+    def wait_until_published(self) -> None:
+        """Wait until every committed window is published.
+
+        Raises:
+            Exception: what the publication has met; again at every call.
+        """
+        self._publishing.wait()
+
+    @property
+    def publication_failure(self) -> Exception | None:
+        """What the publication beside the judging has met, if it is over. Safe for all threads."""
+        return self._publishing.failure
 
     def finish(self) -> None:
         """After the last window of a drained source: record the background work, as the next window would.
@@ -192,7 +187,8 @@ class WindowRunner:
         self._remove_left()
 
     def close(self) -> None:
-        """End the background work; the next start continues it. Safe to repeat."""
+        """Wait for a publication, and end the other background work: the next start does it. Safe to repeat."""
+        self._publishing.close()
         self._deletion.close()
         self._folding.close()
         unnamed = self._compaction.close()
@@ -204,6 +200,36 @@ class WindowRunner:
             self._maintenance.delete([unnamed], keep=live_files(state), writing_epoch=state.epoch)
         except Exception as exc:  # noqa: BLE001  the error that ends the job is reported, not this one
             logger.warning("piece %s is left for the next start: %s", unnamed.name, exc)
+
+    def _report(
+        self,
+        batch_id: int,
+        judgement: Judgement,
+        record: CommitRecord,
+        profile: WindowProfile,
+        published: Callable[[BatchProgress], None] | None,
+        sent_s: float | None,
+    ) -> None:
+        """Report a published window; `sent_s` are the seconds of a publication beside the next one."""
+        if sent_s is not None:
+            profile = replace(profile, phases={**profile.phases, "send": sent_s})
+        self._profiles.add(profile)
+        logger.info("window %d (epoch %d, batch %d): %s", profile.window, profile.epoch, batch_id, record.counts)
+        if published is None:
+            return
+        published(
+            BatchProgress(
+                window=profile.window,
+                batch_id=batch_id,
+                rows=profile.rows,
+                **record.counts,
+                seconds=profile.seconds,
+                rows_per_second=profile.rows / profile.seconds,
+                latest_point=self._config.expiry_key_scale.shown(record.latest_point),
+                phases=profile.phases,
+                tables=summed(receipt.table_counters for receipt in judgement.receipts.values()),
+            )
+        )
 
     def _correct_clock(self, state: LogState, now_us: int) -> LogState:
         """After a clock that was far ahead, place a record with the present one: a commit cannot, see `log.state`."""
@@ -348,48 +374,6 @@ class WindowRunner:
         through = self._deletion.result()
         if through is not None:
             self._log.forget_retired(through)
-
-
-def publish_window(
-    config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile], topics: TopicPorts | None = None
-) -> None:
-    """Steps 5 and 6. Safe to repeat.
-
-    Every file port has the mark of the greatest published window beside its files, put there after all ports.
-    """
-    log.check_owner()
-    by_kind = outputs_of(outputs)
-    if by_kind.topics:
-        if topics is None:
-            raise UsageError(f"window {window} was staged for topics, and no port is a topic now: put the sinks back")
-        topics.publish(window, by_kind.topics)
-    for output in staging.publish(by_kind.files, fs=log.fs):
-        logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
-    failpoints.hit("window.5.published")
-    mark_published(config, log, window)
-    log.forget_outputs(window)
-
-
-def mark_published(config: Config, log: CommitLog, window: int) -> None:
-    """Mark, in the store and in each file port, that every port is out up to this window (-1: none is).
-
-    A process that slept while another took over never sets the mark back: see `marks`.
-    """
-    mark = Published(log.manifest.store_id, window)
-    paths = mark_paths(config, log)
-    prepared = [(prepare_published(path, mark, epoch=log.state.epoch, fs=log.fs), path) for path in paths]
-    log.check_owner()
-    failpoints.hit("window.6.checked")
-    for number, (temporary, path) in enumerate(prepared):
-        log.fs.replace(temporary, path)
-        if number == 0:
-            failpoints.hit("window.6.half")
-
-
-def mark_paths(config: Config, log: CommitLog) -> list[Path]:
-    """The marks of a job: the store's, then each file port's."""
-    ports = [sink.path / PORT_MARK for sink in config.file_ports.values()]
-    return [log.root / PUBLISHED_NAME, *ports]
 
 
 def _asks_for(intent: Intent) -> tuple[object, ...]:

@@ -8,8 +8,9 @@ One broker, one Spark session (`local[2]`), everything on one machine; two shard
 *Throughput*: a topic is filled once with `--records` records of about 170 bytes, a fifth of them repeats within the
 last 20,000. Every contender reads it from its beginning in batches of `--batch`, with an empty state, in turns,
 `--repetitions` times. A batch's rate is its records by its `triggerExecution`, which is Spark's own measure from
-planning to checkpoint and holds the sending for all contenders; the first two batches of a run warm it up and do not
-count. Given are minimum, median and maximum over all that count.
+planning to checkpoint and holds the sending for all contenders (of deduper, the wait for the sending of the batch
+before); the first two batches of a run warm it up and do not count. Given are minimum, median and maximum over all that
+count.
 
 *Latency*: a process sends at a steady rate; another reads the output with read_committed, and takes the difference to
 the moment that the sender has written into the record. The first `--warm` seconds do not count. `unique` alone is read.

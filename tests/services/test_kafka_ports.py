@@ -23,7 +23,7 @@ from deduper.service.job import run
 from deduper.sinks import topics as kafka_ports
 from deduper.sinks.names import STAGING
 from deduper.sinks.publish_state import OnUnknown
-from deduper.window import runner
+from deduper.window import publishing
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, header, records, settings
 from tests.services.kafka_traffic import Follower, Record, end_offsets, read, send
@@ -211,7 +211,7 @@ def test_what_is_unpublished_goes_where_its_record_says(
     own = settings(broker, source, topics)
     (tmp_path / "old").mkdir()
     job = KafkaJob(tmp_path / "old", session, own)
-    die(runner, "mark_published")
+    die(publishing, "mark_published")
     with pytest.raises(Interrupted):
         job.run()
     totals = CommitLog.open(job.config.store.path).state.totals

@@ -17,7 +17,7 @@ def render(view: ProfileView) -> list[RenderableType]:
         return []
     return [
         _divided(view.windows, steps_of, "time by step, ms", with_rate=True),
-        _divided(view.windows, task_steps_of, "work inside the tasks, ms", with_rate=False),
+        _divided(view.windows, task_steps_of, "work inside the tasks, and sending, ms", with_rate=False),
     ]
 
 

@@ -140,7 +140,7 @@ class SourceFolding:
 
 
 class _Fold(BackgroundTask):
-    """One fold of what `state` names, all of whose windows are published."""
+    """One fold of what `state` names; the last window may still be under way to its topics."""
 
     def __init__(self, log: CommitLog, state: LogState, files: FilesToFold | None) -> None:
         super().__init__()

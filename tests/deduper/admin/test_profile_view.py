@@ -64,8 +64,8 @@ def test_programs_get_seconds_and_shares(tmp_path: Path) -> None:
     assert found["windows"][0]["phases"]["judge.read"] == 0.5
     assert found["shares"]["write"] == 0.35
     shares = {"read": 0.3, "rows": 0.1, "keys": 0.05, "tables": 0.1, "judge": 0.05, "verdicts": 0.05, "piece": 0.05}
-    assert found["task_shares"] == {**shares, "ports": 0.3}
-    assert list(found["task_shares"]) == list(TASK_STEPS)
+    assert found["task_shares"] == {**shares, "ports": 0.3, "send": 0}
+    assert list(found["task_shares"]) == [*TASK_STEPS, "send"]
     assert profile_view(tmp_path, last=0).to_json() == {"windows": [], "shares": {}, "task_shares": {}}
 
 

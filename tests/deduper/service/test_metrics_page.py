@@ -206,8 +206,9 @@ def test_windows_are_told_when_they_end(tmp_path: Path, registry: CollectorRegis
     with reported.window():
         seconds = 107.5
         assert value(registry, "deduper_window_running_seconds") == 7.5
-    assert value(registry, "deduper_window_running_seconds") == 0
+    assert value(registry, "deduper_window_running_seconds") == 7.5, "it is committed, not published"
     reported.window_ended(PROGRESS)
+    assert value(registry, "deduper_window_running_seconds") == 0
     reported.window_ended(replace(PROGRESS, window=1, seconds=0.1, rows_per_second=1000.0))
     assert value(registry, "deduper_window_phase_seconds_total", phase="judge") == 3.0
     assert value(registry, "deduper_window_phase_seconds_total", phase="publish") == 0
@@ -218,6 +219,25 @@ def test_windows_are_told_when_they_end(tmp_path: Path, registry: CollectorRegis
     assert value(registry, "deduper_window_seconds_count") == 2
     assert value(registry, "deduper_window_seconds_sum") == 2.1
     assert value(registry, "deduper_window_rows_sum") == 200
+
+
+def test_a_window_runs_until_it_is_published(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """Beside the next one: the oldest counts, so a publication that hangs shows. One that fails leaves the others."""
+    seconds = 100.0
+    reported = JobMetrics(config(tmp_path), registry, lambda: NOW_US, lambda: seconds)
+    with reported.window():
+        pass
+    seconds = 110.0
+    with pytest.raises(RuntimeError), reported.window():
+        raise RuntimeError
+    with reported.window():
+        seconds = 112.0
+        assert value(registry, "deduper_window_running_seconds") == 12
+        reported.window_ended(PROGRESS)
+        assert value(registry, "deduper_window_running_seconds") == 2
+    assert value(registry, "deduper_last_commit_timestamp_seconds") == NOW_US / 1e6
+    reported.window_ended(replace(PROGRESS, window=1))
+    assert value(registry, "deduper_window_running_seconds") == 0
 
 
 def test_a_window_that_fails_is_at_hand_no_more(tmp_path: Path, registry: CollectorRegistry) -> None:
@@ -305,13 +325,15 @@ def test_nothing_of_the_metrics_stops_the_job(
     log.place(committed(log, ends(10, 20)))
     with caplog.at_level(logging.WARNING):
         reported.opened(log)
+        with reported.window():
+            pass
         reported.window_ended(PROGRESS)
         reported.source_ends({PLACES[0]: 15})
         reported.failed("window")
         reported.opened(SimpleNamespace(state=None))  # type: ignore[arg-type]
         assert value(registry, "deduper_records_total", verdict="unique") == 60
         assert value(registry, "deduper_watermark_lag_seconds") is None
-        assert value(registry, "deduper_window_seconds_count") == 0
+        assert value(registry, "deduper_window_seconds_count") == 1
     assert len(caplog.records) == 1
     assert "the job continues" in caplog.text
     assert (value(registry, "deduper_errors_total", kind="metrics") or 0) >= 5

@@ -28,7 +28,7 @@ from deduper.kafka.offsets import ENDS, End, TopicPartition, ends_to_wire
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, TopicPlace
 from deduper.window.policy import fixed_settings, settings_hash
-from deduper.window.runner import mark_published
+from deduper.window.publishing import mark_published
 
 CONFIG = """\
 name: clicks

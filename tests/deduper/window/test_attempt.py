@@ -19,6 +19,7 @@ from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.window import exchange_folder
 from deduper.window.attempt import Judgement
+from deduper.window.progress import BatchProgress
 from deduper.window.runner import Batch
 from tests.deduper.small_service import Process, SmallJobs, TaskKilled, Trial, Trouble, World, armed, machine_of
 from tests.oracle import Row, Settings
@@ -182,8 +183,9 @@ def test_what_was_judged_in_the_end_is_told(world: World, monkeypatch: pytest.Mo
         return replace(judge(batch, state, wall_us), batch=less)
 
     monkeypatch.setattr(process.judge, "judge", judged_less)
-    progress, judged = process.runner.run(Batch("query", 1, asked))
-    assert progress.rows == 3
+    progress: list[BatchProgress] = []
+    judged = process.runner.run(Batch("query", 1, asked), progress.append)
+    assert [each.rows for each in progress] == [3]
     assert judged is less
 
 

@@ -26,8 +26,7 @@ from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
-from deduper.window import policy, recovery
-from deduper.window import runner as window_run
+from deduper.window import policy, publishing, recovery
 from deduper.window.present_clock import present_wall_us
 from deduper.window.runner import Batch, WindowRunner
 from tests.bucket_store.log_samples import commit
@@ -347,11 +346,11 @@ def test_who_wakes_before_a_mark_sets_it_back_nowhere(
             committed(config, newer, window=1)
             recover(config, newer)
 
-    monkeypatch.setattr(window_run.failpoints, "hit", overtaken)
+    monkeypatch.setattr(publishing.failpoints, "hit", overtaken)
     with pytest.raises(FileNotFoundError):
-        window_run.publish_window(config, log, 0, [output])
+        publishing.publish_window(config, log, 0, [output])
     assert isinstance(recovery.reason_to_stop(log, OSError()), FencedError)
-    marks = [read_published(path) for path in window_run.mark_paths(config, log)]
+    marks = [read_published(path) for path in publishing.mark_paths(config, log)]
     assert marks == [Published(log.manifest.store_id, 1)] * 5
     assert not list(config.store.path.parent.rglob("*.tmp"))
 

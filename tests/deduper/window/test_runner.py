@@ -27,9 +27,10 @@ from deduper.sinks.staging import StagedFile
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.receipts import Receipt
-from deduper.window import policy, recovery
+from deduper.window import policy, publishing, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
+from deduper.window.progress import BatchProgress
 from deduper.window.runner import Batch, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
 from tests.bucket_store.table_samples import entries_of, random_keys
@@ -101,7 +102,9 @@ class Job:
     def run(self, *said: Receipt, names: Sequence[str] = ()) -> Any:
         """A window; gives its progress."""
         self.said = said or (receipt(0), receipt(1))
-        return self.runner.run(self.batch(*names))[0]
+        progress: list[BatchProgress] = []
+        self.runner.run(self.batch(*names), progress.append)
+        return progress[0]
 
     def record(self) -> CommitRecord:
         """The newest commit record."""
@@ -257,7 +260,7 @@ def test_the_steps_come_in_their_order(job: Job, monkeypatch: pytest.MonkeyPatch
         "window.6.marked": (1, 0, 1, 1, 0),
     }
     assert list((port / names.STAGING).iterdir()) == []
-    assert [read_published(path) for path in window_run.mark_paths(job.config, job.log)] == [
+    assert [read_published(path) for path in publishing.mark_paths(job.config, job.log)] == [
         Published(job.log.manifest.store_id, 0)
     ] * 5
 
@@ -430,19 +433,19 @@ def test_topics_are_published_with_the_files(job: Job, tmp_path: Path, caplog: p
     to_topic = output("unique", tmp_path / "x", str(TopicPlace("unique", (0,), None)))
     to_file = output("unique", tmp_path / "y", str(port / "y.parquet"))
     topics = Topics(lambda: len(list(port.glob("y.parquet"))))
-    window_run.publish_window(job.config, job.log, 0, [to_file], topics)
+    publishing.publish_window(job.config, job.log, 0, [to_file], topics)
     assert topics.asked == []
     assert (port / "y.parquet").exists()
     to_file = output("unique", tmp_path / "z", str(port / "z.parquet"))
     with pytest.raises(UsageError, match="window 0 was staged for topics, and no port is a topic now"):
-        window_run.publish_window(job.config, job.log, 0, [to_topic, to_file])
+        publishing.publish_window(job.config, job.log, 0, [to_topic, to_file])
     assert not (port / "z.parquet").exists()
-    window_run.publish_window(job.config, job.log, 0, [to_topic, to_file], topics)
+    publishing.publish_window(job.config, job.log, 0, [to_topic, to_file], topics)
     assert topics.asked == [(0, 1, 1)]
     assert (port / "z.parquet").exists()
     assert "a reader must have taken it" not in caplog.text
     (port / "z.parquet").unlink()
-    window_run.publish_window(job.config, job.log, 0, [to_file])
+    publishing.publish_window(job.config, job.log, 0, [to_file])
     assert "z.parquet was published and is gone: a reader must have taken it" in caplog.text
 
 

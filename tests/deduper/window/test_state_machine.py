@@ -44,7 +44,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import verify_store
 from deduper.core.verdict import expiry_point
 from deduper.sinks.names import PUBLISHED, FinalName, staging_homes
-from deduper.window import policy, runner
+from deduper.window import policy, publishing
 from tests.deduper.engine import comparable
 from tests.deduper.small_service import (
     BEGIN_US,
@@ -314,7 +314,7 @@ class JobMachine(RuleBasedStateMachine):
             with pytest.raises(FencedError):
                 sleeper.offer(self._put(data or b"\0"))
             with pytest.raises(FencedError):
-                runner.publish_window(self.world.config, sleeper.log, sleeper.log.state.next_window - 1, ())
+                publishing.publish_window(self.world.config, sleeper.log, sleeper.log.state.next_window - 1, ())
             sleeper.judge.close()
             assert self._everything_of_drivers() == before
             FIGURES["sleepers fenced"] += 1

@@ -1,0 +1,198 @@
+"""Steps 5 and 6: a committed window becomes public on every port, then the marks say so.
+
+A window with rows for topics of exactly once is published on a thread of its own, while the next window is read and
+judged. The commit of the next window waits for its mark: so at most one committed window is unpublished, as without
+the thread, and the start after any crash finds nothing that it does not know. Other windows are published at once:
+files by renames, and ports of at least once by Spark, whose tasks would wait for the cores of the judging.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from bucket_store import failpoints
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.marks import PUBLISHED_NAME, Published, prepare_published
+from bucket_store.log.records import OutputFile
+from bucket_store.maintenance.background_task import BackgroundTask, InBackground
+from deduper.config.model import Config
+from deduper.errors import UsageError
+from deduper.sinks import staging
+from deduper.sinks.names import PUBLISHED as PORT_MARK
+from deduper.sinks.names import TopicPlace, outputs_of
+from deduper.window.progress import Phases
+
+logger = logging.getLogger(__name__)
+
+
+class TopicPorts(Protocol):
+    """Publishes to topics; the service's is `KafkaPorts`."""
+
+    def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
+        """Publish the rows of a committed window that go to topics. Safe to repeat after any crash."""
+
+
+class Publishing:
+    """Publishes the windows of one owner, one after another. For the thread that judges; `failure` is for any thread.
+
+    Each window: `begin`, then `report`, then `wait` before the next window is committed.
+    """
+
+    def __init__(self, config: Config, log: CommitLog, topics: TopicPorts | None, in_background: InBackground) -> None:
+        self._config = config
+        self._log = log
+        self._topics = topics
+        self._in_background = in_background
+        self._beside: _Publication | None = None
+        self._is_failure_raised = False
+
+    def begin(self, window: int, outputs: Sequence[OutputFile], phases: Phases) -> None:
+        """Publish a window that was just committed, or begin to; the window before is published.
+
+        Raises:
+            Exception: of a window that is published at once, whatever it has met.
+        """
+        self._beside = None
+        if not _goes_beside(outputs):
+            self._publish(window, outputs, phases)
+            return
+        self._beside = _Publication(lambda: self._publish(window, outputs, Phases()))
+        self._in_background(self._beside.run)
+
+    def report(self, action: Callable[[float | None], None]) -> None:
+        """Run an action once the window of the last `begin` is published, on whatever thread that is; else never.
+
+        It gets the seconds of a publication beside the judging, None for another one. Its error counts as the
+        publication's.
+        """
+        if self._beside is None:
+            action(None)
+        else:
+            self._beside.then(action)
+
+    def wait(self) -> float | None:
+        """Wait until all committed windows are published; gives the seconds of the wait, None if none went beside.
+
+        Raises:
+            Exception: what the publication has met; again at every call.
+        """
+        if self._beside is None:
+            return None
+        began = time.perf_counter()
+        self._beside.is_over.wait()
+        failure = self.failure
+        if failure is not None:
+            self._is_failure_raised = True
+            raise failure
+        return time.perf_counter() - began
+
+    @property
+    def failure(self) -> Exception | None:
+        """What the publication beside the judging has met, once it is over."""
+        beside = self._beside
+        if beside is None or not beside.is_over.is_set() or beside.is_done:
+            return None
+        return beside.failure or RuntimeError("the thread of a publication has ended early")
+
+    def close(self) -> None:
+        """Wait for the publication that is under way. Its failure is logged if `wait` has not raised it."""
+        if self._beside is not None:
+            self._beside.is_over.wait()
+            if self.failure is not None and not self._is_failure_raised:
+                logger.error("the last window is committed, the next start publishes it: %s", self.failure)
+
+    def _publish(self, window: int, outputs: Sequence[OutputFile], phases: Phases) -> None:
+        with phases.of("publish"):
+            publish_window(self._config, self._log, window, outputs, self._topics)
+        failpoints.hit("window.6.marked")
+        with phases.of("clean"):
+            # With those of attempts that failed: otherwise they would stay until the next start.
+            staging.discard_window(self._config, window, _own_epoch(self._log), fs=self._log.fs)
+
+
+class _Publication(BackgroundTask):
+    """The publication of one window, on a thread of its own."""
+
+    def __init__(self, publish: Callable[[], None]) -> None:
+        super().__init__()
+        self._publish = publish
+        self._lock = threading.Lock()
+        self._took_s: float | None = None
+        self._report: Callable[[float], None] | None = None
+        self.is_done = False
+
+    def act(self) -> None:
+        began = time.perf_counter()
+        self._publish()
+        with self._lock:
+            self._took_s = time.perf_counter() - began
+            report = self._report
+        if report is not None:
+            report(self._took_s)
+        self.is_done = True
+
+    def then(self, report: Callable[[float], None]) -> None:
+        """Run this with the seconds of the publication: here if it is over, else at its end."""
+        with self._lock:
+            if self._took_s is None:
+                self._report = report
+                return
+        report(self._took_s)
+
+
+def _goes_beside(outputs: Sequence[OutputFile]) -> bool:
+    topics = outputs_of(outputs).topics
+    return bool(topics) and all(place.job is not None for _, place in topics)
+
+
+def publish_window(
+    config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile], topics: TopicPorts | None = None
+) -> None:
+    """Steps 5 and 6. Safe to repeat.
+
+    Every file port has the mark of the greatest published window beside its files, put there after all ports.
+    """
+    log.check_owner()
+    by_kind = outputs_of(outputs)
+    if by_kind.topics:
+        if topics is None:
+            raise UsageError(f"window {window} was staged for topics, and no port is a topic now: put the sinks back")
+        topics.publish(window, by_kind.topics)
+    for output in staging.publish(by_kind.files, fs=log.fs):
+        logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
+    failpoints.hit("window.5.published")
+    mark_published(config, log, window)
+    log.forget_outputs(window)
+
+
+def mark_published(config: Config, log: CommitLog, window: int) -> None:
+    """Mark, in the store and in each file port, that every port is out up to this window (-1: none is).
+
+    A process that slept while another took over never sets the mark back: see `marks`.
+    """
+    mark = Published(log.manifest.store_id, window)
+    # By the epoch that was claimed here: another thread may have read a later claim already.
+    epoch = _own_epoch(log)
+    prepared = [(prepare_published(path, mark, epoch=epoch, fs=log.fs), path) for path in mark_paths(config, log)]
+    log.check_owner()
+    failpoints.hit("window.6.checked")
+    for number, (temporary, path) in enumerate(prepared):
+        log.fs.replace(temporary, path)
+        if number == 0:
+            failpoints.hit("window.6.half")
+
+
+def mark_paths(config: Config, log: CommitLog) -> list[Path]:
+    """The marks of a job: the store's, then each file port's."""
+    ports = [sink.path / PORT_MARK for sink in config.file_ports.values()]
+    return [log.root / PUBLISHED_NAME, *ports]
+
+
+def _own_epoch(log: CommitLog) -> int:
+    assert log.epoch is not None, "no epoch was claimed"
+    return log.epoch
