@@ -29,6 +29,7 @@ from deduper.sources.kafka.places import OffsetPlaces
 from deduper.sources.kafka.plain_topics import topic_reading
 from deduper.sources.kafka.stream import kafka_parsing, kafka_range_frame
 from deduper.sources.kafka.topic_reading import TopicReading
+from deduper.sources.record_layout import record_layout
 from deduper.tasks import exchange, layout
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.readers.plain_file import NotPlain
@@ -104,7 +105,7 @@ def task_of(job: KafkaJob, directory: Path) -> ReadTask:
         ahead = 60_000_000 if config.expiry.by == "event_time" else None
         clock = ClockRules(config.expiry_key_scale.is_float, 50, ahead, None, _NOW_US, None, 0)
     in_order = config.clock == "arrival"
-    return ReadTask(str(directory), 3, clock, in_order, in_order, config.expiry.by == "category")
+    return ReadTask(str(directory), 3, record_layout(config), clock, in_order, in_order)
 
 
 def read_by_us(
@@ -297,14 +298,14 @@ def test_both_ways_spill_the_same(
     }
 
 
-@pytest.mark.parametrize("value", ["json", "text"])
+@pytest.mark.parametrize("value", ["json", "csv", "text"])
 def test_a_record_without_value_is_judged_by_the_rest_of_it(
     broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, value: str
 ) -> None:
     """With `tombstones: judge`, and with values of plain text; a null is a key with `null_keys: allow`."""
     topic = new_topic("tombs", partitions=2)
     send(broker.plain(), topic, some_records(7, 2_000, 2))
-    schema = {"schema": _SCHEMA} if value == "json" else {}
+    schema = {} if value == "text" else {"schema": _SCHEMA}
     source = {"tombstones": "judge", "value": {"format": value, **schema}}
     for port in (_FILES, _TOPICS):
         job = job_of(
