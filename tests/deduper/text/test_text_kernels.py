@@ -125,7 +125,7 @@ import ctypes, mmap
 import numpy as np
 from deduper.text import block
 from tests.deduper.text.json_lines import KINDS
-from tests.deduper.text.test_kernels import ALL_FIELDS, ALL_KINDS, CSV_SAMPLES, SAMPLES
+from tests.deduper.text.test_text_kernels import ALL_FIELDS, ALL_KINDS, CSV_SAMPLES, SAMPLES
 
 page = mmap.PAGESIZE
 memory = mmap.mmap(-1, 3 * page)
