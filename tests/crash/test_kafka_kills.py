@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from tests.crash import ledger
 from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
 from tests.crash.scene import freeze_all, living, signal_all, wait_until
@@ -214,6 +215,41 @@ def _wait_for_readers(scene: KafkaScene, readers: Mapping[str, Follower], ports:
         for port, reader in readers.items()
     }
     raise AssertionError(f"not all {count} of {ports} are read: {reported}\n{scene.log}\n{scene.output()}")
+
+
+# The second window's publication hangs at the one, and the driver dies while the third is at the other.
+BESIDE = (
+    ("kafka.begun", "window.0.batch"),
+    ("kafka.sent", "window.1.intent"),
+    ("kafka.offsets", "window.2.judged"),
+    ("window.5.published", "window.3.durable"),
+)
+
+
+@pytest.mark.parametrize(("sending", "judging"), BESIDE)
+def test_a_driver_dies_while_one_window_is_sent_and_the_next_is_judged(
+    cluster: Cluster, tmp_path: Path, sending: str, judging: str
+) -> None:
+    """Two windows are committed, one of them is not marked, and the third is begun: nothing twice, nothing lost."""
+    rng = random.Random(ledger.SEED + 3)
+    traffic = made_traffic(MANY, rng)
+    name = f"beside-{sending.rpartition('.')[2]}"
+    scene = KafkaScene(tmp_path / "job", broker=cluster, source=name, max_offsets=MANY // 4).make()
+    sent = send(cluster.plain(), scene.source, traffic.records)
+    # A slot in the middle of the second window; the publication as a whole.
+    nth = 2 if sending.startswith("window.") else A_WINDOW + rng.randint(2, A_WINDOW - 2)
+    try:
+        assert scene.run(armed=f"{sending}=hang@{nth},{judging}=kill@3") == -signal.SIGKILL, scene.output()
+        ledger.note_kill(judging, "driver", "kafka")
+        assert scene.windows() == 2, scene.output()
+        mark = read_published(scene.config.store.path / PUBLISHED_NAME)
+        assert mark is not None
+        assert mark.window == 0, "the second window was to hang, and the third to wait for it"
+        assert scene.run() == 0, scene.output()
+    finally:
+        scene.clean_up()
+    assert scene.windows() >= 4
+    assert problems(sent, traffic, scene.read()) == []
 
 
 def _nth(point: str, rng: random.Random) -> int:
