@@ -162,7 +162,7 @@ def _unmutated(node: ast.AST) -> Iterator[Any]:
 
 
 def _gives_nothing(function: str) -> bool:
-    return function.startswith(("logger.", "types.")) or function in ("failpoints.hit", "_prefetch")
+    return function.startswith(("logger.", "types.")) or function in ("failpoints.hit", "_prefetch_row")
 
 
 class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
