@@ -25,7 +25,6 @@ from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
 from deduper.core.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, Admission, ExpiryBy, Verdict
 
 _NO_COPY = -1
-_NARROW = 1024
 _VERDICT_OF_ADMISSION = np.full(256, Verdict.ERROR, np.uint8)
 for _admission in Admission:
     _VERDICT_OF_ADMISSION[_admission] = Verdict.UNIQUE if _admission.verdict is None else _admission.verdict
@@ -141,10 +140,9 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
     expiry = _expiry_keys(rows, rules)
 
     buckets = _bucket_keys(rows, rules, expiry, digests)
-    sorted_rows, starts = _grouped(digests, order, admitted, None if rules.lookup_all_live else buckets)
-    sought_in, sought = kernels.take_heads(starts, sorted_rows, buckets, digests)
-    if rules.lookup_all_live:
-        sought_in[:] = 0
+    look_up_in = np.zeros_like(buckets) if rules.lookup_all_live else buckets
+    sorted_rows, starts = _grouped(digests, order, admitted, look_up_in)
+    sought_in, sought = kernels.take_heads(starts, sorted_rows, look_up_in, digests)
     matches = _look_up(find, load, sought_in, sought, rules)
 
     verdict = _VERDICT_OF_ADMISSION[admission]
@@ -244,6 +242,11 @@ def _dtype(rules: JudgeRules) -> type[np.int64] | type[np.float64]:
 def _expiry_keys(rows: ShardRows, rules: JudgeRules) -> Expiries:
     if rows.expiry is not None and rules.has_expiry_key:
         return writable(rows.expiry, _dtype(rules))
+    return _latest_of_all(rows, rules)
+
+
+def _latest_of_all(rows: ShardRows, rules: JudgeRules) -> Expiries:
+    """`rules.latest` for every row; while it is unset nobody reads the values."""
     return np.full(rows.order.size, 0 if rules.latest is None else rules.latest, _dtype(rules))
 
 
@@ -262,30 +265,28 @@ def _bucket_keys(rows: ShardRows, rules: JudgeRules, expiry: Expiries, digests: 
     # Rows that were not admitted may hold anything.
     with np.errstate(all="ignore"):
         quotient = np.floor(expiry / rules.span)
-        is_near = np.abs(quotient) < FAR_QUOTIENT
-        far = np.abs(quotient).view(np.int64) - FAR_BITS
-    return np.where(is_near, np.where(is_near, quotient, 0).astype(np.int64), np.where(quotient > 0, far, -far))
+        size = np.abs(quotient)
+        far = np.sign(quotient).astype(np.int64) * (size.view(np.int64) - FAR_BITS)
+        return np.where(size < FAR_QUOTIENT, quotient.astype(np.int64), far)
 
 
-def _grouped(digests: UInt64s, order: Int64s, admitted: Int64s, buckets: Int64s | None) -> tuple[Int64s, Int64s]:
+def _grouped(digests: UInt64s, order: Int64s, admitted: Int64s, buckets: Int64s) -> tuple[Int64s, Int64s]:
     """The admitted rows sorted by (bucket, hi, lo, order) and the starts of their groups; see `unpack_groups`.
 
     Rows are put in source order first (cheap: they come as one ascending run a source partition). Then one vectorised
     sort of words that hold bucket, leading bits of hi and that position leaves each group together and in source
     order, however often a key is repeated; keys with equal words are sorted afterwards.
     """
-    lowest, bucket_bits = 0, 0
-    if buckets is None:
-        buckets = order  # not read: it has no bits
-    elif admitted.size:
-        used = _of(buckets, admitted)
-        lowest, width = int(used.min()), int(used.max()) - int(used.min()) + 1
-        if width > 2 * admitted.size + _NARROW:
-            # Far apart: their ranks serve as well.
-            ranks = np.empty_like(buckets)
-            ranks[admitted] = np.unique(used, return_inverse=True)[1]
-            buckets, lowest, width = ranks, 0, admitted.size
-        bucket_bits = (width - 1).bit_length()
+    if not admitted.size:
+        return admitted, np.zeros(1, np.int64)
+    used = _of(buckets, admitted)
+    if not _lie_close(used):
+        # Their ranks serve as well.
+        used = np.unique(used, return_inverse=True)[1]
+        buckets = np.empty_like(buckets)
+        buckets[admitted] = used
+    lowest = int(used.min())
+    bucket_bits = (int(used.max()) - lowest).bit_length()
     in_order = _of(order, admitted)
     if np.any(in_order[1:] < in_order[:-1]):
         admitted = admitted[np.argsort(in_order, kind="stable")]
@@ -302,13 +303,16 @@ def _of(column: Expiries, rows: Int64s) -> Expiries:
 
 def _sorted_by_bucket(buckets: Int64s, rows: Int64s) -> Int64s:
     """`rows` stably sorted by bucket: by counting where the buckets lie close together."""
-    if not rows.size:
-        return rows
     used = buckets[rows]
-    lowest, highest = int(used.min()), int(used.max())
-    if highest - lowest < 2 * rows.size + _NARROW:
-        return kernels.group_by_bucket(buckets, lowest, highest - lowest + 1, rows)
+    if rows.size and _lie_close(used):
+        lowest = int(used.min())
+        return kernels.group_by_bucket(buckets, lowest, int(used.max()) - lowest + 1, rows)
     return rows[np.argsort(used, kind="stable")]
+
+
+def _lie_close(values: Int64s) -> bool:
+    """Whether a place for every number from the least to the greatest costs about as much as the values do."""
+    return int(values.max()) - int(values.min()) < 4 * values.size
 
 
 def _look_up(find: Find, load: Load | None, buckets: Int64s, digests: UInt64s, rules: JudgeRules) -> _GroupMatches:
@@ -335,11 +339,9 @@ def _look_up(find: Find, load: Load | None, buckets: Int64s, digests: UInt64s, r
 
 
 def _clock_before(rows: ShardRows, rules: JudgeRules) -> tuple[Expiries, Bools]:
-    count = rows.order.size
     if rows.latest_before is not None and rows.has_latest is not None:
         return writable(rows.latest_before, _dtype(rules)), writable(rows.has_latest, np.bool_)
-    latest = 0 if rules.latest is None else rules.latest
-    return np.full(count, latest, _dtype(rules)), np.full(count, rules.latest is not None, np.bool_)
+    return _latest_of_all(rows, rules), np.full(rows.order.size, rules.latest is not None, np.bool_)
 
 
 def _first_copies(
@@ -384,13 +386,7 @@ def _entries(
 
 
 def _counted(values: NDArray[np.integer[Any]]) -> dict[int, int]:
-    """How often each value occurs."""
-    if not values.size:
-        return {}
-    lowest = int(values.min())
-    if int(values.max()) - lowest > 2 * values.size + _NARROW:
-        found, counts = np.unique(values, return_counts=True)
-        return dict(zip(found.tolist(), counts.tolist(), strict=True))
-    counts = np.bincount(values.astype(np.int64) - lowest)
+    """How often each value occurs: admissions and ordinals, small numbers."""
+    counts = np.bincount(values)
     found = np.flatnonzero(counts)
-    return dict(zip((found + lowest).tolist(), counts[found].tolist(), strict=True))
+    return dict(zip(found.tolist(), counts[found].tolist(), strict=True))

@@ -162,7 +162,7 @@ def _unmutated(node: ast.AST) -> Iterator[Any]:
 
 
 def _gives_nothing(function: str) -> bool:
-    return function.startswith(("logger.", "types.")) or function in ("failpoints.hit", "_prefetch")
+    return function.startswith(("logger.", "types.")) or function in ("failpoints.hit", "_prefetch_row")
 
 
 class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -184,8 +184,8 @@ class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self._source, str(self._path), "exec"), module.__dict__)  # what a loader does
 
 
-def _test(module: str, source: str, tests: list[str], scratch: Path) -> int:
-    """In a child: the tests against a source of the module; pytest's exit code."""
+def _test(module: str, source: str, tests: list[str], scratch: Path, cpu_s: int) -> int:
+    """In a child: the tests against a source of the module; pytest's exit code. After `cpu_s` of work it dies."""
     import hypothesis
     import pytest
 
@@ -194,6 +194,7 @@ def _test(module: str, source: str, tests: list[str], scratch: Path) -> int:
         os.dup2(output.fileno(), 2)
     resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     # The first failure is enough, and the same examples are tried for every mutant.
     phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
     hypothesis.settings.register_profile("mutation", derandomize=True, database=None, deadline=None, phases=phases)
@@ -215,8 +216,8 @@ def _load_libraries() -> None:
 class _Children:
     """Up to so many tests at once, each in a process group of its own."""
 
-    def __init__(self, jobs: int, tests: list[str], timeout_s: float) -> None:
-        self._jobs, self._tests, self._timeout_s = jobs, tests, timeout_s
+    def __init__(self, jobs: int, tests: list[str], timeout_s: float, cpu_s: int) -> None:
+        self._jobs, self._tests, self._timeout_s, self._cpu_s = jobs, tests, timeout_s, cpu_s
         self._running: dict[int, tuple[Mutant, float, Path]] = {}
         self.results: dict[Mutant, str] = {}
 
@@ -230,7 +231,7 @@ class _Children:
             status = 70
             try:
                 os.setsid()
-                status = _test(mutant.module, source, self._tests, scratch)
+                status = _test(mutant.module, source, self._tests, scratch, self._cpu_s)
             finally:
                 os._exit(status)
         self._running[pid] = mutant, time.monotonic(), scratch
@@ -279,13 +280,16 @@ def run_module(module: str, options: argparse.Namespace, settings: dict[str, Any
     if not chosen:
         return 0
     began = time.monotonic()
-    plain = _Children(1, tests, 1200)
+    plain = _Children(1, tests, 1200, 1200)
     plain.add(Mutant(module, "none", 0, 0), code + after)
     plain.finish()
     if list(plain.results.values()) != ["lives"]:
         print(f"{module}: its tests fail without any mutation")
         return 2
-    children = _Children(options.jobs, tests, 20 + 5 * (time.monotonic() - began))
+    # A loop without an end is found by its work, whatever else the machine does; a wait without an end by the time.
+    work = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = 5 + int(5 * (work.ru_utime + work.ru_stime))
+    children = _Children(options.jobs, tests, 20 + 5 * (time.monotonic() - began), cpu_s)
     for mutant in chosen:
         children.add(mutant, mutant.source(code) + after)
     children.finish()

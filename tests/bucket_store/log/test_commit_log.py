@@ -651,3 +651,11 @@ def test_the_last_commits_are_found_among_other_records(tmp_path: Path, monkeypa
     end = log.state.next_number
     log.last_commits(1)
     assert begun == [end - 1, end - 4, end - 16]
+
+
+def test_no_commit_is_asked_for_while_the_log_grows(tmp_path: Path) -> None:
+    """0 gives none, also where the owner has committed since this reader read the log."""
+    log = new_log(tmp_path)
+    reader = CommitLog.open(tmp_path)
+    advance(log, 2)
+    assert reader.last_commits(0) == []

@@ -281,6 +281,9 @@ def test_the_store_loads_all_buckets_before_the_first_look_up() -> None:
     judge_shard(rows([], []), rules, WINDOW, store.find, load)
     judge_shard(keys, replace(rules, lookup_all_live=True), WINDOW, store.find, load)
     assert loaded == [[0, 1, 2]]
+    store.asked.clear()
+    judge_shard(rows([(1, 1), (2, 2)], [3, 23]), rules, WINDOW, store.find, load)
+    assert loaded == [[0, 1, 2], [0, 2]]
 
 
 def test_judging_twice_gives_the_same() -> None:

@@ -25,6 +25,8 @@ from deduper.sinks import names, staging
 from deduper.sinks.names import Attempt, TopicPlace
 from deduper.sinks.staging import StagedFile
 from deduper.sources.files.batch import FileBatch
+from deduper.sources.files.folding import FilesToFold
+from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.receipts import Receipt
 from deduper.window import policy, publishing, recovery
@@ -38,6 +40,7 @@ from tests.deduper.small_service import BEGIN_US, Trial
 from tests.oracle import Settings
 
 SECOND_US = 1_000_000
+DAY_US = 86_400_000_000
 NONE = (0, 0, 0, 0)
 ORDERED = Settings("ordered", period=20, span=10)
 
@@ -51,12 +54,24 @@ def receipt(shard: int, counts: tuple[int, int, int, int] = NONE, **changes: Any
 class Job:
     """A job whose windows are judged as a test says; `said` are the receipts of the next one."""
 
-    def __init__(self, directory: Path, settings: Settings = ORDERED, *, snapshot_every: int = 1000) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings = ORDERED,
+        *,
+        snapshot_every: int = 1000,
+        fold_windows: int | None = None,
+        in_background: Callable[[Callable[[], None]], object] = lambda action: action(),
+    ) -> None:
+        """`fold_windows` makes it a job that folds what it knows of its files."""
         self._directory = directory
+        self._fold_windows = fold_windows
+        self._in_background = in_background
         self.config: Config = Trial(settings, shards=2, ports=True, snapshot_every=snapshot_every).config(directory)
         self.now_us = BEGIN_US
         self.said: Sequence[Receipt] = (receipt(0), receipt(1))
         self.judged: list[tuple[int, int]] = []
+        self.states: list[LogState] = []
         self.fixed = policy.fixed_settings(self.config)
         CommitLog.create(self.config.store.path, self.fixed, wall_us=BEGIN_US, snapshot_every=snapshot_every)
         (directory / "in").mkdir()
@@ -68,18 +83,23 @@ class Job:
         self.log.claim_epoch("test", self.now_us)
         self.pieces = open_backend(self.config.store.url)
         recovery.recover(self.config, recovery.Ownership(self.log, self.pieces))
+        source: Any = self.config.source
+        self.known = KnownFiles(source, self.log)
         self.runner = WindowRunner(
             self.config,
             self.log,
             InProcess(self.pieces),
             self,
             lambda: self.now_us,
-            in_background=lambda action: action(),
+            files=None if self._fold_windows is None else FilesToFold.of(source, self.known),
+            in_background=self._in_background,
+            fold_windows=self._fold_windows,
         )
 
     def judge(self, batch: Any, state: LogState, wall_us: int) -> Judgement:
         """As a judge does: staged files, receipts, rows."""
         self.judged.append((state.next_window, wall_us))
+        self.states.append(state)
         attempt = Attempt(state.next_window, state.epoch, 0)
         folder = staging.staging_target(self.config, attempt) / "_port=unique"
         folder.mkdir(parents=True)
@@ -105,6 +125,11 @@ class Job:
         progress: list[BatchProgress] = []
         self.runner.run(self.batch(*names), progress.append)
         return progress[0]
+
+    def source_files(self) -> tuple[set[str], set[str]]:
+        """The names of the files of sources: those that the log names, and those that are there."""
+        named = {ref.name for ref in self.log.state.sources.values()}
+        return named, {path.name for path in (self.log.root / "sources").iterdir()}
 
     def record(self) -> CommitRecord:
         """The newest commit record."""
@@ -302,6 +327,22 @@ def test_who_was_overtaken_after_its_record_publishes_nothing(job: Job, monkeypa
     assert list(job.config.sinks.unique.path.glob("*.parquet")) == []
 
 
+def test_who_was_overtaken_before_its_mark_sets_none(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new owner may have set a later one."""
+    prepare = publishing.prepare_published
+
+    def overtaken(*given: Any, **named: Any) -> Path:
+        monkeypatch.undo()
+        CommitLog.open(job.log.root).claim_epoch("other", 1)
+        return prepare(*given, **named)
+
+    monkeypatch.setattr(publishing, "prepare_published", overtaken)
+    with pytest.raises(FencedError):
+        job.run()
+    marks = [read_published(path) for path in publishing.mark_paths(job.config, job.log)]
+    assert {mark and mark.window for mark in marks} == {-1}
+
+
 def test_what_attempts_have_left_goes_with_the_window(job: Job) -> None:
     """Of this window and epoch, whatever the attempt; nothing else."""
     home = job.config.sinks.unique.path / names.STAGING
@@ -407,6 +448,29 @@ def test_folded_records_are_deleted_when_there_is_a_snapshot_more(tmp_path: Path
     assert not (folder / ".00000000000000000077.abcdef.tmp").exists()
 
 
+@pytest.mark.parametrize("snapshot_every", [3, 1000])
+def test_the_first_window_of_a_start_looks_for_folded_records(tmp_path: Path, snapshot_every: int) -> None:
+    """Of whatever snapshot: a job of one window a start would never delete them otherwise."""
+    job = Job(tmp_path, snapshot_every=snapshot_every)
+    left = job.log.root / "log" / ".00000000000000000077.abcdef.tmp"
+    left.touch()
+    os.utime(left, (1000, 1000))
+    job.run()  # record 2
+    assert job.log.state.next_number // snapshot_every == (1 if snapshot_every == 3 else 0)
+    assert not left.exists()
+
+
+def test_a_clock_far_ahead_is_corrected_before_the_window(job: Job) -> None:
+    """By a record that deletes nothing; the window is judged by the state after it."""
+    job.now_us += 2 * DAY_US
+    job.run()
+    job.now_us = BEGIN_US
+    job.run()
+    assert deletions(job) == [DeletionRecord((), wall_us=BEGIN_US, through_window=-1)]
+    assert job.judged[-1] == (1, BEGIN_US)
+    assert job.states[-1].last_wall_us == BEGIN_US
+
+
 def output(port: str, staged: Path, final: str) -> OutputFile:
     """One of a record."""
     staged.parent.mkdir(parents=True, exist_ok=True)
@@ -462,9 +526,91 @@ def test_sources_that_the_store_forgets_lose_their_files(job: Job, monkeypatch: 
     monkeypatch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
     for _ in range(4):
         job.run()
-    named = {ref.name for ref in job.log.state.sources.values()}
-    assert {path.name for path in (job.log.root / "sources").iterdir()} == named
+    named, there = job.source_files()
+    assert there == named
     assert 0 < len(named) < 4
+
+
+def test_one_file_of_sources_goes_at_once_and_many_beside_the_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handing over one costs more than deleting it; no window waits for those of a fold."""
+    begun: list[Callable[[], None]] = []
+    (tmp_path / "one").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
+        job = Job(tmp_path / "one", in_background=begun.append)
+        job.run()
+        job.run()
+        named, there = job.source_files()
+        assert (there, len(there), begun) == (named, 1, [])
+    (tmp_path / "many").mkdir()
+    job = Job(tmp_path / "many", fold_windows=2, in_background=begun.append)
+    job.run(names=("a",))
+    job.run(names=("b",))
+    begun.pop()()  # the fold
+    job.run(names=("c",))
+    named, there = job.source_files()
+    assert (len(named), len(there), len(begun)) == (1, 3, 1)
+    begun.pop()()
+    assert job.source_files() == (named, named)
+
+
+def test_the_files_of_a_window_are_known_and_folded(tmp_path: Path) -> None:
+    """From its record on; a fold is recorded with a later window."""
+    job = Job(tmp_path, fold_windows=2)
+    for name in ("a", "b", "c"):
+        batch = job.batch(name)
+        paths = [partition.name for partition in batch.source.partitions]
+        assert job.known.new(paths) == paths
+        job.runner.run(batch)
+        assert job.known.new(paths) == []
+    assert job.log.state.judged is not None
+    assert job.log.state.judged.through_window == 1
+
+
+def test_the_end_of_a_drained_source_records_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fold, and the compaction once it is over: a job of one window a start would never have either."""
+    begun: list[Callable[[], None]] = []
+    job = Job(tmp_path, fold_windows=2, in_background=begun.append)
+    for window in range(2):
+        job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(window)), receipt(1), names=(f"{window}",))
+    begun.pop()()  # the fold
+    parts = job.log.state.pieces[0]
+    merged = replace(job.piece(7), first_window=0, last_window=1)
+    compactions: list[Any] = []
+    monkeypatch.setattr(job.runner._compaction, "wait", lambda: compactions.append((parts, merged)))
+    monkeypatch.setattr(job.runner._compaction, "result", lambda: compactions.pop() if compactions else None)
+    job.runner.finish()
+    assert job.log.state.pieces[0] == (merged,)
+    assert job.log.state.judged is not None
+    (remove,) = begun
+    remove()
+    assert job.source_files() == (set(), set())
+
+
+def test_a_moved_source_is_folded_before_its_next_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are known by their new paths from then on. Another source folds nothing then."""
+    job = Job(tmp_path, fold_windows=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileBatch, "extra", lambda self: {FOLDER: "/elsewhere"})
+        for name in ("a", "b"):
+            job.run(names=(name,))
+    job.runner.fold_moved()
+    assert job.log.state.judged is None, "it was here that this process found its files"
+    job.start()
+    assert job.known.has_moved
+    job.runner.fold_moved()
+    assert job.log.state.judged is not None
+    assert not job.known.has_moved
+    assert job.source_files() == (set(), set())
+
+
+def test_a_source_that_counts_has_no_files_to_fold(job: Job) -> None:
+    """It is never moved."""
+    job.run()
+    job.runner.fold_moved()
+    assert len(job.log.state.sources) == 1
 
 
 def test_a_start_names_its_claims(job: Job) -> None:
@@ -505,3 +651,28 @@ def test_a_piece_that_cannot_be_taken_back_at_a_stop_is_left(
     monkeypatch.setattr(job.runner._maintenance, "delete", fail)
     job.runner.close()
     assert f"piece {ref.name} is left for the next start: disk" in caplog.text
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_stop_ends_deletions_and_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """A deletion that failed is named, since no window comes that would fail; files of a fold without a record go."""
+    begun: list[Callable[[], None]] = []
+    job = Job(tmp_path, fold_windows=3, in_background=begun.append)
+    job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(0), max_admitted=5), receipt(1), names=("a",))
+    job.run(receipt(0, max_admitted=60), receipt(1), names=("b",))
+    job.start()
+    job.now_us += policy.DELETION_GRACE_US
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("disk")
+
+    monkeypatch.setattr(job.runner._maintenance, "delete", fail)
+    job.run(names=("c",))
+    assert len(begun) == 2
+    for action in begun:
+        action()
+    folded = job.log.root / "folded"
+    assert list(folded.iterdir()) != []
+    job.runner.close()
+    assert "retired pieces could not be deleted, the next start tries again: disk" in caplog.text
+    assert list(folded.iterdir()) == []
