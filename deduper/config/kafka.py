@@ -11,7 +11,9 @@ from deduper.columns import Column, ColumnType, parse_columns, quoted
 from deduper.config.avro_schema import columns_of
 from deduper.config.kafka_options import connection_options
 from deduper.config.kafka_values import (
+    DEDUP_HEADERS,
     AvroSchema,
+    DedupHeaders,
     Group,
     Pattern,
     Servers,
@@ -272,6 +274,11 @@ class KafkaSink(Section):
         "time of sending as the timestamp",
     )
     preserve_order: bool = Field(default=False, description="Keep the order of each source partition")
+    dedup_headers: DedupHeaders = Field(
+        default=DEDUP_HEADERS,
+        description="Headers `dedup-…` that the job adds to each record; none with `[]`",
+        examples=["[verdict, origin]"],
+    )
     options: SinkOptions = Field(
         default_factory=dict,
         description="Options of Kafka's clients; without brokers of its own, added to the source's for connecting",

@@ -93,6 +93,36 @@ Topics = Annotated[
 """Topics, each once."""
 
 
+DEDUP_HEADERS = ("verdict", "reason", "window", "origin", "first_seen")
+"""The headers of ours on a record that is sent, without `dedup-`."""
+
+
+def _read_dedup_headers(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        raise refusal(f"must be a list, found `{shown(value)}`", "write `dedup_headers: [verdict, origin]`, or `[]`")
+    for position, name in enumerate(value):
+        if name not in DEDUP_HEADERS:
+            raise refusal(f"`{shown(name)}` is no header", f"use {', '.join(DEDUP_HEADERS)}", at=(str(position),))
+        if name in value[:position]:
+            raise refusal(f"`{shown(name)}` appears twice", "name every header once", at=(str(position),))
+    return tuple(value)
+
+
+DedupHeaders = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_read_dedup_headers),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "items": {"enum": list(DEDUP_HEADERS)},
+            "uniqueItems": True,
+            "x-kind": "list of " + ", ".join(f"`{name}`" for name in DEDUP_HEADERS),
+        }
+    ),
+]
+"""Headers to add to a record, each once."""
+
+
 # Python must read a pattern as Java does, because each side asks its own cluster client for the topics. The part that
 # both read alike is far more than names of topics need; the rest is refused.
 _BOTH_ESCAPES = "dDwWsSbB"

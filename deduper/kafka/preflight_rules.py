@@ -301,5 +301,8 @@ def _of_ports_together(seen: list[tuple[Access, Cluster]]) -> Iterator[Diagnosti
     ]
     for (port, topic, cluster_id), (other, of_other, of_cluster) in combinations(places, 2):
         if topic == of_other and cluster_id == of_cluster:
-            what = f"topic {topic} is the one of port {port} too: only the header dedup-verdict separates them"
+            sinks = [sink for access, _ in seen for sink in access.ports.values() if sink.topic == topic]
+            have_verdicts = all("verdict" in sink.dedup_headers for sink in sinks)
+            separates = "only the header dedup-verdict separates them" if have_verdicts else "nothing separates them"
+            what = f"topic {topic} is the one of port {port} too: {separates}"
             yield warning("ports", f"sinks.{other}.topic", what, "give each port a topic, unless that is intended")

@@ -119,7 +119,7 @@ def _cut(column: Any) -> list[bytes | None]:
 def _headers(batch: Any) -> list[list[Header]]:
     column = batch.column("headers")
     pairs = column.flatten()
-    if column.null_count == 0 and len(pairs) == 0:
+    if len(pairs) == 0:
         return [[]] * len(column)
     names = compute.dictionary_encode(pairs.field("key"))
     spelled = names.dictionary.to_pylist()

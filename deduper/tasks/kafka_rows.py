@@ -9,13 +9,15 @@ one name (records that have gone through two jobs) the last counts:
     dedup-origin                topic-partition and offset, as in clicks-3@1042
     dedup-first-seen            the first copy's origin, for duplicates, with `store.first_seen`
     dedup-first-seen-window     its window
+
+A port may leave out some of them (`dedup_headers`); both of `first_seen` go together.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,22 +31,31 @@ SEND_COLUMNS = (KEY, VALUE, HEADERS, TIMESTAMP, SLOT)
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
-def rows_to_send(records: pa.RecordBatch, dedup: Mapping[str, pa.Array], slot: np.ndarray[Any, Any]) -> pa.RecordBatch:
-    """The columns of `SEND_COLUMNS`, from `layout.SENT` of the records, the fields of `_dedup`, and the writers."""
-    reported = {
-        "dedup-verdict": dedup["verdict"],
-        "dedup-reason": dedup["reason"],
-        "dedup-window": dedup["window"].cast(pa.string()),
-        "dedup-origin": _origin(dedup["source"], dedup["position"]),
-    }
-    if "first_seen" in dedup:
+def rows_to_send(
+    records: pa.RecordBatch, dedup: Mapping[str, pa.Array], slot: np.ndarray[Any, Any], wanted: Collection[str]
+) -> pa.RecordBatch:
+    """The columns of `SEND_COLUMNS`, from `layout.SENT` of the records, the fields of `_dedup`, and the writers.
+
+    `wanted` are the headers of ours to add, without `dedup-`.
+    """
+    reported = {}
+    if "verdict" in wanted:
+        reported["dedup-verdict"] = dedup["verdict"]
+    if "reason" in wanted:
+        reported["dedup-reason"] = dedup["reason"]
+    if "window" in wanted:
+        reported["dedup-window"] = dedup["window"].cast(pa.string())
+    if "origin" in wanted:
+        reported["dedup-origin"] = _origin(dedup["source"], dedup["position"])
+    if "first_seen" in wanted and "first_seen" in dedup:
         window, source, position, _ = dedup["first_seen"].flatten()
         reported["dedup-first-seen"] = _origin(source, position)
         reported["dedup-first-seen-window"] = window.cast(pa.string())
+    own = headers_of(records.column(layout.HEADERS))
     columns = {
         KEY: records.column(layout.KEY),
         VALUE: records.column(layout.VALUE),
-        HEADERS: with_headers(headers_of(records.column(layout.HEADERS)), reported),
+        HEADERS: with_headers(own, reported) if reported else own,
         TIMESTAMP: records.column(layout.TIMESTAMP),
         SLOT: pa.array(slot, pa.int32()),
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,9 @@ class WriteTask:
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
     `spilled_bytes` is the size of the spilled records.
     `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
-    rows are sent (`tasks.kafka_rows`), the others are written with the source's `columns` and `_dedup`, compressed by
-    `codec`. `sources` are those of this window and of the duplicates' first copies. `source_slots` are the writers of
-    topics for each source partition, None where order needs no keeping.
+    rows are sent (`tasks.kafka_rows`), each with the headers to add; the others are written with the source's `columns`
+    and `_dedup`, compressed by `codec`. `sources` are those of this window and of the duplicates' first copies.
+    `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
     `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
     where tuples have no expiry key.
     """
@@ -58,7 +58,7 @@ class WriteTask:
     spilled_bytes: int
     groups: tuple[tuple[int, ...], ...]
     ports: tuple[str, ...]
-    topics: frozenset[str]
+    topics: Mapping[str, tuple[str, ...]]
     columns: tuple[str, ...]
     codec: str
     sources: WindowSources
@@ -218,7 +218,7 @@ class _PortFile:
         names = self._task.columns
         if self._port in self._task.topics:
             texts = {name: _without_dictionary(column) for name, column in dedup.items()}
-            whole = rows_to_send(taken, texts, self._slots(order))
+            whole = rows_to_send(taken, texts, self._slots(order), self._task.topics[self._port])
         else:
             columns = [taken.column(layout.parsed(number)) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))

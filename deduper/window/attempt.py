@@ -294,7 +294,7 @@ class WindowJudge:
             spilled_bytes=exchanged,
             groups=grouped([receipt.rows for receipt in readers], writers) if ports else (),
             ports=ports,
-            topics=frozenset(topics),
+            topics={port: sink.dedup_headers for port, sink in topics.items()},
             columns=tuple(column.name for column in config.source.parsed_columns) if config.file_ports else (),
             codec=_CODECS.get(codec, codec),
             sources=sources,

@@ -131,6 +131,29 @@ def test_at_least_once_and_compression(
     }
 
 
+def test_ports_choose_their_headers(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
+) -> None:
+    """By both deliveries: some, or none at all, also for records that have no headers of their own."""
+    source = new_topic("in")
+    send(broker.plain(), source, [Record(b'{"k": "%d", "t": 60}' % (number % 5)) for number in range(10)])
+    own = settings(broker, source, topics, expiry=COPIES)
+    own["sinks"]["unique"] |= {"dedup_headers": []}
+    own["sinks"]["duplicate"] |= {"dedup_headers": [], "delivery": "at_least_once"}
+    for name in ("none", "some"):
+        (tmp_path / name).mkdir()
+    summary = KafkaJob(tmp_path / "none", session, own).run()
+    assert (summary.unique, summary.duplicate) == (5, 5)
+    assert [record.headers for record in committed(broker, topics["unique"], 5)] == [()] * 5
+    assert [record.headers for record in committed(broker, topics["duplicate"], 5)] == [()] * 5
+    some = {port: new_topic(f"some-{port}") for port in PORTS}
+    own = settings(broker, source, some, expiry=COPIES)
+    own["sinks"]["unique"] |= {"dedup_headers": ["origin"]}
+    KafkaJob(tmp_path / "some", session, own).run()
+    found = committed(broker, some["unique"], 5)
+    assert [record.headers for record in found] == [(("dedup-origin", f"{source}-0@{n}".encode()),) for n in range(5)]
+
+
 def codecs(broker: Broker, topic: str) -> set[int]:
     """How the batches of records in a topic's log are compressed; markers of transactions are left out."""
     found = set()

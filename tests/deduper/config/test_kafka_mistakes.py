@@ -56,6 +56,24 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         '"[1::2::3]:9092"',
         ['4:22: source.bootstrap_servers: `[1::2::3]:9092` is not an IPv6 address; write it as `"[::1]:9092"`'],
     ),
+    "dedup-headers-text": (
+        "topic: unique}",
+        "topic: unique, dedup_headers: verdict}",
+        [
+            "18:57: sinks.unique.dedup_headers: must be a list, found `verdict`; write `dedup_headers: [verdict, "
+            "origin]`, or `[]`"
+        ],
+    ),
+    "dedup-headers-unknown": (
+        "topic: unique}",
+        "topic: unique, dedup_headers: [origin, offset]}",
+        ["18:66: sinks.unique.dedup_headers.1: `offset` is no header; use verdict, reason, window, origin, first_seen"],
+    ),
+    "dedup-headers-twice": (
+        "topic: unique}",
+        "topic: unique, dedup_headers: [origin, origin]}",
+        ["18:66: sinks.unique.dedup_headers.1: `origin` appears twice; name every header once"],
+    ),
     "no-topics": (
         "  topics: [clicks, taps]\n",
         "",

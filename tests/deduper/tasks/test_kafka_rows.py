@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import json
 
+import numpy as np
 import pyarrow as pa
+import pytest
 
-from deduper.tasks.kafka_rows import headers_of, with_headers
+from deduper.config.kafka_values import DEDUP_HEADERS
+from deduper.tasks.kafka_rows import headers_of, rows_to_send, with_headers
 
 
 def test_headers_come_back_from_their_text() -> None:
@@ -40,3 +43,39 @@ def test_our_headers_follow_those_of_the_record() -> None:
         [("dedup-verdict", b"unique")],
         [("n", b"1"), ("dedup-verdict", b"error"), ("dedup-reason", b"malformed")],
     ]
+
+
+@pytest.mark.parametrize("wanted", [DEDUP_HEADERS, ("origin", "verdict"), ("first_seen",), ("reason",), ()])
+def test_a_port_chooses_its_headers(wanted: tuple[str, ...]) -> None:
+    """In our order, whatever the configuration's; those of the record stay, and all else of it."""
+    record = [
+        pa.array([b"k", None]),
+        pa.array([b"v", b"w"]),
+        pa.array(['[{"key": "n", "value": "MQ=="}]', None]),
+        pa.array([5, 6]),
+    ]
+    first = pa.array([{"window": 3, "source": "in-0", "position": 7, "expiry": None}, None])
+    dedup = {
+        "verdict": pa.array(["duplicate", "unique"]),
+        "reason": pa.array(["earlier_window", None]),
+        "window": pa.array([4, 4]),
+        "source": pa.array(["in-1", "in-1"]),
+        "position": pa.array([8, 9]),
+        "first_seen": first,
+    }
+    sent = rows_to_send(record, dedup, np.zeros(2, np.int32), wanted)
+    ours = {
+        "verdict": [("dedup-verdict", b"duplicate")],
+        "reason": [("dedup-reason", b"earlier_window")],
+        "window": [("dedup-window", b"4")],
+        "origin": [("dedup-origin", b"in-1@8")],
+        "first_seen": [("dedup-first-seen", b"in-0@7"), ("dedup-first-seen-window", b"3")],
+    }
+    rows = [[(one["key"], one["value"]) for one in row or ()] for row in sent.column("headers").to_pylist()]
+    assert rows[0] == [("n", b"1"), *(header for name in ours if name in wanted for header in ours[name])]
+    assert [name for name, _ in rows[1]] == [f"dedup-{name}" for name in ours if name in wanted and name in UNIQUE]
+    assert sent.column("value").to_pylist() == [b"v", b"w"]
+
+
+UNIQUE = ("verdict", "window", "origin")
+"""The headers of ours on a unique record."""

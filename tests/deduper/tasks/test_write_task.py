@@ -62,7 +62,7 @@ def task(tmp_path: Path) -> WriteTask:
         spilled_bytes=1000,
         groups=((0,),),
         ports=PORTS,
-        topics=frozenset(),
+        topics={},
         columns=("k",),
         codec="snappy",
         sources=WindowSources(str(tmp_path), 4, ("one", "two"), (0, 100), {}),
