@@ -153,6 +153,7 @@ def test_what_is_no_string_in_a_string_column(value: str, expected: str) -> None
     assert record(f'{{"s":{value}}}') == {"s": expected}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["s", "more"])
 def test_limits(name: str) -> None:
     """1000 objects and arrays within one another, 1000 digits, 50,000 signs of a name; no limit for texts."""
@@ -243,6 +244,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.text(), JSON),
     st.booleans(),

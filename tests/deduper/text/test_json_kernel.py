@@ -123,6 +123,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_nothing_outside_the_data_is_read() -> None:
     """Lines at the first and at the last byte of a page between two that nobody may read."""
     root = Path(__file__).parents[3]

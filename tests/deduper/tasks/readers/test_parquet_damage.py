@@ -43,6 +43,7 @@ _KINDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", range(len(_KINDS)))
 def test_flipped_bits(tmp_path: Path, kind: int) -> None:

@@ -115,6 +115,7 @@ def test_an_error_keeps_its_text(reading: TextReading) -> None:
             assert text_of_it == (base64.b64encode(line) if admission is INVALID else line).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"", b"\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_blocks_may_end_anywhere(
@@ -178,6 +179,7 @@ def test_a_long_line_is_a_line(reading: TextReading, monkeypatch: pytest.MonkeyP
 # -- compression -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", PACKED)
 def test_a_compressed_file_is_read_to_its_end(
     reading: TextReading, suffix: str, monkeypatch: pytest.MonkeyPatch
