@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import ColumnType
 from deduper.text import json_exact
 from deduper.text import json_kernel as kernel
-from deduper.text.format import Malformed, TextColumn, TextFormat
+from deduper.text.format import Malformed, TextFormat
 
 Int64s = NDArray[np.int64]
 UInt8s = NDArray[np.uint8]
@@ -276,4 +277,5 @@ def warm() -> None:
     """Loads the kernels and runs them once: for a worker daemon, before it forks."""
     data = b'{"a":"b"}\n'
     starts, ends, _ = lines(data)
-    parse(data, starts, ends, TextFormat((TextColumn("a", ColumnType("string", "string"), pa.string()),), "UTC"), [0])
+    column = DeclaredColumn("a", ColumnType("string", "string"), pa.string())
+    parse(data, starts, ends, TextFormat((column,), "UTC"), [0])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from deduper.columns import ColumnType
+from deduper.arrow_columns import DeclaredColumn
 
 
 class Malformed(ValueError):
@@ -14,17 +12,8 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class TextColumn:
-    """A declared column: its type as Spark has it, and as Arrow has that."""
-
-    name: str
-    kind: ColumnType
-    arrow: pa.DataType
-
-
-@dataclass(frozen=True, slots=True)
 class TextFormat:
     """What a line holds: `columns` by name, all scalar. `zone` is the session's, for times without one."""
 
-    columns: tuple[TextColumn, ...]
+    columns: tuple[DeclaredColumn, ...]
     zone: str

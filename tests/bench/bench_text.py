@@ -20,10 +20,10 @@ from statistics import median
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
-from deduper.tasks.readers.declared import arrow_type
 from deduper.text import block
-from deduper.text.format import TextColumn, TextFormat
+from deduper.text.format import TextFormat
 
 SEED = 7
 BLOCK_BYTES = 4 << 20
@@ -115,7 +115,7 @@ _WORKLOADS: tuple[tuple[str, str, Callable[[random.Random], bytes]], ...] = (
 
 
 def _run(name: str, ddl: str, data: bytes, rows: int, blocks: int) -> None:
-    columns = tuple(TextColumn(one.name, one.type, arrow_type(one.type)) for one in parse_columns(ddl))
+    columns = tuple(map(DeclaredColumn.of, parse_columns(ddl)))
     text = TextFormat(columns, "UTC")
     starts, ends, _ = block.lines(data)
     wanted = range(len(columns))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
 from deduper.sources.record_layout import arrow_types, record_layout
 from deduper.spark_promises import TIME_ZONE, store_settings
-from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind
+from deduper.tasks.readers.declared import Declared, ExpiryKind
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.reading_tasks import PlainReading
 from deduper.tasks.readers.text import TextReading

@@ -21,7 +21,7 @@ from deduper.core.verdict import Admission
 from deduper.tasks.readers.declared import Admissions, Declared
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, WindowFile, reading
 from deduper.text import block
-from deduper.text.format import TextColumn, TextFormat
+from deduper.text.format import TextFormat
 
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 65_536
@@ -91,8 +91,7 @@ class TextReading:
         columns = self.declared.columns
         # A line of no columns would be none; any one will do, as it does for Spark.
         numbers = [number for number in range(len(columns)) if number not in folders] or [0]
-        declared = [columns[number] for number in numbers]
-        text = TextFormat(tuple(TextColumn(column.name, column.kind, column.arrow) for column in declared), self.zone)
+        text = TextFormat(tuple(columns[number] for number in numbers), self.zone)
         return text, {number: numbers.index(number) for number in self.declared.stored(folders)}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
 from deduper.core.clock import ClockRules
 from deduper.core.verdict import Admission
@@ -23,7 +24,7 @@ from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import text
-from deduper.tasks.readers.declared import Declared, DeclaredColumn, arrow_type
+from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.plain_file import FilePart, NotPlain
 from deduper.tasks.readers.reading_tasks import PartRead, read_file
 from deduper.tasks.readers.text import TextReading
@@ -58,7 +59,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2
 def reading(tmp_path: Path) -> TextReading:
     """Of records whose key is `k`, and whose expiry key is `t`."""
     columns = parse_columns("k string, t bigint, `n` int")
-    declared = tuple(DeclaredColumn(column.name, column.type, arrow_type(column.type)) for column in columns)
+    declared = tuple(map(DeclaredColumn.of, columns))
     layout = RecordLayout.of(pa.int64(), [column.arrow for column in declared])
     return TextReading(Declared(declared, (0,), 1, "whole", 1, True, layout, SALT, tmp_path), "UTC")
 
