@@ -6,6 +6,7 @@ One physical line, which ends with `\\n`, is one record. A compressed file is on
 from __future__ import annotations
 
 import base64
+import math
 import os
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ class TextReading:
         part.check()
         begin = first = part.ordinal << POSITION_BITS
         text, places = self._format(part.folders)
+        bound = math.inf if clock is None else guard_bound(clock)
         file = _Lines(part.path)
         for lines in file:
             parsed = block.parse(lines.data, lines.starts, lines.ends, text, list(places.values()))
@@ -75,7 +77,7 @@ class TextReading:
             admission[parsed.malformed] = int(Admission.MALFORMED)
             admission[parsed.invalid_utf8] = int(Admission.INVALID_UTF8)
             columns = {number: parsed.columns[place] for number, place in places.items()}
-            texts = partial(_texts, lines, clock)
+            texts = partial(_texts, lines, bound)
             yield self.declared.records(columns, part.folders, first, lines.count, admission, texts)
             first += lines.count
         part.check()
@@ -176,15 +178,16 @@ def _fill(stream: pa.NativeFile, data: Bytes) -> int:
     return read
 
 
-def _texts(lines: _SomeLines, clock: ClockRules | None, admissions: Admissions, expiry: pa.Array) -> pa.Array:
-    """RAW: the text of each line that is an error, or may become one by a guard of the clock.
+def _texts(lines: _SomeLines, bound: float | None, admissions: Admissions, expiry: pa.Array) -> pa.Array:
+    """RAW: the text of each line that is an error, or may become one: see `guard_bound`; none does over infinity.
 
     A line that is not UTF-8 is there as Base64 in lines of 76 signs, as Spark writes it: no text holds its bytes.
     """
     needed = admissions != int(Admission.ADMITTED)
-    if clock is not None:
-        bound = guard_bound(clock)
-        needed |= True if bound is None else expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
+    if bound is None:
+        needed[:] = True
+    elif bound != math.inf:
+        needed |= expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
     if not needed.any():
         return pa.nulls(lines.count, pa.string())
     texts: NDArray[Any] = np.full(lines.count, None, np.object_)
