@@ -2,7 +2,7 @@
 # All checks before a change is merged: lint, format, types, layers, and all tests except the benchmarks.
 #
 #   scripts/test.sh           all of it
-#   scripts/test.sh --fast    only the tests that need no JVM, no service and no killed process
+#   scripts/test.sh --fast    only the tests that need no JVM, no service and no killed process, and are not slow
 #
 # Two processes share the tests (see tests/conftest.py); `-n 0` uses one.
 #

@@ -1,4 +1,4 @@
-"""How a run is divided between processes (`-n 2`), and the last lines of one that killed something."""
+"""Which tests run, how they are divided between processes (`-n 2`), and the last lines of one that killed something."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.crash import ledger
 
 _START_PROCESSES = ("tests/spark/", "tests/services/", "tests/crash/")
+_NOT_SLOW = " and not slow"
 _LEDGER = "ledger"
 _told: list[str] = []
 
@@ -24,6 +25,13 @@ class _Divided(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """In place of xdist's own; its `loadgroup` goes by a suffix of test ids, which pytest 9 does not keep."""
     return _Divided(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The slow ones run too where files or folders are named without a selection of markers."""
+    is_named = config.args_source is pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
+    if is_named and config.option.markexpr in config.getini("addopts"):
+        config.option.markexpr = config.option.markexpr.removesuffix(_NOT_SLOW)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

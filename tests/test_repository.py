@@ -188,6 +188,7 @@ def test_the_config_in_the_readme_is_valid(tmp_path: Path) -> None:
         assert [port for port, _ in config.sinks.items()] == list(PORTS)
 
 
+@pytest.mark.slow
 def test_the_result_in_the_readme_is_the_default_quickstart() -> None:
     """The numbers in the picture are those of the log that `deduper quickstart` makes, a million lines and more."""
     options = {option.name: option.default for option in COMMANDS.commands["quickstart"].params}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,7 @@ class StaleTables:
         shards = _shards(self.memory_dir, self.disk_dir, self.folder)
         done = [remove_tables(directories) for directories in shards].count(False) == 0
         for path in self.paths if done else ():
-            if path.is_dir() and not any(path.iterdir()):
+            with suppress(OSError):  # absent, in use again, or another process removes it now
                 path.rmdir()
         return done
 

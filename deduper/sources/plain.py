@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.digest_kernels import has_array_digest
 from deduper.sources.record_layout import arrow_types, record_layout
 from deduper.spark_promises import TIME_ZONE, store_settings
-from deduper.tasks.readers.declared import Declared, DeclaredColumn, ExpiryKind
+from deduper.tasks.readers.declared import Declared, ExpiryKind
 from deduper.text.values import time_zone
 from deduper.units import UNIT_US
 

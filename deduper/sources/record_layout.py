@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
+from deduper.arrow_columns import arrow_type
 from deduper.columns import Column
 from deduper.config.model import Config
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.readers.declared import arrow_type
 
 
 def record_layout(config: Config) -> RecordLayout:

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import ColumnType
 from deduper.text import csv_exact, json_exact
 from deduper.text import kernels as kernel
-from deduper.text.format import Malformed, TextColumn, TextFormat
+from deduper.text.format import Malformed, TextFormat
 
 Int64s = NDArray[np.int64]
 UInt8s = NDArray[np.uint8]
@@ -278,7 +279,7 @@ def _fixed(value: Int64s, number: int, kind: ColumnType, high: dict[tuple[int, i
 
 def warm() -> None:
     """Loads the kernels and runs them once: for a worker daemon, before it forks."""
-    columns = (TextColumn("a", ColumnType("string", "string"), pa.string()),)
+    columns = (DeclaredColumn("a", ColumnType("string", "string"), pa.string()),)
     for data, delimiter in ((b'{"a":"b"}\n', None), (b"b\n", ",")):
         starts, ends, _ = lines(data)
         parse(data, starts, ends, TextFormat(columns, "UTC", delimiter), [0])

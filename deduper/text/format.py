@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from deduper.columns import ColumnType
+from deduper.arrow_columns import DeclaredColumn
 
 
 class Malformed(ValueError):
     """A line that is not one whole record; the text says why, without values of the line."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextColumn:
-    """A declared column: its type as Spark has it, and as Arrow has that."""
-
-    name: str
-    kind: ColumnType
-    arrow: pa.DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +18,6 @@ class TextFormat:
     `zone` is the session's, for times without one. `delimiter` is the sign between the fields of CSV; None: JSON.
     """
 
-    columns: tuple[TextColumn, ...]
+    columns: tuple[DeclaredColumn, ...]
     zone: str
     delimiter: str | None = None

@@ -22,10 +22,10 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 from pyarrow import json as arrow_json
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
-from deduper.tasks.readers.declared import arrow_type
 from deduper.text import block
-from deduper.text.format import TextColumn, TextFormat
+from deduper.text.format import TextFormat
 
 SEED = 7
 BLOCK_BYTES = 4 << 20
@@ -147,7 +147,7 @@ _CSV_WORKLOADS: tuple[tuple[str, str, Callable[[random.Random], bytes]], ...] = 
 
 
 def _run(name: str, ddl: str, data: bytes, rows: int, blocks: int) -> None:
-    columns = tuple(TextColumn(one.name, one.type, arrow_type(one.type)) for one in parse_columns(ddl))
+    columns = tuple(map(DeclaredColumn.of, parse_columns(ddl)))
     is_csv = name.startswith("CSV")
     text = TextFormat(columns, "UTC", "," if is_csv else None)
     starts, ends, _ = block.lines(data)

@@ -49,12 +49,14 @@ def without_home(package: Path, code: str, **environment: str) -> subprocess.Com
     )
 
 
+@pytest.mark.slow
 def test_kernels_are_compiled_in_memory(package: Path) -> None:
     """Those with a signature and those without."""
     ran = without_home(package, _KERNEL)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 def test_doctor_says_where_compiled_code_is_kept(
     package: Path, tmp_path_factory: pytest.TempPathFactory, named: bool

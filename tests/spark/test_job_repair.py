@@ -17,6 +17,8 @@ from deduper.admin.repair import apply as repair
 from deduper.admin.repair import plan as repair_plan
 from deduper.admin.repair.plan import QUARANTINE
 from deduper.admin.repair.report import Way
+from deduper.arrow_columns import arrow_type
+from deduper.core.digests import key_type
 from deduper.errors import ExitCode, exit_code_of
 from deduper.window.table_folder import table_folders
 from tests.deduper.digest_cases import SCALARS
@@ -141,7 +143,7 @@ def test_keys_of_every_type_are_rebuilt_from_what_spark_writes(
         {name: ([*SCALARS[kind], None])[row % (len(SCALARS[kind]) + 1)] for name, kind in columns.items()}
         for row in range(2 * longest)
     ]
-    schema = pa.schema([(name, _arrow_type(kind)) for name, kind in columns.items()])
+    schema = pa.schema([(name, arrow_type(key_type(kind))) for name, kind in columns.items()])
     job.add_table(pa.Table.from_pylist(rows, schema))
     job.run()
     state = opened(job).log.state
@@ -150,23 +152,3 @@ def test_keys_of_every_type_are_rebuilt_from_what_spark_writes(
     planned = repair_plan.plan(opened(job))
     assert [(item.way, item.why) for item in planned.repairs if item.way is not Way.REBUILD] == []
     assert len(planned.repairs) == sum(map(len, state.pieces.values()))
-
-
-def _arrow_type(kind: str) -> pa.DataType:
-    if kind.startswith("decimal"):
-        precision, scale = (int(part) for part in kind[len("decimal(") : -1].split(","))
-        return pa.decimal128(precision, scale)
-    return {
-        "boolean": pa.bool_(),
-        "tinyint": pa.int8(),
-        "smallint": pa.int16(),
-        "int": pa.int32(),
-        "bigint": pa.int64(),
-        "float": pa.float32(),
-        "double": pa.float64(),
-        "date": pa.date32(),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "timestamp_ntz": pa.timestamp("us"),
-        "string": pa.string(),
-        "binary": pa.binary(),
-    }[kind]

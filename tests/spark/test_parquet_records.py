@@ -23,6 +23,7 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
+from deduper.arrow_columns import arrow_type
 from deduper.config.files import FilesSource
 from deduper.core.clock import ClockRules
 from deduper.core.digests import key_type
@@ -35,7 +36,6 @@ from deduper.sources.record_layout import record_layout
 from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.read import ReadReceipt, ReadTask
-from deduper.tasks.readers.declared import arrow_type
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile
 from deduper.window import jobs as window_jobs

@@ -20,13 +20,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.sources import parsing
 from deduper.spark_promises import TIME_ZONE
 from deduper.tasks.layout import ADMISSION, ORDER
 from deduper.text import csv_exact, json_exact
-from deduper.text.format import Malformed, TextColumn, TextFormat
+from deduper.text.format import Malformed, TextFormat
 from tests.deduper.text import csv_lines
 from tests.spark.harness import Job
 
@@ -328,7 +329,7 @@ def deep(rnd: random.Random) -> str:
 
 def by_us(lines: Sequence[str], zone: str, source: FilesSource) -> list[Values]:
     """The records of our parser."""
-    columns = tuple(TextColumn(column.name, column.type, pa.null()) for column in source.parsed_columns)
+    columns = tuple(map(DeclaredColumn.of, source.parsed_columns))
     is_csv = source.file_format == "csv"
     text = TextFormat(columns, zone, source.delimiter if is_csv else None)
     record = csv_exact.record if is_csv else json_exact.record

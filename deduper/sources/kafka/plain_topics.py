@@ -11,7 +11,7 @@ from deduper.core.verdict import Admission
 from deduper.kafka.client import consumer_options
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.plain import OnlySpark, declared, zone_of
-from deduper.text.format import TextColumn, TextFormat
+from deduper.text.format import TextFormat
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +29,8 @@ def topic_reading(config: Config, source: KafkaSource, salt: bytes) -> TopicRead
     value = None
     if source.value.format != "text":
         of_value = columns.columns[: len(source.value.parsed_columns)]
-        text_columns = tuple(TextColumn(one.name, one.kind, one.arrow) for one in of_value)
         delimiter = source.value.delimiter if source.value.format == "csv" else None
-        value = TextFormat(text_columns, zone_of(config), delimiter)
+        value = TextFormat(of_value, zone_of(config), delimiter)
     return TopicReading(
         declared=columns,
         client=client,

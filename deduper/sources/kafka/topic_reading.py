@@ -21,7 +21,7 @@ from deduper.core.verdict import Admission
 from deduper.sources.kafka.fetching import Fetched, Headers, RangePart, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
 from deduper.tasks.readers.declared import Declared
-from deduper.tasks.readers.raw_text import raw_texts
+from deduper.tasks.readers.raw_text import guarded_above, raw_texts
 from deduper.text import block
 from deduper.text.format import TextFormat
 
@@ -52,13 +52,13 @@ class TopicReading:
         Raises:
             NotPlain: Spark has to read the range.
         """
-        counted = 0
+        counted, bound = 0, guarded_above(clock)
         for given in fetched(self.client, part):
             counted += len(given.messages)
-            yield self._records(part, given, clock)
+            yield self._records(part, given, bound)
         return counted
 
-    def _records(self, part: RangePart, given: Fetched, clock: ClockRules | None) -> pa.RecordBatch:
+    def _records(self, part: RangePart, given: Fetched, bound: float | None) -> pa.RecordBatch:
         values = _Values(given.values)
         needed = self.declared.stored(())
         of_value = len(self.declared.columns) - len(self.record)
@@ -86,7 +86,7 @@ class TopicReading:
         admission[invalid] = int(Admission.INVALID_UTF8)
         admission[values.absent] = int(self.tombstone)
         order = (part.ordinal << POSITION_BITS) + given.offsets - part.start
-        texts = partial(raw_texts, values.data, values.starts, values.ends, ~invalid, values.absent, clock)
+        texts = partial(raw_texts, values.data, values.starts, values.ends, ~invalid, values.absent, bound)
         sent = {}
         if self.declared.layout.are_sent:
             timestamp = pa.array(timestamps)

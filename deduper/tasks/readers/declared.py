@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from deduper.columns import Column, ColumnType
+from deduper.arrow_columns import DeclaredColumn
+from deduper.columns import Column
 from deduper.core.digest_kernels import array_digest
 from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission
 from deduper.tasks import layout
@@ -26,30 +27,6 @@ Texts = Callable[[Admissions, pa.Array], pa.Array]
 
 _NO_FOLDERS: Mapping[int, FolderValue] = {}
 _NOTHING_SENT: Mapping[str, pa.Array] = {}
-
-_ARROW = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredColumn:
-    """A declared column: its type as Spark has it, and as Arrow has that."""
-
-    name: str
-    kind: ColumnType
-    arrow: pa.DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +140,3 @@ class Declared:
         fits = (values >= least) & (values <= INT64_MAX // self.unit_us)
         admission[~fits] = int(Admission.BAD_EXPIRY)
         return pa.array(np.where(fits, values, 0) * self.unit_us)
-
-
-def arrow_type(kind: ColumnType) -> pa.DataType:
-    """How Arrow has a scalar type of Spark's."""
-    if kind.name == "decimal":
-        return pa.decimal128(kind.precision or 10, kind.scale or 0)
-    return _ARROW[kind.name]

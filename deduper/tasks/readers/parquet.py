@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.core.clock import POSITION_BITS, ClockRules
-from deduper.tasks.readers.declared import Declared, DeclaredColumn
+from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.parquet_leaves import leaves
 from deduper.tasks.readers.partition_folders import FolderValue
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile, WindowFile, reading

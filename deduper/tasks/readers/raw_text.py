@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import Any
 
 import numpy as np
@@ -18,25 +19,31 @@ Places = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+def guarded_above(clock: ClockRules | None) -> float | None:
+    """The expiry key above which a guard of the clock may make an error of a record; None: of any."""
+    return math.inf if clock is None else guard_bound(clock)
+
+
 def raw_texts(
     data: Bytes,
     starts: Places,
     ends: Places,
     is_text: Bools,
     absent: Bools | None,
-    clock: ClockRules | None,
+    bound: float | None,
     admissions: Admissions,
     expiry: pa.Array,
 ) -> pa.Array:
-    """The text data[starts[i]:ends[i]] of each record that is an error, or may become one by a guard of the clock.
+    """The text data[starts[i]:ends[i]] of each record that is an error, or may become one: see `guarded_above`.
 
     What is no text is there as Base64 in lines of 76 signs, as Spark writes it: no text holds its bytes. What is absent
     is null.
     """
     needed = admissions != int(Admission.ADMITTED)
-    if clock is not None:
-        bound = guard_bound(clock)
-        needed |= True if bound is None else expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
+    if bound is None:
+        needed[:] = True
+    elif bound != math.inf:
+        needed |= expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
     if absent is not None:
         needed &= ~absent
     if not needed.any():

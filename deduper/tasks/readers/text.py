@@ -19,9 +19,9 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, WindowFile, reading
-from deduper.tasks.readers.raw_text import raw_texts
+from deduper.tasks.readers.raw_text import guarded_above, raw_texts
 from deduper.text import block
-from deduper.text.format import TextColumn, TextFormat
+from deduper.text.format import TextFormat
 
 _BLOCK_BYTES = 4 << 20
 _BATCH_ROWS = 65_536
@@ -74,6 +74,7 @@ class TextReading:
         part.check()
         begin = first = part.ordinal << POSITION_BITS
         text, places = self._format(part.folders)
+        bound = guarded_above(clock)
         file = _Lines(part.path)
         headers = 0
         for lines in file:
@@ -88,7 +89,7 @@ class TextReading:
             admission[parsed.malformed] = int(Admission.MALFORMED)
             admission[parsed.invalid_utf8] = int(Admission.INVALID_UTF8)
             columns = {number: parsed.columns[place] for number, place in places.items()}
-            texts = partial(raw_texts, lines.data, lines.starts, lines.ends, ~parsed.invalid_utf8, None, clock)
+            texts = partial(raw_texts, lines.data, lines.starts, lines.ends, ~parsed.invalid_utf8, None, bound)
             order = np.arange(first, first + lines.count, dtype=np.int64)
             yield self.declared.records(columns, order, folders=part.folders, admission=admission, texts=texts)
             first += lines.count
@@ -105,9 +106,7 @@ class TextReading:
         columns = self.declared.columns
         # A line of no columns would be none; any one will do, as it does for Spark.
         numbers = [number for number in range(len(columns)) if number not in folders] or [0]
-        declared = [columns[number] for number in numbers]
-        text_columns = tuple(TextColumn(column.name, column.kind, column.arrow) for column in declared)
-        text = TextFormat(text_columns, self.zone, self.delimiter)
+        text = TextFormat(tuple(columns[number] for number in numbers), self.zone, self.delimiter)
         return text, {number: numbers.index(number) for number in self.declared.stored(folders)}
 
 

@@ -51,6 +51,7 @@ SAMPLES = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_every_record_comes_back_equal(records: list[LogRecord]) -> None:

@@ -199,6 +199,7 @@ def test_refreshing_reads_only_what_is_new(tmp_path: Path) -> None:
     assert files.count("read") == 3
 
 
+@pytest.mark.slow
 def test_a_log_of_a_thousand_records_opens_in_under_half_a_second(tmp_path: Path) -> None:
     """One folding pass, no copy of the state a record."""
     log = CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=2000)

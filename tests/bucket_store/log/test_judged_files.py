@@ -39,6 +39,7 @@ def rows(of: JudgedFiles) -> dict[Digest, tuple[int, int]]:
     return dict(zip(keys, zip(of.modified_ms.tolist(), of.size_bytes.tolist(), strict=True), strict=True))
 
 
+@pytest.mark.slow
 @given(files, files, st.lists(digests))
 def test_a_table_is_a_dictionary_of_digests(
     first: dict[Digest, tuple[int, int]], later: dict[Digest, tuple[int, int]], asked: list[Digest]

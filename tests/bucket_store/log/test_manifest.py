@@ -25,6 +25,7 @@ from bucket_store.log.manifest import (
 MANIFEST = Manifest("5" * 32, "1" * 16, bytes(range(16)), {"key": ["user", "id"], "shards": 4}, 1000, 17)
 
 
+@pytest.mark.slow
 @example_settings(max_examples=30)
 @given(
     settings=st.dictionaries(

@@ -150,6 +150,7 @@ def race_for_windows(root: Path, racers: int, windows: int, *, snapshot_every: i
     assert lost > 0, "nobody lost: that was no race"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delete_folded", [False, True], ids=["kept", "deleted"])
 def test_a_few_processes_racing_for_commits(tmp_path: Path, delete_folded: bool) -> None:
     """Each number has one winner, each window is committed once, and no process gets a wrong result."""

@@ -38,6 +38,7 @@ def folded(*bodies: Body) -> LogState:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_a_snapshot_stands_for_all_records_below_it(records: list[LogRecord]) -> None:
@@ -51,6 +52,7 @@ def test_a_snapshot_stands_for_all_records_below_it(records: list[LogRecord]) ->
         assert snapshot.state == fold_all(LogState(), records[:number])
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_the_state_is_what_a_plain_reading_of_the_records_says(records: list[LogRecord]) -> None:

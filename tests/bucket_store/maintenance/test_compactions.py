@@ -101,6 +101,7 @@ def rows(window: int) -> list[Row]:
     return [Row((f"k{2 * window}",), 1), Row((f"k{2 * window + 1}",), 1), Row((f"k{max(0, 2 * window - 6)}",), 1)]
 
 
+@pytest.mark.slow
 def test_a_job_keeps_few_pieces(world: World) -> None:
     """Verdicts are as ever, and a duplicate still knows where its first copy was read, of merged windows too."""
     process = Process(world)
@@ -136,6 +137,7 @@ def test_what_has_died_meanwhile_does_not_come_back(world: World, caplog: pytest
     assert orphan not in {found.name for found in restarted.pieces.pieces()}
 
 
+@pytest.mark.slow
 def test_what_the_last_window_has_begun_is_recorded(world: World) -> None:
     """A job that is started again for every window keeps few pieces too."""
     for window in range(24):
@@ -162,6 +164,7 @@ def test_a_stop_leaves_nothing_behind(world: World) -> None:
     process.runner.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_merged_store_is_sound(tmp_path: Path, kind: Kind) -> None:
     """Every check of `verify` passes on it, with the rows of all ports."""

@@ -112,6 +112,7 @@ def test_an_error_is_raised_here(pieces: RocksPieces, process: MaintenanceWorker
     assert pid_of(process) == one
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_replaced(
     pieces: RocksPieces, process: MaintenanceWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_killed_process_is_replaced(
     assert pid_of(process) != dead
 
 
+@pytest.mark.slow
 def test_killed_when_it_has_merged(
     pieces: RocksPieces, process: MaintenanceWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def test_killed_when_it_has_merged(
     assert one.name in lying(pieces)
 
 
+@pytest.mark.slow
 def test_it_makes_place_for_another(
     pieces: RocksPieces, process: MaintenanceWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_large_are_left_alone() -> None:
     assert len(choose([of_size(window, 1) for window in range(3 * MOST_PIECES)], by_bucket)) == MOST_PIECES
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_few")
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
 def test_a_day_of_seconds_leaves_few_pieces(spread: float) -> None:
@@ -144,6 +145,7 @@ _KEYS = st.dictionaries(st.tuples(st.integers(1, 3), st.integers(0, 3)), st.inte
 _WINDOWS = st.lists(st.dictionaries(st.integers(0, 2), _KEYS, min_size=1), min_size=1, max_size=5)
 
 
+@pytest.mark.slow
 @given(_WINDOWS, st.none() | st.integers(0, 3), st.none() | st.integers(-1, 9))
 def test_a_merged_piece_holds_what_the_others_held(
     windows: list[dict[int, Keys]], live_from: int | None, point: int | None

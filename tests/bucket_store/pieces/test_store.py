@@ -151,6 +151,7 @@ def test_travels_by_its_url(pieces: PieceStore) -> None:
     assert copy.read(location) == b"abc"
 
 
+@pytest.mark.slow
 def test_a_reader_sees_what_was_appended_after_it_opened(pieces: PieceStore) -> None:
     """By any process: kept handles are opened again when a piece is missing."""
     first = pieces.append(shard=0, epoch=1, name="a", data=b"first")

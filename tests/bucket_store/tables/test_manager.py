@@ -105,6 +105,7 @@ def is_planted(settings: TableSettings, shard: Shard, bucket: int = 0) -> bool:
         return bool(tables.find(bucket, digests_of([(1 << 60, 1)])).found[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [PLAIN, FULL, ALL_LIVE, ALL_LIVE_FLOAT], ids=["plain", "full", "live", "live float"])
 @pytest.mark.parametrize(
     ("scheme", "memory", "disk"),
@@ -292,6 +293,7 @@ def files_of_table(settings: TableSettings, shard: Shard, bucket: int, windows: 
     return sum(one != next_one for one, next_one in pairwise([0, *inodes]))
 
 
+@pytest.mark.slow
 def test_a_bucket_that_fills_like_the_one_before_is_seldom_copied(tmp_path: Path) -> None:
     """It has room for four times what it holds, if that one was as large; not more, and without harm to the answers."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
@@ -526,6 +528,7 @@ def test_copies_that_meet_in_one_folder_answer_for_themselves(tmp_path: Path) ->
                     check(tables, shard, bucket, [key for of, key in one.model | other.model if of == bucket])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_any_family_of_copies_answers_as_its_dicts(tmp_path: Path, seed: int) -> None:
     """Copies, restores and owners at random, all over one folder: nobody meets keys of another history."""
@@ -562,6 +565,7 @@ with ShardTables.open(settings, pieces, view) as tables:
 """
 
 
+@pytest.mark.slow
 def test_a_frozen_holder_blocks_nobody_and_corrupts_nothing(tmp_path: Path) -> None:
     """Others go on in the next generation; thawed, the holder still answers for its own view; then its files go."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
@@ -590,6 +594,7 @@ def test_a_frozen_holder_blocks_nobody_and_corrupts_nothing(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "memory" / FOLDER / "0000").iterdir()] == ["2"]
 
 
+@pytest.mark.slow
 def test_a_killed_holder_leaves_its_lock(tmp_path: Path) -> None:
     """The kernel takes it back at once; its tables are taken over as they are."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
@@ -623,6 +628,7 @@ ShardTables.open(settings, pieces, view)
 """
 
 
+@pytest.mark.slow
 def test_a_task_killed_while_advancing_is_noticed(tmp_path: Path) -> None:
     """One bucket is at the new position, one at the old: both are rebuilt, also for the batch before."""
     shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)

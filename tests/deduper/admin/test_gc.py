@@ -23,7 +23,7 @@ from bucket_store.tables.view import ShardView
 from deduper.admin.gc import GcReport, collect
 from deduper.admin.repair import apply as repair
 from deduper.admin.repair import plan
-from deduper.admin.stale_tables import UNUSED_US
+from deduper.admin.stale_tables import UNUSED_US, StaleTables
 from deduper.admin.verify.run import verify_store
 from deduper.sinks.names import Attempt
 from deduper.window import table_folder as table_places
@@ -95,6 +95,7 @@ def test_a_list_changes_nothing(store: PublishedStore) -> None:
     assert files(store) == before
 
 
+@pytest.mark.slow
 def test_deleting_leaves_the_store_and_nothing_else(store: PublishedStore) -> None:
     """Afterwards there is nothing to list, the pieces are the ones from before, and the newest intent stays."""
     state = store.open().log.state
@@ -168,6 +169,7 @@ def test_a_job_that_starts_meanwhile_ends_it(store: PublishedStore, monkeypatch:
     assert (store.directory / "state" / "checkpoint" / "000001").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2, 5])
 def test_broken_off_it_can_be_run_again(store: PublishedStore, nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After every deletion the store is whole."""
@@ -296,6 +298,25 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {held, used}
     assert {path.name for path in (tmp_path / "shm" / "deduper-tables").iterdir()} == {elsewhere}
     holder.close()  # type: ignore[attr-defined]
+
+
+def test_two_may_delete_the_same_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of a store that is gone between two looks is no error; one that fills again stays."""
+    tables = StaleTables("a" * 32, tmp_path / "shm", tmp_path / "disk", None, "")
+    for path in tables.paths:
+        path.mkdir(parents=True)
+    really = Path.rmdir
+
+    def late(path: Path) -> None:
+        if path == tables.paths[0]:
+            really(path)
+        else:
+            (path / "0000").mkdir()
+        really(path)
+
+    monkeypatch.setattr(Path, "rmdir", late)
+    assert tables.remove()
+    assert [path.exists() for path in tables.paths] == [False, True]
 
 
 def test_what_a_dead_process_has_set_aside_goes(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_without_a_config_the_ports_are_not_looked_at(config_file: Path) -> None
     assert orphans(open_store(store.url)) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "epoch", "is_abandoned"),
     [(0, 1, True), (2, 2, True), (1, 3, True), (2, 3, False), (3, 4, False)],

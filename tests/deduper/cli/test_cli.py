@@ -172,12 +172,14 @@ def loaded_by_help() -> dict[str, list[str]]:
     return loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), *COMMANDS], ids=lambda words: " ".join(words) or "deduper")
 def test_help_loads_nothing_heavy(words: tuple[str, ...], loaded_by_help: dict[str, list[str]]) -> None:
     """So that it answers at once; the console script is `deduper.cli.main:main`."""
     assert loaded_by_help[" ".join(words)] == []
 
 
+@pytest.mark.slow
 def test_exit_codes_in_a_shell(tmp_path: Path) -> None:
     """Wrong usage and wrong configuration end with 2, the message on standard error alone."""
     for arguments in (["nonsense"], ["run"], ["status", "--last", "many", "x"], ["status", "nowhere.yaml"]):
@@ -193,6 +195,7 @@ def test_exit_codes_in_a_shell(tmp_path: Path) -> None:
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -320,6 +323,7 @@ def test_the_schema_describes_the_file_and_not_the_code() -> None:
     assert schema["additionalProperties"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "part", "keys"),
     [

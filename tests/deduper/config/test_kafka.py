@@ -284,6 +284,7 @@ def plain(source: dict[str, Any] | None = None) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_no_value_of_any_setting_is_a_crash(setting: str, tmp_path: Path) -> None:
     """Whatever stands where: it is taken, or everything that is wrong with it has words and advice."""
@@ -362,6 +363,7 @@ SINKS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(source=SOURCES, sinks=st.lists(SINKS, min_size=4, max_size=4), expiry=st.sampled_from(EXPIRIES))
 def test_every_configuration_that_is_written_out_reads_back_the_same(

@@ -735,6 +735,7 @@ EXPIRIES: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "expiry"),
     [

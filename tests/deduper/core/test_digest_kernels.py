@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deduper.arrow_columns import arrow_type
 from deduper.core.digest_kernels import array_digest, has_array_digest
 from deduper.core.digests import key_digest, key_type
-from deduper.tasks.readers.declared import arrow_type
 from tests.deduper.digest_cases import KEYS, SALT, SCALARS
 
 

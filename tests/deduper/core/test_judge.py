@@ -240,6 +240,7 @@ def test_equal_halves_are_not_equal_keys() -> None:
     assert triples == sorted(triples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("all_live", [False, True])
 def test_one_key_very_often(all_live: bool) -> None:
     """A million copies of two keys that share hi, in no order at all: a second or less, never the square of it."""

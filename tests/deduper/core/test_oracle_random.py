@@ -61,6 +61,7 @@ def _seeds(most: int, share: float) -> range:
     return range(math.ceil(most * share))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_random_streams(mode: str, share: float) -> None:
     """The same answers as the oracle, whatever the shards, Arrow batches and order of the exchange."""
@@ -78,6 +79,7 @@ def check_through_the_store(stream: Stream, seed: int, root: Path) -> None:
     check(stream, shape, StoreMemory(root, rules, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_random_streams_through_the_store(mode: str, share: float, tmp_path: Path) -> None:
     """The same answers through the real store."""
@@ -167,6 +169,7 @@ def _cut(stream: Stream, seed: int, partitions: int) -> tuple[Stream, Stream]:
     return whole, replace(stream, windows=[Window(group, 0) for group in groups])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["never", "category", "event_time", "ordered", "ordered float"])
 def test_batches_do_not_matter_to_an_arrival_clock(mode: str, share: float) -> None:
     """One source partition, cut into windows anywhere: the same ports. (The wall clock stands still here: guards read
@@ -188,6 +191,7 @@ def test_source_partitions_do_not_matter_without_a_clock(mode: str, share: float
         assert _flat(run_engine(whole, shape)) == _flat(run_engine(cut, shape)), f"{mode}, seed {seed}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["event_time", "ordered", "ordered float"])
 @pytest.mark.parametrize("cut_by", ["windows of a batch clock", "source partitions of an arrival clock"])
 def test_where_cuts_matter(mode: str, cut_by: str, share: float) -> None:

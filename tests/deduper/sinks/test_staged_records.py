@@ -64,6 +64,7 @@ def row(slot: int = 0, value: bytes = b"v") -> dict[str, Any]:
     return {"key": None, "value": value, "headers": [], "timestamp_ms": 5, "slot": slot}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(ROWS, st.integers(1, 9), st.booleans())
 def test_all_rows_as_they_are(
@@ -127,6 +128,7 @@ def test_another_file(tmp_path: Path) -> None:
         list(records_of_slot(tmp_path / "absent.parquet", 0, {0}))
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """Large values come a few at a time, whatever the size of the row group."""
     value_bytes = 1 << 20

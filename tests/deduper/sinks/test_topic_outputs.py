@@ -130,6 +130,7 @@ def mixed(tmp_path: Path) -> Mixed:
     return Mixed(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_waits_to_be_sent_is_neither_missing_nor_garbage(mixed: Mixed) -> None:
     """Before the mark: no finding, no orphan, nothing for gc, whatever the grace; and a note says so."""
     report = mixed.verified()

@@ -58,6 +58,7 @@ def read_all(batch: WindowFiles, folder: Path, reader: Reader) -> WindowFiles:
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says_which", [False, True], ids=["no name", "named"])
 @pytest.mark.parametrize("bad", [[], [0], [63], [7, 8], [1, 20, 40, 60], list(range(64))], ids=str)
 def test_the_bad_files_are_found(tmp_path: Path, bad: list[int], says_which: bool) -> None:

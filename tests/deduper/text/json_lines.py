@@ -8,11 +8,11 @@ import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import ColumnType, parse_columns, quoted
-from deduper.text.format import TextColumn, TextFormat
+from deduper.text.format import TextFormat
 
 KINDS = (
     "string",
@@ -48,21 +48,6 @@ NAMES = (
     "x" * 40,
 )
 ZONES = ("UTC", "Etc/UTC", "Europe/Berlin", "America/St_Johns", "+05:30")
-
-_ARROW = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
 
 _TEXTS = (
     "", "a", "user-17", "seven b", "eight by", "nine byte", "naïve €", "😀 and more", "\x7f", "x" * 15, "x" * 16,
@@ -156,14 +141,7 @@ _ODD_WORDS = (
 
 def text_format(ddl: str, zone: str = "UTC") -> TextFormat:
     """The columns of a DDL string as lines declare them."""
-    return TextFormat(
-        tuple(TextColumn(column.name, column.type, arrow_of(column.type)) for column in parse_columns(ddl)), zone
-    )
-
-
-def arrow_of(kind: ColumnType) -> pa.DataType:
-    """How Arrow has a scalar of Spark's."""
-    return pa.decimal128(kind.precision, kind.scale) if kind.name == "decimal" else _ARROW[kind.name]
+    return TextFormat(tuple(map(DeclaredColumn.of, parse_columns(ddl))), zone)
 
 
 def random_format(rng: random.Random) -> TextFormat:

@@ -8,21 +8,21 @@ import math
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
 from deduper.text import json_exact
-from deduper.text.format import Malformed, TextColumn, TextFormat
+from deduper.text.format import Malformed, TextFormat
 
 DDL = "s string, i int, d double, f float, b binary, c decimal(20,5), o boolean"
 
 
 def text_format(ddl: str, zone: str = "UTC") -> TextFormat:
     """A format of these columns."""
-    return TextFormat(tuple(TextColumn(column.name, column.type, pa.null()) for column in parse_columns(ddl)), zone)
+    return TextFormat(tuple(map(DeclaredColumn.of, parse_columns(ddl))), zone)
 
 
 TEXT = text_format(DDL)
@@ -153,6 +153,7 @@ def test_what_is_no_string_in_a_string_column(value: str, expected: str) -> None
     assert record(f'{{"s":{value}}}') == {"s": expected}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["s", "more"])
 def test_limits(name: str) -> None:
     """1000 objects and arrays within one another, 1000 digits, 50,000 signs of a name; no limit for texts."""
@@ -243,6 +244,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.text(), JSON),
     st.booleans(),

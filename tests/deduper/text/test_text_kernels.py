@@ -151,6 +151,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_nothing_outside_the_data_is_read() -> None:
     """Lines at the first and at the last byte of a page between two that nobody may read."""
     root = Path(__file__).parents[3]
@@ -378,7 +379,7 @@ def test_which_records_are_plain(line: str, is_plain: bool) -> None:
 @pytest.mark.parametrize("name", ['a":1,"b', "a\\", 'quo"ted', "tab\there"])
 def test_names_that_need_escapes_are_not_found_in_other_bytes(name: str) -> None:
     """Such a column is null in every plain line, whatever its bytes look like between quotes."""
-    column = json_lines.TextColumn(name, json_lines.parse_columns("x int")[0].type, json_lines.pa.int32())
+    column = replace(text_format("x int").columns[0], name=name)
     text = TextFormat((column, *text_format("c string").columns), "UTC")
     assert plain_value('{"a":1,"b":2}', text) is None
     assert plain_value(f'{{"{name}":1}}', text) in (None, NotImplemented)

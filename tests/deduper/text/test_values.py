@@ -178,6 +178,7 @@ def test_decimals_in_quotes() -> None:
     assert read("decimal(10,2)", Token.NOT_FINITE, "NaN") is read("decimal(10,2)", Token.BOOLEAN, "true") is None
 
 
+@pytest.mark.slow
 @given(st.decimals(allow_nan=False, allow_infinity=False), st.integers(1, 38), st.integers(0, 38))
 def test_decimals_as_decimal_rounds_them(number: Decimal, precision: int, scale: int) -> None:
     """Python's own arithmetic, with enough digits."""

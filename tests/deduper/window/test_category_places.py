@@ -61,6 +61,7 @@ def literal(
     return CategoryState(next_place, tuple(live), tuple(dropped)), places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_every_record_has_the_place_that_a_plain_reading_gives(seed: int, tmp_path: Path) -> None:
     """Windows of several reading tasks, more values than are remembered, errors among the records."""

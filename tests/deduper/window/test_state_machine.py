@@ -900,6 +900,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], None]]
     return show
 
 
+@pytest.mark.slow
 def test_a_job_in_some_steps() -> None:
     """Windows, deaths, twins, zombies, take-overs, lost and damaged tables: verdicts are the oracle's throughout."""
     for by in _SHARES:

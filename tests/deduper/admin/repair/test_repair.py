@@ -78,6 +78,7 @@ def contents(store: PublishedStore) -> dict[tuple[int, int], bytes]:
     return {(ref.shard, ref.first_window): opened.pieces.read(ref) for ref in store.live()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_every_piece_is_rebuilt_byte_for_byte(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every kind of store, with all pieces lost at once, those of expired keys too."""
@@ -314,6 +315,7 @@ class Killed(BaseException):
     """The end of the process; nothing of the product catches it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["file", "rocksdb"])
 @pytest.mark.parametrize(
     "point", ["claimed", "appended", "appended@3", "noted", "recorded", "quarantined", "quarantined@2"]
@@ -338,6 +340,7 @@ def test_a_repair_that_dies_can_be_run_again(
     store.check_and_finish(0 if name in ("recorded", "quarantined") else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["noted", "recorded"])
 def test_a_repair_that_is_killed_can_be_run_again(point: str, tmp_path: Path) -> None:
     """The same for a process that is really killed, before and after the record."""

@@ -51,6 +51,7 @@ def test_a_sound_store_is_sound(config_file: Path) -> None:
     assert (found["unnamed_pieces"], found["findings"]) == (0, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "snapshot_every"),
     [(kind, 1000 if number % 2 else 3) for number, kind in enumerate(KINDS.values())],
@@ -133,6 +134,7 @@ def test_rows_are_read_only_when_they_are_asked_for(tmp_path: Path) -> None:
     assert {check for check, why in report.skipped.items() if "--rows" in why} == set(ROWS_CHECKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["judged", "committed", "published", "store marked"])
 def test_a_store_between_two_steps_of_a_window_is_sound_but_not_settled(tmp_path: Path, step: str) -> None:
     """A crash leaves it so, and the next start goes on from there."""

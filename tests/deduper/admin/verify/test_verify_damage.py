@@ -698,6 +698,7 @@ def _verified(job: WholeJob) -> Verification:
     return verify_target(str(job.config_file), rows=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
 def test_every_damage_is_found_by_its_check(
     damage: Damage, sound_jobs: Callable[..., WholeJob], tmp_path: Path

@@ -46,6 +46,7 @@ FILES: dict[str, Callable[[WholeJob], list[Path]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
 def test_every_flipped_bit_is_a_finding_in_that_file(
     files: Callable[[WholeJob], list[Path]], sound: WholeJob, tmp_path: Path
@@ -73,6 +74,7 @@ def _in_frame_state(segment: bytes, offset: int) -> bool:
     return offset - at in _FRAME_STATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["state/published", "state/heartbeat", "state/intents/000001", "out/unique/_published"]
 )
@@ -95,6 +97,7 @@ def test_what_counts_as_absent_when_damaged_is_told(name: str, sound: WholeJob, 
         file.write_bytes(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["own_bucket", "all_live", "double", "never"])
 @pytest.mark.parametrize("slice_entries", [1, 7, 1 << 21])
 def test_a_key_twice_is_found_in_whatever_slice_it_lies(

@@ -80,6 +80,7 @@ def test_same_arguments_same_bytes(tmp_path: Path) -> None:
     assert contents(tmp_path / "a") != contents(tmp_path / "c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files_per_batch", [1, 4, 7, 1000])
 def test_counts_are_as_promised(log: tuple[Path, WeblogSummary], files_per_batch: int) -> None:
     """The four ports get what the summary says, however many files make a batch."""

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from deduper.arrow_columns import DeclaredColumn, arrow_type
 from deduper.core.digests import key_type
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.readers.declared import Declared, DeclaredColumn, arrow_type
+from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
 from tests.deduper.digest_cases import SALT
@@ -43,6 +44,7 @@ _KINDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", range(len(_KINDS)))
 def test_flipped_bits(tmp_path: Path, kind: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import parse_columns
 from deduper.core.clock import ClockRules
 from deduper.core.verdict import Admission
@@ -23,7 +24,7 @@ from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.layout import RecordLayout
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers import text
-from deduper.tasks.readers.declared import Declared, DeclaredColumn, arrow_type
+from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.plain_file import FilePart, NotPlain
 from deduper.tasks.readers.reading_tasks import PartRead, read_part
 from deduper.tasks.readers.text import TextReading
@@ -58,7 +59,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2
 def reading(tmp_path: Path) -> TextReading:
     """Of records whose key is `k`, and whose expiry key is `t`."""
     columns = parse_columns("k string, t bigint, `n` int")
-    declared = tuple(DeclaredColumn(column.name, column.type, arrow_type(column.type)) for column in columns)
+    declared = tuple(map(DeclaredColumn.of, columns))
     layout = RecordLayout.of(pa.int64(), [column.arrow for column in declared])
     return TextReading(Declared(declared, (0,), 1, "whole", 1, True, layout, SALT, tmp_path), "UTC")
 
@@ -115,6 +116,7 @@ def test_an_error_keeps_its_text(reading: TextReading) -> None:
             assert text_of_it == (base64.b64encode(line) if admission is INVALID else line).decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"", b"\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_blocks_may_end_anywhere(
@@ -178,6 +180,7 @@ def test_a_long_line_is_a_line(reading: TextReading, monkeypatch: pytest.MonkeyP
 # -- compression -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", PACKED)
 def test_a_compressed_file_is_read_to_its_end(
     reading: TextReading, suffix: str, monkeypatch: pytest.MonkeyPatch

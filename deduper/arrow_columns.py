@@ -1,0 +1,45 @@
+"""The declared columns of a source as Arrow has them. PURE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from deduper.columns import Column, ColumnType
+
+_ARROW = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredColumn:
+    """A declared column: its type as Spark has it, and as Arrow has that."""
+
+    name: str
+    kind: ColumnType
+    arrow: pa.DataType
+
+    @classmethod
+    def of(cls, column: Column) -> DeclaredColumn:
+        """A column of a scalar type."""
+        return cls(column.name, column.type, arrow_type(column.type))
+
+
+def arrow_type(kind: ColumnType) -> pa.DataType:
+    """How Arrow has a scalar type of Spark's."""
+    if kind.name == "decimal":
+        return pa.decimal128(kind.precision or 10, kind.scale or 0)
+    return _ARROW[kind.name]
