@@ -11,6 +11,7 @@ import pytest
 
 from deduper.config.kafka_values import DEDUP_HEADERS
 from deduper.tasks.kafka_rows import headers_of, rows_to_send, with_headers
+from deduper.tasks.layout import SENT
 
 
 def test_headers_come_back_from_their_text() -> None:
@@ -63,7 +64,8 @@ def test_a_port_chooses_its_headers(wanted: tuple[str, ...]) -> None:
         "position": pa.array([8, 9]),
         "first_seen": first,
     }
-    sent = rows_to_send(record, dedup, np.zeros(2, np.int32), wanted)
+    records = pa.RecordBatch.from_arrays(record, schema=SENT)
+    sent = rows_to_send(records, dedup, np.zeros(2, np.int32), wanted)
     ours = {
         "verdict": [("dedup-verdict", b"duplicate")],
         "reason": [("dedup-reason", b"earlier_window")],
