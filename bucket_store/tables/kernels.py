@@ -82,7 +82,7 @@ def home_slot(hi: Any, capacity: int) -> Any:
 @kernel(inline="always")
 def _shift(column: Any, at: int, end: int) -> None:
     """Moves rows [at, end) of a column up by one, if the table has the column."""
-    if column.shape[0] > 0:
+    if column.size:
         for to in range(end, at, -1):
             column[to] = column[to - 1]
 
@@ -141,8 +141,8 @@ def _apply(
     """
     count = digests.shape[0]
     last = slots.shape[0] - 1  # stays empty: the scans need an end
-    has_expiry, has_origin, has_window = expiry.shape[0] > 0, origin.shape[0] > 0, window.shape[0] > 0
-    own_windows = new_window.shape[0] > 0
+    has_expiry, has_origin, has_window = bool(expiry.size), bool(origin.size), bool(window.size)
+    own_windows = bool(new_window.size)
     cursor = 0
     added = 0
     for i in range(start, count):
@@ -211,7 +211,7 @@ def _copy_live(
 ) -> int:
     """See `copy_live`. Each key goes to its new home, or to the first slot behind the key before it."""
     last = new_slots.shape[0] - 1
-    has_expiry, has_origin, has_window = expiry.shape[0] > 0, origin.shape[0] > 0, window.shape[0] > 0
+    has_expiry, has_origin, has_window = bool(expiry.size), bool(origin.size), bool(window.size)
     free = 0
     copied = 0
     for at in range(slots.shape[0]):
@@ -297,7 +297,7 @@ def apply_sorted(
     new_origin: Int64s,
     new_window: UInt32s,
     only_window: int,
-    start: int = 0,
+    start: int,
 ) -> tuple[int, int]:
     """Enters digests [start, m) into a table in place; gives (first digest not entered, number of new keys).
 
@@ -383,6 +383,7 @@ def warm() -> None:
         new_origin=none_i64,
         new_window=none_u32,
         only_window=0,
+        start=0,
     )
     find_sorted(slots, 4, digests)
     match_sorted(digests, digests)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,6 +73,21 @@ def test_a_forgotten_value_is_new() -> None:
     assert intervals["a"] == [Interval(0, 1, 0), Interval(4, 5, 3)]
     assert intervals["b"] == [Interval(1, 3, 1)]
     assert state == CategoryState(5, (("d", 4),), ("a",))
+
+
+@pytest.mark.parametrize(("batch", "remember", "dropped"), [("b", 1, ("a",)), ("bc", 1, ("b",)), ("cd", 2, ("b", "c"))])
+def test_the_first_tuples_are_enough_while_no_value_of_the_batch_is_forgotten(
+    batch: str, remember: int, dropped: tuple[str, ...]
+) -> None:
+    """Nothing of it can take a second place then, so its other tuples are not asked for."""
+    state, _ = arranged("ab", live=1, remember=1)
+    assert state == CategoryState(2, (("b", 1),), ("a",))
+
+    def arrivals() -> Any:
+        pytest.fail("is not needed")
+
+    state, _ = arrange(state, list(batch), np.arange(len(batch)), arrivals, 1, remember)
+    assert state.dropped == dropped
 
 
 def test_nothing_dropped_is_remembered() -> None:

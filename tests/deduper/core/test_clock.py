@@ -249,6 +249,13 @@ def test_other_admissions_pass_through() -> None:
     assert run(INTS, [1000, 1000, 1, 1000], admissions=admissions) == [[*admissions]]
 
 
+def test_a_rejected_row_holds_up_no_other() -> None:
+    """Of a batch against one latest point: the rows after it are judged too."""
+    admission = np.array([_A, Admission.NULL_KEY, _A, _A], np.uint8)
+    judged = batch_clock(replace(INTS, latest=100), np.array([91, 0, 90, 91]), admission)
+    assert judged.tolist() == [_A, Admission.NULL_KEY, _OLD, _A]
+
+
 def test_no_rows() -> None:
     """An empty Arrow batch is none of the clock's business."""
     assert run(INTS, []) == [[]]

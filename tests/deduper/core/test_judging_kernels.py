@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deduper.core import kernels
-from deduper.core.verdict import INT64_MIN, Admission, Verdict
+from deduper.core.verdict import INT64_MAX, INT64_MIN, Admission, Verdict
 
 ADMISSIONS = [
     Admission.ADMITTED,
@@ -190,6 +190,16 @@ def test_keys_that_the_words_cannot_tell_apart_are_sorted_out() -> None:
     found, starts = kernels.unpack_groups(packed, digests, named, 6)
     assert found.tolist() == sorted(range(36), key=lambda row: tuple(digests[row].tolist()))
     assert len(starts) == len({tuple(digest) for digest in digests.tolist()}) + 1
+
+
+def test_a_place_is_held_from_the_tuple_that_takes_it_to_the_one_that_drops_it() -> None:
+    """Of four categories 2 and 3 are live, and a smaller configuration has room for one: no tuple meets the older."""
+    new, order, known = np.array([0, 1], np.int32), np.array([5, 9]), np.array([2, 3], np.int32)
+    holder, begin, end, oldest, dropped, is_sound = kernels.arrange_places(new, order, known, 2, 4, 2, 1, 10)
+    assert holder.tolist() == [2, 3, 0, 1]
+    assert begin.tolist() == [0, 0, 5, 9]
+    assert end.tolist() == [0, 5, 9, INT64_MAX]
+    assert (oldest, dropped.tolist(), is_sound) == (3, [2, 3, 0], True)
 
 
 @settings(deadline=None)  # the first example compiles
