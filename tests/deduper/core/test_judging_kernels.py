@@ -180,6 +180,18 @@ def test_equal_keys_come_together_in_their_order(
     assert starts.tolist() == [*edges, len(rows)]
 
 
+@pytest.mark.parametrize("bucket_bits", [0, 3])
+def test_hashes_are_sorted_by_their_leading_bits(bucket_bits: int) -> None:
+    """Keys as they are in life: all bits are used, and each key comes twice."""
+    once = np.random.default_rng(5).integers(0, 2**64, (40, 2), np.uint64)
+    digests, named = np.concatenate([once, once]), np.arange(80)
+    packed = kernels.pack_keys(digests, np.zeros(80, np.int64), named, 0, bucket_bits, 7)
+    packed.sort()
+    found, starts = kernels.unpack_groups(packed, digests, named, 7)
+    assert found.tolist() == sorted(range(80), key=lambda row: tuple(digests[row].tolist()))
+    assert starts.tolist() == list(range(0, 81, 2))
+
+
 def test_keys_that_the_words_cannot_tell_apart_are_sorted_out() -> None:
     """Many of them, in falling order, and each twice: equal ones stay in their order."""
     his = [0, 0, 1, 1]  # the same leading bits
