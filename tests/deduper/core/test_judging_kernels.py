@@ -121,16 +121,18 @@ def test_what_is_remembered_counts_until_the_clock_has_passed_it(found: bool, ha
         assert (by_row, count, remembered.tolist()) == ([(d, -2)] * 4, 0, [UNTOUCHED])
 
 
-def test_an_unfound_key_has_no_entry_of_another_group() -> None:
-    """Each group begins with what is known of its own key."""
-    rows = [0, 1]
-    verdict, first_copy = np.full(2, UNTOUCHED, np.uint8), np.full(2, UNTOUCHED, np.int64)
-    remembered = np.full(2, UNTOUCHED, np.int64)
-    args = (groups_of([1, 1], rows), np.array(rows), np.array([True, False]), np.array([10, 10]), np.array([11, 11]))
-    clock = (np.array([0, 0]), np.array([True, True]), 5, INT64_MIN)
-    assert kernels.judge_groups_by_age(*args, *clock, verdict, first_copy, remembered) == 1
-    assert verdict.tolist() == [Verdict.DUPLICATE, Verdict.UNIQUE]
-    assert remembered.tolist() == [1, UNTOUCHED]
+def test_each_group_begins_with_what_is_known_of_its_own_key() -> None:
+    """A key that is not known has no entry of another group, and a duplicate names its own."""
+    rows = [0, 1, 2]
+    verdict, first_copy = np.full(3, UNTOUCHED, np.uint8), np.full(3, UNTOUCHED, np.int64)
+    remembered = np.full(3, UNTOUCHED, np.int64)
+    known = (np.array([True, False, True]), np.array([10, 10, 10]), np.array([11, 11, 11]))
+    clock = (np.array([0, 0, 0]), np.array([True, True, True]), 5, INT64_MIN)
+    groups = groups_of([1, 1, 1], rows), np.array(rows)
+    assert kernels.judge_groups_by_age(*groups, *known, *clock, verdict, first_copy, remembered) == 1
+    assert verdict.tolist() == [Verdict.DUPLICATE, Verdict.UNIQUE, Verdict.DUPLICATE]
+    assert first_copy.tolist() == [-2, UNTOUCHED, -4]
+    assert remembered.tolist() == [1, UNTOUCHED, UNTOUCHED]
 
 
 def test_first_copies_are_named_by_window_order_and_expiry_key() -> None:
