@@ -359,6 +359,7 @@ DEATHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", [*DEATHS, "no batch"])
 def test_a_death_while_a_window_is_sent_loses_and_repeats_nothing(
     job: Job, at: Callable[[str, Callable[[], object]], None], point: str
