@@ -26,6 +26,7 @@ from confluent_kafka import KafkaException, Producer
 from bucket_store import failpoints
 from deduper.config.kafka_options import KafkaOptionsError
 from deduper.errors import IntegrityError
+from deduper.gc_pause import paused
 from deduper.kafka.calls import STEP_S, Calls, HungError
 from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import (
@@ -43,7 +44,6 @@ from deduper.kafka.errors import (
     TransactionTooLongError,
 )
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
-from deduper.sinks.gc_pause import paused
 from deduper.sinks.position import may_be_forgotten, read_position
 from deduper.sinks.publish_state import OnUnknown, Position, PublishDecision, after, decision
 from deduper.sinks.staged_records import Record, records_of_slot

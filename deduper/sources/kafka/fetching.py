@@ -20,6 +20,7 @@ import numpy as np
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from numpy.typing import NDArray
 
+from deduper.gc_pause import paused
 from deduper.tasks.readers.plain_file import NotPlain
 
 _MOST_RECORDS: Final = 20_000
@@ -101,8 +102,8 @@ def fetched(client: Mapping[str, str], part: RangePart) -> Iterator[Fetched]:
         NotPlain: Spark has to read the range.
     """
     try:
-        reader = _reader(client)
-        yield from reader.records(part)
+        with paused():
+            yield from _reader(client).records(part)
     except KafkaException as exc:
         close()
         raise NotPlain(f"{part.name}: {exc.args[0].str()}") from exc

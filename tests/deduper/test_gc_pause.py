@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deduper.sinks.gc_pause import paused
+from deduper.gc_pause import paused
 
 
 @pytest.fixture(autouse=True)

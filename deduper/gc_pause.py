@@ -1,4 +1,4 @@
-"""Python's garbage collection, paused while records are made to be sent.
+"""Python's garbage collection, paused while records are fetched from topics, or made to be sent. PURE.
 
 Every record is some small objects that die with the next batch, in no cycle. Searching them again and again for cycles
 took half of the time of making them.
