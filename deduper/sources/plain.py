@@ -102,4 +102,4 @@ def _expiry_kind(config: Config) -> ExpiryKind:
             return "time"
     elif isinstance(expiry, OrderedExpiry) and (name == "double" or name in _WHOLE):
         return "float" if name == "double" else "whole"
-    raise OnlySpark(f"the expiry key, of type {column.type.text}, needs a cast of Spark's")
+    raise OnlySpark("the expiry key needs a cast of Spark's")

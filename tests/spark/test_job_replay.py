@@ -15,6 +15,7 @@ from bucket_store import failpoints
 from bucket_store.errors import SettingsChangedError
 from bucket_store.log.commit_log import CommitLog
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
+from deduper.window import jobs as window_jobs
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
@@ -133,9 +134,10 @@ def test_ports_of_another_store_are_refused(job: Job) -> None:
 
 
 def test_a_worker_that_dies_on_its_first_attempt_changes_nothing(
-    job_on_each: Job, new_job: Callable[..., Job], tmp_path: Path, session: Any
+    job_on_each: Job, new_job: Callable[..., Job], tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed by itself after judging and before its piece: Spark's second attempt gives the same outputs."""
+    monkeypatch.setattr(window_jobs, "is_small", lambda _: False)  # small windows have no workers
     undisturbed = filled(
         new_job(
             "undisturbed", expiry=EXPIRY, store={"url": "file:state", "shards": 3}, source={"max_files_per_batch": 1}

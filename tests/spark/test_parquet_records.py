@@ -479,14 +479,6 @@ def test_jobs_that_read_by_spark(
     assert f"all files are read by Spark: {reason}" in caplog.text
 
 
-def test_other_formats_are_always_read_by_spark(new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
-    """And nothing is said of it."""
-    job = new_job(source={"file_format": "csv"}, expiry=_NEVER)
-    with heard(caplog):
-        assert plain_reading(job.config, SALT) is None
-    assert caplog.text == ""
-
-
 def test_what_is_left_to_spark_is_judged_all_the_same(new_job: Callable[..., Job], tmp_path: Path) -> None:
     """A window with one file that is not plain goes by Spark as a whole; the next one does not."""
     job = new_job(
