@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient
 
 from deduper.config.kafka import KafkaSource
 from deduper.config.kafka_options import KafkaOptionsError, connection_options, librdkafka_options
-
-QUIET = logging.getLogger("deduper.kafka.client")
-"""Takes librdkafka's lines about lost connections; those that matter come as errors too, which the caller reports."""
-QUIET.setLevel(logging.CRITICAL)
+from deduper.kafka.quiet import QUIET
 
 _OF_CONSUMERS = {"check.crcs", "client.rack", "fetch.max.bytes", "max.partition.fetch.bytes"}
 """Options of consumers that both clients have."""

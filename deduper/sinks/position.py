@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from deduper.kafka.calls import STEP_S, Calls
-from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import error_of, lasting_error
+from deduper.kafka.quiet import QUIET
 from deduper.kafka.retry import RetryDeadline
 from deduper.sinks.publish_state import Position
 from deduper.sinks.topic_sink import TransactionalSink

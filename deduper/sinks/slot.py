@@ -28,7 +28,6 @@ from deduper.config.kafka_options import KafkaOptionsError
 from deduper.errors import IntegrityError
 from deduper.gc_pause import paused
 from deduper.kafka.calls import STEP_S, Calls, HungError
-from deduper.kafka.client import QUIET
 from deduper.kafka.error_actions import (
     ErrorAction,
     action_of,
@@ -43,6 +42,7 @@ from deduper.kafka.errors import (
     TopicMissingError,
     TransactionTooLongError,
 )
+from deduper.kafka.quiet import QUIET
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 from deduper.sinks.position import may_be_forgotten, read_position
 from deduper.sinks.publish_state import OnUnknown, Position, PublishDecision, after, decision

@@ -10,10 +10,10 @@ A process keeps its consumer from window to window. It is in no group: offsets a
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, cast
 
 import numpy as np
@@ -21,6 +21,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from numpy.typing import NDArray
 
 from deduper.gc_pause import paused
+from deduper.kafka.quiet import QUIET
 from deduper.tasks.readers.plain_file import NotPlain
 
 _MOST_RECORDS: Final = 20_000
@@ -47,8 +48,6 @@ _HARMLESS: Final = (KafkaError.GROUP_AUTHORIZATION_FAILED,)
 
 Headers = list[tuple[str, bytes | None]]
 
-_quiet = logging.getLogger("deduper.kafka.client")
-
 
 @dataclass(frozen=True, slots=True)
 class RangePart:
@@ -70,25 +69,25 @@ class RangePart:
         return f"{self.topic}-{self.partition}, offsets {self.start} to {self.end - 1}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fetched:
-    """Records of a range, in the order of their offsets."""
+    """Records of a range, in the order of their offsets. The rest of them is made when it is asked for."""
 
     offsets: NDArray[np.int64]
     values: list[bytes | None]
     messages: list[Message] = field(repr=False)
 
-    @property
+    @cached_property
     def keys(self) -> list[bytes | None]:
         """Their keys."""
         return list(map(Message.key, self.messages))
 
-    @property
+    @cached_property
     def headers(self) -> list[Headers | None]:
         """Their headers, None for none."""
         return cast(list[Headers | None], list(map(Message.headers, self.messages)))
 
-    @property
+    @cached_property
     def timestamps_ms(self) -> NDArray[np.int64]:
         """Their timestamps; -1 where a record has none."""
         found = np.array(list(map(Message.timestamp, self.messages)), np.int64).reshape(-1, 2)
@@ -119,7 +118,7 @@ class _Reader:
         self.client = client
         self._error = ""
         options: dict[str, Any] = {"group.id": "deduper", **_READING, **client, "error_cb": self._failed}
-        self._consumer = Consumer(options, logger=_quiet)
+        self._consumer = Consumer(options, logger=QUIET)
 
     def records(self, part: RangePart) -> Iterator[Fetched]:
         """See `fetched`."""

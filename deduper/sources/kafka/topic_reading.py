@@ -63,21 +63,10 @@ class TopicReading:
         needed = self.declared.stored(())
         of_value = len(self.declared.columns) - len(self.record)
         columns, malformed, invalid = self._of_value(values, [number for number in needed if number < of_value])
-        keys = (
-            _binary(given.keys)
-            if self.declared.layout.are_sent or any(name.startswith("key") for name in self.record)
-            else None
-        )
-        timestamps = given.timestamps_ms if self.declared.layout.are_sent or "timestamp" in self.record else None
-        headers = (
-            given.headers
-            if self.declared.layout.are_sent or any(name.startswith(_HEADER) for name in self.record)
-            else None
-        )
         admission = np.full(values.count, int(Admission.ADMITTED), np.int8)
         for place, name in enumerate(self.record):
             number = of_value + place
-            column, is_wrong = self._part(name, part, given, keys, timestamps, headers)
+            column, is_wrong = _part_of_records(name, part, given)
             if is_wrong is not None and self.declared.columns[number].kind.name == "string":
                 admission[is_wrong] = int(Admission.INVALID_UTF8)
             if number in needed:
@@ -89,8 +78,12 @@ class TopicReading:
         texts = partial(raw_texts, values.data, values.starts, values.ends, ~invalid, values.absent, bound)
         sent = {}
         if self.declared.layout.are_sent:
-            timestamp = pa.array(timestamps)
-            sent = {KEY: keys, VALUE: values.column, HEADERS: _header_texts(headers or ()), TIMESTAMP: timestamp}
+            sent = {
+                KEY: _binary(given.keys),
+                VALUE: values.column,
+                HEADERS: _header_texts(given.headers),
+                TIMESTAMP: pa.array(given.timestamps_ms),
+            }
         return self.declared.records(columns, order, admission=admission, texts=texts, sent=sent)
 
     def _of_value(self, values: _Values, wanted: Sequence[int]) -> tuple[dict[int, pa.Array], Bools, Bools]:
@@ -100,32 +93,6 @@ class TopicReading:
             return parsed.columns, parsed.malformed & ~values.absent, parsed.invalid_utf8
         text, invalid = as_text(values.column)
         return dict.fromkeys(wanted, text), np.zeros(values.count, np.bool_), invalid
-
-    def _part(
-        self,
-        name: str,
-        part: RangePart,
-        given: Fetched,
-        keys: pa.Array,
-        timestamps: NDArray[np.int64] | None,
-        headers: Sequence[Headers | None] | None,
-    ) -> tuple[pa.Array, Bools | None]:
-        """A part of the records as a column, and of a text, where it is none."""
-        count = len(given.messages)
-        if name == "key":
-            return as_text(keys)
-        if name == "key_binary":
-            return keys, None
-        if name.startswith(_HEADER):
-            return as_text(_binary([_last(one, name.removeprefix(_HEADER)) for one in headers or ()]))
-        if name == "timestamp":
-            assert timestamps is not None
-            return pa.array(timestamps * 1000).view(pa.timestamp("us", "UTC")), None
-        if name == "topic":
-            return pa.repeat(pa.scalar(part.topic), count), None
-        if name == "partition":
-            return pa.array(np.full(count, part.partition, np.int32)), None
-        return pa.array(given.offsets), None
 
 
 class _Values:
@@ -154,6 +121,24 @@ class _Values:
             valid = pa.py_buffer(np.packbits(~self.absent, bitorder="little"))
         buffers = [valid, pa.py_buffer(self._bounds.astype(np.int32)), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), self.count, buffers)
+
+
+def _part_of_records(name: str, part: RangePart, given: Fetched) -> tuple[pa.Array, Bools | None]:
+    """A part of the records as a column, and of a text, where it is none."""
+    count = len(given.messages)
+    if name == "key":
+        return as_text(_binary(given.keys))
+    if name == "key_binary":
+        return _binary(given.keys), None
+    if name.startswith(_HEADER):
+        return as_text(_binary([_last(one, name.removeprefix(_HEADER)) for one in given.headers]))
+    if name == "timestamp":
+        return pa.array(given.timestamps_ms * 1000).view(pa.timestamp("us", "UTC")), None
+    if name == "topic":
+        return pa.repeat(pa.scalar(part.topic), count), None
+    if name == "partition":
+        return pa.array(np.full(count, part.partition, np.int32)), None
+    return pa.array(given.offsets), None
 
 
 def as_text(column: pa.Array) -> tuple[pa.Array, Bools]:
