@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,8 +17,10 @@ from bucket_store.errors import StoreError
 from bucket_store.log.records import CommitRecord, LogState
 from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import SourcePartition
+from bucket_store.log.wall_clock import next_wall_us
 from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket
 from bucket_store.pieces.reader import PieceReader
+from deduper.admin.forecast import CopyForecast, Forecaster, StoredEntry, category_of, new_category
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.sections import PORTS
@@ -26,7 +30,7 @@ from deduper.core.verdict import bucket_key, first_live_bucket
 from deduper.errors import CheckFailedError, UsageError
 from deduper.sinks.names import topic_of
 from deduper.units import format_time
-from deduper.window.policy import category_state
+from deduper.window.policy import category_state, processing_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +54,19 @@ class KeyEntry(AsJson):
 
 @dataclass(frozen=True, slots=True)
 class KeyReport(AsJson):
-    """The stored copies of a key. `entries` may hold copies that are dead but not yet deleted."""
+    """The stored copies of a key, and the verdicts of copies that may come next.
 
-    json_names = ("key", "digest", "shard", "is_remembered", "entries")
+    `entries` may hold copies that are dead but not yet deleted. `copies` is empty when the store was opened without a
+    config, because a verdict depends on the period.
+    """
+
+    json_names = ("key", "digest", "shard", "is_remembered", "copies", "entries")
 
     key: dict[str, str | None]
     digest: str
     shard: int
-    is_own_bucket: bool
+    expiry_field: str | None
+    copies: tuple[CopyForecast, ...]
     entries: tuple[KeyEntry, ...]
 
     @property
@@ -68,34 +77,103 @@ class KeyReport(AsJson):
         return None if any(entry.is_live is None for entry in self.entries) else False
 
 
-def inspect_key(store: OpenStore, values: Sequence[KeyValue]) -> KeyReport:
-    """Finds the key in every live piece of its shard, by binary search in every bucket.
+def inspect_key(
+    store: OpenStore,
+    values: Sequence[KeyValue],
+    *,
+    asked: Sequence[int | float | str] = (),
+    now_us: int | None = None,
+) -> KeyReport:
+    """Finds the key in every live piece of its shard, and judges copies that may come at `now_us` (None: now).
+
+    `asked` are expiry keys in stored steps, or categories, of further copies to judge.
 
     Raises:
         CorruptionError: a piece is damaged.
         ValueError: a value that is none of its column's type.
     """
-    columns, settings = store.key_columns, store.settings
+    wall_us = next_wall_us(store.log.state.last_wall_us, time.time_ns() // 1000 if now_us is None else now_us)
+    digest, shard, found = find_key(store, values)
+    columns = store.key_columns
+    key = {column.name: None if value is None else str(value) for column, value in zip(columns, values, strict=True)}
+    copies: tuple[CopyForecast, ...] = ()
+    if store.config is not None:
+        forecaster = Forecaster(store.config, store.log.state, digest, found, None in values, wall_us)
+        copies = tuple(_copies(store, forecaster, asked))
+    return KeyReport(
+        key,
+        f"{digest[0]:016x}{digest[1]:016x}",
+        shard,
+        getattr(None if store.config is None else store.config.expiry, "field", None),
+        copies,
+        tuple(_entry(store, entry, wall_us) for entry in found),
+    )
+
+
+def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, int], int, tuple[StoredEntry, ...]]:
+    """(digest, shard, entries by window) of a key, by binary search in every bucket of its shard's live pieces.
+
+    Raises:
+        CorruptionError: a piece is damaged.
+        ValueError: a value that is none of its column's type.
+    """
+    settings = store.settings
     hi, lo = key_digest(
         values,
-        [column.type.text for column in columns],
+        [column.type.text for column in store.key_columns],
         store.log.manifest.salt,
         secure=settings["digest"] == "secure",
     )
     shard = lo % settings["shards"]
     buckets = {hi % settings["expiry.buckets"]} if settings["expiry.by"] == "never" else None
     entries = [
-        _entry(store, piece, found, row)
+        StoredEntry(
+            window=piece.first_window if found.window is None else int(found.window[row]),
+            bucket=found.bucket,
+            piece=piece.name,
+            expiry=None if found.expiry is None else found.expiry[row].item(),
+            origin=None if found.origin is None else int(found.origin[row]),
+        )
         for piece in store.log.state.pieces.get(shard, ())
         for found in _buckets_of(store, piece, buckets)
         for row in [_row_of(found.digests, hi, lo)]
         if row is not None
     ]
-    key = {column.name: None if value is None else str(value) for column, value in zip(columns, values, strict=True)}
-    own_bucket = settings["expiry.lookup"] == "own_bucket" and settings["expiry.by"] != "never"
-    return KeyReport(
-        key, f"{hi:016x}{lo:016x}", shard, own_bucket, tuple(sorted(entries, key=lambda entry: entry.window))
-    )
+    return (hi, lo), shard, tuple(sorted(entries, key=lambda entry: entry.window))
+
+
+def _copies(store: OpenStore, forecaster: Forecaster, asked: Sequence[int | float | str]) -> Iterator[CopyForecast]:
+    """Of every kind of copy that may come next one, in the order of their expiry keys; what was asked for is last."""
+    by, state = store.settings["expiry.by"], store.log.state
+
+    def forecast(copy: str, expiry: int | float | str | None, shown: str | int | float | None) -> CopyForecast:
+        verdict, reason = forecaster.verdict(expiry)
+        return CopyForecast(copy, shown, verdict.port, reason)
+
+    if by in ("never", "processing_time"):
+        yield forecast("any", None, None)
+    elif by == "category":
+        categories = category_state(state)
+        places = sorted({entry.bucket for entry in forecaster.entries})
+        known = dict.fromkeys(value for place in places if (value := category_of(categories, place)) is not None)
+        yield from (forecast("same", value, value) for value in known)
+        yield forecast("newest", new_category(categories), None)
+        yield from (forecast("asked", str(value), str(value)) for value in asked)
+    else:
+        start = forecaster.wall_us if by == "event_time" else 0
+        newest = start if state.latest_point is None else state.latest_point
+        same = sorted({_expiry_of(store, entry) for entry in forecaster.entries} - {newest})
+        wanted = [expiry for expiry in asked if not isinstance(expiry, str)]
+        copies = [*(("same", expiry) for expiry in same), ("newest", newest), *(("asked", expiry) for expiry in wanted)]
+        yield from (forecast(copy, expiry, store.scale.shown(expiry)) for copy, expiry in copies)
+
+
+def _expiry_of(store: OpenStore, entry: StoredEntry) -> int | float:
+    """The expiry key of an entry; where the store keeps none, the greatest of its bucket: the last one to expire."""
+    if entry.expiry is not None:
+        return entry.expiry
+    end = (entry.bucket + 1) * store.settings["expiry.span"]
+    return math.nextafter(end, -math.inf) if isinstance(end, float) else end - 1
 
 
 def _row_of(digests: NDArray[np.uint64], hi: int, lo: int) -> int | None:
@@ -106,17 +184,16 @@ def _row_of(digests: NDArray[np.uint64], hi: int, lo: int) -> int | None:
     return row if row < last and int(digests[row, 1]) == lo else None
 
 
-def _entry(store: OpenStore, piece: PieceRef, found: BucketEntries, row: int) -> KeyEntry:
-    window = piece.first_window if found.window is None else int(found.window[row])
-    expiry = None if found.expiry is None else found.expiry[row].item()
-    source, source_row = (None, None) if found.origin is None else _origin(store, window, int(found.origin[row]))
-    is_live, until = _lifetime(store, found.bucket, expiry)
+def _entry(store: OpenStore, found: StoredEntry, wall_us: int) -> KeyEntry:
+    source, row = (None, None) if found.origin is None else origin_of(store, found.window, found.origin)
+    is_live, until = _lifetime(store, found.bucket, found.expiry, wall_us)
     # never and category keep no expiry key of their own; the column only fills the record.
-    shown = store.scale.shown(expiry) if store.scale.is_time or store.settings["expiry.by"] == "ordered" else None
-    return KeyEntry(window, found.bucket, piece.name, shown, source, source_row, is_live, until)
+    is_shown = store.scale.is_time or store.settings["expiry.by"] == "ordered"
+    shown = store.scale.shown(found.expiry) if is_shown else None
+    return KeyEntry(found.window, found.bucket, found.piece, shown, source, row, is_live, until)
 
 
-def _origin(store: OpenStore, window: int, origin: int) -> tuple[str | None, int | None]:
+def origin_of(store: OpenStore, window: int, origin: int) -> tuple[str | None, int | None]:
     """Name of the source partition and number of the record in it: from 0 for files, the offset for topics."""
     partitions = _sources(store, window)
     ordinal, position = origin >> POSITION_BITS, origin & ((1 << POSITION_BITS) - 1)
@@ -142,22 +219,23 @@ def _ahead_us(state: LogState) -> int:
     return int(state.latest_point) - state.latest_moved_us
 
 
-def _lifetime(store: OpenStore, bucket: int, expiry: int | float | None) -> tuple[bool | None, str]:
-    """Whether an entry is live, and until when it is remembered."""
+def _lifetime(store: OpenStore, bucket: int, expiry: int | float | None, wall_us: int) -> tuple[bool | None, str]:
+    """Whether an entry is live for the window that begins at `wall_us`, and until when it is remembered."""
     by, scale, state = store.settings["expiry.by"], store.scale, store.log.state
     if by == "never":
         return True, "for ever"
     if by == "category":
         categories = category_state(state)
-        value = next((value for value, place in categories.live if place == bucket), None)
-        if value is None:
-            return False, "its category was dropped"
+        value = category_of(categories, bucket)
+        if bucket < categories.first_live_place:
+            return False, "its category was dropped" if value is None else f"category {value} was dropped"
         return True, f"category {value} is dropped"
     what, ahead = ("the wall clock", _ahead_us(state)) if by == "processing_time" else ("the latest point", 0)
     if store.config is None or store.period is None:
         return None, "unknown without a config: the period is not part of the store"
     if store.settings["expiry.lookup"] == "all_live" and expiry is not None:
-        point = store.expiry_point
+        latest = processing_point(state, wall_us) if by == "processing_time" else state.latest_point
+        point = None if latest is None else latest - store.period
         return point is None or expiry > point, f"{what} reaches {scale.shown(expiry + store.period - ahead)}"
     span = store.settings["expiry.span"]
     first_live = first_live_bucket(state.latest_point, store.period, span)
@@ -212,7 +290,7 @@ def inspect_bucket(store: OpenStore, bucket: int) -> BucketReport:
             index = header.index_of(bucket)
             if index is not None:
                 parts.append(_bucket_part(store, shard, piece, header, index))
-    is_live, _ = _lifetime(store, bucket, None)
+    is_live, _ = _lifetime(store, bucket, None, store.log.state.last_wall_us)
     return BucketReport(bucket, _holds(store, bucket), is_live, tuple(parts))
 
 

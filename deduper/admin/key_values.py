@@ -1,4 +1,4 @@
-"""Values of a dedup key as typed on a command line, in the types of the key's columns. PURE."""
+"""Values of a dedup key, and expiry keys, as typed on a command line, in the types of their columns. PURE."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 
 from deduper.columns import Column, ColumnType
-from deduper.core.digests import KeyValue
+from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
+from deduper.config.model import Config
+from deduper.core.digests import KeyValue, plain_value
 from deduper.errors import UsageError
+from deduper.units import UNIT_US
 
 
 def parse_key(texts: Sequence[str], columns: Sequence[Column], *, null: str) -> list[KeyValue]:
@@ -21,6 +24,26 @@ def parse_key(texts: Sequence[str], columns: Sequence[Column], *, null: str) -> 
         wanted = ", ".join(f"{column.name} {column.type.text}" for column in columns)
         raise UsageError(f"the key has {len(columns)} columns ({wanted}), and {len(texts)} values were given")
     return [None if text == null else _value(text, column) for text, column in zip(texts, columns, strict=True)]
+
+
+def parse_expiry(text: str, config: Config) -> int | float | str:
+    """An expiry key in stored steps, or a category, as the job would read it from this text.
+
+    Raises:
+        UsageError: copies have no expiry key of their own, or the text is no value of its column's type.
+    """
+    column, expiry = config.expiry_column, config.expiry
+    if column is None:
+        raise UsageError(f"with `expiry.by: {expiry.by}` a copy has no expiry key of its own; leave out --at")
+    if isinstance(expiry, CategoryExpiry):
+        return text
+    try:
+        plain = plain_value(_value(text, column), column.type)
+    except ValueError as error:
+        raise UsageError(f"--at {text}: {error}") from error
+    unit = UNIT_US[expiry.unit] if isinstance(expiry, EventTimeExpiry) and expiry.unit else 1
+    assert not isinstance(plain, bytes)
+    return float(plain) if config.expiry_key_scale.is_float else int(plain) * unit
 
 
 def _value(text: str, column: Column) -> KeyValue:

@@ -437,17 +437,27 @@ def inspect_key(
         list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
     ],
     null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at", metavar="EXPIRY_KEY", help="Judge a copy with this timestamp, number or category too. Repeatable."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show whether a key is remembered, from which record, and until when."""
+    """Show whether a key is remembered, from which record, until when, and the verdict of a copy that comes next."""
     from deduper.admin import inspect
-    from deduper.admin.key_values import parse_key
+    from deduper.admin.key_values import parse_expiry, parse_key
     from deduper.admin.open_store import open_store
     from deduper.cli.views import inspect as views
 
     opened = open_store(store)
     try:
-        report = inspect.inspect_key(opened, parse_key(values, opened.key_columns, null=null))
+        key = parse_key(values, opened.key_columns, null=null)
+        if at and opened.config is None:
+            raise UsageError("--at needs the config, because a verdict depends on the period")
+        asked = [] if opened.config is None else [parse_expiry(text, opened.config) for text in at or ()]
+        report = inspect.inspect_key(opened, key, asked=asked)
     except ValueError as error:
         raise UsageError(str(error)) from error
     _answer(report, views.render_key, as_json=as_json)

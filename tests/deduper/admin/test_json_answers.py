@@ -11,6 +11,7 @@ from bucket_store.log.profile import WindowProfile
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.doctor import Diagnosis
+from deduper.admin.forecast import CopyForecast
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.inspect import BucketPart, BucketReport, KeyEntry, KeyReport
 from deduper.admin.lag import PartitionLag, SourceLag
@@ -75,7 +76,8 @@ REPORTS = {
         {"a": "x", "b": None},
         "00ff",
         3,
-        True,
+        "ts",
+        (CopyForecast("same", "2024-12-31T00:00:00Z", "duplicate", "earlier_window"),),
         (KeyEntry(4, -1, "a-piece", "2024-12-31T00:00:00Z", "part-0.parquet", 7, None, "for ever"),),
     ),
     "inspect_bucket": BucketReport(

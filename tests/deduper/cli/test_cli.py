@@ -327,16 +327,24 @@ def test_the_schema_describes_the_file_and_not_the_code() -> None:
 @pytest.mark.parametrize(
     ("arguments", "part", "keys"),
     [
-        (("status", "{}"), "1 in 1 pieces", {"url", "epoch", "windows", "latest_point", "entries", "last_windows"}),
+        (("status", "{}"), "1 in 1 piece", {"url", "epoch", "windows", "latest_point", "entries", "last_windows"}),
         (("verify", "{}"), "sound: every check", {"sound", "findings", "records", "pieces"}),
-        (("inspect", "key", "{}", "a", "1"), "in/0.json, row 3", {"key", "digest", "shard", "remembered", "entries"}),
-        (("inspect", "key", "{}", "a", "-1"), "not remembered", {"key", "digest", "shard", "remembered", "entries"}),
+        (
+            ("inspect", "key", "{}", "a", "1"),
+            "in/0.json, row 3",
+            {"key", "remembered", "copies", "entries"},
+        ),
+        (
+            ("inspect", "key", "{}", "a", "-1"),
+            "remembered  no",
+            {"key", "remembered", "copies", "entries"},
+        ),
         (
             ("inspect", "window", "{}", "0"),
             "2024-12-31T00:00:00Z",
             {"window", "counts", "pieces", "sources", "outputs"},
         ),
-        (("inspect", "bucket", "{}", "2024-12-31T00:30Z"), "1 in 1 pieces", {"bucket", "entries", "pieces", "live"}),
+        (("inspect", "bucket", "{}", "2024-12-31T00:30Z"), "1 in 1 piece", {"bucket", "entries", "pieces", "live"}),
         (("inspect", "bucket", "{}", "-7"), "0 in 0 pieces", {"bucket", "entries", "pieces", "live"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

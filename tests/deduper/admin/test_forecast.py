@@ -1,0 +1,100 @@
+"""What `inspect key` says of the next copy is what the job then says of it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.pieces.open import open_backend
+from deduper.admin.forecast import CopyForecast, category_of, new_category
+from deduper.admin.inspect import inspect_key
+from deduper.admin.open_store import OpenStore
+from deduper.core.categories import CategoryState
+from tests.deduper.small_service import BEGIN_US, SECOND, Process, World, machine_of
+from tests.deduper.window.test_state_machine import trials
+from tests.oracle import Row
+
+KEYS = ("a", "b", "c", None)
+STEPS = (-20, -11, -10, -9, -2, -1, 0, 1, 3, 5, 12, 40)
+CATEGORIES = ("p", "q", "r", "s", "t")
+
+
+def opened(world: World) -> OpenStore:
+    """The store as a command opens it."""
+    url = world.config.store.url
+    return OpenStore(url, world.config, CommitLog.open(world.config.store.path), open_backend(url))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["never", "event_time", "ordered", "processing_time", "category"])
+@settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_what_is_said_of_the_next_copy_is_what_the_job_says(by: str, data: st.DataObject) -> None:
+    """Every kind of expiry, look-up, clock and guard; keys seen, expired and never seen; a quiet hour between."""
+    trial = data.draw(trials(by))
+    point = BEGIN_US if by == "event_time" else 0
+    if by == "category":
+        expiries: Any = st.sampled_from(CATEGORIES)
+    else:
+        expiries = st.sampled_from(STEPS).map(lambda step: point + step * trial.unit)
+    rows = st.builds(lambda key, expiry: Row((key,), expiry), st.sampled_from(KEYS), expiries)
+    with tempfile.TemporaryDirectory() as root:
+        world = World(Path(root), trial)
+        with machine_of(world):
+            process = Process(world)
+            for window in data.draw(st.lists(st.lists(rows, min_size=1, max_size=5), max_size=4)):
+                process.offer(world.put([window]))
+                world.now_us += data.draw(st.sampled_from((0, SECOND, 8 * SECOND, -SECOND)))
+            store = opened(world)
+            copy = data.draw(rows)
+            asked = [] if by in ("never", "processing_time") else [copy.expiry]
+            report = inspect_key(store, copy.key, asked=asked, now_us=world.now_us)
+            (forecast,) = [one for one in report.copies if one.copy in ("asked", "any")]
+            for one in report.copies:
+                if one.copy == "same" and one.expiry_key == forecast.expiry_key:
+                    assert one.verdict == forecast.verdict
+            process.offer(world.put([[copy]]))
+            (((port, reason, _),),) = world.judged[max(world.judged)].answers
+            assert (forecast.verdict, forecast.reason) == (port, reason)
+            SEEN[by, port] += 1
+
+
+SEEN: Counter[tuple[str, str]] = Counter()
+
+
+def test_the_copies_above_had_every_verdict() -> None:
+    """Else the agreement says little. Runs after the test above, whose counts it reads."""
+    if not SEEN:
+        pytest.skip("the test before was not run in this process")
+    for by in ("event_time", "ordered"):
+        assert all(SEEN[by, port] for port in ("unique", "duplicate", "expired")), SEEN
+    assert all(SEEN["category", port] for port in ("unique", "duplicate", "expired")), SEEN
+
+
+def test_the_category_of_a_place_is_known_while_it_is_live_or_known_as_dropped() -> None:
+    """Values are dropped in the order of their places."""
+    state = CategoryState(6, (("tue", 4), ("wed", 5)), ("sun", "mon"))
+    assert [category_of(state, place) for place in range(7)] == [None, None, "sun", "mon", "tue", "wed", None]
+    assert new_category(CategoryState(2, (("new-0", 1),), ("new-1",))) == "new-2"
+
+
+def test_a_forecast_has_stable_keys() -> None:
+    """For scripts."""
+    assert CopyForecast("same", 3, "expired", "older_than_period").to_json() == {
+        "copy": "same",
+        "expiry_key": 3,
+        "verdict": "expired",
+        "reason": "older_than_period",
+    }
