@@ -8,7 +8,9 @@
     core     the verdict, pure                     config   settings                 spark  the engine
 
 A room imports rooms on lower lines only; rooms on one line do not import each other, but for cli and bench. The import
-linter checks it (pyproject.toml). The command line is the interface; there is no public function yet but `__version__`.
+linter checks it (pyproject.toml). The command line is the interface; the public names are the two below.
 """
 
 __version__ = "0.1.0"
+DISTRIBUTION = "stream-deduper"
+"""The name to install, as in `pip install stream-deduper`: another project has `deduper` on the package index."""

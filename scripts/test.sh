@@ -22,6 +22,7 @@ if [[ "${selected[*]}" == *-m* ]]; then
   setup_java
   setup_maven
   setup_prometheus
+  command -v zsh >/dev/null || try_install zsh || say "Without zsh its completion is not tested."
 fi
 cd "$REPO"
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,6 +14,7 @@ import pyspark
 import pytest
 from ruamel.yaml import YAML
 
+import deduper
 from deduper.config.load import load_config
 from tests.services.jars import KAFKA_VERSION, read_list
 
@@ -122,7 +122,7 @@ def test_versions_are_those_that_the_tests_run() -> None:
     assert jars["kafka_2.13"] == KAFKA_VERSION
     (client,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
     assert image("namenode") == image("datanode") == ("apache/hadoop", client.stem.rpartition("-")[2])
-    assert image("deduper") == ("deduper", version("deduper"))
+    assert image("deduper") == ("deduper", deduper.__version__)
     for name in SERVICES:
         assert re.fullmatch(r"v?\d+\.\d+\.\d+", image(name)[1]), name
 

@@ -34,7 +34,6 @@ app = typer.Typer(
     help="Deduplicate a stream: every record leaves as unique, duplicate, expired or error, exactly once.",
     epilog="Exit codes: " + ", ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in ExitCode),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings=_CONTEXT,
 )

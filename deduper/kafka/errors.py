@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from deduper import DISTRIBUTION
 from deduper.errors import DeduperError, ExitCode
 
 CLIENT_MISSING = "Kafka's client is not installed"
-INSTALL_CLIENT = "in the clone, pip install -e '.[kafka]'"
+INSTALL_CLIENT = f"pip install '{DISTRIBUTION}[kafka]'"
 
 
 def is_client_installed() -> bool:

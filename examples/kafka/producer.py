@@ -5,7 +5,7 @@
     python examples/kafka/producer.py --count 0 --rate 1000       until Ctrl-C
 
 The same --seed and --start give the same records. An event is keyed by its user, so that its retries follow it in its
-partition. Needs confluent-kafka (`pip install -e '.[kafka]'`).
+partition. Needs confluent-kafka (the extra `kafka`).
 """
 
 from __future__ import annotations
