@@ -7,7 +7,6 @@ set -euo pipefail
 
 setup_python test
 setup_java
-setup_maven
 here="$PWD"
 cd "$REPO"
 exec python -m tests.services.kafka_broker --directory "$here/demo-kafka" "$@"

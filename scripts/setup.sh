@@ -97,13 +97,6 @@ setup_java() {
   export JAVA_HOME="$home"
 }
 
-# Maven, which fetches the jars of the Kafka that tests and `make kafka` start. Not needed once they are in the cache, nor
-# when DEDUPER_MAVEN_URL names a repository to fetch them from.
-setup_maven() {
-  [[ -n "${DEDUPER_MAVEN_URL:-}" ]] || compgen -G "${XDG_CACHE_HOME:-$HOME/.cache}/deduper/kafka-*/" >/dev/null ||
-    command -v mvn >/dev/null || try_install maven || missing "Maven, which fetches Kafka's jars" maven
-}
-
 # Prometheus with promtool, which the tests of the metrics start. Where packages start services, the service of this one is
 # disabled: the tests start their own, for seconds.
 setup_prometheus() {

@@ -20,7 +20,6 @@ fi
 setup_python test
 if [[ "${selected[*]}" == *-m* ]]; then
   setup_java
-  setup_maven
   setup_prometheus
   command -v zsh >/dev/null || try_install zsh || say "Without zsh its completion is not tested."
 fi

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 import deduper
 from deduper.config.load import load_config
-from tests.services.jars import KAFKA_VERSION, read_list
+from tests.services.jars import BROKER_JARS, KAFKA_VERSION
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -117,7 +117,7 @@ def test_every_mounted_file_is_there() -> None:
 
 def test_versions_are_those_that_the_tests_run() -> None:
     """Kafka as in the list of jars, Hadoop as PySpark's client, the service as this one; no `latest` anywhere."""
-    jars = {jar.artifact: jar.version for jar in read_list(ROOT / "tests/services/kafka_jars.txt")}
+    jars = {jar.artifact: jar.version for jar in BROKER_JARS}
     assert image("kafka") == image("topics") == ("apache/kafka", jars["kafka_2.13"])
     assert jars["kafka_2.13"] == KAFKA_VERSION
     (client,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")

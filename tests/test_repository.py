@@ -106,7 +106,6 @@ def test_setup_takes_a_java_that_spark_runs_on(tmp_path: Path) -> None:
     ("absent", "step", "package"),
     [
         ("find_java() { return 1; }", "setup_java", "openjdk-17-jre-headless"),
-        ("XDG_CACHE_HOME=/nonexistent; PATH=/nonexistent; unset DEDUPER_MAVEN_URL", "setup_maven", "maven"),
         ("find_python() { return 1; }; VENV=/nonexistent", "setup_python", "python3-venv"),
         (f"{BARE_PYTHON}; find_python() {{ echo bare; }}; VENV=/nonexistent", "setup_python", r"python3\.11-venv"),
     ],

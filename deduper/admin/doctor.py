@@ -150,20 +150,17 @@ def _owner(config: Config) -> Iterator[Diagnostic]:
 def _connector(config: Config) -> Iterator[Diagnostic]:
     if not isinstance(config.source, KafkaSource):
         return
-    from deduper.spark.kafka_jars import VARIABLE, connector_settings
+    from deduper.spark.kafka_jars import VARIABLE, find_connector
 
     try:
-        settings = connector_settings(config.spark, avro=config.source.value.format == "avro")
+        connector = find_connector(config.spark, avro=config.source.value.format == "avro")
     except DeduperError as failure:
         yield _failed("connector", VARIABLE, failure)
         return
-    if not settings:
+    if connector.folder is None:
         yield note("connector", "spark", "Spark's Kafka connector comes by the section `spark`")
-    elif "spark.jars" in settings:
-        yield note("connector", VARIABLE, f"Spark's Kafka connector is in {os.environ[VARIABLE]}")
     else:
-        what = f"{settings['spark.jars.packages']} will be fetched by Spark's package mechanism at the first start"
-        yield note("connector", "spark", what, f"without a way out, name a folder with its jars in {VARIABLE}")
+        yield note("connector", VARIABLE, f"Spark's Kafka connector is in {connector.folder}")
 
 
 def _kafka(config: Config) -> Iterator[Diagnostic]:

@@ -42,7 +42,7 @@ def avro_record(value: Column, settings: KafkaValue) -> Column:
     except TypeError as exc:  # what Py4J makes of a class that is not there
         raise UsageError(
             f"values in Avro need Spark's module {AVRO_MODULE}, and this Spark has none: add it to the `spark.jars` or "
-            "`spark.jars.packages` of the `spark` section, or leave both out and it is fetched"
+            "`spark.jars.packages` of the `spark` section, or leave both out and run `deduper jars`"
         ) from exc
 
 

@@ -18,18 +18,18 @@ from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.source_file import missing_folder
 from deduper.sources.protocol import StreamedSource
-from deduper.spark.kafka_jars import connector_settings
+from deduper.spark.kafka_jars import find_connector
 
 
 def session_settings(config: Config) -> dict[str, object]:
     """The settings of a session for this job: what our tasks and its source need, and over it the `spark:` section.
 
     Raises:
-        UsageError: as `connector_settings`.
+        UsageError: as `find_connector`.
     """
     needed = {"spark.python.daemon.module": worker_daemon()}
     if isinstance(config.source, KafkaSource):
-        needed |= connector_settings(config.spark, avro=config.source.value.format == "avro")
+        needed |= find_connector(config.spark, avro=config.source.value.format == "avro").settings
     return {**needed, **config.spark}
 
 
@@ -59,7 +59,7 @@ def check_source(config: Config) -> None:
             raise UsageError(f"{CLIENT_MISSING}: {INSTALL_CLIENT}")
         from deduper.kafka.preflight import require
 
-        connector_settings(config.spark)
+        find_connector(config.spark, avro=config.source.value.format == "avro")
         require(config)
 
 

@@ -1,14 +1,17 @@
-"""The Spark that PySpark will start: the one it was made with, in this process."""
+"""The Spark that PySpark will start: the release that this project is tested with, and the one that is installed."""
 
 from __future__ import annotations
 
 import os
 import re
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from deduper.errors import UsageError
 
+RELEASE = "4.2.0"
+"""The PySpark that pyproject.toml pins, and whose Kafka connector `deduper jars` fetches."""
 _CORE = re.compile(r"spark-core_[\d.]+-(.+)\.jar")
 
 
@@ -24,10 +27,23 @@ def require_own_spark() -> None:
     home = os.environ.get("SPARK_HOME")
     if home is None:
         return
-    wanted = metadata.version("pyspark")
+    wanted = installed_pyspark()
     jars = (_CORE.fullmatch(jar.name) for jar in Path(home, "jars").glob("spark-core_*.jar"))
     found = sorted({jar[1] for jar in jars if jar is not None})
     # A vendor's build of a release has more behind the number.
     if [version.partition("-")[0] for version in found] != [wanted]:
         what = f"holds Spark {' and '.join(found)}" if found else "holds no Spark"
         raise UsageError(f"SPARK_HOME is `{home}`, which {what}, and the service needs {wanted}; unset SPARK_HOME")
+
+
+def installed_pyspark() -> str:
+    """The version of the installed PySpark."""
+    return metadata.version("pyspark")
+
+
+def pyspark_folder() -> Path:
+    """The folder of the installed PySpark; the package is not imported, which takes a second."""
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0])

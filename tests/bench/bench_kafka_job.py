@@ -64,7 +64,7 @@ from tests.bench.spark_clock import (
     remove_tables,
     with_settings,
 )
-from tests.services.jars import connector_jars
+from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import end_offsets
 
@@ -510,7 +510,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Everything that was asked for."""
-    os.environ[kafka_jars.VARIABLE] = str(connector_jars()[0].parent)
+    os.environ[kafka_jars.VARIABLE] = str(connector_folder())
     root = Path(tempfile.mkdtemp(prefix="deduper-bench-"))
     base = Config.model_validate(
         {

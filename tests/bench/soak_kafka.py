@@ -63,7 +63,7 @@ from tests.bench.kafka_load import SCHEMA
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope
 from tests.bench.spark_clock import remove_tables
-from tests.services.jars import connector_jars
+from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 
 SAMPLE_S = 5.0
@@ -111,7 +111,7 @@ class Check:
 def main() -> int:
     """See the module."""
     arguments = parsed()
-    os.environ[kafka_jars.VARIABLE] = str(connector_jars()[0].parent)
+    os.environ[kafka_jars.VARIABLE] = str(connector_folder())
     work = Path(tempfile.mkdtemp(prefix="deduper-soak-"))
     loads = [os.getloadavg()[0]]
     with Broker(work / "broker", heap="768m", fast_start=False) as broker:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deduper.spark import kafka_jars
 from tests.crash.scene import Scene
-from tests.services.jars import connector_jars
+from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_cluster import Cluster
 from tests.services.kafka_jobs import header
@@ -117,7 +117,7 @@ spark:
         return f"{self.source}-{port}"
 
     def environment(self, armed: str) -> dict[str, str]:
-        return {**super().environment(armed), kafka_jars.VARIABLE: str(connector_jars()[0].parent)}
+        return {**super().environment(armed), kafka_jars.VARIABLE: str(connector_folder())}
 
     def windows(self) -> int:
         """How many windows are committed; none before there is a store."""

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from deduper.sources.open import session_settings
 from deduper.spark import kafka_jars
 from deduper.spark.session import start_session
-from tests.services.jars import connector_jars
+from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, settings
 from tests.spark.harness import PORTS
@@ -77,7 +77,7 @@ def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
 @pytest.fixture(scope="session")
 def session(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for all jobs that run in the tests' own process, with Spark's connector."""
-    os.environ[kafka_jars.VARIABLE] = str(connector_jars()[0].parent)
+    os.environ[kafka_jars.VARIABLE] = str(connector_folder())
     _end_jvm()
     topics = dict.fromkeys(PORTS, "nothing")
     more = settings(broker, "none", topics, spark={"spark.master": "local[2,4]", "spark.driver.memory": "1g"})

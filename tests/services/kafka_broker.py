@@ -38,9 +38,10 @@ from types import TracebackType
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
+from deduper.errors import DeduperError
 from tests.processes import freeze
 from tests.services.certificates import make_certificates
-from tests.services.jars import JarsMissing, broker_jars
+from tests.services.jars import broker_jars
 from tests.services.kafka_connection import Connection
 
 READY_DEADLINE_S = 90.0
@@ -175,7 +176,7 @@ class Broker:
 
         Raises:
             BrokerFailed: it ended, or doesn't answer in time; then it is killed.
-            JarsMissing: there is nothing to start.
+            DeduperError: its jars cannot be fetched.
         """
         began = time.monotonic()
         if self.is_running:
@@ -536,7 +537,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("Stopping …", flush=True)
         return 0
-    except (BrokerFailed, JarsMissing) as exc:
+    except (BrokerFailed, DeduperError) as exc:
         print(exc, file=sys.stderr)
         return 2
     finally:
