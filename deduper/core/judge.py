@@ -22,6 +22,7 @@ from deduper.core import kernels
 from deduper.core.categories import PlaceIntervals
 from deduper.core.clock import POSITION_BITS, domain_ends, writable
 from deduper.core.kernels import Bools, Expiries, Int64s, UInt8s, UInt64s
+from deduper.core.statistics import NO_SPANS, SpanCounts, distances
 from deduper.core.verdict import DUPLICATE_REASONS, FAR_BITS, FAR_QUOTIENT, Admission, ExpiryBy, Verdict
 
 _NO_COPY = -1
@@ -46,6 +47,7 @@ class JudgeRules:
     keep_first_seen: remember and give each duplicate's first copy.
     latest: the clock for all rows where they carry none of their own (`clock: batch`: the committed latest point;
         processing_time: the intent's wall clock); None while unset.
+    is_time: expiry keys are µs, so the distances of duplicates are counted.
     """
 
     by: ExpiryBy
@@ -56,6 +58,7 @@ class JudgeRules:
     buckets: int
     keep_first_seen: bool
     latest: int | float | None
+    is_time: bool = False
 
     @property
     def has_expiry_key(self) -> bool:
@@ -100,6 +103,7 @@ class ShardOutcome:
     max_admitted: greatest expiry key of the unique and duplicate rows: the clock moves there. max_remembered: of the
         entries. Both None when there is none.
     rows_by_partition: rows per ordinal of the source partition. buckets: keys of the buckets with entries, ascending.
+    distances: of the duplicates from their first copies, with `is_time`.
     """
 
     verdict: UInt8s
@@ -115,6 +119,7 @@ class ShardOutcome:
     max_remembered: int | float | None
     rows_by_partition: dict[int, int]
     buckets: list[int]
+    distances: SpanCounts = NO_SPANS
 
     def reasons(self) -> dict[str, int]:
         """Rows per reason, for everything that is not unique."""
@@ -191,6 +196,9 @@ def judge_shard(rows: ShardRows, rules: JudgeRules, window: int, find: Find, loa
         max_remembered=expiry[remembered].max().item() if has_key and remembered.size else None,
         rows_by_partition=_counted(order >> POSITION_BITS),
         buckets=[] if entries is None else entries.bucket_keys.tolist(),
+        distances=distances(first_copy, expiry, matches.expiry, keeps_expiry=rules.keeps_expiry)
+        if rules.is_time
+        else NO_SPANS,
     )
 
 

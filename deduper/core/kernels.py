@@ -452,3 +452,64 @@ def name_first_copies(
             first_window[row] = match_window[group]
             first_origin[row] = match_origin[group]
             first_expiry[row] = match_expiry[group]
+
+
+@kernel()
+def _count(span: float, bounds: NDArray[np.float64], counts: Int64s) -> None:
+    slot = 0
+    while slot < bounds.size and span > bounds[slot]:
+        slot += 1
+    counts[slot] += 1
+
+
+@kernel()
+def count_lateness(
+    expiry: Expiries,
+    latest_before: Expiries,
+    has_latest: Bools,
+    admission: UInt8s,
+    bounds: NDArray[np.float64],
+    counts: Int64s,
+) -> float:
+    """Adds each row that is no error to its bucket of lateness in `counts`; returns their sum. See `statistics`.
+
+    `latest_before`, `has_latest` of length 1 are those of all rows. Doubles: a difference of int64 may leave int64.
+    """
+    total = 0.0
+    step = 0 if latest_before.size == 1 else 1
+    for row in range(expiry.size):
+        if admission[row] >= _FIRST_ERROR:
+            continue
+        late = 0.0
+        if has_latest[row * step] and latest_before[row * step] > expiry[row]:
+            late = float(latest_before[row * step]) - float(expiry[row])
+        _count(late, bounds, counts)
+        total += late
+    return total
+
+
+@kernel()
+def count_distances(
+    first_copy: Int64s,
+    expiry: Expiries,
+    match_expiry: Expiries,
+    keeps_expiry: bool,
+    bounds: NDArray[np.float64],
+    counts: Int64s,
+) -> float:
+    """Adds each duplicate to its bucket of distance in `counts`; returns their sum.
+
+    `first_copy`: see `judge_groups`.
+    """
+    total = 0.0
+    for row in range(first_copy.size):
+        first = first_copy[row]
+        if first >= 0:
+            distance = abs(float(expiry[row]) - float(expiry[first]))
+        elif first < -1 and keeps_expiry:
+            distance = abs(float(expiry[row]) - float(match_expiry[-2 - first]))
+        else:
+            continue
+        _count(distance, bounds, counts)
+        total += distance
+    return total

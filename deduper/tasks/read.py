@@ -21,6 +21,7 @@ import pyarrow as pa
 from bucket_store import failpoints
 from deduper.core import kernels
 from deduper.core.clock import ClockRules, PartitionClock, batch_clock
+from deduper.core.statistics import NO_SPANS, SpanCounts, lateness
 from deduper.core.verdict import INT64_MAX, Admission
 from deduper.tasks import exchange, layout
 from deduper.tasks.layout import RecordLayout
@@ -39,7 +40,7 @@ class ReadTask:
 
     `clock` is None for the expiries whose tuples move none. `in_order` runs it tuple by tuple, otherwise every tuple
     meets the committed latest point. `keeps_latest`: a look-up depends on the clock before each tuple. `places` is None
-    where records come with their place.
+    where records come with their place. `is_time`: expiry keys are µs, so the lateness of tuples is counted.
     """
 
     directory: str
@@ -49,6 +50,7 @@ class ReadTask:
     in_order: bool
     keeps_latest: bool
     places: RecordPlaces | None = None
+    is_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class ReadReceipt:
 
     `first_order` is the least source order, 0 without rows. `left_out` are records that the window does not take.
     `categories` are the values of the task's ids, and `first_arrivals` the source order at which each of them was first
-    admitted, the greatest int64 for one that never was.
+    admitted, the greatest int64 for one that never was. `lateness` is that of the rows, with `is_time`.
     """
 
     name: str
@@ -66,6 +68,7 @@ class ReadReceipt:
     left_out: int = 0
     categories: tuple[str, ...] = ()
     first_arrivals: tuple[int, ...] = ()
+    lateness: SpanCounts = NO_SPANS
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -139,6 +142,7 @@ class _Keys:
         self._clock = PartitionClock(task.clock) if task.clock is not None and task.in_order else None
         self._parts: dict[str, list[np.ndarray[Any, Any]]] = {}
         self._categories: list[pa.Array] = []
+        self._lateness = NO_SPANS
 
     def add(self, records: pa.RecordBatch) -> None:
         judged = (layout.HI, layout.LO, layout.ORDER, layout.ADMISSION)
@@ -157,8 +161,12 @@ class _Keys:
                 if self._task.keeps_latest:
                     self._keep(exchange.LATEST, latest)
                     self._keep("has_latest", has_latest)
+                if self._task.is_time:
+                    self._lateness += lateness(expiry, latest, has_latest, admissions)
             else:
                 admissions = batch_clock(self._task.clock, expiry, admissions)
+                if self._task.is_time:
+                    self._lateness += lateness(expiry, self._task.clock.latest, None, admissions)
         self._keep(exchange.ADMISSION, admissions)
 
     def _keep(self, name: str, values: np.ndarray[Any, Any]) -> None:
@@ -189,6 +197,7 @@ class _Keys:
             first_order=int(order.min()) if order.size else 0,
             categories=values,
             first_arrivals=arrivals,
+            lateness=self._lateness,
         )
 
 

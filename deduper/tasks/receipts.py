@@ -8,6 +8,7 @@ import numpy as np
 
 from bucket_store.pieces.piece import PieceRef
 from deduper.core.judge import ShardOutcome
+from deduper.core.statistics import NO_SPANS, SpanCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +17,10 @@ class Receipt:
 
     `counts` is in the order of `Verdict`; `reasons` counts rows by reason; `max_admitted` is the greatest expiry key
     among unique and duplicate tuples, `max_remembered` that among the new entries (both None when there are none).
-    `piece` is None for a shard with nothing new; `first_windows` are those of the duplicates' first copies. Seconds are
-    wall time inside the task: `keys` gathers them, `tables` opens and applies, `judge` looks up and decides, `verdicts`
-    leaves them for the writers, `piece` writes it.
+    `piece` is None for a shard with nothing new. `first_windows` counts the duplicates by the window of their first
+    copy, where that is known, `distances` by their distance from it. Seconds are wall time inside the task: `keys`
+    gathers them, `tables` opens and applies, `judge` looks up and decides, `verdicts` leaves them for the writers,
+    `piece` writes it.
     """
 
     shard: int
@@ -29,9 +31,10 @@ class Receipt:
     piece: PieceRef | None
     buckets: tuple[int, ...]
     rows_by_partition: dict[int, int]
-    first_windows: tuple[int, ...]
+    first_windows: dict[int, int]
     table_counters: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    distances: SpanCounts = NO_SPANS
 
     @classmethod
     def of(
@@ -44,6 +47,7 @@ class Receipt:
     ) -> Receipt:
         """The receipt of a shard that was judged."""
         unique, duplicate, expired, error = (int(count) for count in outcome.counts)
+        windows, often = np.unique(outcome.first_window[outcome.first_window >= 0], return_counts=True)
         return cls(
             shard=shard,
             counts=(unique, duplicate, expired, error),
@@ -53,7 +57,8 @@ class Receipt:
             piece=piece,
             buckets=tuple(outcome.buckets),
             rows_by_partition=outcome.rows_by_partition,
-            first_windows=tuple(np.unique(outcome.first_window[outcome.first_window >= 0]).tolist()),
+            first_windows=dict(zip(windows.tolist(), often.tolist(), strict=True)),
             table_counters=table_counters or {},
             seconds=seconds or {},
+            distances=outcome.distances,
         )

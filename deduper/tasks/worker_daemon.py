@@ -21,6 +21,7 @@ import pyspark.daemon
 import deduper.core.clock
 import deduper.core.digest_kernels
 import deduper.core.judge
+import deduper.core.statistics
 import deduper.spark.task_pool
 import deduper.tasks.judge
 import deduper.tasks.read
@@ -36,6 +37,7 @@ kernels.warm()
 deduper.core.digest_kernels.warm()
 deduper.core.judge.warm()
 deduper.core.clock.warm()
+deduper.core.statistics.warm()
 deduper.tasks.read.warm()
 deduper.text.block.warm()
 

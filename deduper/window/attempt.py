@@ -26,6 +26,7 @@ from bucket_store.tables.manager import TableSettings
 from deduper.config.expiry import CategoryExpiry
 from deduper.config.model import Config
 from deduper.core.clock import ClockRules
+from deduper.core.statistics import NO_SPANS, SpanCounts
 from deduper.core.verdict import Verdict
 from deduper.errors import CannotWriteError, IntegrityError, telling_where
 from deduper.sinks import staging
@@ -64,7 +65,7 @@ class Judgement:
     """A window that was judged and staged, and whose counts agree.
 
     `seconds` are the driver's by part: `read`, `shards` and `write` are the jobs, `files` makes
-    ports of other formats. `task_seconds` are the work inside the tasks, summed.
+    ports of other formats. `task_seconds` are the work inside the tasks, summed. `lateness` is that of all rows.
     """
 
     attempt: Attempt
@@ -75,6 +76,7 @@ class Judgement:
     rows: int
     seconds: dict[str, float] = field(default_factory=dict)
     task_seconds: dict[str, float] = field(default_factory=dict)
+    lateness: SpanCounts = NO_SPANS
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -212,6 +214,7 @@ class WindowJudge:
             categories=categories,
             rows=given.rows,
             seconds=phases.seconds,
+            lateness=sum((reader.lateness for reader in readers), NO_SPANS),
             task_seconds=summed(
                 [
                     *(reader.seconds for reader in readers),
@@ -241,6 +244,7 @@ class WindowJudge:
             clock=clock,
             in_order=in_order,
             keeps_latest=in_order and self._config.lookup == "all_live",
+            is_time=self._config.expiry.by == "event_time",
         )
 
     def _shard_task(

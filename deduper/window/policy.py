@@ -25,10 +25,11 @@ from deduper.config.model import Config
 from deduper.core.categories import CategoryState
 from deduper.core.clock import ClockRules
 from deduper.core.judge import JudgeRules
+from deduper.core.statistics import Statistics
 from deduper.core.verdict import expiry_point, first_live_bucket
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE, store_settings
 
-CATEGORIES, ADOPTED = "categories", "settings"
+CATEGORIES, ADOPTED, STATISTICS = "categories", "settings", "statistics"
 DELETION_BATCH = 8
 """A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
 DELETION_GRACE_US = 600_000_000
@@ -112,6 +113,7 @@ def judge_rules(config: Config, state: LogState, wall_us: int) -> JudgeRules:
         buckets=config.expiry.buckets if isinstance(config.expiry, NeverExpiry) else 1,
         keep_first_seen=config.store.first_seen,
         latest=processing_point(state, wall_us) if config.expiry.by == "processing_time" else state.latest_point,
+        is_time=config.expiry_key_scale.is_time,
     )
 
 
@@ -167,6 +169,11 @@ def category_state(state: LogState) -> CategoryState:
     """The live categories as the last commit left them."""
     wire = state.extra.get(CATEGORIES)
     return CategoryState() if wire is None else CategoryState.from_wire(wire)
+
+
+def statistics_of(state: LogState) -> Statistics:
+    """The statistics as the last commit left them."""
+    return Statistics.from_wire(state.extra.get(STATISTICS))
 
 
 def live_from_bucket(config: Config, state: LogState) -> int | None:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
@@ -36,6 +36,7 @@ from bucket_store.maintenance.deletions import Deletions
 from bucket_store.maintenance.worker_process import Maintenance
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
+from deduper.core.statistics import NO_SPANS
 from deduper.sinks import staging
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.protocol import SourceBatch
@@ -290,6 +291,7 @@ class WindowRunner:
         extra = judgement.batch.extra() | policy.adopted_settings(self._config, self._log.manifest)
         if judgement.categories is not None:
             extra[policy.CATEGORIES] = judgement.categories.after.to_wire()
+        extra |= _statistics(judgement, state, wall_us)
         return CommitRecord(
             window=judgement.attempt.window,
             epoch=judgement.attempt.epoch,
@@ -374,6 +376,28 @@ class WindowRunner:
         through = self._deletion.result()
         if through is not None:
             self._log.forget_retired(through)
+
+
+def _statistics(judgement: Judgement, state: LogState, wall_us: int) -> dict[str, Any]:
+    """The statistics after the window, for its record; those before it when they cannot be had."""
+    try:
+        duplicates: Counter[int] = Counter()
+        for receipt in judgement.receipts.values():
+            duplicates.update(receipt.first_windows)
+        live = (piece.first_window for pieces in state.pieces.values() for piece in pieces)
+        after = policy.statistics_of(state).with_window(
+            judgement.attempt.window,
+            wall_us,
+            lateness=judgement.lateness,
+            distance=sum((receipt.distances for receipt in judgement.receipts.values()), NO_SPANS),
+            duplicates=duplicates,
+            exact_us={window: info.wall_us for window, info in state.windows.items()},
+            first_live=min(live, default=judgement.attempt.window),
+        )
+        return {policy.STATISTICS: after.to_wire()}
+    except Exception as exc:  # noqa: BLE001  a window is worth more than its statistics
+        logger.warning("window %d: its statistics are left out: %s", judgement.attempt.window, exc)
+        return {name: state.extra[name] for name in (policy.STATISTICS,) if name in state.extra}
 
 
 def _asks_for(intent: Intent) -> tuple[object, ...]:

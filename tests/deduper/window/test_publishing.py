@@ -119,7 +119,7 @@ class Job:
             staged[port] = [StagedFile(port, file, 1, (0,) if port == "error" else ())]
         counts = tuple(int(port in self.ports) for port in ("unique", "duplicate", "expired", "error"))
         receipt = Receipt(
-            0, counts, {"same_window": counts[1], "malformed": counts[3]}, None, None, None, (), {0: sum(counts)}, ()
+            0, counts, {"same_window": counts[1], "malformed": counts[3]}, None, None, None, (), {0: sum(counts)}, {}
         )
         return Judgement(attempt, batch, {0: receipt}, staged, None, sum(counts))
 

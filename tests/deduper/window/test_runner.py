@@ -20,6 +20,7 @@ from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
 from bucket_store.tables.matches import TableLayout
 from deduper.config.model import Config
+from deduper.core.statistics import SpanCounts, Statistics
 from deduper.errors import UsageError
 from deduper.sinks import names, staging
 from deduper.sinks.names import Attempt, TopicPlace
@@ -47,7 +48,7 @@ ORDERED = Settings("ordered", period=20, span=10)
 
 def receipt(shard: int, counts: tuple[int, int, int, int] = NONE, **changes: Any) -> Receipt:
     """Of a shard that has judged so many, and remembers nothing."""
-    nothing = Receipt(shard, counts, {}, None, None, None, (), {0: sum(counts)}, ())
+    nothing = Receipt(shard, counts, {}, None, None, None, (), {0: sum(counts)}, {})
     return replace(nothing, **changes)
 
 
@@ -249,7 +250,32 @@ def test_a_category_list_goes_into_the_record(job: Job, monkeypatch: pytest.Monk
     monkeypatch.setattr(job, "judge", lambda *given: replace(judge(*given), categories=some))
     monkeypatch.setattr(FileBatch, "extra", lambda self: {"seen": 1})
     job.run()
-    assert job.record().extra == {policy.CATEGORIES: ["oslo"], "seen": 1}
+    extra = job.record().extra
+    assert extra == {policy.CATEGORIES: ["oslo"], "seen": 1, policy.STATISTICS: extra[policy.STATISTICS]}
+
+
+def test_statistics_add_up_over_windows(job: Job) -> None:
+    """Those of all shards and of all windows before, in the record of the newest."""
+    job.run(
+        receipt(0, distances=SpanCounts.of([(0, 2)]), first_windows={0: 1}, piece=job.piece(0)),
+        receipt(1, distances=SpanCounts.of([(7e6, 3)])),
+    )
+    job.now_us += 20 * SECOND_US
+    job.run(receipt(0, distances=SpanCounts.of([(7e6, 1)]), first_windows={0: 2, 1: 1}), receipt(1))
+    after = policy.statistics_of(job.log.state)
+    assert after.distance == SpanCounts.of([(0, 2), (7e6, 4)])
+    assert after.age == SpanCounts.of([(0, 2), (20e6, 2)])
+    assert [window for window, _ in after.marks] == [0, 1]
+
+
+def test_a_window_is_committed_without_statistics_when_they_fail(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the window before stay in the record."""
+    job.run(receipt(0, distances=SpanCounts.of([(0, 2)])), receipt(1))
+    before = job.record().extra
+    monkeypatch.setattr(Statistics, "with_window", lambda *_, **__: 1 // 0)
+    job.run()
+    assert job.log.state.next_window == 2
+    assert job.record().extra == before
 
 
 def test_the_steps_come_in_their_order(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
