@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bucket_store.errors import StoreError
 from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT_NAME
 from bucket_store.log.heartbeat import read_beat
-from bucket_store.log.marks import PUBLISHED_NAME, read_published
+from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published
+from bucket_store.log.profile import read_profiles
 from bucket_store.log.records import CommitRecord
+from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import FOLDED_DIRECTORY
+from deduper.admin.health import Facts, Health, Waiting, health
 from deduper.admin.lag import SourceLag, source_lag
 from deduper.admin.open_store import OpenStore
 from deduper.admin.profile import ProfileView, profile_view
 from deduper.as_json import AsJson
+from deduper.config.files import FilesSource
 from deduper.config.sections import PORTS
+from deduper.core.verdict import PORT_OF_REASON
+from deduper.errors import DeduperError
+from deduper.sources.files.judged import KnownFiles
+from deduper.sources.files.listing import list_files
 from deduper.units import format_time
+from deduper.window.policy import changed_settings
 
 _ALIVE_SECONDS = 10.0
 """An owner beats every 2 s; a file system may show it late."""
+_RECENT = 10
+"""So many of the newest windows count for the health."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +45,11 @@ class StoreStatus(AsJson):
 
     `entries` counts entries of live pieces: a key whose bucket is half dead, or that was renewed, counts each time.
     `bytes_per_key`: bytes of all pieces, dead ones too, for each live entry; None without one.
-    `epoch` 0 means that no job has ever owned the store.
+    `epoch` 0 means that no job has ever owned the store. `waiting_files`: files of the source that no window has
+    judged; None for topics (`lag` has them), without a config, and when the source cannot be listed.
     """
+
+    health: Health
 
     url: str
     store_id: str
@@ -57,6 +74,7 @@ class StoreStatus(AsJson):
     bytes_on_disk: dict[str, int]
     bytes_per_key: float | None
     last_windows: tuple[dict[str, Any], ...]
+    waiting_files: int | None
     lag: SourceLag | None
     profile: ProfileView
 
@@ -65,13 +83,28 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     """The status, with the newest `last` windows (fewer when their records are no longer in the log)."""
     state, manifest, scale = store.log.state, store.log.manifest, store.scale
     published = _published_through(store)
+    unpublished = tuple(window for window in sorted(state.outputs) if published is None or window > published)
     beat = read_beat(store.root)
+    is_running = beat is not None and beats(store.root)
     commits = store.log.last_commits(last)
     counts = {port: state.totals.get(port, 0) for port in PORTS}
     live = [piece for pieces in state.pieces.values() for piece in pieces]
     entries = sum(piece.entries for piece in live)
     on_disk = _bytes_on_disk(store.root)
+    lag, files = source_lag(store), waiting_files(store)
+    facts = Facts(
+        epoch=state.epoch,
+        is_running=is_running,
+        left_beat="" if beat is None or is_running else beat.owner,
+        unpublished=unpublished,
+        waiting=_waiting(lag, files),
+        differing=_differing(store),
+        free_bytes=shutil.disk_usage(store.root).free,
+        place=str(store.root),
+        **_recent(store, is_of_files=files is not None),
+    )
     return StoreStatus(
+        health=health(facts),
         url=store.url,
         store_id=manifest.store_id,
         incarnation=manifest.incarnation,
@@ -79,13 +112,13 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         settings=manifest.settings,
         epoch=state.epoch,
         owner=None if beat is None else beat.owner,
-        is_running=beat is not None and beats(store.root),
+        is_running=is_running,
         windows=state.next_window,
         last_commit=format_time(commits[-1].wall_us) if commits else None,
         latest_point=scale.shown(state.latest_point),
         expiry_point=scale.shown(store.expiry_point),
         published_through=published,
-        unpublished=tuple(window for window in sorted(state.outputs) if published is None or window > published),
+        unpublished=unpublished,
         rows=sum(counts.values()),
         counts=counts,
         reasons=dict(sorted(state.reason_totals.items(), key=lambda item: (-item[1], item[0]))),
@@ -95,9 +128,77 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         bytes_on_disk=on_disk,
         bytes_per_key=round(on_disk["pieces"] / entries, 1) if entries else None,
         last_windows=tuple(_window(store, commit) for commit in commits),
-        lag=source_lag(store),
+        waiting_files=files,
+        lag=lag,
         profile=profile_view(store.root, last=last),
     )
+
+
+def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:
+    """The facts about the newest windows, and about the one in work."""
+    state, now_us = store.log.state, time.time_ns() // 1000
+    commits = store.log.last_commits(_RECENT)
+    profiles = read_profiles(store.root)[-_RECENT:]
+    seconds = sum(profile.seconds for profile in profiles)
+    rows = sum(profile.rows for profile in profiles)
+    judged = sum(_files_of(store, profile.window) for profile in profiles) if is_of_files else rows
+    reasons = Counter[str]()
+    for commit in commits:
+        reasons.update({name: rows for name, rows in commit.reasons.items() if PORT_OF_REASON.get(name) == "error"})
+    judged_rows = sum(sum(commit.counts.values()) for commit in commits)
+    intents = [one for one in read_intents(store.root) if (one.epoch, one.window) == (state.epoch, state.next_window)]
+    return {
+        "windows": state.next_window,
+        "since_window": (now_us - commits[-1].wall_us) / 1e6 if commits else None,
+        "in_work": (intents[0].window, (now_us - intents[0].wall_us) / 1e6) if intents else None,
+        "usual": sorted(profile.seconds for profile in profiles)[len(profiles) // 2] if profiles else 0.0,
+        "rate": judged / seconds if seconds else 0.0,
+        "errors": sum(commit.counts.get("error", 0) for commit in commits) / judged_rows if judged_rows else 0.0,
+        "reason": reasons.most_common(1)[0][0] if reasons else "",
+    }
+
+
+def _files_of(store: OpenStore, window: int) -> int:
+    try:
+        return len(SourcesReader(store.root, store.log.state).of(window) or ())
+    except StoreError:
+        return 0  # folded meanwhile
+
+
+def _waiting(lag: SourceLag | None, files: int | None) -> Waiting | None:
+    if files is not None:
+        return Waiting(files, "file")
+    if lag is None:
+        return None
+    gone = [one for one in lag.partitions if one.lag is None and one.judged is not None and one.end is not None]
+    if gone:
+        where = f"{gone[0].topic}-{gone[0].partition}"
+        text = f"{where} ends at {gone[0].end}, before the judged offset {gone[0].judged}: the topic was made anew"
+        return Waiting(None, "offset", text, is_broken=True)
+    return Waiting(lag.total, "offset", lag.error or "")
+
+
+def waiting_files(store: OpenStore) -> int | None:
+    """The files of the source that no window has judged; None where there are none to list. Never fails."""
+    if store.config is None or not isinstance(store.config.source, FilesSource):
+        return None
+    try:
+        found = KnownFiles(store.config.source, store.log).new(list_files(store.config.source))
+    except (OSError, StoreError, DeduperError):
+        return None
+    return sum(_has_content(path) for path in found)
+
+
+def _has_content(path: str) -> bool:
+    """An empty file has no records yet, and waits for its writer."""
+    try:
+        return Path(path).stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _differing(store: OpenStore) -> tuple[str, ...]:
+    return () if store.config is None else tuple(changed_settings(store.config, store.settings))
 
 
 def _published_through(store: OpenStore) -> int | None:

@@ -12,7 +12,7 @@ from deduper.bench import report
 from deduper.bench.contenders import CONTENDERS, PRESETS
 from deduper.bench.plan import PRESET_FAMILIES, Plan
 from deduper.bench.targets import FAMILIES, TARGETS
-from deduper.cli.terminal import answer_console, print_json, table
+from deduper.cli.terminal import answer_console, print_json, print_parts, table
 
 
 def measure(plan: Plan, out: Path, *, as_json: bool) -> None:
@@ -25,7 +25,7 @@ def measure(plan: Plan, out: Path, *, as_json: bool) -> None:
         print_json(document)
     else:
         for part in tables(document):
-            answer_console().print(part)
+            print_parts(answer_console(), [part])
     typer.echo(f"numbers: {out / DOCUMENT}", err=True)
 
 
@@ -66,7 +66,7 @@ def print_names(*, as_json: bool) -> None:
         )
         for contender in CONTENDERS.values()
     ]
-    console.print(table(("contender", "", "in"), rows))
+    print_parts(console, [table(("contender", "", "in"), rows)])
     measures = [
         (
             target.family,
@@ -76,7 +76,7 @@ def print_names(*, as_json: bool) -> None:
         )
         for target in TARGETS.values()
     ]
-    console.print(table(("measure", "", "target", "in"), measures))
+    print_parts(console, [table(("measure", "", "target", "in"), measures)])
 
 
 def _print_progress(text: str) -> None:

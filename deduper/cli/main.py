@@ -21,6 +21,8 @@ from deduper.errors import ExitCode, UsageError, exit_code_of
 from deduper.sinks.publish_state import OnUnknown
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from deduper.config.load import LoadedConfig
     from deduper.window.progress import BatchProgress
 
@@ -302,15 +304,34 @@ def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOpt
 def status(
     store: StoreArgument,
     last: Annotated[int, typer.Option("--last", min=0, metavar="N", help="Show the newest N windows.")] = 5,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Show the time of the newest windows by step, too.")
+    ] = False,
+    watching: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again until Ctrl-C; in a pipe, a line each time.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, metavar="SECONDS", help="The time between two looks of --watch.")
+    ] = 3.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the contents and the progress of a store; safe beside a running job."""
+    """Show the health, the contents and the progress of a store; safe beside a running job."""
     from deduper.admin.open_store import open_store
-    from deduper.admin.status import store_status
+    from deduper.admin.status import StoreStatus, store_status
     from deduper.cli.views.status import render
 
-    report = store_status(open_store(store), last=last)
-    _answer(report, render, as_json=as_json)
+    def read() -> StoreStatus:
+        return store_status(open_store(store), last=last)
+
+    def shown(report: StoreStatus) -> list[RenderableType]:
+        return render(report, timings=timings)
+
+    if watching:
+        from deduper.cli.watch import watch
+
+        watch(read, shown, every_s=every, as_json=as_json)
+    else:
+        _answer(read(), shown, as_json=as_json)
 
 
 @_command(app, "verify", *_READING)
@@ -448,14 +469,14 @@ def config_validate(config: ConfigArgument, overrides: SetOption = None, as_json
 @_command(config_app, "show", *_BASIC)
 def config_show(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
     """Show the effective settings and their origins; secrets are masked."""
-    from deduper.cli.terminal import answer_console, print_json, table
+    from deduper.cli.terminal import answer_console, print_json, print_parts, table
 
     settings = _loaded(config, overrides).settings
     if as_json:
         print_json({setting.setting: {"value": setting.value, "from": setting.source} for setting in settings})
         return
     rows = [(setting.setting, _setting_text(setting.value), setting.source) for setting in settings]
-    answer_console().print(table(("setting", "value", "from"), rows))
+    print_parts(answer_console(), [table(("setting", "value", "from"), rows, optional=("from",))])
 
 
 @_command(config_app, "schema", *_BASIC)
@@ -536,14 +557,14 @@ def inspect_bucket(
     _answer(report, views.render_bucket, as_json=as_json)
 
 
-def _answer(report: Any, render: Callable[[Any], Iterable[object]], *, as_json: bool) -> None:
+def _answer(report: Any, render: Callable[[Any], Iterable[RenderableType]], *, as_json: bool) -> None:
     """Print a report: as JSON, or as text."""
-    from deduper.cli.terminal import answer_console, print_json
+    from deduper.cli.terminal import answer_console, print_json, print_parts
 
     if as_json:
         print_json(report if isinstance(report, dict) else report.to_json())
     else:
-        answer_console().print(*render(report), sep="\n")
+        print_parts(answer_console(), render(report))
 
 
 def _loaded(config: Path, overrides: list[str] | None) -> LoadedConfig:

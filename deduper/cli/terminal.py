@@ -6,14 +6,16 @@ Colour and width follow the terminal; a file or a pipe gets plain text, wide eno
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from deduper.window.progress import BatchProgress, progress_line
@@ -31,32 +33,138 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 window`, `2,000 windows`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 window`, `2,000 windows`; `plural` for nouns that take more than an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def pairs(rows: Iterable[tuple[str, object]]) -> Table:
+def print_parts(console: Console, parts: Iterable[RenderableType]) -> None:
+    """Print the parts of an answer below one another. A word wider than the terminal is left whole."""
+    lines = [line for part in parts for line in (wrapped(part, console.width) if isinstance(part, Text) else [part])]
+    console.print(*lines, sep="\n", overflow="ignore", crop=False)
+
+
+def wrapped(text: Text, width: int) -> list[Text]:
+    """The lines of a text, broken between words alone; an indented text stays indented."""
+    indent = len(text.plain) - len(text.plain.lstrip(" "))
+    lines, start, used = [0], 0, 0
+    for word in re.finditer(r"[^ \n]+|\n", text.plain):
+        if word[0] == "\n":
+            start = word.end()
+            lines.append(start)
+        elif used and (indent if start else 0) + cell_len(text.plain[start : word.end()]) > width:
+            start = word.start()
+            lines.append(start)
+        used = word[0] != "\n"
+    parts = text.divide(lines[1:])
+    for number, part in enumerate(parts):
+        part.rstrip()
+        if number and indent:
+            part.pad_left(indent)
+    return list(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Names and values in two columns. Values wrap between words, and no word is broken."""
+
+    rows: tuple[tuple[str, Text], ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widest = max((len(name) for name, _ in self.rows), default=0) + 2
+        for name, value in self.rows:
+            lines = wrapped(value, max(1, options.max_width - widest))
+            for number, line in enumerate(lines):
+                name_cell = ("" if number else name).ljust(widest)
+                whole = Text.assemble((name_cell, "dim"), line, overflow="ignore", no_wrap=True)
+                whole.rstrip()
+                yield whole
+
+
+def pairs(rows: Iterable[tuple[str, object]]) -> Pairs:
     """Names and values in two columns; rows whose value is None are left out."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, value in rows:
-        if value is not None:
-            grid.add_row(name, value if isinstance(value, Text) else Text(str(value)))
-    return grid
+    return Pairs(
+        tuple(
+            (name, value if isinstance(value, Text) else Text(str(value))) for name, value in rows if value is not None
+        )
+    )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
-    """A table without frames; columns of numbers are aligned to the right."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    result = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
-    for position, name in enumerate(head):
-        is_number = bool(cells) and all(_is_number(row[position]) for row in cells)
-        result.add_column(name, justify="right" if is_number else "left", overflow="fold", header_style="dim")
-    for row in cells:
-        result.add_row(*(Text(cell) for cell in row))
-    return result
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table that suits its width: columns wrap between words, then `optional` ones are left out, the last one first.
+
+    If a table still has no room, each row is a block of names and values.
+    """
+
+    head: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    title: str
+    optional: tuple[str, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(range(len(self.head)))
+        left_out = [self.head.index(name) for name in reversed(self.optional)]
+        while (widths := _fitted([self._column(at) for at in shown], options.max_width)) is None and left_out:
+            shown.remove(left_out.pop(0))
+        yield Text()
+        if self.title:
+            yield Text(self.title, style="bold")
+        if widths is None:
+            for number, row in enumerate(self.cells):
+                if number:
+                    yield Text()
+                yield pairs([(name or "state", cell) for name, cell in zip(self.head, row, strict=True) if cell])
+            return
+        is_number = [bool(self.cells) and all(_is_number(row[at]) for row in self.cells) for at in shown]
+        rule = tuple("─" * width for width in widths)
+        for row, style in (
+            (self._of(self.head, shown), "dim"),
+            (rule, "dim"),
+            *((row, "") for row in self._rows(shown)),
+        ):
+            columns = [wrapped(Text(cell), width) for cell, width in zip(row, widths, strict=True)]
+            for line in zip_longest(*columns, fillvalue=Text()):
+                aligned = []
+                for part, width, to_right in zip(line, widths, is_number, strict=True):
+                    room = " " * (width - part.cell_len)
+                    aligned.append(room + part.plain if to_right else part.plain + room)
+                yield Text((" " * _GAP).join(aligned).rstrip(), style=style, overflow="ignore", no_wrap=True)
+
+    def _rows(self, shown: Sequence[int]) -> list[tuple[str, ...]]:
+        return [self._of(row, shown) for row in self.cells]
+
+    @staticmethod
+    def _of(row: Sequence[str], shown: Sequence[int]) -> tuple[str, ...]:
+        return tuple(row[at] for at in shown)
+
+    def _column(self, at: int) -> list[str]:
+        return [self.head[at], *(row[at] for row in self.cells)]
+
+
+_GAP = 2
+
+
+def _fitted(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Widths of columns that fit into `room`, none less than its longest word; None when there are none."""
+    widths = [max(map(cell_len, column)) for column in columns]
+    least = [max((cell_len(word) for cell in column for word in cell.split()), default=0) for column in columns]
+    excess = sum(widths) + _GAP * (len(columns) - 1) - room
+    while excess > 0:
+        at = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
+        if widths[at] == least[at]:
+            return None
+        widths[at] -= 1
+        excess -= 1
+    return widths
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", optional: Sequence[str] = ()
+) -> Rows:
+    """A table without frames; columns of numbers are aligned to the right. `optional`: see `Rows`."""
+    cells = tuple(tuple(_cell(value) for value in row) for row in rows)
+    return Rows(tuple(head), cells, title, tuple(optional))
 
 
 def _cell(value: object) -> str:

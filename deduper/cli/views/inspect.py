@@ -107,11 +107,12 @@ def render_window(record: dict[str, Any]) -> list[RenderableType]:
     parts.append(table(("port", "rows"), record["counts"].items()))
     if record["reasons"]:
         parts.append(table(("reason", "rows"), record["reasons"].items()))
-    for name, columns in (
-        ("sources", ("name", "start", "end", "rows")),
-        ("pieces", ("shard", "entries", "bytes", "file", "name")),
-        ("outputs", ("port", "rows", "bytes", "final")),
+    for name, columns, optional in (
+        ("sources", ("name", "start", "end", "rows"), ()),
+        ("pieces", ("shard", "entries", "bytes", "file", "name"), ("file",)),
+        ("outputs", ("port", "rows", "bytes", "final"), ()),
     ):
         if record[name]:
-            parts.append(table(columns, ([item[column] for column in columns] for item in record[name]), title=name))
+            rows = ([item[column] for column in columns] for item in record[name])
+            parts.append(table(columns, rows, title=name, optional=optional))
     return parts

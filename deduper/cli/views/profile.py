@@ -29,18 +29,24 @@ def _divided(
     with_rate: bool,
 ) -> RenderableType:
     parts = shares(windows, steps)
-    shown = [step for step in steps(windows[0]) if any(steps(window)[step] for window in windows)]
-    head = ("window", *(("rows", "seconds", "rows/s") if with_rate else ()), *shown)
-    rows: list[tuple[object, ...]] = [
-        (
-            window.window,
-            *((window.rows, f"{window.seconds:.2f}", rows_per_second(window)) if with_rate else ()),
-            *(_ms(steps(window)[step]) for step in shown),
-        )
-        for window in windows
+    divided = [steps(window) for window in windows]
+    rows: list[tuple[object, ...]] = []
+    if with_rate:
+        rows += [
+            ("rows", *(window.rows for window in windows), None),
+            ("seconds", *(f"{window.seconds:.2f}" for window in windows), None),
+            ("rows/s", *(rows_per_second(window) for window in windows), None),
+        ]
+    rows += [
+        (step, *(_ms(seconds[step]) for seconds in divided), f"{parts.get(step, 0):.0%}")
+        for step in divided[0]
+        if any(seconds[step] for seconds in divided)
     ]
-    rows.append(("share", *([None] * 3 if with_rate else []), *(f"{parts.get(step, 0):.0%}" for step in shown)))
-    return table(head, rows, title=title)
+    # The steps stand below one another: for their names there is always room.
+    newest_first = [str(window.window) for window in reversed(windows)]
+    return table(
+        ("window", *(str(window.window) for window in windows), "share"), rows, title=title, optional=newest_first
+    )
 
 
 def _ms(seconds: float) -> str:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from deduper.admin.repair.plan import QUARANTINE
 from deduper.admin.repair.report import PieceRepair, RepairReport, Way
-from deduper.cli.terminal import pairs
+from deduper.cli.terminal import counted, pairs
 
 _COLOURS = {Way.REBUILD: "green", Way.DROP: "green", Way.FORGET: "yellow", Way.NONE: "red"}
 
@@ -40,7 +40,11 @@ def render(report: RepairReport) -> list[RenderableType]:
     if report.left_files:
         moved = "moved to" if report.is_applied else "would move to"
         rows.append(
-            ("files", f"{', '.join(report.left_files)}: {moved} {QUARANTINE}/, {report.copied:,} sound pieces copied")
+            (
+                "files",
+                f"{', '.join(report.left_files)}: {moved} {QUARANTINE}/, "
+                f"{counted(report.copied, 'sound piece')} copied",
+            )
         )
     if report.unfinished:
         rows.append(("unfinished", f"{', '.join(report.unfinished)}: of an interrupted repair"))
@@ -58,8 +62,8 @@ def _is_done(report: RepairReport, repair: PieceRepair) -> bool:
 def _headline(repair: PieceRepair) -> str:
     piece = repair.piece
     return (
-        f"window {piece.first_window}, shard {piece.shard}: {piece.entries:,} keys in buckets {piece.min_bucket} to "
-        f"{piece.max_bucket}"
+        f"window {piece.first_window}, shard {piece.shard}: {counted(piece.entries, 'key')} in buckets "
+        f"{piece.min_bucket} to {piece.max_bucket}"
     )
 
 
@@ -82,7 +86,7 @@ def _verdict(report: RepairReport) -> Text:
     lists = sum(item.way is Way.NONE for item in report.sources)
     if lists and not stuck:
         return Text(
-            f"{lists:,} lists of source files cannot be rebuilt: restore them from a copy, or start a new store "
+            f"{counted(lists, 'list')} of source files cannot be rebuilt: restore from a copy, or start a new store "
             "from the source (docs/recovery.md)",
             style="bold red",
         )

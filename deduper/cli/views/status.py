@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from deduper.admin.health import State
 from deduper.admin.lag import PartitionLag, SourceLag
 from deduper.admin.status import StoreStatus
 from deduper.cli.terminal import counted, pairs, table
@@ -17,9 +18,23 @@ from deduper.units import approximate_size
 _MOST_PARTITIONS = 50
 
 
-def render(status: StoreStatus) -> list[RenderableType]:
-    """The status as text."""
-    parts: list[RenderableType] = [pairs(_summary(status)), Text()]
+_STATE_STYLES = {
+    State.HEALTHY: "bold green",
+    State.BEHIND: "bold yellow",
+    State.STUCK: "bold red",
+    State.NOT_RUNNING: "bold",
+    State.NEEDS_A_PERSON: "bold red",
+}
+
+
+def render(status: StoreStatus, *, timings: bool = False) -> list[RenderableType]:
+    """The status as text, the verdict on the job's health first; `timings` adds the seconds of the newest windows."""
+    verdict = status.health
+    parts: list[RenderableType] = [
+        Text.assemble((f"{verdict.state}", _STATE_STYLES[verdict.state]), f": {verdict.why}"),
+        Text(),
+        pairs(_summary(status)),
+    ]
     if status.rows:
         parts.append(
             table(
@@ -46,9 +61,10 @@ def render(status: StoreStatus) -> list[RenderableType]:
                     )
                     for window in status.last_windows
                 ],
+                optional=("latest point",),
             )
         )
-    return [*parts, *render_profile(status.profile)]
+    return [*parts, *render_profile(status.profile)] if timings else parts
 
 
 def _to_the_second(time: str) -> str:
@@ -59,7 +75,7 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
     owner = f"{status.owner}, {'running' if status.is_running else 'not running'}"
     size = approximate_size(status.bytes_on_disk["total"])
     per_key = "" if status.bytes_per_key is None else f", {status.bytes_per_key:g} B of pieces a key"
-    unpublished = ", ".join(map(str, status.unpublished))
+    unpublished = f"window{'s' * (len(status.unpublished) > 1)} " + ", ".join(map(str, status.unpublished))
     return [
         ("store", status.url),
         ("id", f"{status.store_id} (incarnation {status.incarnation})"),
@@ -69,11 +85,12 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
         ("epoch", status.epoch or "none: no job has opened it yet"),
         ("owner", "no job is running" if status.owner is None else owner),
         ("windows", f"{status.windows:,}" + (f", the last begun {status.last_commit}" if status.last_commit else "")),
-        ("unpublished", Text(f"windows {unpublished}", style="yellow") if unpublished else "none"),
+        ("unpublished", Text(unpublished, style="yellow") if status.unpublished else "none"),
         ("latest point", status.latest_point),
         ("expiry point", status.expiry_point),
         ("lag", None if status.lag is None else _lag_line(status.lag)),
-        ("keys", f"{status.entries:,} in {status.pieces:,} pieces"),
+        ("waiting", None if status.waiting_files is None else counted(status.waiting_files, "file")),
+        ("keys", f"{status.entries:,} in {counted(status.pieces, 'piece')}"),
         ("on disk", f"{size}{per_key}"),
     ]
 
@@ -90,7 +107,7 @@ def _lag_line(lag: SourceLag) -> Text:
     if lag.total is None:
         return Text(f"not known {over}: a topic ends before the judged offset, or is gone", style="yellow")
     most = ", the largest below" if count > _MOST_PARTITIONS else ""
-    return Text(f"{lag.total:,} offsets {over}{most}")
+    return Text(f"{counted(lag.total, 'offset')} {over}{most}")
 
 
 def _expiry(settings: dict[str, Any]) -> str:

@@ -23,9 +23,12 @@ def render(report: Verification) -> list[RenderableType]:
     lines.append(
         pairs(
             [
-                ("log", f"{report.records:,} records"),
-                ("pieces", f"{report.pieces:,} with {report.entries:,} keys, {approximate_size(report.size_bytes)}"),
-                ("sources", f"{report.sources:,} files"),
+                ("log", counted(report.records, "record")),
+                (
+                    "pieces",
+                    f"{report.pieces:,} with {counted(report.entries, 'key')}, {approximate_size(report.size_bytes)}",
+                ),
+                ("sources", counted(report.sources, "file")),
                 ("outputs", _outputs_line(report)),
                 ("orphans", _orphans_line(report)),
                 ("checks", f"{len(report.ran)} of {len(report.checks)} run"),
@@ -54,8 +57,8 @@ def _verdict(report: Verification) -> Text:
 def _outputs_line(report: Verification) -> str | None:
     if not report.outputs:
         return None
-    rows = f", {report.rows:,} rows read" if report.rows else ""
-    return f"{report.outputs:,} files, {approximate_size(report.output_bytes)}{rows}"
+    rows = f", {counted(report.rows, 'row')} read" if report.rows else ""
+    return f"{counted(report.outputs, 'file')}, {approximate_size(report.output_bytes)}{rows}"
 
 
 def _orphans_line(report: Verification) -> str:

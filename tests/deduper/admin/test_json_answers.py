@@ -13,6 +13,7 @@ from bucket_store.pieces.store import StoredPiece
 from deduper.admin.doctor import Diagnosis
 from deduper.admin.forecast import CopyForecast
 from deduper.admin.gc import Garbage, GcReport
+from deduper.admin.health import Health, State
 from deduper.admin.inspect import BucketPart, BucketReport, KeyEntry, KeyReport
 from deduper.admin.lag import PartitionLag, SourceLag
 from deduper.admin.orphans import Orphan, OrphanKind
@@ -33,6 +34,7 @@ LAG = SourceLag((PartitionLag("t", 0, 5, 9, 4), PartitionLag("t", 1, None, None,
 PROFILE = ProfileView((WindowProfile(4, 2, 0, 100, 0.51234567, {"intent": 0.1234567, "task.read": 0.25}),))
 REPORTS = {
     "status": StoreStatus(
+        health=Health(State.BEHIND, "9 offsets wait"),
         url="file:/store",
         store_id="abc",
         incarnation="def",
@@ -56,6 +58,7 @@ REPORTS = {
         bytes_on_disk={"pieces": 200, "total": 300},
         bytes_per_key=50.0,
         last_windows=({"window": 4, "epoch": 2},),
+        waiting_files=None,
         profile=PROFILE,
         lag=LAG,
     ),

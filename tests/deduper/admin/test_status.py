@@ -41,6 +41,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
     assert len(found.pop("incarnation")) == 16
     assert found.pop("settings")["key"] == ["user string", "id bigint"]
     assert found.pop("pieces") in (2, 3)
+    assert found.pop("health")["state"] == "not running"
     assert found.pop("profile") == {"windows": [], "shares": {}, "task_shares": {}}
     assert found == {
         "url": f"file:{tmp_path}/state",
@@ -83,6 +84,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
                 "latest_point": "2024-12-31T01:00:00Z",
             },
         ],
+        "waiting_files": None,
         "lag": None,
     }
 
@@ -134,6 +136,29 @@ def test_a_store_that_has_seen_nothing_has_a_status(tmp_path: Path) -> None:
     status = store_status(open_store(str(file)), last=5)
     assert (status.windows, status.rows, status.bytes_per_key, status.latest_point) == (0, 0, None, None)
     assert render(status)
+
+
+def test_files_that_no_window_has_judged_wait(tmp_path: Path) -> None:
+    """An empty one waits for its writer, not for the job."""
+    file = write_config(tmp_path)
+    make_store(file, WINDOWS)
+    assert store_status(open_store(str(file)), last=0).waiting_files is None  # there is no folder to list
+    for number, text in enumerate(("{}", "", "{}")):
+        path = tmp_path / "in" / f"{number}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    status = store_status(open_store(str(file)), last=0)
+    assert status.waiting_files == 2
+    assert status.health.why.endswith("; the next start publishes 3 windows (0 to 2); 2 files wait")
+
+
+def test_a_config_that_does_not_fit_the_store_needs_a_person(tmp_path: Path) -> None:
+    """Its job would not start, so this is the first thing to say."""
+    file = write_config(tmp_path)
+    make_store(file, WINDOWS)
+    file.write_text(file.read_text(encoding="utf-8").replace("shards: 2", "shards: 3"), encoding="utf-8")
+    health = store_status(open_store(str(file)), last=0).health
+    assert str(health).startswith("needs a person: the config and the store differ in shards")
 
 
 def test_what_is_no_store_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,169 @@
+"""The health of a job in one line: what `status` says first, and why. PURE.
+
+The line is for the person on call: the first rule that applies counts, the worst first. It is a view of the store and
+the source at one moment; alerts watch over time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from deduper.as_json import AsJson
+
+BEHIND_S = 60.0
+"""More waiting work than is done in this time makes a job behind."""
+STUCK_S = 300.0
+"""A window in work, a publication or a silence with waiting records for longer than this is stuck."""
+STUCK_TIMES = 10.0
+"""A window may take this many times as long as the usual one."""
+MANY_ERRORS = 0.5
+LEAST_FREE_BYTES = 256 * 2**20
+
+
+class State(StrEnum):
+    """The verdict; the text is what people read."""
+
+    HEALTHY = "healthy"
+    BEHIND = "behind"
+    STUCK = "stuck"
+    NOT_RUNNING = "not running"
+    NEEDS_A_PERSON = "needs a person"
+
+
+@dataclass(frozen=True, slots=True)
+class Health(AsJson):
+    """The verdict and its reason."""
+
+    state: State
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the source has and no window has judged: `count` things of the kind `noun`; `count` is None if unknown.
+
+    `error` says why it is unknown; `is_broken` when that needs a person, such as a topic that was made anew.
+    """
+
+    count: int | None
+    noun: str
+    error: str = ""
+    is_broken: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.count or 0:,} {self.noun if self.count == 1 else self.noun + 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the verdict rests on; ages and times in seconds.
+
+    `since_window`: since the newest window began, None before the first. `in_work`: the window that is being judged and
+    its age. `usual`, `rate`: seconds of a usual window, and waiting things judged a second, 0 when unknown.
+    `unpublished`: committed windows that are not published. `errors`, `reason`: the share of errors in the newest
+    windows, and their most frequent reason. `waiting` is None without a config. `differing`: the settings in which the
+    config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly.
+    """
+
+    epoch: int
+    is_running: bool
+    left_beat: str
+    windows: int
+    since_window: float | None
+    in_work: tuple[int, float] | None
+    usual: float
+    rate: float
+    unpublished: tuple[int, ...]
+    errors: float
+    reason: str
+    waiting: Waiting | None
+    differing: tuple[str, ...]
+    free_bytes: int
+    place: str
+
+
+def health(facts: Facts) -> Health:
+    """The verdict on a job."""
+    person = _for_a_person(facts)
+    if person:
+        return Health(State.NEEDS_A_PERSON, person)
+    if not facts.is_running:
+        return Health(State.NOT_RUNNING, _why_not_running(facts))
+    stuck = _why_stuck(facts)
+    if stuck:
+        return Health(State.STUCK, stuck)
+    if facts.errors >= MANY_ERRORS:
+        mostly = f", most of them {facts.reason}" if facts.reason else ""
+        return Health(
+            State.NEEDS_A_PERSON,
+            f"{facts.errors:.0%} of the rows of the newest windows are errors{mostly}: does the config fit the data?",
+        )
+    waiting = facts.waiting
+    if waiting is not None and waiting.count and facts.rate and waiting.count / facts.rate > BEHIND_S:
+        return Health(State.BEHIND, f"{waiting} wait, which takes {span(waiting.count / facts.rate)} at this rate")
+    if facts.since_window is None:
+        return Health(State.HEALTHY, "running, and no window was committed yet" + _waits(waiting))
+    return Health(State.HEALTHY, f"the last window began {span(facts.since_window)} ago" + _waits(waiting))
+
+
+def span(seconds: float) -> str:
+    """A time as people say it: `4 s`, `12 min`, `3 h`, `5 days`."""
+    for size, unit in ((86_400, " day"), (3_600, " h"), (60, " min")):
+        if seconds >= 2 * size:
+            count = round(seconds / size)
+            return f"{count:,}{unit}{'s' if unit == ' day' else ''}"
+    return f"{max(0, round(seconds))} s"
+
+
+def _for_a_person(facts: Facts) -> str:
+    if facts.differing:
+        settings = ", ".join(facts.differing)
+        return f"the config and the store differ in {settings}, which is fixed for the life of a store"
+    if facts.free_bytes < LEAST_FREE_BYTES:
+        return f"{facts.free_bytes // 2**20} MiB are free on {facts.place}"
+    return facts.waiting.error if facts.waiting is not None and facts.waiting.is_broken else ""
+
+
+def _why_not_running(facts: Facts) -> str:
+    if not facts.epoch:
+        return "no job has opened this store yet"
+    ended = f"{facts.left_beat} ended without a clean stop" if facts.left_beat else "the last job stopped cleanly"
+    last = "" if facts.since_window is None else f"; the last window began {span(facts.since_window)} ago"
+    late = f"; the next start publishes {_windows(facts.unpublished)}" if facts.unpublished else ""
+    return ended + last + late + _waits(facts.waiting)
+
+
+def _why_stuck(facts: Facts) -> str:
+    limit = max(STUCK_S, STUCK_TIMES * facts.usual)
+    if facts.in_work is not None and facts.in_work[1] > limit:
+        usual = f", and usually takes {span(facts.usual)}" if facts.usual else ""
+        return f"window {facts.in_work[0]} has been in work for {span(facts.in_work[1])}{usual}"
+    silence = facts.since_window or 0.0
+    if facts.unpublished and silence > limit:
+        return (
+            f"{_windows(facts.unpublished)} committed and not published for {span(silence)}: an output does not take it"
+        )
+    waiting = facts.waiting
+    if waiting is not None and waiting.error:
+        return f"what waits is not known: {waiting.error}"
+    if waiting is not None and waiting.count and silence > limit and facts.in_work is None:
+        return f"{waiting} wait, and no window has begun for {span(silence)}"
+    return ""
+
+
+def _windows(windows: tuple[int, ...]) -> str:
+    if len(windows) == 1:
+        return f"window {windows[0]}"
+    return f"{len(windows):,} windows ({windows[0]} to {windows[-1]})"
+
+
+def _waits(waiting: Waiting | None) -> str:
+    if waiting is None or waiting.count is None:
+        return ""
+    if not waiting.count:
+        return f"; no {waiting.noun} waits"
+    return f"; {waiting} {'waits' if waiting.count == 1 else 'wait'}"

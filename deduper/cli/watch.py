@@ -1,0 +1,53 @@
+"""`status --watch`: the status again and again, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from deduper.cli.terminal import answer_console, counted, print_parts
+from deduper.units import format_time
+from deduper.window.progress import json_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from deduper.admin.status import StoreStatus
+
+
+def watch(
+    read: Callable[[], StoreStatus],
+    render: Callable[[StoreStatus], Sequence[RenderableType]],
+    *,
+    every_s: float,
+    as_json: bool,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Show what `read` gives every `every_s` seconds: on a terminal in place, else a line each time. Ctrl-C ends it."""
+    console = answer_console()
+    try:
+        while True:
+            status = read()
+            if as_json:
+                typer.echo(json_line(status.to_json()))
+            elif console.is_terminal:
+                console.clear()
+                print_parts(console, render(status))
+                console.print(f"\nevery {every_s:g} s; Ctrl-C ends", style="dim", end="")
+            else:
+                typer.echo(line(status, time.time_ns() // 1000))
+            sys.stdout.flush()
+            sleep(every_s)
+    except KeyboardInterrupt:
+        if console.is_terminal:
+            console.print()
+
+
+def line(status: StoreStatus, now_us: int) -> str:
+    """A status on one line, for a file or a pipe."""
+    now = format_time(now_us - now_us % 1_000_000)
+    return f"{now}  {status.health}; {counted(status.windows, 'window')}, {counted(status.rows, 'row')}"

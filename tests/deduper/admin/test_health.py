@@ -1,0 +1,101 @@
+"""The verdict that `status` begins with: one case a situation of the night shift, the worst first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deduper.admin.health import LEAST_FREE_BYTES, Facts, Waiting, health, span
+
+FINE = Facts(
+    epoch=3,
+    is_running=True,
+    left_beat="",
+    windows=20,
+    since_window=12.0,
+    in_work=None,
+    usual=4.0,
+    rate=100.0,
+    unpublished=(),
+    errors=0.01,
+    reason="malformed",
+    waiting=Waiting(0, "offset"),
+    differing=(),
+    free_bytes=LEAST_FREE_BYTES,
+    place="/state",
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({}, "healthy: the last window began 12 s ago; no offset waits"),
+        ({"waiting": Waiting(1, "file")}, "healthy: the last window began 12 s ago; 1 file waits"),
+        ({"waiting": Waiting(6000, "offset")}, "healthy: the last window began 12 s ago; 6,000 offsets wait"),
+        ({"waiting": None}, "healthy: the last window began 12 s ago"),
+        (
+            {"windows": 0, "since_window": None, "waiting": Waiting(0, "file")},
+            "healthy: running, and no window was committed yet; no file waits",
+        ),
+        ({"waiting": Waiting(6001, "offset")}, "behind: 6,001 offsets wait, which takes 60 s at this rate"),
+        ({"waiting": Waiting(90_000, "file")}, "behind: 90,000 files wait, which takes 15 min at this rate"),
+        (
+            {"in_work": (20, 301.0)},
+            "stuck: window 20 has been in work for 5 min, and usually takes 4 s",
+        ),
+        ({"in_work": (20, 301.0), "usual": 31.0}, "healthy: the last window began 12 s ago; no offset waits"),
+        (
+            {"unpublished": (18, 19), "since_window": 400.0},
+            "stuck: 2 windows (18 to 19) committed and not published for 7 min: an output does not take it",
+        ),
+        ({"unpublished": (19,)}, "healthy: the last window began 12 s ago; no offset waits"),
+        (
+            {"waiting": Waiting(7, "offset"), "since_window": 900.0},
+            "stuck: 7 offsets wait, and no window has begun for 15 min",
+        ),
+        ({"since_window": 90_000.0}, "healthy: the last window began 25 h ago; no offset waits"),
+        (
+            {"waiting": Waiting(None, "offset", "no broker answers")},
+            "stuck: what waits is not known: no broker answers",
+        ),
+        (
+            {"errors": 0.5},
+            "needs a person: 50% of the rows of the newest windows are errors, most of them malformed: does the config "
+            "fit the data?",
+        ),
+        (
+            {"waiting": Waiting(None, "offset", "t-0 ends at 3, before 9", is_broken=True)},
+            "needs a person: t-0 ends at 3, before 9",
+        ),
+        (
+            {"differing": ("key", "store.shards"), "is_running": False},
+            "needs a person: the config and the store differ in key, store.shards, which is fixed for the life of a "
+            "store",
+        ),
+        ({"free_bytes": LEAST_FREE_BYTES - 1}, "needs a person: 255 MiB are free on /state"),
+        (
+            {"is_running": False},
+            "not running: the last job stopped cleanly; the last window began 12 s ago; no offset waits",
+        ),
+        (
+            {"is_running": False, "left_beat": "host:7", "unpublished": (19,), "waiting": Waiting(None, "file")},
+            "not running: host:7 ended without a clean stop; the last window began 12 s ago; the next start publishes "
+            "window 19",
+        ),
+        ({"is_running": False, "epoch": 0}, "not running: no job has opened this store yet"),
+    ],
+)
+def test_every_situation_has_its_line(facts: dict[str, Any], line: str) -> None:
+    """State and reason."""
+    assert str(health(replace(FINE, **facts))) == line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (119, "119 s"), (120, "2 min"), (7_200, "2 h"), (172_800, "2 days"), (10**9, "11,574 days")],
+)
+def test_times_are_as_people_say_them(seconds: float, text: str) -> None:
+    """One unit, rounded."""
+    assert span(seconds) == text

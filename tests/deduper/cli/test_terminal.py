@@ -1,0 +1,188 @@
+"""Answers on terminals of any width: no word is broken, no line is too long, and nothing is lost without need."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from deduper.cli.terminal import counted, pairs, print_parts, table, wrapped
+from deduper.cli.views import doctor, gc, inspect, repair, status, verify
+from deduper.cli.watch import line, watch
+from deduper.config.sections import PORTS
+from tests.deduper.admin.test_json_answers import REPORTS
+from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
+
+ROOT = Path(__file__).parent.parent.parent.parent
+WINDOW = {"window": 4, "begun": "2024-12-31T00:00:00.5Z", "rows": 1_000_000, "unique": 999_999, "latest_point": "x y"}
+SHOWN = REPORTS | {
+    "status": replace(
+        REPORTS["status"],
+        settings={"key": ["a"], "expiry.by": "never", "expiry.lookup": "own_bucket"},
+        last_windows=({**dict.fromkeys(PORTS, 0), **WINDOW},) * 3,
+    )
+}
+VIEWS: dict[str, Callable[[Any], Iterable[RenderableType]]] = {
+    "status": lambda report: status.render(report, timings=True),
+    "gc": gc.render,
+    "doctor": doctor.render,
+    "inspect_key": inspect.render_key,
+    "inspect_bucket": inspect.render_bucket,
+    "repair": repair.render,
+    "verify": verify.render,
+}
+
+
+def printed(parts: Iterable[RenderableType], width: int) -> list[str]:
+    """The lines of an answer on a terminal of this width, without colours."""
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    print_parts(console, parts)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def words(lines: Iterable[str]) -> set[str]:
+    """The words of some lines; rules are none."""
+    return {word for text in lines for word in text.split() if set(word) != {"─"}}
+
+
+def check_lines(lines: Iterable[str], width: int) -> None:
+    """A line is too long for one word alone, perhaps behind its name."""
+    for text in lines:
+        assert cell_len(text) <= width or len(text.split("  ")[-1].split()) == 1, text
+        assert text == text.rstrip()
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("name", VIEWS)
+def test_no_answer_breaks_a_word(name: str, width: int) -> None:
+    """Every view of every report."""
+    parts = list(VIEWS[name](SHOWN[name]))
+    wide, narrow = printed(parts, 300), printed(parts, width)
+    assert words(narrow) <= words(wide)
+    check_lines(narrow, width)
+
+
+def test_a_table_gives_up_wrapped_columns_then_optional_ones_then_itself() -> None:
+    """In this order, as the room becomes less."""
+    rows = [(1, "two words", "/a/long/path/with/no/end"), (20_000, "word", "/b")]
+    shown = [table(("n", "text", "path"), rows, title="t", optional=("path",))]
+    assert printed(shown, 80) == [
+        "",
+        "t",
+        "     n  text       path",
+        "──────  ─────────  ────────────────────────",
+        "     1  two words  /a/long/path/with/no/end",
+        "20,000  word       /b",
+    ]
+    assert printed(shown, 39)[-3:] == [
+        "     1  two    /a/long/path/with/no/end",
+        "        words",
+        "20,000  word   /b",
+    ]
+    assert printed(shown, 20)[-2:] == ["     1  two words", "20,000  word"]
+    assert printed(shown, 9)[2:] == [
+        "n     1",
+        "text  two",
+        "      words",
+        "path  /a/long/path/with/no/end",
+        "",
+        "n     20,000",
+        "text  word",
+        "path  /b",
+    ]
+
+
+def test_a_text_wraps_between_words_and_keeps_its_indent_and_style() -> None:
+    """A word that is too long stands alone."""
+    text = Text.assemble("  one two ", ("three", "red"), " a-very-long-word-indeed x")
+    lines = wrapped(text, 12)
+    assert [part.plain for part in lines] == ["  one two", "  three", "  a-very-long-word-indeed", "  x"]
+    assert lines[1].spans[0].style == "red"
+    assert [part.plain for part in wrapped(Text("a\n\nb"), 9)] == ["a", "", "b"]
+    assert printed([pairs([("name", "a b"), ("none", None), ("n", "")])], 7) == ["name  a", "      b", "n"]
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1000, "1,000 files")])
+def test_one_is_no_plural(count: int, text: str) -> None:
+    """Everywhere, by one function."""
+    assert counted(count, "file") == text
+    assert counted(count, "entry", "entries").endswith("entry" if count == 1 else "entries")
+
+
+def in_terminal(*arguments: str, width: int) -> tuple[int, list[str]]:
+    """(exit code, lines) of a command on a terminal of its own, without colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deduper.cli", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=ROOT,
+        env=environment | {"TERM": "xterm-256color"},
+    )
+    os.close(theirs)
+    text = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        text += part
+    os.close(ours)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text.decode())
+    return process.wait(), plain.replace("\r\n", "\n").splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "command"),
+    [(80, ("status", "{}", "--timings")), (80, ("config", "show", "{}")), (120, ("status", "{}")), (80, ("--help",))],
+)
+def test_commands_follow_a_real_terminal(width: int, command: tuple[str, ...], tmp_path: Path) -> None:
+    """Its width, not that of a pipe; a path longer than a line is left to the terminal."""
+    place = tmp_path / ("long-" * 12)
+    place.mkdir()
+    file = write_config(place)
+    counts, reasons = {"duplicate": 5, "error": 1}, {"malformed": 1}
+    make_store(file, [Window([SeenKey(("a", 1), BEGIN_US // HOUR_US, BEGIN_US, 3)], BEGIN_US, counts, reasons)] * 2)
+    code, lines = in_terminal(*(word.format(file) for word in command), width=width)
+    assert code == 0, lines
+    check_lines([text.rstrip() for text in lines], width)
+    assert max(map(cell_len, lines)) > width * 0.6
+
+
+def test_a_watched_status_is_a_line_each_time_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    """Until Ctrl-C, which is a clean end; in JSON too."""
+    looks = iter([REPORTS["status"]] * 2)
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 2:
+            raise KeyboardInterrupt
+
+    watch(lambda: next(looks), status.render, every_s=5, as_json=False, sleep=sleep)
+    shown = capsys.readouterr().out.splitlines()
+    assert naps == [5, 5]
+    assert [text.partition("  ")[2] for text in shown] == ["behind: 9 offsets wait; 5 windows, 10 rows"] * 2
+    assert line(REPORTS["status"], BEGIN_US).startswith("2024-12-31T00:00:00Z  behind: ")
