@@ -40,6 +40,7 @@ _HEADINGS = {
     ("sinks.PORT", "files"): "A port with `format: parquet`, `json` or `csv`",
     ("sinks.PORT", "none"): "A port with `format: none`",
     ("metrics", ""): "`metrics`",
+    ("metrics.health", ""): "`metrics.health`",
 }
 
 

@@ -22,6 +22,7 @@ from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.values import (
     Count,
+    Duration,
     PathOrAuto,
     Section,
     Size,
@@ -115,6 +116,20 @@ class SinksConfig(Section):
         return tuple((port, getattr(self, port)) for port in PORTS)
 
 
+class HealthConfig(Section):
+    """Limits of `/healthz`: beyond one of them it answers 503, with the reason."""
+
+    window: Duration = Field(default=900_000_000, description="A window that runs longer is stuck")
+    publish: Duration = Field(
+        default=600_000_000, description="A committed window that is not published by then is stuck"
+    )
+    commit: Duration = Field(
+        default=600_000_000, description="While input waits, a window is committed at least so often, the first one too"
+    )
+    brokers: Duration = Field(default=300_000_000, description="The brokers report the source's ends at least so often")
+    disk_free: Size = Field(default=256 * 2**20, description="Least room for the store and for each port of files")
+
+
 class MetricsConfig(Section):
     """The endpoint for Prometheus, at `/metrics`. Without this section there is none."""
 
@@ -126,6 +141,7 @@ class MetricsConfig(Section):
         min_length=1,
         description="Address to listen on; `0.0.0.0` for all: the endpoint has no authentication",
     )
+    health: HealthConfig = Field(default=HealthConfig(), description="Limits of `/healthz`")
 
 
 def _read_key(value: object) -> object:

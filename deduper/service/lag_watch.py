@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.kafka import KafkaSource
 from deduper.kafka.cluster import ClusterOffsets
-from deduper.kafka.offsets import judged_ends
+from deduper.kafka.offsets import TopicPartition, judged_ends
 from deduper.service.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,11 @@ class _SourceWatch(threading.Thread):
         while not self._ending.is_set():
             self._wanted.clear()
             try:
-                places = judged_ends(self._log.state)
+                places: Iterable[TopicPartition] = judged_ends(self._log.state)
+                if not places and self._source.starting_offsets == "earliest":
+                    first = brokers.earliest_offsets(brokers.places())
+                    self._metrics.source_begins(first)
+                    places = first
                 if places:
                     self._metrics.source_ends(brokers.latest_offsets(places))
             except Exception as exc:  # noqa: BLE001  brokers that are down are the job's to report

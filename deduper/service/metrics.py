@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -32,10 +32,18 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
 from deduper import __version__
+from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
+from deduper.config.sections import HealthConfig
+from deduper.core.statistics import SpanCounts
 from deduper.core.verdict import PORT_OF_REASON, Verdict, expiry_point
 from deduper.kafka.offsets import Offsets, TopicPartition, judged_ends
+from deduper.service.disk_room import disk_room
+from deduper.service.end_times import EndTimes
+from deduper.service.health import HealthFacts, complaints
+from deduper.service.log_counts import LogCounts
 from deduper.service.process_memory import resident_bytes
+from deduper.window import policy
 from deduper.window.progress import BatchProgress
 
 logger = logging.getLogger(__name__)
@@ -73,6 +81,7 @@ _TABLES = {
     "load_seconds": ("deduper_table_load_seconds", "Seconds spent building tables"),
 }
 _P = ParamSpec("_P")
+_Labels = TypeVar("_Labels", bound=tuple[str, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ class _Newest:
     published: int | None = None
     latest: Mapping[TopicPartition, int] = field(default_factory=dict)
     latest_s: float | None = None
+    earliest: Mapping[TopicPartition, int] = field(default_factory=dict)
+    unaccounted: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -122,6 +133,10 @@ class JobMetrics(Collector):
         self._seconds = seconds
         self._lock = threading.Lock()  # held to add some numbers, or to copy them
         self._newest = _Newest()
+        self._started = seconds()
+        self._started_s = time.time()
+        self._end_times = EndTimes()
+        self.log_counts = LogCounts()
         self._window_seconds = Histogram(
             "deduper_window_seconds", "Wall seconds of a window", registry=None, buckets=SECONDS_BOUNDS
         )
@@ -163,7 +178,11 @@ class JobMetrics(Collector):
         """The oldest window that was begun is published."""
         with self._lock:
             begun_s = self._newest.begun_s[1:]
-            self._newest = replace(self._newest, last=progress, published=progress.window, begun_s=begun_s)
+            out = progress.unique + progress.duplicate + progress.expired + progress.error
+            unaccounted = self._newest.unaccounted + progress.rows - out
+            self._newest = replace(
+                self._newest, last=progress, published=progress.window, begun_s=begun_s, unaccounted=unaccounted
+            )
             self._window_seconds.observe(progress.seconds)
             self._window_rows.observe(progress.rows)
             for prefix, (_, _, _, names) in _PHASES.items():
@@ -175,7 +194,14 @@ class JobMetrics(Collector):
     @_never_stops_the_job
     def source_ends(self, latest: Offsets) -> None:
         """The brokers have reported the ends of the source's partitions."""
-        self._set(latest=dict(latest), latest_s=self._wall_clock_us() / 1e6)
+        at_s = self._wall_clock_us() / 1e6
+        self._end_times.add(at_s, latest, self._judged())
+        self._set(latest=dict(latest), latest_s=at_s)
+
+    @_never_stops_the_job
+    def source_begins(self, earliest: Offsets) -> None:
+        """Where the first window will begin in each partition: all beyond it waits."""
+        self._set(earliest=dict(earliest))
 
     @_never_stops_the_job
     def source_files(self, *, pending: int, changed: int) -> None:
@@ -231,7 +257,7 @@ class JobMetrics(Collector):
             newest = self._newest
             counted = (self._window_seconds, self._window_rows, *self._phases.values(), *self._tables.values())
             families += [_shown(metric) for one in counted for metric in one.collect()]
-        for part in (self._about, self._of_the_store, self._of_windows, self._of_the_source):
+        for part in (self._about, self._of_the_store, self._of_windows, self._of_the_source, self._of_disks):
             try:
                 families += part(newest)
             except Exception as exc:  # noqa: BLE001  the rest of the page still holds
@@ -251,6 +277,11 @@ class JobMetrics(Collector):
             ("name", "store", "source", "expiry"),
             (config.name, store, config.source.format, config.expiry.by),
         )
+        yield GaugeMetricFamily(
+            "deduper_start_timestamp_seconds", "When the process started, as Unix time", self._started_s
+        )
+        text = "Warnings and errors that were logged since the start, by the module that logged them"
+        yield _counters("deduper_log_messages", text, ("level", "logger"), self.log_counts.counts)
         memory = resident_bytes()
         yield _gauges("deduper_resident_memory_bytes", "Resident bytes of the job's processes", "process", memory)
 
@@ -276,6 +307,10 @@ class JobMetrics(Collector):
         yield GaugeMetricFamily("deduper_store_entries", "Keys in live pieces", sum(ref.entries for ref in live))
         pieces = {"live": len(live), "retired": len(retired)}
         yield _gauges("deduper_store_pieces", "Pieces; retired ones wait for their grace", "state", pieces)
+        dead = len(policy.dead_pieces(self._config, state))
+        overdue = max(0, dead + 1 - policy.DELETION_BATCH * self._config.store.shards)
+        text = "Live pieces with dead keys alone, beyond those that one deletion waits for; 0 between windows"
+        yield GaugeMetricFamily("deduper_store_overdue_pieces", text, overdue)
         lengths = {"live": _bytes(live), "retired": _bytes(retired)}
         yield _gauges("deduper_store_bytes", "Bytes of pieces", "state", lengths)
         yield GaugeMetricFamily("deduper_epoch", "Epoch of the owner", state.epoch)
@@ -285,10 +320,28 @@ class JobMetrics(Collector):
         if state.next_window > 0:
             committed = state.next_window - 1
             yield GaugeMetricFamily("deduper_committed_window", "The greatest committed window", committed)
+        if newest.published is not None:
+            text = "Windows that are committed and not out on every port"
+            behind = state.next_window - 1 - newest.published
+            yield GaugeMetricFamily("deduper_unpublished_windows", text, behind)
         if newest.published is not None and newest.published >= 0:
             text = "The greatest window that is out on every port"
             yield GaugeMetricFamily("deduper_published_window", text, newest.published)
         yield from self._of_points(state)
+        yield from self._of_spans(state)
+
+    def _of_spans(self, state: LogState) -> Iterator[Metric]:
+        statistics = policy.statistics_of(state)
+        by = self._config.expiry.by
+        if by == "event_time":
+            text = "Latest point before a record - its expiry key; 0 if it was not behind; without errors"
+            yield _spans("deduper_lateness_seconds", text, statistics.lateness)
+        if self._config.expiry_key_scale.is_time:
+            text = "Distance of a duplicate's expiry key from its first copy's, where that is known"
+            yield _spans("deduper_duplicate_distance_seconds", text, statistics.distance)
+        if self._config.store.first_seen:
+            text = "Age of a duplicate's first copy: from the time of its window"
+            yield _spans("deduper_first_copy_age_seconds", text, statistics.age)
 
     def _of_points(self, state: LogState) -> Iterator[Metric]:
         if not self._config.expiry_key_scale.is_time or state.latest_point is None:
@@ -309,6 +362,8 @@ class JobMetrics(Collector):
         running = max(0.0, self._seconds() - newest.begun_s[0]) if newest.begun_s else 0.0
         text = "How long the oldest window that is not published has been running"
         yield GaugeMetricFamily("deduper_window_running_seconds", text, running)
+        text = "Records read - records in one of the four ports, of all windows since the start: always 0"
+        yield GaugeMetricFamily("deduper_unaccounted_records", text, newest.unaccounted)
         if newest.committed_s is not None:
             text = "When the last window was committed, as Unix time"
             yield GaugeMetricFamily("deduper_last_commit_timestamp_seconds", text, newest.committed_s)
@@ -327,13 +382,13 @@ class JobMetrics(Collector):
             yield GaugeMetricFamily("deduper_source_pending_files", text, newest.files["pending"])
             text = "Files that were changed after they were judged; they are not read again"
             yield GaugeMetricFamily("deduper_source_changed_files", text, newest.files["changed"])
-        ends = {} if newest.log is None else judged_ends(newest.log.state)
+        ends = self._judged()
         if not ends:
             return
         places = ("topic", "partition")
         judged = GaugeMetricFamily("deduper_source_judged_offset", "Up to where windows are committed", labels=places)
         for place, end in ends.items():
-            judged.add_metric((place.topic, str(place.partition)), end.offset)
+            judged.add_metric((place.topic, str(place.partition)), end)
         yield judged
         if newest.latest_s is None:
             return
@@ -341,10 +396,64 @@ class JobMetrics(Collector):
         for place, end in ends.items():
             if place in newest.latest:
                 # Judged offsets may be newer than the end offsets.
-                lag.add_metric((place.topic, str(place.partition)), max(0, newest.latest[place] - end.offset))
+                lag.add_metric((place.topic, str(place.partition)), max(0, newest.latest[place] - end))
         yield lag
+        text = "Age of the oldest record that no committed window has, by when the brokers first reported it"
+        ages = GaugeMetricFamily("deduper_source_lag_seconds", text, labels=places)
+        now_s = self._wall_clock_us() / 1e6
+        for place, end in ends.items():
+            if place in newest.latest:
+                since_s = self._end_times.waiting_since_s(place, end)
+                ages.add_metric((place.topic, str(place.partition)), 0 if since_s is None else max(0, now_s - since_s))
+        yield ages
         text = "When the brokers reported the ends of the source, as Unix time"
         yield GaugeMetricFamily("deduper_source_lag_timestamp_seconds", text, newest.latest_s)
+
+    def _of_disks(self, _: _Newest) -> Iterator[Metric]:
+        rooms = disk_room(self._config)
+        text = "Bytes that are free on the file system of the store, and of each port of files"
+        yield _gauges("deduper_disk_free_bytes", text, "place", {place: room.free for place, room in rooms.items()})
+        text = "Bytes of that file system"
+        yield _gauges("deduper_disk_size_bytes", text, "place", {place: room.size for place, room in rooms.items()})
+
+    def _judged(self) -> dict[TopicPartition, int]:
+        """The offset up to which each partition is judged; before the first window, where that will begin."""
+        log = self._newest.log
+        ends = {} if log is None else judged_ends(log.state)
+        return {place: end.offset for place, end in ends.items()} or dict(self._newest.earliest)
+
+    # ---- health
+
+    def health(self) -> list[str]:
+        """Everything that is wrong with the job, in one line each; see `health`."""
+        with self._lock:
+            newest = self._newest
+        settings = self._config.metrics
+        limits = HealthConfig() if settings is None else settings.health
+        now_s = self._wall_clock_us() / 1e6
+        up_s = self._seconds() - self._started
+        lag = {place: newest.latest[place] - end for place, end in self._judged().items() if place in newest.latest}
+        committed = -1 if newest.log is None else newest.log.state.next_window - 1
+        of_topics = isinstance(self._config.source, KafkaSource)
+        facts = HealthFacts(
+            up_s=up_s,
+            running_s=max(0.0, self._seconds() - newest.begun_s[0]) if newest.begun_s else 0.0,
+            is_committed=newest.published is not None and committed > newest.published,
+            commit_s=None if newest.committed_s is None else now_s - newest.committed_s,
+            brokers_s=None
+            if not of_topics
+            else up_s
+            if newest.latest_s is None
+            else min(up_s, now_s - newest.latest_s),
+            waiting=max(0, *lag.values(), newest.files.get("pending", 0), 0),
+            free_bytes={place: room.free for place, room in disk_room(self._config).items()},
+        )
+        return list(complaints(facts, limits))
+
+
+def _spans(name: str, text: str, spans: SpanCounts) -> Metric:
+    buckets = [("+Inf" if bound == float("inf") else repr(bound), float(count)) for bound, count in spans.cumulative()]
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=spans.total_s)
 
 
 def _info(name: str, text: str, labels: Sequence[str], values: Sequence[str]) -> Metric:
@@ -360,7 +469,7 @@ def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Me
     return family
 
 
-def _counters(name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+def _counters(name: str, text: str, labels: Sequence[str], values: Mapping[_Labels, float]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for values_of_labels, value in values.items():
         family.add_metric(values_of_labels, value)

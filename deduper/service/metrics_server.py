@@ -1,4 +1,4 @@
-"""The page of a job's metrics, for as long as the job runs.
+"""The page of a job's metrics, and `/healthz`, for as long as the job runs.
 
 The port is bound first of all: a job whose page cannot be served does not start. Threads of its own serve the page, so
 no window waits for a scrape.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app, start_http_server
 
 from deduper.config.model import Config
 from deduper.config.sections import MetricsConfig
 from deduper.errors import DeduperError
 from deduper.service.metrics import JobMetrics
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +36,12 @@ def serving_metrics(config: Config, page: MetricsConfig, wall_clock_us: Callable
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     metrics = JobMetrics(config, registry, wall_clock_us)
-    with _served(page, registry):
+    with _served(page, registry, metrics), metrics.log_counts.attached():
         yield metrics
 
 
 @contextlib.contextmanager
-def _served(settings: MetricsConfig, registry: CollectorRegistry) -> Iterator[None]:
+def _served(settings: MetricsConfig, registry: CollectorRegistry, metrics: JobMetrics) -> Iterator[None]:
     try:
         server, thread = start_http_server(settings.port, settings.host, registry)
     except OSError as exc:
@@ -46,6 +50,7 @@ def _served(settings: MetricsConfig, registry: CollectorRegistry) -> Iterator[No
             "Set `metrics.port` to a free port (another job may have this one), `metrics.host` to an address of this "
             "machine, or leave the section out"
         ) from exc
+    server.set_app(_with_health(make_wsgi_app(registry), metrics))
     logger.info("metrics: http://%s:%d/metrics", settings.host, settings.port)
     try:
         yield
@@ -53,3 +58,24 @@ def _served(settings: MetricsConfig, registry: CollectorRegistry) -> Iterator[No
         server.shutdown()
         server.server_close()
         thread.join(_END_S)
+
+
+def _with_health(page: WSGIApplication, metrics: JobMetrics) -> WSGIApplication:
+    """The page, and two answers in one line each.
+
+    `/healthz`: 200 `ok`, or 503 and what is wrong; `/livez`: 200 while the process answers. A job that waits for
+    brokers is alive and not healthy: a restart would not help it.
+    """
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path not in ("/healthz", "/livez"):
+            return page(environ, start_response)
+        wrong = metrics.health() if path == "/healthz" else []
+        start_response(
+            "503 Service Unavailable" if wrong else "200 OK",
+            [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")],
+        )
+        return [("; ".join(wrong) or "ok").encode() + b"\n"]
+
+    return answer

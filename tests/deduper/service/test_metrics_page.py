@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,12 +19,14 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord, LogState
 from bucket_store.pieces.piece import PieceRef
 from deduper.config.model import Config
+from deduper.core.statistics import SpanCounts, Statistics
 from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
 from deduper.errors import DeduperError
 from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends_to_wire
@@ -31,7 +34,7 @@ from deduper.service import job, lag_watch, metrics
 from deduper.service.metrics import FAILURES, SECONDS_BOUNDS, JobMetrics
 from deduper.service.metrics_server import serving_metrics
 from deduper.service.process_memory import bytes_by_process, resident_bytes
-from deduper.window.policy import fixed_settings
+from deduper.window.policy import DELETION_BATCH, STATISTICS, fixed_settings
 from deduper.window.progress import BatchProgress
 
 NOW_US = 2_000_000_000_000_000
@@ -467,6 +470,188 @@ def test_what_is_counted_is_in_the_log_s_state(tmp_path: Path, registry: Collect
     assert value(registry, "deduper_records_total", verdict="unique") == 0
     assert value(registry, "deduper_committed_window") is None
     assert metrics.PHASES[0] == "intent"
+
+
+def test_statistics_are_histograms_of_the_store(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """Sums over all windows, from the newest record: a restart goes on with them. None of numbers that are no times."""
+    spans = SpanCounts.of([(0, 5), (20e6, 2)])
+    counted = Statistics(lateness=spans, distance=spans, age=spans).to_wire()
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    log.place(replace(committed(log), extra={STATISTICS: counted}))
+    for name in ("deduper_lateness_seconds", "deduper_duplicate_distance_seconds", "deduper_first_copy_age_seconds"):
+        one = CollectorRegistry()
+        JobMetrics(settings, one, lambda: NOW_US).opened(log)
+        buckets = [value(one, f"{name}_bucket", le=le) for le in ("0.0", "15.0", "60.0", "+Inf")]
+        assert buckets == [5, 5, 7, 7]
+        assert (value(one, f"{name}_sum"), value(one, f"{name}_count")) == (40, 7)
+    source = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, n long"}
+    settings = config(tmp_path, expiry={"by": "never"}, source=source)
+    JobMetrics(settings, registry, lambda: NOW_US).opened(log)
+    assert value(registry, "deduper_lateness_seconds_count") is None
+    assert value(registry, "deduper_duplicate_distance_seconds_count") is None
+    assert value(registry, "deduper_first_copy_age_seconds_count") == 7
+
+
+def test_the_age_of_what_waits_in_a_topic(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """From the first report of an end beyond what is judged; 0 when all is judged."""
+    now_us = NOW_US
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    log.place(committed(log, ends(10, 20)))
+    reported = JobMetrics(settings, registry, lambda: now_us)
+    reported.opened(log)
+    for offset in (10, 15, 18):
+        reported.source_ends({PLACES[0]: offset, PLACES[1]: 20})
+        now_us += 10_000_000
+    assert value(registry, "deduper_source_lag_seconds", topic="clicks", partition="0") == 20
+    assert value(registry, "deduper_source_lag_seconds", topic="clicks", partition="1") == 0
+    log.place(committed(log, ends(15, 20)))
+    assert value(registry, "deduper_source_lag_seconds", topic="clicks", partition="0") == 10
+    log.place(committed(log, ends(18, 20)))
+    assert value(registry, "deduper_source_lag_seconds", topic="clicks", partition="0") == 0
+
+
+def test_lag_before_the_first_window(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """All that the source has from where the first window begins."""
+    settings = config(tmp_path)
+    reported = JobMetrics(settings, registry, lambda: NOW_US)
+    reported.opened(owned_log(settings))
+    reported.source_begins({PLACES[0]: 3})
+    reported.source_ends({PLACES[0]: 10})
+    assert value(registry, "deduper_source_lag_records", topic="clicks", partition="0") == 7
+
+
+def test_records_that_no_port_has_show(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """0 as long as the ports have what was read."""
+    reported = JobMetrics(config(tmp_path), registry, lambda: NOW_US)
+    reported.window_ended(PROGRESS)
+    assert value(registry, "deduper_unaccounted_records") == 0
+    reported.window_ended(replace(PROGRESS, window=1, rows=103))
+    reported.window_ended(replace(PROGRESS, window=2))
+    assert value(registry, "deduper_unaccounted_records") == 3
+
+
+def test_windows_that_are_not_out_are_counted(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """From the first one on."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    reported = JobMetrics(settings, registry, lambda: NOW_US)
+    reported.opened(log)
+    assert value(registry, "deduper_unpublished_windows") == 0
+    log.place(committed(log))
+    assert value(registry, "deduper_unpublished_windows") == 1
+    reported.window_ended(PROGRESS)
+    assert value(registry, "deduper_unpublished_windows") == 0
+
+
+def test_dead_pieces_that_nobody_removes_show(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """Fewer than one deletion takes may lie there."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    reported = JobMetrics(settings, registry, lambda: NOW_US)
+    reported.opened(log)
+    batch = DELETION_BATCH * settings.store.shards
+    for _ in range(batch - 1):
+        log.place(committed(log))
+    log.place(replace(committed(log), pieces=()))  # in bucket 0 all are long dead
+    assert value(registry, "deduper_store_overdue_pieces") == 0
+    log.place(committed(log))
+    assert value(registry, "deduper_store_overdue_pieces") == 1
+
+
+def test_room_on_disks_by_place(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """Of the store and of ports of files, before their folders are there too."""
+    sinks = {port: {"format": "none"} for port in ("duplicate", "expired", "error")}
+    settings = config(tmp_path, sinks={**sinks, "unique": {"format": "parquet", "path": "out/unique"}})
+    JobMetrics(settings, registry, lambda: NOW_US)
+    for place in ("store", "unique"):
+        free, size = (value(registry, f"deduper_disk_{what}_bytes", place=place) for what in ("free", "size"))
+        assert free is not None
+        assert size is not None
+        assert 0 < free < size
+    assert value(registry, "deduper_disk_free_bytes", place="error") is None
+
+
+def test_logged_warnings_are_counted(tmp_path: Path) -> None:
+    """By level and module, while the job runs, and not their texts."""
+    settings = config(tmp_path)
+    with serving_metrics(settings, settings.metrics, lambda: NOW_US):  # type: ignore[arg-type]
+        logging.getLogger("deduper.window.attempt").warning("a %s", "secret")
+        logging.getLogger("deduper.window.attempt").info("nothing")
+        logging.getLogger("bucket_store.x").critical("bad")
+        text = scraped(settings)
+    logging.getLogger("deduper.window.attempt").warning("after it")
+    assert 'deduper_log_messages_total{level="warning",logger="deduper.window.attempt"} 1.0' in text
+    assert 'deduper_log_messages_total{level="error",logger="bucket_store.x"} 1.0' in text
+    assert 'deduper_log_messages_total{level="error",logger="deduper"} 0.0' in text
+    assert "secret" not in text
+
+
+def test_openmetrics_is_given_to_those_who_ask_for_it(tmp_path: Path) -> None:
+    """By content negotiation, in a form that its reader takes; the text form to all others."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    log.place(replace(committed(log, ends(10, 20)), extra={STATISTICS: Statistics().to_wire()}))
+    with serving_metrics(settings, settings.metrics, lambda: NOW_US) as reported:  # type: ignore[arg-type]
+        reported.opened(log)
+        reported.window_ended(PROGRESS)
+        kind, text = answered(settings, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+        plain, _ = answered(settings, "/metrics")
+    assert kind.startswith("application/openmetrics-text; version=1.0.0")
+    names = {family.name for family in openmetrics_families(text)}
+    assert {"deduper_records", "deduper_lateness_seconds", "deduper_window_seconds"} <= names
+    assert plain.startswith("text/plain")
+
+
+def test_health_is_an_answer_in_one_line(tmp_path: Path) -> None:
+    """503 with the reasons, 200 without; the process is alive in both cases."""
+    now_us, seconds = NOW_US, 0.0
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    with serving_metrics(settings, settings.metrics, lambda: now_us) as reported:  # type: ignore[arg-type]
+        reported.opened(log)
+        reported._seconds = lambda: reported._started + seconds
+        assert answered(settings, "/healthz")[1] == "ok\n"
+        seconds = 301.0
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            answered(settings, "/healthz")
+        assert caught.value.code == 503
+        assert caught.value.read() == b"brokers away: they have not reported the source's ends for 301 s\n"
+        assert answered(settings, "/livez")[1] == "ok\n"
+        reported.source_ends({PLACES[0]: 10})
+        assert answered(settings, "/healthz")[1] == "ok\n"
+
+
+def test_health_knows_what_the_job_knows(tmp_path: Path) -> None:
+    """A committed window that is not published, records that wait, a window at hand."""
+    now_us, seconds = NOW_US, 0.0
+    settings = config(tmp_path, metrics={"port": free_port(), "health": {"disk_free": "1B", "brokers": "10h"}})
+    log = owned_log(settings)
+    reported = JobMetrics(settings, CollectorRegistry(), lambda: now_us, lambda: seconds)
+    reported.opened(log)
+    with reported.window():
+        log.place(committed(log, ends(10)))
+        seconds = 901.0
+    assert reported.health() == ["publishing stuck: a committed window has not been published for 901 s"]
+    reported.window_ended(PROGRESS)
+    assert reported.health() == []
+    now_us += 601_000_000
+    reported.source_ends({PLACES[0]: 12})
+    assert reported.health() == ["no progress: no window was committed for 601 s, and input waits"]
+    with reported.window():
+        seconds += 1
+        assert reported.health() == []
+        seconds += 900
+        assert reported.health() == ["window stuck: one has been running for 901 s"]
+
+
+def answered(settings: Config, path: str, **headers: str) -> tuple[str, str]:
+    """The kind of an answer, and its text."""
+    assert settings.metrics is not None
+    asked = urllib.request.Request(f"http://127.0.0.1:{settings.metrics.port}{path}", headers=headers)
+    with urllib.request.urlopen(asked, timeout=5) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
 
 
 def scraped(settings: Config) -> str:

@@ -1,0 +1,31 @@
+"""Room on the file systems that a job writes to: of the store and of each port of files."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from deduper.config.model import Config
+
+
+class Room(NamedTuple):
+    """Bytes of a file system."""
+
+    free: int
+    size: int
+
+
+def disk_room(config: Config) -> dict[str, Room]:
+    """By `store` and the name of the port; a folder that cannot be looked at is left out."""
+    places: dict[str, Path] = {"store": config.store.path}
+    places |= {port: sink.path for port, sink in config.file_ports.items()}
+    found = {}
+    for place, path in places.items():
+        # Before the first window a port's folder need not be there.
+        there = next((one for one in (path, *path.parents) if one.exists()), path)
+        with contextlib.suppress(OSError):
+            room = shutil.disk_usage(there)
+            found[place] = Room(room.free, room.total)
+    return found
