@@ -41,6 +41,7 @@ _HEADINGS = {
     ("sinks.PORT", "none"): "A port with `format: none`",
     ("metrics", ""): "`metrics`",
     ("metrics.health", ""): "`metrics.health`",
+    ("leak_meter", ""): "`leak_meter`",
 }
 
 

@@ -25,7 +25,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "wait": ("wait",),
     "commit": ("commit",),
     "publish": ("publish",),
-    "expire": ("clean", "expire"),
+    "expire": ("clean", "expire", "measure"),
 }
 """The steps of a window's seconds, and the phases of each step; the rest is `other`."""
 

@@ -28,9 +28,11 @@ from deduper.config.files import FilesSource
 from deduper.config.sections import PORTS
 from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import DeduperError
+from deduper.leaks.figures import LeakFigures
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.units import format_time
+from deduper.window.leak_watch import stored_figures
 from deduper.window.policy import changed_settings
 
 _ALIVE_SECONDS = 10.0
@@ -77,6 +79,7 @@ class StoreStatus(AsJson):
     waiting_files: int | None
     lag: SourceLag | None
     profile: ProfileView
+    leaks: LeakFigures | None
 
 
 def store_status(store: OpenStore, *, last: int) -> StoreStatus:
@@ -131,6 +134,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         waiting_files=files,
         lag=lag,
         profile=profile_view(store.root, last=last),
+        leaks=stored_figures(store.root, state.latest_point),
     )
 
 

@@ -23,7 +23,15 @@ from deduper.config.kafka import KafkaSink, KafkaSource, KafkaValue
 from deduper.config.model import Config, completed
 from deduper.config.problems import MASK, Finding, is_secret, suggestion
 from deduper.config.rules import disagreements
-from deduper.config.sections import PORTS, HealthConfig, MetricsConfig, NoneSink, SinksConfig, StoreConfig
+from deduper.config.sections import (
+    PORTS,
+    HealthConfig,
+    LeakMeterConfig,
+    MetricsConfig,
+    NoneSink,
+    SinksConfig,
+    StoreConfig,
+)
 from deduper.config.values import REFUSED, shown
 
 # Settings that are often written in the wrong place, and the advice. By section or (section, kind), then setting.
@@ -286,6 +294,7 @@ def section_models() -> dict[tuple[str, str], type[BaseModel]]:
         ("sinks.PORT", "none"): NoneSink,
         ("metrics", ""): MetricsConfig,
         ("metrics.health", ""): HealthConfig,
+        ("leak_meter", ""): LeakMeterConfig,
     }
 
 

@@ -23,7 +23,16 @@ from deduper.config.expiry import (
 from deduper.config.files import FileSink
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.rules import disagreements
-from deduper.config.sections import Key, MetricsConfig, SinksConfig, SourceConfig, SparkSettings, StoreConfig, Trigger
+from deduper.config.sections import (
+    Key,
+    LeakMeterConfig,
+    MetricsConfig,
+    SinksConfig,
+    SourceConfig,
+    SparkSettings,
+    StoreConfig,
+    Trigger,
+)
 from deduper.config.values import LocalPath, Section, refusal
 from deduper.expiry_key import ExpiryKeyScale
 
@@ -66,6 +75,11 @@ class Config(Section):
         default=None,
         description="The endpoint for Prometheus; without this section there is none",
         examples=["{port: 9108}"],
+    )
+    leak_meter: LeakMeterConfig = Field(
+        default_factory=LeakMeterConfig,
+        description="The estimate of copies that the look-up or the period misses",
+        examples=["{sample: 256}"],
     )
     spark: SparkSettings = Field(
         default_factory=dict,

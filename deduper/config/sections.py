@@ -144,6 +144,35 @@ class MetricsConfig(Section):
     health: HealthConfig = Field(default=HealthConfig(), description="Limits of `/healthz`")
 
 
+class LeakMeterConfig(Section):
+    """The estimate of copies that the look-up or the period misses; see docs/leaks.md."""
+
+    sample: Count = Field(
+        default=256,
+        ge=0,
+        le=2**32,
+        description="One key of so many is in the sample, a power of two; 0: no meter",
+        examples=["256"],
+    )
+    periods: Count = Field(
+        default=2, ge=1, le=1000, description="The sample remembers a key for so many periods", examples=["2"]
+    )
+    keys: Count = Field(
+        default=65_536,
+        ge=1024,
+        le=2**24,
+        description="The most keys in the sample, 110 bytes each; when it is full, half of them leave",
+        examples=["65536"],
+    )
+
+    @field_validator("sample")
+    @classmethod
+    def _power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise refusal(f"{value} is not a power of two", f"write `{1 << value.bit_length()}`, or 0 for no meter")
+        return value
+
+
 def _read_key(value: object) -> object:
     if isinstance(value, str):
         return (value,)

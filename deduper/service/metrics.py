@@ -38,17 +38,19 @@ from deduper.config.sections import HealthConfig
 from deduper.core.statistics import SpanCounts
 from deduper.core.verdict import PORT_OF_REASON, Verdict, expiry_point
 from deduper.kafka.offsets import Offsets, TopicPartition, judged_ends
+from deduper.leaks.figures import LeakFigures
 from deduper.service.disk_room import disk_room
 from deduper.service.end_times import EndTimes
 from deduper.service.health import HealthFacts, complaints
 from deduper.service.log_counts import LogCounts
 from deduper.service.process_memory import resident_bytes
 from deduper.window import policy
+from deduper.window.leak_watch import stored_figures
 from deduper.window.progress import BatchProgress
 
 logger = logging.getLogger(__name__)
 
-PHASES = ("intent", "judge", "durable", "wait", "commit", "publish", "clean", "expire", "send")
+PHASES = ("intent", "judge", "durable", "wait", "commit", "publish", "clean", "expire", "measure", "send")
 JUDGE_PARTS = ("read", "shards", "write", "files")
 TASK_STEPS = ("read", "rows", "keys", "tables", "judge", "verdicts", "piece", "ports")
 FAILURES = ("window", "source_lag", "metrics")
@@ -98,6 +100,7 @@ class _Newest:
     earliest: Mapping[TopicPartition, int] = field(default_factory=dict)
     unaccounted: int = 0
     files: Mapping[str, int] = field(default_factory=dict)
+    leaks: LeakFigures | None = None
 
 
 def _never_stops_the_job(
@@ -161,6 +164,7 @@ class JobMetrics(Collector):
         committed = log.last_commits(1)
         committed_s = committed[-1].wall_us / 1e6 if committed else None
         self._set(log=log, published=log.state.next_window - 1, committed_s=committed_s)
+        self._set(leaks=stored_figures(log.root, log.state.latest_point))
 
     @contextmanager
     def window(self) -> Iterator[None]:
@@ -181,7 +185,12 @@ class JobMetrics(Collector):
             out = progress.unique + progress.duplicate + progress.expired + progress.error
             unaccounted = self._newest.unaccounted + progress.rows - out
             self._newest = replace(
-                self._newest, last=progress, published=progress.window, begun_s=begun_s, unaccounted=unaccounted
+                self._newest,
+                last=progress,
+                published=progress.window,
+                begun_s=begun_s,
+                unaccounted=unaccounted,
+                leaks=progress.leaks,
             )
             self._window_seconds.observe(progress.seconds)
             self._window_rows.observe(progress.rows)
@@ -257,7 +266,8 @@ class JobMetrics(Collector):
             newest = self._newest
             counted = (self._window_seconds, self._window_rows, *self._phases.values(), *self._tables.values())
             families += [_shown(metric) for one in counted for metric in one.collect()]
-        for part in (self._about, self._of_the_store, self._of_windows, self._of_the_source, self._of_disks):
+        parts = (self._about, self._of_the_store, self._of_windows, self._of_the_source, self._of_disks, _of_leaks)
+        for part in parts:
             try:
                 families += part(newest)
             except Exception as exc:  # noqa: BLE001  the rest of the page still holds
@@ -454,6 +464,31 @@ class JobMetrics(Collector):
 def _spans(name: str, text: str, spans: SpanCounts) -> Metric:
     buckets = [("+Inf" if bound == float("inf") else repr(bound), float(count)) for bound, count in spans.cumulative()]
     return HistogramMetricFamily(name, text, buckets=buckets, sum_value=spans.total_s)
+
+
+def _of_leaks(newest: _Newest) -> Iterator[Metric]:
+    leaks = newest.leaks
+    if leaks is None:
+        return
+    text = "Copies that were not found, by kind: an estimate since the leak meter began"
+    for name, of, of_text in (
+        ("", "records", text),
+        ("_low", "low", "Lower end of the estimate's 95 % interval"),
+        ("_high", "high", "Upper end of the estimate's 95 % interval"),
+    ):
+        values = {kind: getattr(estimate, of) for kind, estimate in leaks.missed.items()}
+        yield _gauges(f"deduper_leak_estimate{name}_records", of_text, "kind", values)
+    yield _counters(
+        "deduper_leak_sampled_records",
+        "Copies of sampled keys that were not found",
+        ("kind",),
+        {(kind,): estimate.sampled for kind, estimate in leaks.missed.items()},
+    )
+    yield CounterMetricFamily("deduper_leak_seen_records", "Records of sampled keys", leaks.seen)
+    yield GaugeMetricFamily("deduper_leak_sample_ratio", "Share of keys in the sample", 1 / leaks.sample)
+    yield GaugeMetricFamily("deduper_leak_sample_keys", "Keys that the sample remembers", leaks.keys)
+    text = "Windows that the leak meter has not seen"
+    yield GaugeMetricFamily("deduper_leak_missed_windows", text, leaks.missed_windows)
 
 
 def _info(name: str, text: str, labels: Sequence[str], values: Sequence[str]) -> Metric:

@@ -8,6 +8,7 @@ imports nothing of the job.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,8 +27,11 @@ from bucket_store.tables.view import ShardView
 from deduper.core.categories import PlaceIntervals
 from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
 from deduper.core.verdict import FIRST_DUPLICATE_CODE, Verdict
+from deduper.leaks.sample import SampledRecords, sampled_records
 from deduper.tasks import exchange
 from deduper.tasks.receipts import Receipt
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class JudgeTask:
     """The parameters of a shard's task; pickled into the job.
 
     `directory` has the keys of the reading tasks `readers`, in source order. `category_ids` has, for each reading task,
-    the window's id of each of its own.
+    the window's id of each of its own. `sample_bits`: the receipts have the records of one key in 2**sample_bits.
     """
 
     directory: str
@@ -51,6 +55,7 @@ class JudgeTask:
     views: tuple[ShardView, ...]
     places: PlaceIntervals | None
     category_ids: tuple[NDArray[np.int32], ...]
+    sample_bits: int | None = None
 
 
 def judge(task: JudgeTask, shard: int) -> Receipt:
@@ -74,11 +79,13 @@ def judge(task: JudgeTask, shard: int) -> Receipt:
         failpoints.hit("judge.piece.after")
     finally:
         store.close()
+    sampled = None if task.sample_bits is None else _sampled(rows, outcome, task.rules, task.sample_bits)
     return Receipt.of(
         shard,
         outcome,
         piece,
         table_counters=counters,
+        sampled=sampled,
         seconds={
             "keys": drained - started,
             "tables": opened - drained,
@@ -166,6 +173,14 @@ def _leave_verdicts(outcome: ShardOutcome, task: JudgeTask, shard: int, rows: Se
     exchange.write_batches(exchange.verdicts_file(task.directory, shard), verdicts)
     if copies:
         exchange.write_batches(exchange.firsts_file(task.directory, shard), copies)
+
+
+def _sampled(rows: ShardRows, outcome: ShardOutcome, rules: JudgeRules, bits: int) -> SampledRecords | None:
+    try:
+        return sampled_records(rows, outcome, rules, bits)
+    except Exception as exc:  # noqa: BLE001  an accessory: no window fails by it
+        logger.warning("the leak meter has no sample of a shard: %s", exc)
+        return None
 
 
 def _slice(columns: dict[str, pa.Array], begin: int, count: int) -> dict[str, pa.Array]:

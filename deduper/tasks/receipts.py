@@ -9,6 +9,7 @@ import numpy as np
 from bucket_store.pieces.piece import PieceRef
 from deduper.core.judge import ShardOutcome
 from deduper.core.statistics import NO_SPANS, SpanCounts
+from deduper.leaks.sample import SampledRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class Receipt:
     `piece` is None for a shard with nothing new. `first_windows` counts the duplicates by the window of their first
     copy, where that is known, `distances` by their distance from it. Seconds are wall time inside the task: `keys`
     gathers them, `tables` opens and applies, `judge` looks up and decides, `verdicts` leaves them for the writers,
-    `piece` writes it.
+    `piece` writes it. `sampled` are the records of sampled keys, for the leak meter; None without one, or if
+    they could not be taken.
     """
 
     shard: int
@@ -35,6 +37,7 @@ class Receipt:
     table_counters: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     distances: SpanCounts = NO_SPANS
+    sampled: SampledRecords | None = field(default=None, compare=False)
 
     @classmethod
     def of(
@@ -44,6 +47,7 @@ class Receipt:
         piece: PieceRef | None,
         table_counters: dict[str, float] | None = None,
         seconds: dict[str, float] | None = None,
+        sampled: SampledRecords | None = None,
     ) -> Receipt:
         """The receipt of a shard that was judged."""
         unique, duplicate, expired, error = (int(count) for count in outcome.counts)
@@ -61,4 +65,5 @@ class Receipt:
             table_counters=table_counters or {},
             seconds=seconds or {},
             distances=outcome.distances,
+            sampled=sampled,
         )

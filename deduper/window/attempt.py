@@ -46,6 +46,7 @@ from deduper.window import policy
 from deduper.window.categories import Categories, arrange_categories
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs import Jobs, WindowRun
+from deduper.window.leak_watch import sample_bits
 from deduper.window.progress import Phases
 
 logger = logging.getLogger(__name__)
@@ -270,6 +271,7 @@ class WindowJudge:
             views=policy.shard_views(config, self._log.manifest, state),
             places=None if categories is None else categories.places,
             category_ids=() if categories is None else categories.ids,
+            sample_bits=sample_bits(config),
         )
 
     def _sources(self, window: int, batch: SourceBatch, state: LogState, shards: Iterable[Receipt]) -> WindowSources:

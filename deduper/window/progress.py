@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from deduper.leaks.figures import LeakFigures
+
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
@@ -22,7 +24,7 @@ class BatchProgress:
     numbered steps of a batch, in their order; `wait` is for the publication of the window before. `judge.…` are parts
     of `judge`, `task.…` sums over the shards' tasks, several of which run at once; `send` is a publication beside the
     next window, no part of `seconds`. `tables` sums the counters of the resident tables over the shards
-    (`TableCounters`).
+    (`TableCounters`). `leaks` are the figures of the leak meter with this window.
     """
 
     window: int
@@ -37,10 +39,13 @@ class BatchProgress:
     latest_point: str | int | float | None = None
     phases: dict[str, float] = field(default_factory=dict)
     tables: dict[str, float] = field(default_factory=dict)
+    leaks: LeakFigures | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`, `event` names the kind of object."""
-        return {"event": "window", **_rounded(asdict(self))}
+        values = asdict(self)
+        del values["leaks"]  # of all windows, not of this one; `status --json` has them
+        return {"event": "window", **_rounded(values)}
 
 
 _STOPPED = {"drained": "source drained", "max_batches": "batch limit reached", "signal": "stopped by a signal"}

@@ -37,11 +37,13 @@ from bucket_store.maintenance.worker_process import Maintenance
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.core.statistics import NO_SPANS
+from deduper.leaks.figures import LeakFigures
 from deduper.sinks import staging
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.protocol import SourceBatch
 from deduper.window import policy
 from deduper.window.attempt import Judgement, summed
+from deduper.window.leak_watch import LeakWatch
 from deduper.window.present_clock import present_wall_us
 from deduper.window.progress import BatchProgress, Phases
 from deduper.window.publishing import Publishing, TopicPorts
@@ -97,6 +99,7 @@ class WindowRunner:
         self._publishing = Publishing(config, log, topics, in_background)
         self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
         self._profiles = Profiles(log.root, fs=log.fs)
+        self._leaks = LeakWatch(config, log)
         self._snapshots_seen = -1
         self._in_background = in_background
         self._named = log.state
@@ -146,7 +149,7 @@ class WindowRunner:
             phases.add("wait", waited_s)
         with phases.of("commit"):
             record = self._record(batch, judgement, state, intent.wall_us, outputs, sources)
-            state = self._log.place(record)
+            before, state = state, self._log.place(record)
         failpoints.hit("window.4.committed")
         if self._files is not None:
             self._files.known.add(partitions)
@@ -156,12 +159,15 @@ class WindowRunner:
             self._compact(state)
             self._folding.step()
             self._remove_left()
+        with phases.of("measure"):
+            self._leaks.add(before, intent.wall_us, judgement.receipts.values(), judgement.rows)
+            leaks = self._leaks.figures
         for name, seconds in judgement.seconds.items():
             phases.add(f"judge.{name}", seconds)
         for name, seconds in judgement.task_seconds.items():
             phases.add(f"task.{name}", seconds)
         profile = WindowProfile(window, epoch, intent.wall_us, judgement.rows, phases.total_s, dict(phases.seconds))
-        self._publishing.report(partial(self._report, batch.batch_id, judgement, record, profile, published))
+        self._publishing.report(partial(self._report, batch.batch_id, judgement, record, profile, leaks, published))
         return judgement.batch
 
     def wait_until_published(self) -> None:
@@ -190,6 +196,7 @@ class WindowRunner:
     def close(self) -> None:
         """Wait for a publication, and end the other background work: the next start does it. Safe to repeat."""
         self._publishing.close()
+        self._leaks.close()
         self._deletion.close()
         self._folding.close()
         unnamed = self._compaction.close()
@@ -208,6 +215,7 @@ class WindowRunner:
         judgement: Judgement,
         record: CommitRecord,
         profile: WindowProfile,
+        leaks: LeakFigures | None,
         published: Callable[[BatchProgress], None] | None,
         sent_s: float | None,
     ) -> None:
@@ -229,6 +237,7 @@ class WindowRunner:
                 latest_point=self._config.expiry_key_scale.shown(record.latest_point),
                 phases=profile.phases,
                 tables=summed(receipt.table_counters for receipt in judgement.receipts.values()),
+                leaks=leaks,
             )
         )
 

@@ -13,6 +13,7 @@ from deduper.admin.status import StoreStatus
 from deduper.cli.terminal import counted, pairs, table
 from deduper.cli.views.profile import render as render_profile
 from deduper.config.sections import PORTS
+from deduper.leaks.figures import LeakFigures
 from deduper.units import approximate_size
 
 _MOST_PARTITIONS = 50
@@ -91,6 +92,7 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
         ("lag", None if status.lag is None else _lag_line(status.lag)),
         ("waiting", None if status.waiting_files is None else counted(status.waiting_files, "file")),
         ("keys", f"{status.entries:,} in {counted(status.pieces, 'piece')}"),
+        ("not found", None if status.leaks is None else missed_line(status.leaks)),
         ("on disk", f"{size}{per_key}"),
     ]
 
@@ -108,6 +110,22 @@ def _lag_line(lag: SourceLag) -> Text:
         return Text(f"not known {over}: a topic ends before the judged offset, or is gone", style="yellow")
     most = ", the largest below" if count > _MOST_PARTITIONS else ""
     return Text(f"{counted(lag.total, 'offset')} {over}{most}")
+
+
+def missed_line(leaks: LeakFigures) -> Text:
+    """The copies that were not found, as estimated, on a line."""
+    parts = [
+        f"{_rounded(one.records)} {kind} ({_rounded(one.low)} to {_rounded(one.high)})"
+        for kind, one in leaks.missed.items()
+    ]
+    missing = f", {counted(leaks.missed_windows, 'window')} not measured" if leaks.missed_windows else ""
+    measured = f"of {leaks.records:,} records, from 1 key in {leaks.sample:,}{missing}"
+    return Text(f"about {', '.join(parts)} {measured}")
+
+
+def _rounded(number: float) -> str:
+    """Three digits: an estimate has no more."""
+    return f"{float(f'{number:.3g}'):,.0f}"
 
 
 def _expiry(settings: dict[str, Any]) -> str:

@@ -23,6 +23,8 @@ from deduper.admin.status import StoreStatus
 from deduper.admin.verify.findings import Check, Finding, Note
 from deduper.admin.verify.run import Verification
 from deduper.diagnostics import error, note
+from deduper.leaks.estimate import Estimate
+from deduper.leaks.figures import LeakFigures, OtherPeriod
 
 ANSWERS = Path(__file__).with_name("answers.json")
 PIECE = PieceRef(2, "shards/2/a.dat", "a-piece", 64, 512, 0xABC, 3, 5, 9, -1, 4, 17)
@@ -31,6 +33,22 @@ ORPHAN = Orphan(
 )
 FILE_ORPHAN = Orphan(OrphanKind.TEMPORARY, Path("/store/.tmp-a"), 0, "half written", False)
 LAG = SourceLag((PartitionLag("t", 0, 5, 9, 4), PartitionLag("t", 1, None, None, None)))
+LEAKS = LeakFigures(
+    first_window=1,
+    next_window=5,
+    since_us=7,
+    missed_windows=0,
+    records=10,
+    seen=3,
+    sample=256,
+    keys=2,
+    period=60,
+    memory=120,
+    missed={"lookup": Estimate(256.0, 6.5, 1426.5, 1)},
+    found=Estimate(0.0, 0.0, 939.0),
+    distances=((60.0, 256.0, 0.0), (None, 0.0, 0.0)),
+    others=(OtherPeriod(60, 512.0, 256.0, 0.0, Estimate(256.0, -400.5, 900.5), 512.0),),
+)
 PROFILE = ProfileView((WindowProfile(4, 2, 0, 100, 0.51234567, {"intent": 0.1234567, "task.read": 0.25}),))
 REPORTS = {
     "status": StoreStatus(
@@ -61,6 +79,7 @@ REPORTS = {
         waiting_files=None,
         profile=PROFILE,
         lag=LAG,
+        leaks=LEAKS,
     ),
     "lag_unknown": SourceLag((), "no brokers"),
     "no_profile": ProfileView(()),

@@ -42,6 +42,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
     assert found.pop("settings")["key"] == ["user string", "id bigint"]
     assert found.pop("pieces") in (2, 3)
     assert found.pop("health")["state"] == "not running"
+    assert found.pop("leaks") is None, "no job has measured"
     assert found.pop("profile") == {"windows": [], "shares": {}, "task_shares": {}}
     assert found == {
         "url": f"file:{tmp_path}/state",

@@ -383,7 +383,7 @@ def test_where_the_time_went_is_kept(job: Job) -> None:
     progress = job.run(receipt(0, (3, 0, 0, 0), table_counters={"hits": 2}), receipt(1, table_counters={"hits": 3}))
     (profile,) = read_profiles(job.log.root)
     assert (profile.window, profile.epoch, profile.wall_us, profile.rows) == (0, 1, BEGIN_US, 3)
-    steps = ["intent", "judge", "durable", "commit", "publish", "clean", "expire"]
+    steps = ["intent", "judge", "durable", "commit", "publish", "clean", "expire", "measure"]
     assert list(profile.phases) == [*steps, "judge.read", "judge.shards", "task.keys"]
     assert [profile.phases[name] for name in ("judge.read", "judge.shards", "task.keys")] == [1.0, 2.0, 3.0]
     assert profile.phases.keys() == progress.phases.keys()

@@ -1,0 +1,6 @@
+"""How many copies a look-up misses, estimated on a sample of the keys: docs/leaks.md has the statistics. PURE.
+
+Doors: `sample` (the sampled records of a shard), `meter` (counts them, window by window), `estimate` (intervals),
+`advice` (what other settings would find). No I/O: the file of the sample is `bucket_store.log.leak_sample`, and
+`window.leak_watch` joins the two.
+"""

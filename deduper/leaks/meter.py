@@ -1,0 +1,248 @@
+"""Counts the sampled records of committed windows: copies that were found, and copies that were not. PURE.
+
+A key is remembered until its latest copy is `memory` old. Each further record of it is a copy: a duplicate was found,
+anything else was missed, in one of three ways (`KINDS`). The same records are judged again as `lookup: all_live` would
+judge them with other periods (`LeakSettings.periods`).
+
+The state is a function of the settings and of the records that were given, window by window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deduper.core import kernels
+from deduper.core.clock import POSITION_BITS, domain_ends
+from deduper.core.kernels import Bools, Expiries, Int64s, UInt64s
+from deduper.core.verdict import Verdict
+from deduper.leaks.sample import SampledRecords, in_sample
+
+KINDS = ("lookup", "period", "expired")
+"""The ways in which a copy is missed; docs/leaks.md."""
+FOUND = len(KINDS)
+"""The place of the found copies, behind the kinds."""
+_FULL = 0.75
+"""After room was made, at most this share of the sample is in use."""
+_MOST_BITS = 60
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LeakSettings:
+    """What is measured, in steps of the stored expiry key.
+
+    bits: one key of 2**bits is in the sample at first. most_keys: that it holds. memory: how long it remembers a key.
+    moves: the clock moves with every record (`clock: arrival`). periods: the other ones of `all_live`, none beyond
+    `memory`. edges: upper ends of the classes of distances, in steps, ascending.
+    """
+
+    bits: int
+    most_keys: int
+    float_domain: bool
+    period: int | float
+    memory: int | float
+    moves: bool
+    periods: tuple[int | float, ...]
+    edges: tuple[float, ...]
+
+    @property
+    def dtype(self) -> type[np.int64] | type[np.float64]:
+        """Of expiry keys."""
+        return np.float64 if self.float_domain else np.int64
+
+
+@dataclass(slots=True)
+class KeyColumns:
+    """The keys of the sample, in the order of their arrival; the first `count` rows of each column.
+
+    seen: an admitted copy is remembered; newest: the greatest expiry key of them. missed [kind], gained [period]: the
+    weights of the key's records that were missed, or judged otherwise with another period. entry, has_entry [period]:
+    what that period remembers.
+    """
+
+    words: UInt64s
+    seen: Bools
+    newest: Expiries
+    missed: Floats
+    entry: Expiries
+    has_entry: Bools
+    gained: Floats
+
+    @classmethod
+    def empty(cls, settings: LeakSettings) -> KeyColumns:
+        """Columns without a key, and room for all."""
+        size, others, dtype = settings.most_keys, len(settings.periods), settings.dtype
+        return cls(
+            words=np.zeros(size, np.uint64),
+            seen=np.zeros(size, np.bool_),
+            newest=np.zeros(size, dtype),
+            missed=np.zeros((size, len(KINDS))),
+            entry=np.zeros((size, others), dtype),
+            has_entry=np.zeros((size, others), np.bool_),
+            gained=np.zeros((size, others)),
+        )
+
+    def all(self) -> tuple[NDArray[Any], ...]:
+        """In the order of the class."""
+        return self.words, self.seen, self.newest, self.missed, self.entry, self.has_entry, self.gained
+
+
+@dataclass(slots=True)
+class LeakTotals:
+    """The sums since the measurement began.
+
+    records, seen: all records of its windows, and those of sampled keys. sampled, totals, squares: by kind, and last
+    the found copies; see `estimate.of_count`. answers [period, verdict], gains, gain_squares [period]: of the other
+    periods, the duplicates that they find more. distances [found or missed, class].
+    """
+
+    sampled: Int64s
+    totals: Floats
+    squares: Floats
+    answers: Floats
+    gains: Floats
+    gain_squares: Floats
+    distances: Floats
+    records: int = 0
+    seen: int = 0
+
+    @classmethod
+    def none(cls, settings: LeakSettings) -> LeakTotals:
+        """Nothing was counted."""
+        kinds, others = len(KINDS) + 1, len(settings.periods)
+        return cls(
+            sampled=np.zeros(kinds, np.int64),
+            totals=np.zeros(kinds),
+            squares=np.zeros(kinds),
+            answers=np.zeros((others, 3)),
+            gains=np.zeros(others),
+            gain_squares=np.zeros(others),
+            distances=np.zeros((2, len(settings.edges) + 1)),
+        )
+
+    def all(self) -> tuple[NDArray[Any], ...]:
+        """The arrays, in the order of the class."""
+        return (
+            self.sampled, self.totals, self.squares, self.answers, self.gains, self.gain_squares, self.distances,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class LeakMeter:
+    """The measurement; for one thread. `bits`: of the sample now."""
+
+    settings: LeakSettings
+    bits: int
+    count: int
+    keys: KeyColumns
+    totals: LeakTotals
+    _rows: dict[int, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._index()
+
+    @classmethod
+    def new(cls, settings: LeakSettings) -> LeakMeter:
+        """A measurement that begins."""
+        return cls(settings, settings.bits, 0, KeyColumns.empty(settings), LeakTotals.none(settings))
+
+    @property
+    def weight(self) -> float:
+        """Records that one of the sample stands for."""
+        return float(2**self.bits)
+
+    def add(self, records: SampledRecords, latest: int | float | None, rows: int) -> None:
+        """Count a committed window: its sampled records in source order, the latest point before it, all its rows."""
+        records, places = self._placed(records.of_sample(self.bits), latest)
+        settings, keys, totals = self.settings, self.keys, self.totals
+        dtype = settings.dtype
+        lowest, _ = domain_ends(float_domain=settings.float_domain)
+        totals.records += rows
+        totals.seen += int(records.words.size)
+        kernels.measure_misses(
+            places,
+            records.expiry.astype(dtype),
+            records.order,
+            records.verdict,
+            dtype(0 if latest is None else latest),
+            latest is not None,
+            settings.moves,
+            POSITION_BITS,
+            dtype(settings.period),
+            dtype(settings.memory),
+            lowest,
+            self.weight,
+            np.array(settings.periods, dtype),
+            np.array(settings.edges, np.float64),
+            *keys.all()[1:],
+            *totals.all(),
+        )
+
+    def live_keys(self, latest: int | float | None) -> list[float]:
+        """Keys of the whole stream that `all_live` would remember with each of the other periods, estimated."""
+        lived = []
+        for each, period in enumerate(self.settings.periods):
+            has_entry, entry = self.keys.has_entry[: self.count, each], self.keys.entry[: self.count, each]
+            alive = has_entry if latest is None else has_entry & (entry > _point(latest, period))
+            lived.append(float(np.count_nonzero(alive)) * self.weight)
+        return lived
+
+    def _placed(self, records: SampledRecords, latest: int | float | None) -> tuple[SampledRecords, Int64s]:
+        """The records with the rows of their keys. Where the sample is full, some of both leave it."""
+        new = self._unknown(records)
+        if self.count + len(new) > self.settings.most_keys:
+            self._drop_forgotten(latest)
+            while self.count + len(new) > _FULL * self.settings.most_keys and self.bits < _MOST_BITS:
+                self.bits += 1
+                self._keep(in_sample(self.keys.words[: self.count], self.bits))
+                records = records.of_sample(self.bits)
+                new = self._unknown(records)
+            self._index()
+            new = self._unknown(records)
+        for column in self.keys.all():
+            column[self.count : self.count + len(new)] = 0
+        self.keys.words[self.count : self.count + len(new)] = new
+        self._rows.update(zip(new, range(self.count, self.count + len(new)), strict=True))
+        self.count += len(new)
+        return records, np.array([self._rows[word] for word in records.words.tolist()], np.int64)
+
+    def _unknown(self, records: SampledRecords) -> list[int]:
+        """The keys that are not remembered, each once, in the order of their arrival; expired ones too."""
+        return [word for word in dict.fromkeys(records.words.tolist()) if word not in self._rows]
+
+    def _drop_forgotten(self, latest: int | float | None) -> None:
+        keys = self.keys
+        kept = keys.seen[: self.count] | keys.has_entry[: self.count].any(axis=1)
+        if latest is not None:
+            point = _point(latest, self.settings.memory)
+            entry = np.where(keys.has_entry[: self.count], keys.entry[: self.count] > point, False).any(axis=1)
+            kept = keys.seen[: self.count] & (keys.newest[: self.count] > point) | entry
+        self._keep(kept)
+        self._index()
+
+    def _keep(self, kept: Bools) -> None:
+        for column in self.keys.all():
+            of_kept = column[: self.count][kept]
+            column[: len(of_kept)] = of_kept
+        self.count = int(np.count_nonzero(kept))
+
+    def _index(self) -> None:
+        self._rows = dict(zip(self.keys.words[: self.count].tolist(), range(self.count), strict=True))
+
+
+def _point(latest: int | float, period: int | float) -> int | float:
+    return max(latest - period, -(2**63)) if isinstance(latest, int) else latest - period
+
+
+def warm() -> None:
+    """Compiles, or loads from the cache, the kernel, for both domains."""
+    for float_domain in (False, True):
+        meter = LeakMeter.new(LeakSettings(0, 2, float_domain, 1, 1, True, (1,), (1.0,)))
+        one = np.zeros(1, np.int64)
+        expiry = one.astype(meter.settings.dtype)
+        meter.add(SampledRecords(one.view(np.uint64), expiry, one, np.full(1, Verdict.UNIQUE, np.uint8)), None, 1)

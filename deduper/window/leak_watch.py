@@ -1,0 +1,179 @@
+"""The leak meter of a job: counts each committed window's sampled records, and keeps the sample in the store.
+
+An accessory: none of its failures stops a window. It is written every ten seconds and at the end of a run; windows
+after the last writing before a crash count as missed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bucket_store.errors import StoreError
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.leak_sample import FILE_NAME, read_leak_sample, write_leak_sample
+from bucket_store.log.state import LogState
+from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
+from deduper.config.model import Config
+from deduper.core.verdict import INT64_MAX
+from deduper.leaks.figures import LeakFigures, figures_of, figures_of_sample
+from deduper.leaks.meter import LeakMeter, LeakSettings
+from deduper.leaks.sample import SampledRecords
+from deduper.leaks.stored import meter_of, sample_of, settings_text
+from deduper.tasks.receipts import Receipt
+from deduper.window import policy
+
+logger = logging.getLogger(__name__)
+
+WRITTEN_EVERY_S = 10.0
+_SECOND, _MINUTE, _HOUR, _DAY = 1e6, 60e6, 3600e6, 86400e6
+_TIMES = (_SECOND, 10 * _SECOND, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR)
+_DAYS = (_DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY, 365 * _DAY)
+_PARTS = (0.0001, 0.001, 0.01, 0.1, 0.25, 0.5)
+"""Classes of distances: times, or parts of a period that is no time."""
+
+
+def sample_bits(config: Config) -> int | None:
+    """One key of 2**bits is in the sample; None without a meter."""
+    if not config.leak_meter.sample:
+        return None
+    has_distance = isinstance(config.expiry, EventTimeExpiry | OrderedExpiry | ProcessingTimeExpiry)
+    return config.leak_meter.sample.bit_length() - 1 if has_distance else None
+
+
+def leak_settings(config: Config) -> LeakSettings | None:
+    """What the meter of a job measures; None without one."""
+    bits, period = sample_bits(config), config.period_steps
+    if bits is None or period is None:
+        return None
+    scale = config.expiry_key_scale
+    memory = period * config.leak_meter.periods
+    others: tuple[int | float, ...] = (period / 4, period / 2, period, memory)
+    if not scale.is_float:
+        memory = min(int(memory), INT64_MAX)
+        others = tuple(min(max(1, int(other)), memory) for other in others)
+    classes = (*_TIMES, *_DAYS) if scale.is_time else tuple(part * period for part in _PARTS)
+    return LeakSettings(
+        bits=bits,
+        most_keys=config.leak_meter.keys,
+        float_domain=scale.is_float,
+        period=period,
+        memory=memory,
+        moves=config.clock == "arrival",
+        periods=tuple(sorted(set(others))),
+        edges=tuple(sorted({0.0, float(period), *(edge for edge in classes if edge < memory)})),
+    )
+
+
+def stored_figures(root: Path, latest: int | float | None) -> LeakFigures | None:
+    """The estimates in a store's file; None without a whole one."""
+    try:
+        sample = read_leak_sample(root)
+        return None if sample is None else figures_of_sample(sample, latest)
+    except (OSError, StoreError, ValueError, KeyError, TypeError):
+        return None
+
+
+class LeakWatch:
+    """The meter of one owner; for the thread that judges. `figures` are those of the newest window."""
+
+    def __init__(self, config: Config, log: CommitLog, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._log = log
+        self._seconds = seconds
+        self._written_s = seconds()
+        self._is_changed = False
+        self._next_window = log.state.next_window
+        self._first_window, self._since_us, self._missed = self._next_window, 0, 0
+        settings = leak_settings(config)
+        self._meter = None if settings is None else self._stored(settings) or LeakMeter.new(settings)
+
+    @property
+    def figures(self) -> LeakFigures | None:
+        """The estimates; None before the first window, and without a meter."""
+        if self._meter is None or self._next_window == self._first_window:
+            return None
+        try:
+            return figures_of(
+                self._meter,
+                self._log.state.latest_point,
+                next_window=self._next_window,
+                first_window=self._first_window,
+                since_us=self._since_us,
+                missed_windows=self._missed,
+            )
+        except Exception as exc:  # noqa: BLE001  an accessory
+            self._broke(exc)
+            return None
+
+    def add(self, before: LogState, wall_us: int, receipts: Iterable[Receipt], rows: int) -> None:
+        """Count the window that was committed after `before`."""
+        if self._meter is None:
+            return
+        try:
+            given = [receipt.sampled for receipt in receipts]
+            if self._next_window == self._first_window:
+                self._since_us = wall_us
+            self._next_window = before.next_window + 1
+            self._is_changed = True
+            parts = [part for part in given if part is not None]
+            if len(parts) < len(given):
+                self._missed += 1
+            else:
+                sampled = SampledRecords.joined(parts, float_domain=self._meter.settings.float_domain)
+                self._meter.add(sampled, policy.judge_rules(self._config, before, wall_us).latest, rows)
+            if self._seconds() - self._written_s >= WRITTEN_EVERY_S:
+                self._write(self._meter)
+        except Exception as exc:  # noqa: BLE001  an accessory
+            self._broke(exc)
+
+    def close(self) -> None:
+        """Write the sample, at the end of a run. Safe to repeat."""
+        if self._meter is not None and self._is_changed:
+            try:
+                self._write(self._meter)
+            except Exception as exc:  # noqa: BLE001  an accessory
+                self._broke(exc)
+
+    def _write(self, meter: LeakMeter) -> None:
+        self._written_s = self._seconds()
+        sample = sample_of(
+            meter,
+            store_id=self._log.manifest.store_id,
+            next_window=self._next_window,
+            first_window=self._first_window,
+            since_us=self._since_us,
+            missed_windows=self._missed,
+        )
+        self._log.check_owner()
+        try:
+            write_leak_sample(self._log.root, sample, fs=self._log.fs)
+            self._is_changed = False
+        except OSError as exc:
+            logger.warning("%s could not be written: %s", self._log.root / FILE_NAME, exc)
+
+    def _stored(self, settings: LeakSettings) -> LeakMeter | None:
+        """The measurement that the store has, if it can go on."""
+        try:
+            sample = read_leak_sample(self._log.root, fs=self._log.fs)
+            if sample is None:
+                return None
+            meter = meter_of(sample)
+        except (OSError, StoreError, ValueError, KeyError, TypeError) as exc:
+            logger.warning("the leak meter begins anew: %s", exc)
+            return None
+        if sample.store_id != self._log.manifest.store_id or sample.next_window > self._next_window:
+            logger.warning("the leak meter begins anew: its sample is of another store, or later than this one")
+            return None
+        if sample.settings != settings_text(settings):
+            logger.info("the leak meter begins anew: its settings, or the period, have changed")
+            return None
+        self._first_window, self._since_us = sample.first_window, sample.since_us
+        self._missed = sample.missed_windows + self._next_window - sample.next_window
+        return meter
+
+    def _broke(self, error: Exception) -> None:
+        self._meter = None
+        logger.warning("the leak meter stops until the next start; the job continues", exc_info=error)
