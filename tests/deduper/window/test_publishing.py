@@ -237,7 +237,7 @@ def test_a_window_is_reported_when_it_is_published(job: Job) -> None:
     assert [progress.window for progress in job.reported] == [0, 1]
     first, second = (progress.phases for progress in job.reported)
     assert "wait" not in first
-    assert list(second) == ["intent", "judge", "durable", "wait", "commit", "expire", "send"]
+    assert list(second) == ["intent", "judge", "durable", "wait", "commit", "expire", "measure", "send"]
     assert job.reported[1].seconds >= sum(seconds for name, seconds in second.items() if name != "send")
     assert [set(profile.phases) for profile in read_profiles(job.log.root)] == [set(first), set(second)]
 
