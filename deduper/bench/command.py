@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,16 +19,18 @@ from pyspark.sql import SparkSession
 
 from deduper.bench import measures
 from deduper.bench.contenders import LaneSpec
-from deduper.bench.figures import LaneResult
+from deduper.bench.figures import LaneResult, LatencyResult
 from deduper.bench.lanes import Engine
+from deduper.bench.latency import measure_latency
 from deduper.bench.machine import load, machine_facts
-from deduper.bench.plan import PRESET_FAMILIES, Plan
+from deduper.bench.plan import PRESET_FAMILIES, LatencyPlan, Plan
 from deduper.bench.rounds import run_rounds
 from deduper.bench.targets import TARGETS, Reached, Target
+from deduper.bench.topics import Topics
 from deduper.spark.java import require_java
 
 DOCUMENT = "bench.json"
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass
@@ -37,12 +40,13 @@ class Benchmark:
     Data are in the temporary folder while it runs. A given `session` is used as it is.
     """
 
-    plan: Plan
+    plan: Plan | LatencyPlan
     out: Path
     spark: Mapping[str, str]
     report: Callable[[str], None]
     session: SparkSession | None = None
     lanes: list[LaneResult] = field(default_factory=list)
+    latency: list[LatencyResult] = field(default_factory=list)
     reached: dict[str, Reached] = field(default_factory=dict)
 
     def run(self) -> dict[str, Any]:
@@ -60,8 +64,14 @@ class Benchmark:
             "load_at_start": load(),
         }
         try:
-            with Engine(home / "engine", self.spark, self.plan.shards, given=self.session) as engine:
-                self._groups(engine, home)
+            with (
+                self._topics() as topics,
+                Engine(home / "engine", self.spark, self.plan.shards, given=self.session, topics=topics) as engine,
+            ):
+                if isinstance(self.plan, LatencyPlan):
+                    self._latency(self.plan, engine, home)
+                else:
+                    self._groups(self.plan, engine, home)
         finally:
             shutil.rmtree(home, ignore_errors=True)
             self._about |= {"load_at_end": load(), "seconds": round(time.monotonic() - began, 1)}
@@ -76,24 +86,39 @@ class Benchmark:
             **self._about,
             "measures": [reached.to_json() for reached in found],
             "lanes": [lane.to_json() for lane in self.lanes],
+            "latency": [result.to_json() for result in self.latency],
         }
 
-    def _groups(self, engine: Engine, home: Path) -> None:
-        plan = self.plan
-        self._rounds(engine, plan.table_lanes(), "table", home)
+    def _topics(self) -> AbstractContextManager[Topics | None]:
+        brokers = self.plan.bootstrap_servers
+        return nullcontext() if brokers is None else Topics(brokers)
+
+    def _latency(self, plan: LatencyPlan, engine: Engine, home: Path) -> None:
+        session, _ = engine.session()
+        assert engine.topics is not None
+        for result in measure_latency(plan, session, engine.topics, home, self.spark, self.report):
+            self.latency.append(result)
+            self._reach(measures.of_latency(self.latency))
+
+    def _groups(self, plan: Plan, engine: Engine, home: Path) -> None:
+        self._rounds(plan, engine, plan.table_lanes(), "table", home)
         for family in plan.families:
             if family in measures.LANES_OF:
                 self._reach(measures.of_table(family, self.lanes))
         if "small-batch" in plan.families:
-            self._rounds(engine, plan.small_lanes(), "small-batch", home)
+            self._rounds(plan, engine, plan.small_lanes(), "small-batch", home)
             self._reach(measures.of_small_batches(self.lanes))
+        if "formats" in plan.families:
+            for group, lanes in plan.format_lanes().items():
+                self._rounds(plan, engine, lanes, group, home)
+                self._reach(measures.of_formats(self.lanes))
         if "state" in plan.families:
-            self._rounds(engine, plan.state_lanes(), "state", home)
+            self._rounds(plan, engine, plan.state_lanes(), "state", home)
             self._reach(measures.of_states(self.lanes))
 
-    def _rounds(self, engine: Engine, specs: list[LaneSpec], group: str, home: Path) -> None:
+    def _rounds(self, plan: Plan, engine: Engine, specs: list[LaneSpec], group: str, home: Path) -> None:
         self.lanes += run_rounds(
-            engine, specs, group=group, rounds=self.plan.rounds, work=home / group, spark=self.spark, report=self.report
+            engine, specs, group=group, rounds=plan.rounds, work=home / group, spark=self.spark, report=self.report
         )
         shutil.rmtree(home / group, ignore_errors=True)
         self._write()
@@ -114,4 +139,8 @@ def spark_settings() -> dict[str, str]:
 
 
 def _how(target: Target) -> str:
+    if target.family == "latency":
+        return "deduper bench --measure latency"
+    if target.family == "one-port":
+        return "deduper bench --format kafka"
     return "deduper bench" if target.family in PRESET_FAMILIES["standard"] else "deduper bench --preset all"

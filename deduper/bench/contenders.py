@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deduper.bench.workload import Workload
+from deduper.config.sections import PORTS
 
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -21,19 +22,22 @@ _ROCKSDB_CHANGELOG = {**_ROCKSDB, CHANGELOG: "true"}
 # An expert's settings: RocksDB counts no rows, which costs a look-up at every write, and its memory is bounded.
 _TUNED = {_IN_ROCKSDB + "trackTotalNumberOfRows": "false", _IN_ROCKSDB + "boundedMemoryUsage": "true"}
 
+SINKS = ("parquet", "kafka")
+
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One contender.
 
     `pipeline` is None for the service, whose config sections `settings` then hold, over its defaults; otherwise a name
-    of `lanes.PIPELINES`, and `settings` are Spark's.
+    of `lanes.PIPELINES`, and `settings` are Spark's. `sinks` are the kinds of outputs that it can have.
     """
 
     name: str
     text: str
     pipeline: str | None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    sinks: tuple[str, ...] = SINKS
 
     @property
     def is_service(self) -> bool:
@@ -46,7 +50,7 @@ class LaneSpec:
     """A lane to run.
 
     `x` is a sweep's value. `is_seeded` puts the workload's state straight into the store, or leaves it out where the
-    contender keeps none; otherwise it is streamed.
+    contender keeps none; otherwise it is streamed. `sinks` are the outputs: Parquet files, or topics.
     """
 
     name: str
@@ -55,19 +59,36 @@ class LaneSpec:
     shards: int
     x: float | None = None
     is_seeded: bool = False
+    sinks: str = "parquet"
 
 
 _NONE = {"format": "none"}
+# A job with a setting of `spark.sql` of its own leaves the reading to Spark; this one changes nothing else.
+_READ_BY_SPARK = {"spark.sql.ui.retainedExecutions": "1000"}
 
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender("deduper", "rocksdb, own_bucket, clock: arrival, first_seen: true, four Parquet ports", None),
+        Contender("deduper", "rocksdb, own_bucket, clock: arrival, first_seen: true, four ports", None),
         Contender("deduper-clock-batch", "with clock: batch", None, {"expiry": {"clock": "batch"}}),
         Contender("deduper-all-live", "with lookup: all_live", None, {"expiry": {"lookup": "all_live"}}),
         Contender("deduper-no-first-seen", "with first_seen: false", None, {"store": {"first_seen": False}}),
         Contender("deduper-file", "on file:", None, {"store": {"url": "file:state"}}),
-        Contender("deduper-json-errors", "error port as JSON", None, {"sinks": {"error": {"format": "json"}}}),
+        Contender(
+            "deduper-json-errors",
+            "error port as JSON",
+            None,
+            {"sinks": {"error": {"format": "json"}}},
+            sinks=("parquet",),
+        ),
+        Contender("deduper-read-by-spark", "records read and parsed by Spark", None, {"spark": _READ_BY_SPARK}),
+        Contender(
+            "deduper-at-least-once",
+            "delivery: at_least_once, by Spark's sink",
+            None,
+            {"sinks": {port: {"delivery": "at_least_once"} for port in PORTS}},
+            sinks=("kafka",),
+        ),
         Contender("deduper-no-duplicates", "duplicate port: none", None, {"sinks": {"duplicate": _NONE}}),
         Contender(
             "deduper-one-port",
@@ -126,3 +147,14 @@ PRESETS: dict[str, tuple[str, ...]] = {
     ),
     "all": tuple(CONTENDERS),
 }
+STANDARD_OF_TOPICS = (
+    "deduper",
+    "deduper-one-port",
+    "passthrough",
+    "watermark-hdfs",
+    "watermark-rocksdb-tuned",
+    "watermark-rocksdb-tuned-changelog",
+)
+"""What preset `standard` has where the outputs are topics."""
+LATENCY = ("deduper", "watermark-rocksdb-tuned-changelog")
+"""The contenders of a measurement of latency, unless others are named."""

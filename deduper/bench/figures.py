@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+CPU_PHASES = {"read": "task.cpu.read", "judge": "task.cpu.judge", "write": "task.cpu.write"}
+"""The steps inside the workers, and the phases that have their seconds of CPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -49,13 +52,15 @@ class Trigger:
 class Turn:
     """A contender's part of a round: the batch that restarted its query, and the batches that count.
 
-    `load` is the machine's load average (1 min) when the turn began.
+    `load` is the machine's load average (1 min) when the turn began. `cpu_us` is the CPU time of the measured batches
+    by process, in µs a row.
     """
 
     round: int
     load: float
     restart: Trigger | None
     measured: tuple[Trigger, ...]
+    cpu_us: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,17 @@ class LaneResult:
             names.update(dict.fromkeys(trigger.phases))
         return {name: statistics.median(trigger.phases.get(name, 0.0) for trigger in self.measured) for name in names}
 
+    @property
+    def cpu_us(self) -> dict[str, float]:
+        """Median µs of CPU a row: by process, `driver.send`, and by step of the tasks (`tasks.read` …) if any."""
+        processes = dict.fromkeys(name for turn in self.turns for name in turn.cpu_us)
+        found = {name: statistics.median(turn.cpu_us.get(name, 0.0) for turn in self.turns) for name in processes}
+        for step, phase in CPU_PHASES.items():
+            spent = [trigger.phases[phase] / trigger.rows for trigger in self.measured if phase in trigger.phases]
+            if spent:
+                found[f"tasks.{step}"] = statistics.median(spent) * 1e6
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """All raw numbers, and the spreads."""
         return {
@@ -107,7 +123,34 @@ class LaneResult:
             "rows_per_second": _spread_json(self.rows_per_second),
             "milliseconds": _spread_json(self.milliseconds),
             "phases": {name: round(seconds, 5) for name, seconds in self.phases.items()},
+            "cpu_us": {name: round(spent, 3) for name, spent in self.cpu_us.items()},
         }
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyResult:
+    """What a contender needed from an input record's CreateTime on, in ms by percentile.
+
+    `appended` ends at the output record's LogAppendTime, `read` where a reader of committed records has it. `behind_s`
+    is how long before the stop the newest record was sent that came out.
+    """
+
+    contender: str
+    is_service: bool
+    rate: float
+    trigger: str
+    minutes: float
+    load: float
+    records: int = 0
+    appended: dict[str, float] = field(default_factory=dict)
+    read: dict[str, float] = field(default_factory=dict)
+    behind_s: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers."""
+        return asdict(self)
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float | None:

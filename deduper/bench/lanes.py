@@ -1,8 +1,8 @@
 """A contender on its workload: its directory, its turns, and the size of its state at the end.
 
-All lanes of a workload read the same files, by hard links in a source directory each. A turn links the batches that
-are next and runs the query until the source is drained, so every turn restarts the query on the state that it left.
-Other tests count the outputs; here they are deleted after each turn.
+A turn puts the batches that are next where the lane reads (`ends`), and runs the query until the source is drained, so
+every turn restarts the query on the state that it left. Other tests count the outputs; here they are deleted after each
+turn.
 """
 
 from __future__ import annotations
@@ -22,10 +22,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from deduper.bench.contenders import CONTENDERS, Contender, LaneSpec
+from deduper.bench.cpu import CpuMarks
+from deduper.bench.ends import (
+    FileOutputs,
+    FileRows,
+    Outputs,
+    Rows,
+    TopicOutputs,
+    TopicRows,
+    topic_section,
+)
 from deduper.bench.figures import LaneResult, Trigger, Turn
+from deduper.bench.topics import Topics
 from deduper.bench.workload import PERIOD_HOURS, SCHEMA, Workload
 from deduper.config.model import Config
-from deduper.config.sections import PORTS
 from deduper.service.job import run
 from deduper.sources.open import session_settings
 from deduper.spark.session import end_session, start_session
@@ -38,10 +48,16 @@ _NO_DATA_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 
 class Listener(StreamingQueryListener):
-    """Spark's own durations of every batch with rows, in order."""
+    """Spark's own durations of every batch with rows of one query, in order."""
 
     def __init__(self) -> None:
         self.durations: list[dict[str, int]] = []
+        self._query = ""
+        self._cpu = CpuMarks(0)
+
+    def restart(self, query: str, cpu: CpuMarks) -> None:
+        """From now on a query of this name counts; reports of others may still come."""
+        self.durations, self._query, self._cpu = [], query, cpu
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing to note."""
@@ -49,8 +65,9 @@ class Listener(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         """A batch has ended."""
         durations = event.progress.durationMs
-        if "addBatch" in durations:
+        if "addBatch" in durations and event.progress.name == self._query:
             self.durations.append({name: int(value) for name, value in durations.items()})
+            self._cpu.batch_ended()
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing to note."""
@@ -70,18 +87,22 @@ class Listener(StreamingQueryListener):
 
 
 def service_sections(
-    contender: Contender, work: Path, workload: Workload, shards: int, *, spark: Mapping[str, str]
+    contender: Contender,
+    work: Path,
+    workload: Workload,
+    shards: int,
+    *,
+    spark: Mapping[str, str],
+    source: Mapping[str, Any] | None = None,
+    sinks: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The service's config as a file has it: defaults, but for the settings of the contender and the benchmark."""
+    """The service's config as a file has it: defaults, but for the settings of the contender and the benchmark.
+
+    Files in and out, unless `source` and `sinks` are given.
+    """
     sections: dict[str, Any] = {
         "name": "bench",
-        "source": {
-            "format": "files",
-            "path": str(work / "in"),
-            "file_format": workload.file_kind.removesuffix(".gz"),
-            "schema": SCHEMA,
-            "max_files_per_batch": workload.files_a_batch,
-        },
+        "source": dict(source or FileRows(workload, work).section(work, workload.batch_rows)),
         "key": "k",
         "expiry": {
             "by": "event_time",
@@ -92,24 +113,33 @@ def service_sections(
         },
         # The whole state is resident: a state that does not fit is another measurement.
         "store": {"url": "rocksdb:state", "shards": shards, "memory": "16GiB", "tables": str(work / "tables")},
-        "sinks": {port: {"format": "parquet", "path": f"out/{port}"} for port in PORTS},
+        "sinks": dict(sinks or FileOutputs(work).sections(contender)),
         "spark": dict(spark),
     }
     for name, values in contender.settings.items() if contender.is_service else ():
-        if name == "sinks":
-            for port, sink in values.items():
-                sections[name][port] = sink if sink["format"] == "none" else {**sections[name][port], **sink}
-        else:
+        if name != "sinks":
             sections[name] = {**sections[name], **values}
     return sections
 
 
 def service_config(
-    contender: Contender, work: Path, workload: Workload, shards: int, *, spark: Mapping[str, str]
+    contender: Contender,
+    work: Path,
+    workload: Workload,
+    shards: int,
+    *,
+    spark: Mapping[str, str],
+    source: Mapping[str, Any] | None = None,
+    sinks: Mapping[str, Any] | None = None,
 ) -> Config:
     """`service_sections`, checked."""
-    sections = service_sections(contender, work, workload, shards, spark=spark)
+    sections = service_sections(contender, work, workload, shards, spark=spark, source=source, sinks=sinks)
     return Config.model_validate(sections, context={"base_dir": work})
+
+
+def shuffles(shards: int) -> dict[str, str]:
+    """Spark's settings for contenders of Spark's: as many shuffle partitions as the service has shards."""
+    return {_SHUFFLE: str(shards), _NO_DATA_BATCHES: "false"}
 
 
 def _settle(session: SparkSession) -> None:
@@ -122,22 +152,36 @@ def _settle(session: SparkSession) -> None:
 class Lane:
     """One lane, from its first batch to its last. Not for several threads."""
 
-    def __init__(self, spec: LaneSpec, work: Path, inputs: Path, spark: Mapping[str, str]) -> None:
+    def __init__(self, spec: LaneSpec, work: Path, rows: Rows, outputs: Outputs, spark: Mapping[str, str]) -> None:
         self.spec = spec
         self.work = work
-        self._inputs = inputs
+        self._rows = rows
+        self._outputs = outputs
         self._progress: list[BatchProgress] = []
         self._ended: list[float] = []
+        self._cpu: CpuMarks = CpuMarks(0)
         self._spark = dict(spark)
         self.loaded: tuple[Trigger, ...] = ()
         self.turns: list[Turn] = []
         self.failure: str | None = None
-        (work / "in").mkdir(parents=True)
+        work.mkdir(parents=True)
 
     @property
     def config(self) -> Config:
-        """The service's configuration on this lane's workload."""
-        return service_config(self.spec.contender, self.work, self.spec.workload, self.spec.shards, spark=self._spark)
+        """The service's configuration on this lane's workload, for its measured batches."""
+        return self._config(self.spec.workload.batch_rows)
+
+    def _config(self, batch_rows: int) -> Config:
+        spec = self.spec
+        return service_config(
+            spec.contender,
+            self.work,
+            spec.workload,
+            spec.shards,
+            spark=self._spark,
+            source=self._rows.section(self.work, batch_rows),
+            sinks=self._outputs.sections(spec.contender),
+        )
 
     def prepare(self, session: SparkSession, listener: Listener) -> None:
         """Fill the state, by streaming or by writing pieces."""
@@ -156,7 +200,8 @@ class Lane:
         _settle(session)
         load = os.getloadavg()[0]
         triggers = self._run(session, listener, self.spec.workload.turn(round_number))
-        turn = Turn(round_number, round(load, 2), triggers[0], tuple(triggers[1:]))
+        cpu = self._cpu.per_row(sum(trigger.rows for trigger in triggers[1:]))
+        turn = Turn(round_number, round(load, 2), triggers[0], tuple(triggers[1:]), cpu)
         self.turns.append(turn)
         return turn
 
@@ -168,7 +213,7 @@ class Lane:
             contender=spec.contender.name,
             group=group,
             x=spec.x,
-            workload={**asdict(spec.workload), "is_seeded": spec.is_seeded},
+            workload={**asdict(spec.workload), "sinks": spec.sinks, "is_seeded": spec.is_seeded},
             shards=spec.shards,
             loaded=self.loaded,
             turns=tuple(self.turns),
@@ -179,21 +224,21 @@ class Lane:
     def discard(self) -> None:
         """Remove the lane's directory and its resident tables."""
         if self.spec.contender.is_service:
-            for directory in self._table_directories():
-                shutil.rmtree(directory, ignore_errors=True)
+            remove_tables(self.config)
         shutil.rmtree(self.work, ignore_errors=True)
 
     def _run(self, session: SparkSession, listener: Listener, numbers: range) -> list[Trigger]:
         workload = self.spec.workload
-        for number in numbers:
-            for path in workload.write(self._inputs, number):
-                os.link(path, self.work / "in" / path.name)
-        listener.durations.clear()
+        self._rows.give(numbers, self.work)
+        batch_rows = workload.batch(numbers[0]).rows
+        self._cpu = CpuMarks(len(numbers))
+        query = f"{self.work.name}-{numbers[0]}"
+        listener.restart("" if self.spec.contender.is_service else query, self._cpu)
         self._progress.clear()
         self._ended.clear()
         if self.spec.contender.is_service:
             run(
-                self.config,
+                self._config(batch_rows),
                 once=True,
                 max_batches=None,
                 take_over=False,
@@ -201,10 +246,10 @@ class Lane:
                 session=session,
             )
         else:
-            self._run_pipeline(session)
+            self._run_pipeline(session, query, batch_rows)
         durations = self._durations() if self.spec.contender.is_service else listener.take(len(numbers))
         phases = [progress.phases for progress in self._progress] or [{} for _ in numbers]
-        self._forget_outputs()
+        self._outputs.forget()
         return [
             Trigger(workload.batch(number).rows, spent, {name: round(value, 6) for name, value in of_window.items()})
             for number, spent, of_window in zip(numbers, durations, phases, strict=True)
@@ -213,6 +258,7 @@ class Lane:
     def _note(self, progress: BatchProgress) -> None:
         self._progress.append(progress)
         self._ended.append(time.perf_counter())
+        self._cpu.batch_ended()
 
     def _durations(self) -> list[dict[str, int]]:
         """From one window's end to the next one's, as Spark's trigger counts: with all work between them."""
@@ -223,33 +269,20 @@ class Lane:
             for seconds, progress in zip(whole, self._progress, strict=True)
         ]
 
-    def _run_pipeline(self, session: SparkSession) -> None:
+    def _run_pipeline(self, session: SparkSession, name: str, batch_rows: int) -> None:
         contender = self.spec.contender
         assert contender.pipeline is not None
-        settings = {_SHUFFLE: str(self.spec.shards), _NO_DATA_BATCHES: "false", **contender.settings}
-        with _settings(session, settings):
-            rows = (
-                session.readStream.schema(SCHEMA)
-                .option("maxFilesPerTrigger", self.spec.workload.files_a_batch)
-                .format(self.spec.workload.file_kind.removesuffix(".gz"))
-                .load(str(self.work / "in"))
-            )
+        settings = {**shuffles(self.spec.shards), **contender.settings}
+        with with_spark_settings(session, settings):
+            rows = self._rows.stream(session, self.work, batch_rows)
             query = (
-                PIPELINES[contender.pipeline](rows)
-                .writeStream.format("parquet")
-                .option("path", str(self.work / "out"))
+                self._outputs.writer(PIPELINES[contender.pipeline](rows))
+                .queryName(name)
                 .option("checkpointLocation", str(self.work / "checkpoint"))
                 .trigger(availableNow=True)
                 .start()
             )
             query.awaitTermination()
-
-    def _forget_outputs(self) -> None:
-        """Published and written rows; the marks and logs beside them stay."""
-        for path in (self.work / "out").rglob("*"):
-            hidden = any(part.startswith(("_", ".")) for part in path.relative_to(self.work).parts)
-            if path.is_file() and not hidden:
-                path.unlink()
 
     def _kept(self) -> dict[str, float]:
         """Bytes of pieces on disk and of resident tables, and both by key."""
@@ -258,7 +291,7 @@ class Lane:
         state = CommitLog.open(self.config.store.path).state
         keys = sum(piece.entries for pieces in state.pieces.values() for piece in pieces)
         disk = _bytes(self.config.store.path / "pieces", "*")
-        tables = sum(_bytes(directory, "*.table") for directory in self._table_directories())
+        tables = sum(_bytes(directory, "*.table") for directory in _table_directories(self.config))
         if not keys:
             return {}
         return {
@@ -269,15 +302,22 @@ class Lane:
             "memory_per_key": round(tables / keys, 2),
         }
 
-    def _table_directories(self) -> list[Path]:
-        from bucket_store.errors import StoreError
-        from bucket_store.log.commit_log import CommitLog
 
-        try:
-            store_id = CommitLog.open(self.config.store.path).manifest.store_id
-        except StoreError:
-            return []
-        return table_folders(self.config, store_id)
+def remove_tables(config: Config) -> None:
+    """Remove the resident tables of a job's store, if it has one."""
+    for directory in _table_directories(config):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _table_directories(config: Config) -> list[Path]:
+    from bucket_store.errors import StoreError
+    from bucket_store.log.commit_log import CommitLog
+
+    try:
+        store_id = CommitLog.open(config.store.path).manifest.store_id
+    except StoreError:
+        return []
+    return table_folders(config, store_id)
 
 
 def _exchanged(rows: DataFrame) -> DataFrame:
@@ -319,16 +359,42 @@ PIPELINES: dict[str, Callable[[DataFrame], DataFrame]] = {
 class Engine:
     """The session that all lanes of a run share, started when it is first needed. A context manager.
 
-    A session that is `given` is used as it is and left running.
+    A session that is `given` is used as it is and left running. With `topics`, rows may come from them and go to them.
     """
 
     def __init__(
-        self, work: Path, settings: Mapping[str, str], shards: int, *, given: SparkSession | None = None
+        self,
+        work: Path,
+        settings: Mapping[str, str],
+        shards: int,
+        *,
+        given: SparkSession | None = None,
+        topics: Topics | None = None,
     ) -> None:
-        self._config = service_config(CONTENDERS["deduper"], work, Workload(), shards, spark=settings)
+        source = None if topics is None else topic_section(topics.bootstrap, "source", SCHEMA, 1)
+        self._config = service_config(CONTENDERS["deduper"], work, Workload(), shards, spark=settings, source=source)
+        self.topics = topics
+        self._shards = shards
         self._given = given
         self._session: SparkSession | None = None
         self._listener = Listener()
+
+    def rows(self, workload: Workload, inputs: Path) -> Rows:
+        """The rows of a workload; those of files are kept in `inputs`."""
+        return (
+            TopicRows(workload, self._cluster, self._shards)
+            if workload.format == "kafka"
+            else FileRows(workload, inputs)
+        )
+
+    def outputs(self, spec: LaneSpec, work: Path) -> Outputs:
+        """The outputs of a lane, whose directory is `work`."""
+        return TopicOutputs(spec.contender, self._cluster, self._shards) if spec.sinks == "kafka" else FileOutputs(work)
+
+    @property
+    def _cluster(self) -> Topics:
+        assert self.topics is not None, "the plan of a run with topics has brokers"
+        return self.topics
 
     def __enter__(self) -> Engine:
         return self
@@ -348,7 +414,7 @@ class Engine:
 
 
 @contextlib.contextmanager
-def _settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def with_spark_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     before = {name: session.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         session.conf.set(name, value)

@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from deduper.bench.contenders import CONTENDERS, PRESETS, LaneSpec
-from deduper.bench.measures import LANES_OF
-from deduper.bench.workload import FILE_KINDS, PAYLOADS, FileKind, Payload, Workload
+from deduper.bench.contenders import CONTENDERS, LATENCY, PRESETS, SINKS, STANDARD_OF_TOPICS, LaneSpec
+from deduper.bench.measures import LANES_OF, WITH_BAD_LINES
+from deduper.bench.workload import FORMATS, PAYLOADS, Payload, SourceFormat, Workload
 from deduper.errors import UsageError
+from deduper.units import parse_duration
 
+_STANDARD = tuple(family for family, needed in LANES_OF.items() if set(needed) <= set(PRESETS["standard"]))
 PRESET_FAMILIES: dict[str, tuple[str, ...]] = {
     "quick": ("passthrough",),
-    "standard": (*LANES_OF, "small-batch"),
-    "all": (*LANES_OF, "small-batch", "state"),
+    "standard": (*_STANDARD, "small-batch", "formats"),
+    "all": (*LANES_OF, "small-batch", "formats", "state"),
 }
 LARGE_KEYS = 100_000_000
 SMALL_KEYS = 1_000_000
+_QUICK = Workload(batch_rows=50_000, state_keys=100_000)
+_OF_TOPICS = Workload(batch_rows=100_000, state_keys=1_000_000, batches_a_turn=4)
+_SMALLER_ROWS = 250_000
 _SMALL_ROWS = 1_000
 _SMALL_BATCHES = 40
 """A stream of small batches runs for days, so its turns are long enough for the JVM to compile."""
@@ -35,17 +40,36 @@ class Plan:
     table: tuple[str, ...]
     families: tuple[str, ...]
     shards: int = 2
+    sinks: str = "parquet"
+    bootstrap_servers: str | None = None
 
     def table_lanes(self) -> list[LaneSpec]:
         """The contenders of the table."""
-        return [LaneSpec(name, CONTENDERS[name], self.workload, self.shards) for name in self.table]
+        return [LaneSpec(name, CONTENDERS[name], self.workload, self.shards, sinks=self.sinks) for name in self.table]
+
+    def format_lanes(self) -> dict[str, list[LaneSpec]]:
+        """By group: ours and the pipeline on files of each format, with payloads that never repeat."""
+        base = replace(self.workload, payload="random")
+        small = replace(base, format="json", batch_rows=min(_SMALLER_ROWS, base.batch_rows))
+        workloads = {"json": replace(base, format="json"), "json-small": small}
+        workloads |= {kind: replace(base, format=kind) for kind in ("csv", "json.gz", "parquet")}
+        groups = {
+            group: [
+                LaneSpec(name, CONTENDERS[name], workload, self.shards, is_seeded=True)
+                for name in ("deduper", "passthrough")
+            ]
+            for group, workload in workloads.items()
+        }
+        bad = replace(workloads["json"], bad_lines=0.01)
+        groups["json"].append(LaneSpec(WITH_BAD_LINES, CONTENDERS["deduper"], bad, self.shards, is_seeded=True))
+        return groups
 
     def small_lanes(self) -> list[LaneSpec]:
         """Ours and the pipeline, with batches of 1,000 rows on a million keys."""
         state = min(SMALL_KEYS, self.workload.state_keys)
         workload = replace(self.workload, batch_rows=_SMALL_ROWS, state_keys=state, batches_a_turn=1 + _SMALL_BATCHES)
         return [
-            LaneSpec(name, CONTENDERS[name], workload, self.shards, is_seeded=True)
+            LaneSpec(name, CONTENDERS[name], workload, self.shards, is_seeded=True, sinks=self.sinks)
             for name in ("deduper", "passthrough")
         ]
 
@@ -64,40 +88,112 @@ class Plan:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class LatencyPlan:
+    """A steady load on a topic, for one contender after another; by default the shape of Spark's own benchmark.
+
+    `trigger` is the time between the starts of two batches. The first `warm_s` seconds and the last two do not count.
+    """
+
+    bootstrap_servers: str
+    contenders: tuple[str, ...] = LATENCY
+    minutes: float = 30.0
+    rate: float = 1000.0
+    trigger: str = "100ms"
+    partitions: int = 5
+    warm_s: float = 20.0
+    repeats: float = 0.2
+    shards: int = 2
+
+
 def plan(
     preset: str = "standard",
     contenders: Sequence[str] = (),
     rounds: int | None = None,
     *,
-    file_kind: str = "parquet",
+    source_format: str = "parquet",
     payload: str = "repeating",
     batch_rows: int | None = None,
+    bad_lines: float = 0.0,
+    sinks: str | None = None,
+    bootstrap_servers: str | None = None,
 ) -> Plan:
     """The plan of a preset; `contenders` replace the preset's, and bring the measures that they answer.
 
+    `sinks` are those of the source's kind unless given.
+
     Raises:
-        UsageError: no preset, contender, kind of files or payload has this name.
+        UsageError: no preset, contender, format, payload or kind of sinks has this name, or they do not go together.
     """
+    sinks = sinks or ("kafka" if source_format == "kafka" else "parquet")
     _known("--preset", (preset,), tuple(PRESETS))
     _known("--contender", contenders, tuple(CONTENDERS))
-    _known("--format", (file_kind,), FILE_KINDS)
+    _known("--format", (source_format,), FORMATS)
     _known("--payload", (payload,), PAYLOADS)
-    table, families = PRESETS[preset], PRESET_FAMILIES[preset]
-    if contenders:
-        table = tuple(contenders)
+    _known("--sinks", (sinks,), SINKS)
+    of_topics = source_format == "kafka"
+    if sinks == "kafka" and not of_topics:
+        raise UsageError("--sinks kafka: needs --format kafka")
+    if of_topics and bootstrap_servers is None:
+        raise UsageError("--format kafka: needs --bootstrap-servers HOST:PORT")
+    if bad_lines and source_format == "parquet":
+        raise UsageError("--bad-lines: Parquet has no lines; choose --format json, json.gz, csv or kafka")
+    standard = STANDARD_OF_TOPICS if of_topics and preset == "standard" else PRESETS[preset]
+    for name in contenders:
+        if sinks not in CONTENDERS[name].sinks:
+            raise UsageError(f"--contender {name}: cannot be measured with --sinks {sinks}")
+    table = tuple(contenders or (name for name in standard if sinks in CONTENDERS[name].sinks))
+    families = PRESET_FAMILIES[preset]
+    if contenders or of_topics:
         families = tuple(family for family, needed in LANES_OF.items() if set(needed) <= set(table))
     is_quick = preset == "quick"
-    sized = Workload(batch_rows=50_000, state_keys=100_000) if is_quick else Workload()
+    sized = _QUICK if is_quick else _OF_TOPICS if of_topics else Workload()
     return Plan(
         workload=replace(
             sized,
             batch_rows=batch_rows or sized.batch_rows,
-            file_kind=cast("FileKind", file_kind),
+            format=cast("SourceFormat", source_format),
             payload=cast("Payload", payload),
+            bad_lines=bad_lines,
         ),
         rounds=rounds or (2 if is_quick else 3),
         table=table,
         families=families,
+        sinks=sinks,
+        bootstrap_servers=bootstrap_servers,
+    )
+
+
+def latency_plan(
+    contenders: Sequence[str] = (),
+    *,
+    bootstrap_servers: str | None,
+    minutes: float | None = None,
+    rate: float | None = None,
+    trigger: str | None = None,
+) -> LatencyPlan:
+    """The plan of a measurement of latency.
+
+    Raises:
+        UsageError: a contender is unknown or keeps no state, the trigger is no duration, or there are no brokers.
+    """
+    _known("--contender", contenders, tuple(CONTENDERS))
+    if bootstrap_servers is None:
+        raise UsageError("--measure latency: needs --bootstrap-servers HOST:PORT")
+    for name in contenders:
+        if "kafka" not in CONTENDERS[name].sinks:
+            raise UsageError(f"--contender {name}: cannot be measured with topics")
+    chosen = LatencyPlan(bootstrap_servers, tuple(contenders) or LATENCY)
+    if trigger is not None:
+        try:
+            parse_duration(trigger)
+        except ValueError as exc:
+            raise UsageError(f"--trigger {trigger}: {exc}") from exc
+    return replace(
+        chosen,
+        minutes=chosen.minutes if minutes is None else minutes,
+        rate=chosen.rate if rate is None else rate,
+        trigger=trigger or chosen.trigger,
     )
 
 

@@ -32,11 +32,12 @@ def run_rounds(
     report: Callable[[str], None],
 ) -> list[LaneResult]:
     """Fill the state of every lane, then run their turns; remove their folders."""
+    workloads = dict.fromkeys(spec.workload for spec in specs)
+    rows = {workload: engine.rows(workload, work / f"rows-{place}") for place, workload in enumerate(workloads)}
     lanes = []
     for number, spec in enumerate(specs):
-        inputs = work / f"rows-{specs_of(specs).index(spec.workload)}"
-        inputs.mkdir(parents=True, exist_ok=True)
-        lanes.append(Lane(spec, work / f"{group}-{number}", inputs, spark))
+        at = work / f"{group}-{number}"
+        lanes.append(Lane(spec, at, rows[spec.workload], engine.outputs(spec, at), spark))
     try:
         for lane in lanes:
             _attempt(lane, lambda: lane.prepare(*engine.session()), report)  # noqa: B023  # called at once
@@ -58,11 +59,6 @@ def turn_order(lanes: Sequence[T], round_number: int) -> list[T]:
     first = round_number % len(lanes)
     step = 1 if round_number % 2 == 0 else -1
     return [lanes[(first + step * place) % len(lanes)] for place in range(len(lanes))]
-
-
-def specs_of(specs: Sequence[LaneSpec]) -> list[object]:
-    """The different workloads of lanes, in order."""
-    return list(dict.fromkeys(spec.workload for spec in specs))
 
 
 def _attempt(lane: Lane, action: Callable[[], object], report: Callable[[str], None]) -> None:

@@ -70,13 +70,33 @@ TARGETS = {
         Target("passthrough", "passthrough", "rows/s against the same pipeline without dedup", True, 0.90, "x"),
         Target("watermark-hdfs", "watermark", "rows/s against within-watermark, HDFS-backed", True, 3.3, "x"),
         Target("watermark-rocksdb", "watermark", "rows/s against within-watermark, RocksDB", True, 10.0, "x"),
+        Target("one-port", "one-port", "rows/s with the unique port alone against the same pipeline", True, 0.90, "x"),
+        Target("json", "formats", "lines of JSON, rows/s against the same pipeline", True, 2.0, "x"),
+        Target("json-small", "formats", "lines of JSON, batches of 250,000 rows, the same", True, 2.0, "x"),
+        Target(
+            "bad-lines", "formats", "lines of JSON, 1 % of them malformed, against the same without", True, 0.8, "x"
+        ),
+        Target("csv", "formats", "CSV, rows/s against the same pipeline", True, 1.5, "x"),
+        Target("json.gz", "formats", "compressed lines of JSON, the same", True, 1.5, "x"),
+        Target("parquet", "formats", "Parquet, payloads that never repeat, the same", True, 0.90, "x"),
         Target("state", "state", "rows/s with the large state against 1 M keys", True, 0.9, "x"),
         Target("memory-per-key", "bytes", "memory per resident key, first_seen: false", False, 30.0, "B"),
         Target("disk-per-key", "bytes", "disk per key, first_seen: false", False, 20.0, "B"),
         Target("small-batch", "small-batch", "trigger time of 1,000 rows against pass-through", False, 1.5, "x"),
         Target("clock", "clock", "trigger time, clock: arrival against batch", False, 1.10, "x"),
         Target("lookup", "lookup", "trigger time, all_live against own_bucket", False, 1.25, "x"),
+        Target("latency-p50", "latency", "from producing to reading, p50 against the best of Spark's", False, 1.0, "x"),
+        Target("latency-p99", "latency", "from producing to reading, p99 against the same", False, 1.2, "x"),
     )
 }
+
+BARS: dict[tuple[str, str], dict[str, float]] = {
+    ("kafka", "kafka"): {"passthrough": 1.3, "one-port": 1.5, "watermark-hdfs": 1.3, "watermark-rocksdb": 1.7},
+    ("kafka", "parquet"): {"passthrough": 1.3},
+    ("json", "parquet"): {"passthrough": 2.0, "watermark-hdfs": 3.5, "watermark-rocksdb": 5.0},
+    ("json.gz", "parquet"): {"passthrough": 1.5},
+    ("csv", "parquet"): {"passthrough": 1.5},
+}
+"""Other bounds than the targets' own, which are for Parquet, by the source's format and the sinks."""
 
 FAMILIES = tuple(dict.fromkeys(target.family for target in TARGETS.values()))

@@ -1,4 +1,4 @@
-"""The rows that all contenders get: a function of the workload and a batch's number, the same bytes on every machine.
+"""The rows that all contenders get: a function of the workload and a batch's number, the same on every machine.
 
 A string key, an event time that is a function of the key (a repeated key has the time of its first copy), a payload of
 letters. Three kinds of batches, numbered through:
@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv, parquet
 
-FileKind = Literal["parquet", "json", "json.gz", "csv"]
+SourceFormat = Literal["parquet", "json", "json.gz", "csv", "kafka"]
 Payload = Literal["repeating", "random"]
-FILE_KINDS: tuple[str, ...] = get_args(FileKind)
+FORMATS: tuple[str, ...] = get_args(SourceFormat)
 PAYLOADS: tuple[str, ...] = get_args(Payload)
 SCHEMA = "k string, ts timestamp, payload string"
 PERIOD_HOURS = 24
@@ -51,9 +51,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The shape of the rows and of their files; `duplicates` is a share of the measured rows.
+    """The shape of the rows and of their files or records; `duplicates` is a share of the measured rows.
 
     A `repeating` payload is one of 4,096 texts, so that Parquet writes it once; a `random` one never comes again.
+    `bad_lines` is the share of malformed lines; Parquet has none. Records of `kafka` are lines of JSON with their keys.
     """
 
     batch_rows: int = 1_000_000
@@ -65,8 +66,9 @@ class Workload:
     batches_a_turn: int = 3
     files_a_batch: int = 4
     seed: int = 1
-    file_kind: FileKind = "parquet"
+    format: SourceFormat = "parquet"
     payload: Payload = "repeating"
+    bad_lines: float = 0.0
 
     @property
     def load_rows(self) -> int:
@@ -125,18 +127,44 @@ class Workload:
 
     def write(self, directory: Path, number: int) -> list[Path]:
         """The files of a batch, in source order by their times; written once, and reused afterwards."""
-        paths = [directory / f"{number:05d}-{part}.{self.file_kind}" for part in range(self.files_a_batch)]
+        paths = [directory / f"{number:05d}-{part}.{self.format}" for part in range(self.files_a_batch)]
         if all(path.exists() for path in paths):
             return paths
         rows = self.rows(number)
         cuts = [len(rows) * part // self.files_a_batch for part in range(self.files_a_batch + 1)]
         for part, path in enumerate(paths):
             hidden = path.with_name(f".{path.name}")
-            _write(rows.slice(cuts[part], cuts[part + 1] - cuts[part]), hidden, self.file_kind)
+            self._write(rows.slice(cuts[part], cuts[part + 1] - cuts[part]), number, part, hidden)
             moment = _FIRST_FILE_TIME + number * self.files_a_batch + part
             os.utime(hidden, (moment, moment))
             hidden.replace(path)
         return paths
+
+    def records(self, number: int) -> tuple[list[bytes], list[bytes]]:
+        """Keys and values of a batch's records."""
+        rows = self.rows(number)
+        lines = _json_lines(_with_texts(rows), self._bad(number, 0, len(rows)))
+        values = [value for chunk in lines.chunks for value in chunk.cast(pa.binary()).to_pylist()]
+        return rows["k"].cast(pa.binary()).to_pylist(), values
+
+    def _write(self, rows: pa.Table, number: int, part: int, path: Path) -> None:
+        if self.format == "parquet":
+            parquet.write_table(rows, path)
+            return
+        bad = self._bad(number, part, len(rows))
+        texts = _with_texts(rows)
+        if self.format == "csv":
+            no_time = pc.if_else(bad, pa.scalar("no time"), texts["ts"])
+            options = csv.WriteOptions(include_header=False, quoting_style="needed")
+            csv.write_csv(texts.set_column(1, "ts", no_time), path, options)
+            return
+        data = b"".join(_bytes_of(chunk) for chunk in _json_lines(texts, bad, "\n").chunks)
+        path.write_bytes(gzip.compress(data, compresslevel=6) if self.format == "json.gz" else data)
+
+    def _bad(self, number: int, part: int, rows: int) -> pa.Array:
+        """Whether each line is malformed."""
+        random = np.random.default_rng([self.seed, number, 1 + part])
+        return pa.array(random.random(rows) < self.bad_lines)
 
     def _new(self, rows: int) -> int:
         # The first batches of an empty state have nothing to repeat.
@@ -162,19 +190,17 @@ class Workload:
         return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(letters))
 
 
-def _write(rows: pa.Table, path: Path, kind: FileKind) -> None:
-    if kind == "parquet":
-        parquet.write_table(rows, path)
-        return
-    texts = rows.set_column(1, "ts", pc.strftime(rows["ts"], "%Y-%m-%dT%H:%M:%SZ"))
-    if kind == "csv":
-        csv.write_csv(texts, path, csv.WriteOptions(include_header=False, quoting_style="needed"))
-        return
-    lines = pc.binary_join_element_wise(
-        '{"k":"', texts["k"], '","ts":"', texts["ts"], '","payload":"', texts["payload"], '"}\n', ""
+def _with_texts(rows: pa.Table) -> pa.Table:
+    """The rows, with their times as texts."""
+    return rows.set_column(1, "ts", pc.strftime(rows["ts"], "%Y-%m-%dT%H:%M:%SZ"))
+
+
+def _json_lines(texts: pa.Table, bad: pa.Array, end: str = "") -> pa.ChunkedArray:
+    """A line a row; a bad one ends in its payload."""
+    close = pc.if_else(bad, pa.scalar(end), pa.scalar('"}' + end))
+    return pc.binary_join_element_wise(
+        '{"k":"', texts["k"], '","ts":"', texts["ts"], '","payload":"', texts["payload"], close, ""
     )
-    data = b"".join(_bytes_of(chunk) for chunk in lines.chunks)
-    path.write_bytes(gzip.compress(data, compresslevel=6) if kind == "json.gz" else data)
 
 
 def _bytes_of(texts: pa.Array) -> memoryview:

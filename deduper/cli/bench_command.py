@@ -10,12 +10,12 @@ import typer
 
 from deduper.bench import report
 from deduper.bench.contenders import CONTENDERS, PRESETS
-from deduper.bench.plan import PRESET_FAMILIES, Plan
+from deduper.bench.plan import PRESET_FAMILIES, LatencyPlan, Plan
 from deduper.bench.targets import FAMILIES, TARGETS
 from deduper.cli.terminal import answer_console, print_json, print_parts, table
 
 
-def measure(plan: Plan, out: Path, *, as_json: bool) -> None:
+def measure(plan: Plan | LatencyPlan, out: Path, *, as_json: bool) -> None:
     """Run the benchmark and print its answer; `out` is the folder of bench.json."""
     # Spark, numba and the rest load for a benchmark only.
     from deduper.bench.command import DOCUMENT, Benchmark, spark_settings
@@ -30,7 +30,7 @@ def measure(plan: Plan, out: Path, *, as_json: bool) -> None:
 
 
 def tables(document: Mapping[str, Any]) -> list[Any]:
-    """The document as tables: the contenders, then the measures."""
+    """The document as tables: the contenders, their CPU time, latencies, then the measures."""
     parts = []
     if document["lanes"]:
         rows = [
@@ -39,7 +39,14 @@ def tables(document: Mapping[str, Any]) -> list[Any]:
         ]
         head = ("contender", "group", "rows/s", "least", "most", "ms", "batches", "load", "")
         parts.append(table(head, rows))
-    parts.append(table(("measure", "reached", "target", "met?", ""), report.measure_rows(document)))
+    if spent := report.cpu_rows(document["lanes"]):
+        parts.append(table(report.CPU_HEAD, spent, title="CPU, µs a row, by process and, as parts of them, by step"))
+    if document.get("latency"):
+        parts.append(table(report.LATENCY_HEAD, report.latency_rows(document["latency"]), title="latency, ms"))
+    measures = report.measure_rows(document)
+    if document.get("latency"):
+        measures = [row for row in measures if row[1] != report.NOTHING]
+    parts.append(table(("measure", "reached", "target", "met?", ""), measures))
     return parts
 
 

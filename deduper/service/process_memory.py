@@ -17,11 +17,11 @@ def resident_bytes(driver: int | None = None) -> dict[str, int]:
 
     `maintenance` is the driver's other children: the maintenance worker. Zeros for processes that do not run.
     """
-    return bytes_by_process(_resident, driver)
+    return summed_by_process(_resident, driver)
 
 
-def bytes_by_process(measured: Callable[[psutil.Process], int], driver: int | None = None) -> dict[str, int]:
-    """As `resident_bytes`, by another measure of a process."""
+def summed_by_process(measured: Callable[[psutil.Process], int], driver: int | None = None) -> dict[str, int]:
+    """As `resident_bytes`, by another measure of a process, in units of its own."""
     found = {"driver": 0, "maintenance": 0, "jvm": 0, "workers": 0}
     with contextlib.suppress(psutil.Error):
         job = psutil.Process(driver)

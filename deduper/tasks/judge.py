@@ -29,7 +29,7 @@ from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
 from deduper.core.verdict import FIRST_DUPLICATE_CODE, Verdict
 from deduper.leaks.sample import SampledRecords, sampled_records
 from deduper.tasks import exchange
-from deduper.tasks.receipts import Receipt
+from deduper.tasks.receipts import Receipt, cpu_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class JudgeTask:
 
 def judge(task: JudgeTask, shard: int) -> Receipt:
     """Judge a shard's part of the window: its verdicts in exchange files, its piece durable in the store."""
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), cpu_seconds()
     parts = [_part(task, reader, shard) for reader in range(len(task.readers))]
     rows = _rows(parts, task)
     drained = time.perf_counter()
@@ -94,6 +94,7 @@ def judge(task: JudgeTask, shard: int) -> Receipt:
             "judge.load": counters["load_seconds"],
             "verdicts": left - judged,
             "piece": time.perf_counter() - left,
+            "cpu.judge": cpu_seconds() - cpu,
         },
     )
 

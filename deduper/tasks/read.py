@@ -25,6 +25,7 @@ from deduper.core.statistics import NO_SPANS, SpanCounts, lateness
 from deduper.core.verdict import INT64_MAX, Admission
 from deduper.tasks import exchange, layout
 from deduper.tasks.layout import RecordLayout
+from deduper.tasks.receipts import cpu_seconds
 
 
 class RecordPlaces(Protocol):
@@ -93,7 +94,7 @@ def warm() -> None:
 
 def spill(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | None:
     """Spill the records of a reading task, which have at least the columns of its layout; None for no batch."""
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), cpu_seconds()
     # A new name for every run of a task: a second run must not write into the file that the first one's receipt names.
     name = secrets.token_hex(8)
     keys = _Keys(task)
@@ -116,6 +117,7 @@ def spill(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
     receipt = keys.partition(name)
     failpoints.hit("read.spilled")
     receipt.seconds.update({"rows": writing, "keys": time.perf_counter() - spilled, "read": spilled - began - writing})
+    receipt.seconds["cpu.read"] = cpu_seconds() - cpu
     return receipt
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +12,11 @@ from bucket_store.pieces.piece import PieceRef
 from deduper.core.judge import ShardOutcome
 from deduper.core.statistics import NO_SPANS, SpanCounts
 from deduper.leaks.sample import SampledRecords
+
+
+def cpu_seconds() -> float:
+    """Seconds of CPU so far of what runs a task: a worker with all its native threads, or one thread of the driver."""
+    return time.process_time() if threading.active_count() == 1 else time.thread_time()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.dictionary_columns import dictionary_columns
 from deduper.tasks.kafka_rows import rows_to_send
 from deduper.tasks.origins import WindowSources
+from deduper.tasks.receipts import cpu_seconds
 
 _WRITER_BYTES = 4 << 20
 """Records for which one writer is enough, and no job is needed; more would make more files and transactions."""
@@ -88,7 +89,7 @@ def port_folder(target: str | Path, port: str) -> Path:
 
 def write(task: WriteTask, writer: int) -> WriteReceipt:
     """Write the ports' rows of a writer's source partitions."""
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), cpu_seconds()
     files = {port: _PortFile(task, writer, port) for port in task.ports}
     verdicts = [exchange.mapped(exchange.verdicts_file(task.directory, shard)) for shard in range(task.shards)]
     firsts = [
@@ -113,7 +114,7 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
     failpoints.hit("write.done")
     return WriteReceipt(
         files={port: file.name for port, file in files.items() if file.rows},
-        seconds={"ports": time.perf_counter() - began},
+        seconds={"ports": time.perf_counter() - began, "cpu.write": cpu_seconds() - cpu},
     )
 
 

@@ -1,6 +1,6 @@
 """A week in small: the real service under a steady load, with expiry at work, watched from outside.
 
-    python -m tests.bench.soak_kafka --rate 10000 [--minutes 15] [--warm 5] [--out docs/bench/soak]
+    python -m tests.bench.soak_kafka --rate 10000 [--minutes 15] [--warm 5] [--kills 3] [--out docs/bench/soak]
 
 A broker, a process that sends `--rate` records a second (a fifth repeats, 2 % late by an hour, one in 1,009 torn), the
 job as users start it (`deduper run`, its own process, exactly once, four topics, metrics on), and a process that reads
@@ -24,6 +24,10 @@ At the end the sender stops, the job drains what is left and stops by SIGTERM. C
    its place, after 200 requests: it is to stay below 128 MB
 4. the heap after full garbage collections, likewise
 5. the live part of the store does not grow; all of it, from the twelfth minute on
+6. no records were read by Spark
+
+`--kills` SIGKILLs fall into the minutes of warming, on the driver and on the driver with all its processes in turns;
+after each the job is started again and has to catch up. So memory is that of the last start.
 
 `--out` gets a folder with samples.csv, soak.svg, result.json. The exit code is 1 when something is broken.
 """
@@ -55,14 +59,14 @@ import numpy as np
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from deduper.bench.lanes import remove_tables
+from deduper.bench.traffic import SCHEMA
 from deduper.config.load import load_config
 from deduper.config.sections import PORTS
-from deduper.service.process_memory import bytes_by_process
+from deduper.service.process_memory import summed_by_process
 from deduper.spark import kafka_jars
-from tests.bench.kafka_load import SCHEMA
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope
-from tests.bench.spark_clock import remove_tables
 from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 
@@ -117,7 +121,11 @@ def main() -> int:
     with Broker(work / "broker", heap="768m", fast_start=False) as broker:
         found = soak(broker, work, arguments)
     loads.append(os.getloadavg()[0])
-    checks = [once(found.counts, found.sent), *checked(found.samples, found.after_gc, arguments)]
+    checks = [
+        once(found.counts, found.sent),
+        without_spark(found.by_spark),
+        *checked(found.samples, found.after_gc, arguments),
+    ]
     write(arguments, found, checks, loads)
     for check in checks:
         print(f"{check.verdict:10} {check.claim}: {check.numbers}")
@@ -137,6 +145,8 @@ class Measured:
     after_gc: list[tuple[float, float]]
     counts: np.ndarray  # type: ignore[type-arg]
     sent: int
+    kills: int
+    by_spark: int
 
 
 def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
@@ -163,49 +173,90 @@ def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
         encoding="utf-8",
     )
     seen_file = work / "seen.npz"
-    follower = process("tests.bench.kafka_load", "follow", broker.bootstrap, *topics, "--result", str(seen_file))
+    follower = process("deduper.bench.traffic", "follow", broker.bootstrap, *topics, "--result", str(seen_file))
     assert follower.stdout is not None
     assert follower.stdout.readline() == "following\n"
-    began = time.monotonic()
-    with (work / "job.log").open("w") as log:
-        job = subprocess.Popen(
-            [sys.executable, "-m", "deduper.cli", "run", str(work / "soak.yaml"), "--json"],
-            cwd=_ROOT,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    job = Job(work)
     try:
         # The clock starts when the job has judged something: what Spark takes to start is none of the load's lag.
         sent = sending(broker, source, 100.0, 1.0, 0)()
-        until(lambda: job.poll() is not None or judged(port) >= sent, 300, "the first records are judged")
-        job_age_s = time.monotonic() - began
+        until(lambda: job.ended or judged(port) >= sent, 300, "the first records are judged")
         seconds = arguments.minutes * 60
         to_the_end = sending(broker, source, arguments.rate, seconds, sent)
-        samples = watched(port, job, seconds)
+        began = time.monotonic()
+        samples = watched(port, job, seconds, kill_times(arguments))
         sent += to_the_end()
-        until(lambda: job.poll() is not None or judged(port) >= sent, 600, f"all {sent:,} records are judged")
+        until(lambda: job.ended or judged(port) >= sent, 600, f"all {sent:,} records are judged")
     finally:
-        if job.poll() is None:
-            job.send_signal(signal.SIGTERM)
-        job.wait(120)
+        code = job.stop()
         time.sleep(3)
         follower.send_signal(signal.SIGTERM)
         follower.wait(120)
-    if job.returncode:
-        raise SystemExit(f"the job ended with {job.returncode}:\n{(work / 'job.log').read_text()[-3000:]}")
+    if code:
+        raise SystemExit(f"the job ended with {code}:\n{job.log.read_text()[-3000:]}")
     with np.load(seen_file) as seen:
         number, topic = seen["number"], seen["topic"]
     counts = np.zeros((sent, len(PORTS)), np.uint8)
     np.add.at(counts, (number, topic), 1)
-    after_gc = [(at - job_age_s, left) for at, left in heap_after_gc(work / "gc.log")]
-    return Measured(samples, after_gc, counts, sent)
+    after_gc = [(at + job.started - began, left) for at, left in heap_after_gc(work / "gc.log")]
+    return Measured(samples, after_gc, counts, sent, job.kills, by_spark(job.log.read_text(errors="replace")))
+
+
+class Job:
+    """The job as users start it, in a process group of its own; started again after every kill."""
+
+    def __init__(self, work: Path) -> None:
+        self.log = work / "job.log"
+        self.kills = 0
+        self._command = [sys.executable, "-m", "deduper.cli", "run", str(work / "soak.yaml"), "--json", "--verbose"]
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        """The driver's."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether it runs no more."""
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """End the driver, every other time with all its processes, without a warning, and start it again."""
+        if self.kills % 2:
+            os.killpg(self.pid, signal.SIGKILL)
+        else:
+            os.kill(self.pid, signal.SIGKILL)
+        self._process.wait(60)
+        self.kills += 1
+        self._start()
+
+    def stop(self) -> int:
+        """End it in order; gives its exit code."""
+        if not self.ended:
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(120)
+
+    def _start(self) -> None:
+        self.started = time.monotonic()
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(self._command, cwd=_ROOT, stdout=log, stderr=log, start_new_session=True)
+
+
+def kill_times(arguments: argparse.Namespace) -> list[float]:
+    """Seconds at which the job is killed, evenly in the minutes that do not count."""
+    return [arguments.warm * 60 * (number + 1) / (arguments.kills + 1) for number in range(arguments.kills)]
+
+
+def by_spark(log: str) -> int:
+    """How often the job's log says that records were read by Spark."""
+    return len(re.findall(r"read by Spark", log))
 
 
 def sending(broker: Broker, topic: str, rate: float, seconds: float, first: int) -> Callable[[], int]:
     """Starts a sender; gives what waits for its end and tells how many it has sent."""
     words = ("--rate", str(rate), "--seconds", str(seconds), "--late", "0.02", "--first", str(first))
-    sender = process("tests.bench.kafka_load", "send", broker.bootstrap, topic, *words)
+    sender = process("deduper.bench.traffic", "send", broker.bootstrap, topic, *words)
 
     def ended() -> int:
         out, _ = sender.communicate(timeout=300)
@@ -224,16 +275,20 @@ def anonymous(process: psutil.Process) -> int:
     return 0
 
 
-def watched(port: int, job: subprocess.Popen[Any], seconds: float) -> list[dict[str, float]]:
-    """A sample every five seconds, for as long as the sender sends."""
+def watched(port: int, job: Job, seconds: float, kills: list[float]) -> list[dict[str, float]]:
+    """A sample every five seconds, for as long as the sender sends; the job is killed at some of them."""
     samples: list[dict[str, float]] = []
     began = time.monotonic()
     while (passed := time.monotonic() - began) < seconds:
-        if job.poll() is not None:
+        if job.ended:
             break
+        if kills and passed >= kills[0]:
+            kills = kills[1:]
+            job.kill()
+            print(f"{passed / 60:5.1f} min: killed and started again", flush=True)
         found = page(port)
         if found is not None:
-            held = {f"anonymous_{name}": float(count) for name, count in bytes_by_process(anonymous, job.pid).items()}
+            held = {f"anonymous_{name}": float(count) for name, count in summed_by_process(anonymous, job.pid).items()}
             samples.append({"seconds": round(passed, 1), **sample(found), **held})
             if len(samples) % SAMPLES_A_MINUTE == 1:
                 collect_garbage(job)
@@ -244,11 +299,12 @@ def watched(port: int, job: subprocess.Popen[Any], seconds: float) -> list[dict[
     return samples
 
 
-def collect_garbage(job: subprocess.Popen[Any]) -> None:
+def collect_garbage(job: Job) -> None:
     """A full collection in the job's JVM, its only child of that name."""
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
     jvms = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == "java"]
-    subprocess.run(["jcmd", *jvms, "GC.run"], check=True, stdout=subprocess.DEVNULL)
+    for jvm in jvms:
+        subprocess.run(["jcmd", jvm, "GC.run"], check=True, stdout=subprocess.DEVNULL)
 
 
 def page(port: int) -> dict[str, list[tuple[Mapping[str, str], float]]] | None:
@@ -308,6 +364,11 @@ def once(counts: Any, sent: int) -> Check:
     ports = ", ".join(f"{name} {int(column.sum()):,}" for name, column in zip(PORTS, counts.T, strict=True))
     verdict = "broken" if lost or repeated or not sent else "holds"
     return Check("every record on exactly one port", verdict, f"{sent:,} sent; {lost} lost, {repeated} twice; {ports}")
+
+
+def without_spark(by_spark: int) -> Check:
+    """Check 6: the topics are read by the tasks themselves."""
+    return Check("all records are read without Spark", "broken" if by_spark else "holds", f"{by_spark} times by Spark")
 
 
 def checked(
@@ -399,6 +460,7 @@ def write(
         "load": loads,
         "arguments": {name: value for name, value in vars(arguments).items() if name != "out"},
         "sent": sent,
+        "kills": found.kills,
         "checks": [{"claim": each.claim, "verdict": each.verdict, "numbers": each.numbers} for each in checks],
         "slopes_percent_an_hour": {name: each and each.percent_an_hour() for name, each in slopes.items()},
         "heap_after_gc_mb": found.after_gc,
@@ -453,9 +515,10 @@ def until(is_so: Any, deadline_s: float, what: str) -> None:
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=float, required=True, help="half of what bench_kafka_job has as the median")
+    parser.add_argument("--rate", type=float, required=True, help="half of the median of `deduper bench`")
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--warm", type=float, default=5.0, help="minutes that do not count")
+    parser.add_argument("--kills", type=int, default=0, help="kills of the job before those minutes are over")
     parser.add_argument("--lag", type=float, default=20.0, help="seconds of load that lag may be")
     parser.add_argument("--trigger", default="1s")
     parser.add_argument("--heap", type=int, default=1200, help="MB")

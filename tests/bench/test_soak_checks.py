@@ -7,10 +7,21 @@ import json
 import numpy as np
 import pytest
 
-from tests.bench.kafka_load import _FIRST, _NUMBER, _SENT, MALFORMED_EVERY, key_of, records, value_of
+from deduper.bench.traffic import _FIRST, _NUMBER, _SENT, MALFORMED_EVERY, key_of, records, value_of
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import slope
-from tests.bench.soak_kafka import _AFTER_GC, MEMORY, checked, flat, once, parsed, small
+from tests.bench.soak_kafka import (
+    _AFTER_GC,
+    MEMORY,
+    by_spark,
+    checked,
+    flat,
+    kill_times,
+    once,
+    parsed,
+    small,
+    without_spark,
+)
 
 SEED = 11
 
@@ -99,9 +110,21 @@ def test_a_record_says_at_fixed_places_what_it_is() -> None:
 
 def test_the_same_workload_is_made_again() -> None:
     """But for the moment of sending; a fifth are repeats of what went before."""
-    first, again = ([key for key, _ in records(0, 5000, repeats=0.2, late=0, seed=3, at_s=0)] for _ in range(2))
+    first, again = ([key for key, *_ in records(0, 5000, repeats=0.2, late=0, seed=3)] for _ in range(2))
     assert first == again
     assert 0.15 < 1 - len(set(first)) / len(first) < 0.25
+
+
+def test_kills_fall_into_the_minutes_that_do_not_count() -> None:
+    """Evenly, none at either end."""
+    assert kill_times(parsed(["--rate", "1", "--warm", "4", "--kills", "3"])) == [60.0, 120.0, 180.0]
+    assert kill_times(parsed(["--rate", "1"])) == []
+
+
+def test_reading_by_spark_is_found_in_the_log() -> None:
+    """Of all records or of some ranges."""
+    assert without_spark(by_spark("window 1\nwindow 2")).verdict == "holds"
+    assert without_spark(by_spark("all records are read by Spark: values are in avro")).verdict == "broken"
 
 
 def test_collections_are_read_from_the_jvm_s_log() -> None:

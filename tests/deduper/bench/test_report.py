@@ -66,3 +66,29 @@ def test_a_wrong_name_is_refused_before_spark_starts(arguments: list[str]) -> No
     """With what there is instead."""
     result = CliRunner().invoke(app, ["bench", *arguments])
     assert result.exit_code == 2
+
+
+def test_cpu_time_has_a_row_for_every_contender_that_was_measured() -> None:
+    """Processes add up; steps are parts of them."""
+    spent = {"driver": 1.0, "jvm": 2.0, "workers": 3.0, "maintenance": 0.5, "driver.send": 0.75, "tasks.read": 2.5}
+    lanes = [{"name": "deduper", "group": "table", "cpu_us": spent}, {"name": "plain", "group": "table", "cpu_us": {}}]
+    (row,) = report.cpu_rows(lanes)
+    assert row == ("deduper", "table", "1.00", "2.00", "3.00", "6.50", "2.50", "–", "–", "0.75")
+    assert len(row) == len(report.CPU_HEAD)
+
+
+def test_latency_has_two_rows_for_every_contender(document: dict[str, Any]) -> None:
+    """One for each end; one that failed says why; measures that were not asked for are left out."""
+    found = {"p50": 10.0, "p90": 20.0, "p95": 25.0, "p99": 1234.0, "max": 2000.0}
+    about = {"contender": "deduper", "rate": 1000.0, "trigger": "100ms", "load": 0.5, "behind_s": 0.1}
+    good = {**about, "appended": found, "read": found, "failure": None}
+    failed = {**about, "appended": {}, "read": {}, "failure": "no broker"}
+    rows = report.latency_rows([good, failed])
+    assert [row[3] for row in rows] == ["appended", "read"] * 2
+    assert "1,234" in rows[0]
+    assert rows[2][-1] == "no broker"
+    assert {len(row) for row in rows} == {len(report.LATENCY_HEAD)}
+    console = Console(width=200, record=True, file=io.StringIO())
+    for part in bench_command.tables({**document, "lanes": [], "latency": [good]}):
+        console.print(part)
+    assert "not measured" not in console.export_text()

@@ -33,7 +33,7 @@ from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends
 from deduper.service import job, lag_watch, metrics
 from deduper.service.metrics import FAILURES, SECONDS_BOUNDS, JobMetrics
 from deduper.service.metrics_server import serving_metrics
-from deduper.service.process_memory import bytes_by_process, resident_bytes
+from deduper.service.process_memory import resident_bytes, summed_by_process
 from deduper.window.policy import DELETION_BATCH, STATISTICS, fixed_settings
 from deduper.window.progress import BatchProgress
 
@@ -452,7 +452,7 @@ def test_memory_is_told_by_what_holds_it() -> None:
     assert found["driver"] > 1_000_000
     assert found["maintenance"] > 1_000_000
     assert (found["jvm"], found["workers"]) == (0, 0)
-    assert bytes_by_process(lambda process: process.pid)["driver"] == os.getpid()
+    assert summed_by_process(lambda process: process.pid)["driver"] == os.getpid()
     assert resident_bytes(driver=2**30) == {"driver": 0, "maintenance": 0, "jvm": 0, "workers": 0}
     assert resident_bytes(os.getppid())["driver"] > 0
 

@@ -1,10 +1,11 @@
 """Load on a topic at a steady rate, and what comes out at the other end, each in a process of its own.
 
-    python -m tests.bench.kafka_load send BOOTSTRAP TOPIC --rate 1000 --seconds 60 [--late 0.02] [--repeats 0.2]
-    python -m tests.bench.kafka_load follow BOOTSTRAP TOPIC... --result FILE.npz [--seconds 60]
+    python -m deduper.bench.traffic send BOOTSTRAP TOPIC --rate 1000 --seconds 60 [--late 0.02] [--repeats 0.2]
+    python -m deduper.bench.traffic follow BOOTSTRAP TOPIC... --result FILE.npz [--seconds 60]
 
 A record is JSON of about 170 bytes that begins with its number (plus 10^11, for JSON has no leading zeros) and the
-moment of its sending, at fixed places, so that following 20,000 of them a second costs little:
+moment of its sending, which is also its CreateTime, at fixed places, so that following 20,000 of them a second costs
+little:
 
     {"n":100000000042,"s":1790000000000000000,"k":"user-…","ts":"2026-…","p":"…"}
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import random
 import signal
+import string
 import sys
 import time
 from collections.abc import Iterator
@@ -28,7 +30,8 @@ import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 SCHEMA = "n long, s long, k string, ts timestamp, p string"
-PAYLOAD = "p" * 60
+PAYLOAD_BYTES = 60
+_LETTERS = "".join(random.Random(1).choices(string.ascii_letters, k=1 << 20))
 MALFORMED_EVERY = 1009
 _STEP_S = 0.01
 _FIRST = 10**11
@@ -38,7 +41,9 @@ _NUMBER, _SENT = slice(5, 17), slice(22, 41)
 def value_of(number: int, sent_ns: int, key: str, event_s: float) -> bytes:
     """The bytes of one record; every MALFORMED_EVERY-th ends too early and is an error."""
     moment = datetime.fromtimestamp(event_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
-    text = f'{{"n":{_FIRST + number},"s":{sent_ns:019d},"k":"{key}","ts":"{moment}Z","p":"{PAYLOAD}"}}'
+    place = number * 7919 % (len(_LETTERS) - PAYLOAD_BYTES)
+    payload = _LETTERS[place : place + PAYLOAD_BYTES]
+    text = f'{{"n":{_FIRST + number},"s":{sent_ns:019d},"k":"{key}","ts":"{moment}Z","p":"{payload}"}}'
     return text[:-9].encode() if number % MALFORMED_EVERY == MALFORMED_EVERY - 1 else text.encode()
 
 
@@ -47,19 +52,16 @@ def key_of(number: int) -> str:
     return f"user-{number:012d}-{number * 7919 % 1_000_003}"
 
 
-def records(
-    first: int, count: int, *, repeats: float, late: float, seed: int, at_s: float | None = None
-) -> Iterator[tuple[str, bytes]]:
-    """Keys and values; the moment is now, or `at_s` and on by a millisecond a record."""
+def records(first: int, count: int, *, repeats: float, late: float, seed: int) -> Iterator[tuple[str, bytes, int]]:
+    """Keys, values and the moment in ms, which is now."""
     dice = random.Random(seed + first)
     for number in range(first, first + count):
         repeated = number > 100 and dice.random() < repeats
         source = number - dice.randrange(1, min(number, 20_000)) if repeated else number
-        event_s = time.time() if at_s is None else at_s + source / 1000
-        if dice.random() < late:
-            event_s -= 3600
+        sent_ns = time.time_ns()
+        event_s = sent_ns / 1e9 - (3600 if dice.random() < late else 0)
         key = key_of(source)
-        yield key, value_of(number, time.time_ns(), key, event_s)
+        yield key, value_of(number, sent_ns, key, event_s), sent_ns // 1_000_000
 
 
 def send(
@@ -81,14 +83,20 @@ def send(
         if due > rate:
             slipped += 1.0
             continue
-        for key, value in records(first + sent, due, repeats=repeats, late=late, seed=seed):
-            producer.produce(topic, value, key, on_delivery=lambda error, _: failed.append(error) if error else None)
+        for key, value, sent_ms in records(first + sent, due, repeats=repeats, late=late, seed=seed):
+            producer.produce(
+                topic,
+                value,
+                key,
+                timestamp=sent_ms,
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
         sent += due
         producer.poll(0)
         time.sleep(_STEP_S)
     producer.flush(60)
     if slipped:
-        print(f"the sender was {slipped:.0f} s behind its rate", file=sys.stderr)
+        sys.stderr.write(f"the sender was {slipped:.0f} s behind its rate\n")
     if failed or len(producer):
         raise SystemExit(f"{len(failed)} records were refused, {len(producer)} are unacknowledged: {failed[:1]}")
     return sent
@@ -97,7 +105,8 @@ def send(
 def follow(bootstrap: str, topics: list[str], result: Path, seconds: float) -> None:
     """Read committed records until the time is over or SIGTERM comes; write `result`, renamed into place.
 
-    It has for every record read: `topic` (its place among `topics`), `number`, `sent_ns`, `seen_ns`.
+    It has for every record read: `topic` (its place among `topics`), `number`, `sent_ns`, `appended_ms` (its own
+    timestamp), `seen_ns`.
     """
     consumer = Consumer(
         {
@@ -118,7 +127,7 @@ def follow(bootstrap: str, topics: list[str], result: Path, seconds: float) -> N
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
     # Parts are packed as they come: a soak has tens of millions of records.
     parts: list[np.ndarray[Any, Any]] = []
-    print("following", flush=True)
+    _report("following")
     until = time.monotonic() + seconds
     while time.monotonic() < until and not ending:
         batch = [message for message in consumer.consume(2000, timeout=0.05) if message.error() is None]
@@ -126,16 +135,22 @@ def follow(bootstrap: str, topics: list[str], result: Path, seconds: float) -> N
             continue
         now = time.time_ns()
         rows = [
-            (places[message.topic()], int(value[_NUMBER]) - _FIRST, int(value[_SENT]), now)
+            (places[of], int(value[_NUMBER]) - _FIRST, int(value[_SENT]), message.timestamp()[1], now)
             for message in batch
-            if (value := message.value()) is not None
+            if (value := message.value()) is not None and (of := message.topic()) is not None
         ]
-        parts.append(np.array(rows, np.int64).reshape(-1, 4))
+        parts.append(np.array(rows, np.int64).reshape(-1, 5))
     consumer.close()
-    seen = np.concatenate(parts) if parts else np.zeros((0, 4), np.int64)
+    seen = np.concatenate(parts) if parts else np.zeros((0, 5), np.int64)
     hidden = result.with_name(f".{result.stem}.part.npz")
-    np.savez(hidden, topic=seen[:, 0].astype(np.int8), number=seen[:, 1], sent_ns=seen[:, 2], seen_ns=seen[:, 3])
+    names = ("topic", "number", "sent_ns", "appended_ms", "seen_ns")
+    np.savez(hidden, **dict(zip(names, seen.T, strict=True)))
     hidden.rename(result)
+
+
+def _report(word: object) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -168,7 +183,7 @@ def main() -> None:
             late=reported.late,
             seed=reported.seed,
         )
-        print(sent, flush=True)
+        _report(sent)
     else:
         follow(reported.bootstrap, reported.topics, reported.result, reported.seconds)
 

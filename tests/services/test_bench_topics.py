@@ -1,0 +1,93 @@
+"""`deduper bench` on a real broker: rows from topics to topics, and latency under a steady load."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from deduper.bench.command import Benchmark
+from deduper.bench.plan import latency_plan, plan
+from deduper.bench.topics import Topics
+from deduper.errors import UsageError
+from tests.services import kafka_traffic
+from tests.services.kafka_broker import Broker
+
+pytestmark = pytest.mark.services
+SETTINGS = {"spark.master": "local[2]"}
+
+
+def bench_topics(broker: Broker) -> set[str]:
+    """The topics of benchmarks."""
+    return {name for name in broker.admin().list_topics(timeout=10).topics if name.startswith("deduper-bench-")}
+
+
+def test_rows_go_from_topic_to_topic_in_turns(
+    tmp_path: Path, broker: Broker, session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every contender reads all batches, ours with its CPU time by step; no topic and no file is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    asked = plan(
+        contenders=("deduper", "passthrough", "watermark-rocksdb-tuned"),
+        rounds=2,
+        source_format="kafka",
+        payload="random",
+        bad_lines=0.1,
+        bootstrap_servers=broker.bootstrap,
+    )
+    small = replace(asked, workload=replace(asked.workload, batch_rows=1000, state_keys=2000, batches_a_turn=3))
+    document = Benchmark(small, tmp_path / "out", SETTINGS, lambda _: None, session=session).run()
+    assert [lane["failure"] for lane in document["lanes"]] == [None] * 3
+    assert [lane["rows_per_second"]["count"] for lane in document["lanes"]] == [4] * 3
+    ours, plain, _ = document["lanes"]
+    assert {"driver", "jvm", "workers", "driver.send", "tasks.judge"} <= ours["cpu_us"].keys()
+    assert {"driver", "jvm", "workers"} <= plain["cpu_us"].keys()
+    # 2,000 loaded and 800 new ones in each of six batches, of which a tenth is malformed.
+    assert 0.85 * 6800 < ours["kept"]["keys"] < 0.95 * 6800
+    assert bench_topics(broker) == set()
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+def test_latency_is_measured_from_create_time_to_the_reader(
+    tmp_path: Path, broker: Broker, session: SparkSession
+) -> None:
+    """Ours and one of Spark's, one after the other; what is read was appended before."""
+    asked = latency_plan(
+        ("deduper", "watermark-rocksdb-tuned-changelog"), bootstrap_servers=broker.bootstrap, minutes=0.1, rate=200
+    )
+    document = Benchmark(replace(asked, warm_s=1.0), tmp_path / "out", SETTINGS, lambda _: None, session=session).run()
+    ours, spark = document["latency"]
+    assert (ours["failure"], spark["failure"]) == (None, None)
+    for found in (ours, spark):
+        # Six seconds, a fifth of the records repeats.
+        assert 0.5 * 960 < found["records"] < 1.1 * 960
+        assert 0 < found["read"]["p50"] <= found["read"]["p99"] <= found["read"]["max"]
+        assert found["appended"]["p50"] <= found["read"]["p50"]
+    assert ours["phases"]["rows"] > 0
+    assert {measure["name"] for measure in document["measures"] if measure["met"] is not None} == {
+        "latency-p50",
+        "latency-p99",
+    }
+    assert bench_topics(broker) == set()
+
+
+def test_topics_are_filled_in_turn_and_emptied(broker: Broker) -> None:
+    """Each partition gets as many records as the others, or one less; what was forgotten is not read again."""
+    with Topics(broker.bootstrap) as topics:
+        topic = topics.create("some", 2)
+        topics.send(topic, [b"a", b"b", b"c"], [b"1", b"2", b"3"])
+        assert [one.value for one in kafka_traffic.read(broker.plain(), topic)] == [b"1", b"3", b"2"]
+        topics.forget(topic)
+        assert kafka_traffic.read(broker.plain(), topic) == []
+
+
+def test_brokers_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Spark starts."""
+    waiting = AdminClient.list_topics
+    monkeypatch.setattr(AdminClient, "list_topics", lambda self, *_, **__: waiting(self, timeout=1))
+    with pytest.raises(UsageError, match=r"--bootstrap-servers 127\.0\.0\.1:1: no broker answers"):
+        Topics("127.0.0.1:1")
