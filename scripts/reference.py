@@ -42,6 +42,7 @@ _HEADINGS = {
     ("metrics", ""): "`metrics`",
     ("metrics.health", ""): "`metrics.health`",
     ("leak_meter", ""): "`leak_meter`",
+    ("errors", ""): "`errors`",
 }
 
 

@@ -93,7 +93,7 @@ Topics = Annotated[
 """Topics, each once."""
 
 
-DEDUP_HEADERS = ("verdict", "reason", "window", "origin", "first_seen")
+DEDUP_HEADERS = ("verdict", "reason", "detail", "window", "origin", "first_seen")
 """The headers of ours on a record that is sent, without `dedup-`."""
 
 

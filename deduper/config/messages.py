@@ -25,6 +25,7 @@ from deduper.config.problems import MASK, Finding, is_secret, suggestion
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
     PORTS,
+    ErrorsConfig,
     HealthConfig,
     LeakMeterConfig,
     MetricsConfig,
@@ -295,6 +296,7 @@ def section_models() -> dict[tuple[str, str], type[BaseModel]]:
         ("metrics", ""): MetricsConfig,
         ("metrics.health", ""): HealthConfig,
         ("leak_meter", ""): LeakMeterConfig,
+        ("errors", ""): ErrorsConfig,
     }
 
 

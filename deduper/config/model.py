@@ -24,6 +24,7 @@ from deduper.config.files import FileSink
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
+    ErrorsConfig,
     Key,
     LeakMeterConfig,
     MetricsConfig,
@@ -80,6 +81,11 @@ class Config(Section):
         default_factory=LeakMeterConfig,
         description="The estimate of copies that the look-up or the period misses",
         examples=["{sample: 256}"],
+    )
+    errors: ErrorsConfig = Field(
+        default_factory=ErrorsConfig,
+        description="Warnings about windows with many errors",
+        examples=["{warn_share: 50%}"],
     )
     spark: SparkSettings = Field(
         default_factory=dict,

@@ -25,6 +25,7 @@ from deduper.config.values import (
     Duration,
     PathOrAuto,
     Section,
+    ShareOrOff,
     Size,
     SparkValue,
     read_period,
@@ -171,6 +172,15 @@ class LeakMeterConfig(Section):
         if value & (value - 1):
             raise refusal(f"{value} is not a power of two", f"write `{1 << value.bit_length()}`, or 0 for no meter")
         return value
+
+
+class ErrorsConfig(Section):
+    """Warnings about windows with many errors."""
+
+    warn_share: ShareOrOff = Field(
+        default=0.5, description="Warn when more than this share of a window's records are errors"
+    )
+    warn_every: Duration = Field(default=600_000_000, description="Time between two such warnings")
 
 
 def _read_key(value: object) -> object:

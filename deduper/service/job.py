@@ -16,6 +16,7 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
+from deduper.service.error_watch import ErrorWatch
 from deduper.service.file_loop import FileLoop
 from deduper.service.stop import Stop, restoring_handlers
 from deduper.service.stream_loop import StreamLoop
@@ -93,7 +94,7 @@ def run(
             stop.listen()
             files, loop_over = _open_source(config, owned, spark, checkpoint, stop)
             with _opened_runner(config, owned, spark, files, topics, clock) as runner:
-                reports = Reports(on_progress, metrics, request_lag)
+                reports = Reports(on_progress, metrics, request_lag, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
                 try:
                     _follow(loop_over(windows), windows, stop, spark, drain=drain)
@@ -105,6 +106,7 @@ def run(
         **reports.totals,
         seconds=time.perf_counter() - started,
         stopped_by=stop.reason,
+        error_note=reports.errors.note(),
     )
 
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
+from deduper.config.sections import ErrorsConfig
 from deduper.core.verdict import Verdict
 from deduper.errors import SourceAwayError, StopRequested
+from deduper.service.error_watch import ErrorWatch
 from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.protocol import SourceBatch
@@ -43,6 +45,7 @@ class Reports:
     on_progress: Callable[[BatchProgress], None]
     metrics: JobMetrics | None = None
     request_lag: Callable[[], None] = lambda: None
+    errors: ErrorWatch = field(default_factory=lambda: ErrorWatch(ErrorsConfig()))
     windows: int = 0
     totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in Verdict})
 
@@ -58,6 +61,7 @@ class Reports:
         self.windows += 1
         for port in self.totals:
             self.totals[port] += getattr(progress, port)
+        self.errors.window_ended(progress)
         self.on_progress(progress)
 
     def window_failed(self) -> None:

@@ -31,6 +31,7 @@ from bucket_store.log.records import OutputFile
 from deduper.config.files import FileSink
 from deduper.config.kafka import KafkaSink
 from deduper.config.model import Config
+from deduper.core.verdict import Verdict
 from deduper.errors import IntegrityError, telling_where
 from deduper.sinks.names import (
     STAGING,
@@ -126,10 +127,9 @@ def _restage(
     session: SparkSession, config: Config, port: str, sink: FileSink, source: Sequence[Path], attempt: Attempt
 ) -> list[StagedFile]:
     """A port's rows in its own format, made from the staged ones."""
-    schema = (
-        f"{config.source.columns}, {DEDUP} {dedup_ddl(config.expiry_key_scale, first_seen=config.store.first_seen)}"
-    )
-    rows = session.read.schema(schema).parquet(*map(str, source))
+    scale, first_seen = config.expiry_key_scale, config.store.first_seen
+    dedup = dedup_ddl(scale, first_seen=first_seen, detail=port == Verdict.ERROR.port)
+    rows = session.read.schema(f"{config.source.columns}, {DEDUP} {dedup}").parquet(*map(str, source))
     if sink.format == "csv":
         rows = rows.withColumn(DEDUP, F.to_json(DEDUP, _TIMES))
     # Another name than that of the staged rows, which may be in the same folder.

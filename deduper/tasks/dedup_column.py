@@ -9,12 +9,15 @@ from deduper.expiry_key import ExpiryKeyScale
 DEDUP = "_dedup"
 
 
-def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool) -> str:
-    """The struct as Spark reads it; with where the first copy was read, for a store that keeps that."""
+def dedup_ddl(scale: ExpiryKeyScale, *, first_seen: bool, detail: bool = False) -> str:
+    """The struct as Spark reads it; with where the first copy was read, for a store that keeps that.
+
+    `detail` is in the error port alone. Error files of releases before it have none, and read as nulls.
+    """
     first = f", first_seen: struct<window: bigint, source: string, position: bigint, expiry: {expiry_ddl(scale)}>"
     return (
         "struct<verdict: string, reason: string, window: bigint, source: string, position: bigint, raw: string"
-        f"{first if first_seen else ''}>"
+        f"{', detail: string' if detail else ''}{first if first_seen else ''}>"
     )
 
 

@@ -5,6 +5,7 @@ one name (records that have gone through two jobs) the last counts:
 
     dedup-verdict               unique, duplicate, expired, error
     dedup-reason                not for unique records
+    dedup-detail                for errors: what was wrong, without a value of the record
     dedup-window                the window's number
     dedup-origin                topic-partition and offset, as in clicks-3@1042
     dedup-first-seen            the first copy's origin, for duplicates, with `store.first_seen`
@@ -43,6 +44,8 @@ def rows_to_send(
         reported["dedup-verdict"] = dedup["verdict"]
     if "reason" in wanted:
         reported["dedup-reason"] = dedup["reason"]
+    if "detail" in wanted and "detail" in dedup:
+        reported["dedup-detail"] = dedup["detail"]
     if "window" in wanted:
         reported["dedup-window"] = dedup["window"].cast(pa.string())
     if "origin" in wanted:

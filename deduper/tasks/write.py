@@ -27,6 +27,8 @@ from deduper.errors import telling_where
 from deduper.tasks import exchange, layout
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.dictionary_columns import dictionary_columns
+from deduper.tasks.error_causes import ErrorCounts, ErrorSummary
+from deduper.tasks.error_detail import ErrorDetails, Examination
 from deduper.tasks.kafka_rows import rows_to_send
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.receipts import cpu_seconds
@@ -49,7 +51,7 @@ class WriteTask:
     and `_dedup`, compressed by `codec`. `sources` are those of this window and of the duplicates' first copies.
     `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
     `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
-    where tuples have no expiry key.
+    where tuples have no expiry key. `details` are for the rows of the error port.
     """
 
     directory: str
@@ -67,6 +69,7 @@ class WriteTask:
     keep_first_seen: bool
     expiry_type: pa.DataType
     expiry_scale: int | None
+    details: ErrorDetails | None = None
 
     @property
     def is_small(self) -> bool:
@@ -76,10 +79,11 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WriteReceipt:
-    """The names of a writer's files by port, and how long it took."""
+    """The names of a writer's files by port, how long it took, and the errors among its rows if it wrote any."""
 
     files: dict[str, str]
     seconds: dict[str, float]
+    errors: ErrorSummary | None = None
 
 
 def port_folder(target: str | Path, port: str) -> Path:
@@ -115,6 +119,7 @@ def write(task: WriteTask, writer: int) -> WriteReceipt:
     return WriteReceipt(
         files={port: file.name for port, file in files.items() if file.rows},
         seconds={"ports": time.perf_counter() - began, "cpu.write": cpu_seconds() - cpu},
+        errors=next((file.errors.summary() for file in files.values() if file.errors is not None), None),
     )
 
 
@@ -200,6 +205,9 @@ class _PortFile:
         self.name = f"part-{writer:05d}-{secrets.token_hex(8)}.parquet"
         self._path = port_folder(task.target, port) / self.name
         self._writer: parquet.ParquetWriter | None = None
+        details = task.details if self._verdict == Verdict.ERROR else None
+        self._examination = Examination(details) if details is not None else None
+        self.errors = ErrorCounts(details) if details is not None else None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self.rows = 0
@@ -215,7 +223,7 @@ class _PortFile:
         rows = np.flatnonzero(mine) + begin
         order = taken.column(layout.ORDER).to_numpy()
         copies = first_seen and self._first_copies(first_seen, rows)
-        dedup = self._dedup(order, taken.column(layout.RAW), judged.reason[rows], copies)
+        dedup = self._dedup(taken, order, judged.reason[rows], copies)
         names = self._task.columns
         if self._port in self._task.topics:
             texts = {name: _without_dictionary(column) for name, column in dedup.items()}
@@ -244,7 +252,7 @@ class _PortFile:
         return slots
 
     def _dedup(
-        self, order: np.ndarray[Any, Any], raw: pa.Array, reason: np.ndarray[Any, Any], first_seen: pa.Array | None
+        self, taken: pa.RecordBatch, order: np.ndarray[Any, Any], reason: np.ndarray[Any, Any], first: pa.Array | None
     ) -> dict[str, pa.Array]:
         """The fields of `_dedup`, of rows of this port."""
         count = order.size
@@ -253,9 +261,8 @@ class _PortFile:
         sources = self._task.sources
         if any(sources.starts):
             position = position + np.array(sources.starts, np.int64)[ordinal]
-        if self._verdict != Verdict.ERROR:
-            # It was kept in case a guard refused the tuple.
-            raw = pa.nulls(count, raw.type)
+        # It was kept in case a guard refused the tuple.
+        raw = taken.column(layout.RAW) if self._verdict == Verdict.ERROR else pa.nulls(count, pa.string())
         columns = {
             "verdict": _texts(np.zeros(count, np.int8), [self._port]),
             "reason": _texts(reason, REASONS),
@@ -264,7 +271,11 @@ class _PortFile:
             "position": pa.array(position),
             "raw": raw,
         }
-        return columns if first_seen is None else {**columns, "first_seen": first_seen}
+        if self._examination is not None and self.errors is not None:
+            of_rows = [sources.names[number] for number in ordinal.tolist()]
+            columns["detail"] = self._examination.details(taken, reason, of_rows)
+            self.errors.add(reason.tolist(), columns["detail"].to_pylist(), raw, of_rows)
+        return columns if first is None else {**columns, "first_seen": first}
 
     def drain(self) -> None:
         """Write the waiting rows as a row group."""

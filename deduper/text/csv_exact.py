@@ -15,7 +15,7 @@ from deduper.text.values import field_reader
 _PAIR = re.compile('"[^"]*+"')
 
 
-class _Layout:
+class Layout:
     """The readers of a format's columns, and what a field in quotes is: its content, and blanks behind it."""
 
     def __init__(self, text: TextFormat) -> None:
@@ -27,7 +27,7 @@ class _Layout:
         self.quoted = re.compile(rf'"((?:[^"]++|"")*+)"([{re.escape(blanks)}]*+)')
 
 
-_layouts: dict[int, _Layout] = {}
+_layouts: dict[int, Layout] = {}
 """By the format's identity: to compare formats takes longer than to parse a line."""
 
 
@@ -41,20 +41,33 @@ def record(line: bytes, text: TextFormat) -> list[Any]:
     if layout is None or layout.text is not text:
         if len(_layouts) >= 64:
             _layouts.clear()
-        layout = _layouts[id(text)] = _Layout(text)
-    source = line.decode().rstrip("\r")
+        layout = _layouts[id(text)] = Layout(text)
+    fields, missing = fields_of(line.decode(), layout)
+    given = [read(field) if field else None for field, read in zip(fields, layout.readers, strict=False)]
+    return given + [None] * missing
+
+
+def fields_of(line: str, layout: Layout) -> tuple[list[str], int]:
+    """The fields of a line, and how many are missing at its end.
+
+    Raises:
+        Malformed: the line is not one whole record; whether the fields are of their types is not asked.
+    """
+    source = line.rstrip("\r")
     if not source.strip(" "):
         raise Malformed("the line is blank")
     fields = list(_fields(source, layout))
     outside_pairs = _PAIR.sub("", source).count(layout.delimiter)
     missing = max(0, len(layout.readers) - 1 - outside_pairs)
-    if len(fields) + missing != len(layout.readers):
-        raise Malformed("the line has too many fields, or quotes that may or may not hold delimiters")
-    given = [read(field) if field else None for field, read in zip(fields, layout.readers, strict=False)]
-    return given + [None] * missing
+    columns = len(layout.readers)
+    if len(fields) > columns and outside_pairs == len(fields) - 1:
+        raise Malformed(f"the line has {len(fields)} fields, {columns} columns are declared")
+    if len(fields) + missing != columns:
+        raise Malformed("the line has quotes that may or may not hold delimiters")
+    return fields, missing
 
 
-def _fields(source: str, layout: _Layout) -> Iterator[str]:
+def _fields(source: str, layout: Layout) -> Iterator[str]:
     at, delimiter = 0, layout.delimiter
     while True:
         content = ""

@@ -48,19 +48,19 @@ _LONE = re.compile("[\ud800-\udfff]")
 _TEXT, _WORD = int(Token.TEXT), int(Token.BOOLEAN)
 
 
-class _Layout:
-    """The columns of a format by their names: number, reader, whether Base64 is asked for."""
-
-    def __init__(self, text: TextFormat) -> None:
-        self.text = text
-        self.size = len(text.columns)
-        self.columns: dict[str, tuple[int, Reader, bool]] = {
-            column.name: (number, reader(column.kind, text.zone), column.kind.name == "binary")
-            for number, column in enumerate(text.columns)
-        }
+Columns = dict[str, tuple[int, Reader, bool]]
+"""The columns of a format by their names: number, reader, whether Base64 is asked for."""
 
 
-_layouts: dict[int, _Layout] = {}
+def columns_of(text: TextFormat) -> Columns:
+    """The columns of a format."""
+    return {
+        column.name: (number, reader(column.kind, text.zone), column.kind.name == "binary")
+        for number, column in enumerate(text.columns)
+    }
+
+
+_layouts: dict[int, tuple[TextFormat, Columns]] = {}
 """By the format's identity: to compare formats takes longer than to parse a line."""
 
 
@@ -74,13 +74,20 @@ def record(line: bytes, text: TextFormat) -> list[Any]:
         Malformed: the line is not one whole object, or a value is not of its column's type.
     """
     layout = _layouts.get(id(text))
-    if layout is None or layout.text is not text:
+    if layout is None or layout[0] is not text:
         if len(_layouts) >= 64:
             _layouts.clear()
-        layout = _layouts[id(text)] = _Layout(text)
-    columns = layout.columns
-    values: list[Any] = [None] * layout.size
-    source = line.decode()
+        layout = _layouts[id(text)] = text, columns_of(text)
+    return values_of(line.decode(), layout[1], len(text.columns))
+
+
+def values_of(source: str, columns: Columns, size: int) -> list[Any]:
+    """The values of a line as `record` gives them, `size` of them; `columns` has the reader of each.
+
+    Raises:
+        Malformed: see `record`.
+    """
+    values: list[Any] = [None] * size
     at = _after_blanks(source, 0)
     if source[at : at + 1] != "{":
         raise Malformed("the line is no object")
@@ -115,7 +122,7 @@ def record(line: bytes, text: TextFormat) -> list[Any]:
     return values
 
 
-def _any_member(source: str, at: int, columns: dict[str, tuple[int, Reader, bool]], values: list[Any]) -> int:
+def _any_member(source: str, at: int, columns: Columns, values: list[Any]) -> int:
     """Reads a member; gives the place behind the comma or brace after it."""
     name, at = _name(source, _after_blanks(source, at))
     column = columns.get(_PAIR.sub(_paired, _single_signs(name)))

@@ -32,11 +32,13 @@ from deduper.errors import CannotWriteError, IntegrityError, telling_where
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
 from deduper.sinks.staging import StagedFile
+from deduper.sources.error_details import error_details
 from deduper.sources.protocol import SourceBatch
 from deduper.sources.record_layout import record_layout
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
 from deduper.tasks import exchange
 from deduper.tasks.dedup_column import expiry_type
+from deduper.tasks.error_causes import ErrorSummary, merged
 from deduper.tasks.judge import JudgeTask
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
@@ -67,6 +69,7 @@ class Judgement:
 
     `seconds` are the driver's by part: `read`, `shards` and `write` are the jobs, `files` makes
     ports of other formats. `task_seconds` are the work inside the tasks, summed. `lateness` is that of all rows.
+    `errors` are those of the error port if it is written.
     """
 
     attempt: Attempt
@@ -78,6 +81,7 @@ class Judgement:
     seconds: dict[str, float] = field(default_factory=dict)
     task_seconds: dict[str, float] = field(default_factory=dict)
     lateness: SpanCounts = NO_SPANS
+    errors: ErrorSummary = field(default_factory=lambda: merged(()))
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -117,6 +121,7 @@ class WindowJudge:
         self._pieces = pieces
         self._tables = tables
         self._layout = record_layout(config)
+        self._details = error_details(config)
         self._attempts = 0
         self._folders = ExchangeFolders(tables.memory_dir, tables.disk_dir, log.manifest.store_id)
         self._folders.discard_abandoned()
@@ -214,6 +219,7 @@ class WindowJudge:
             staged=staged,
             categories=categories,
             rows=given.rows,
+            errors=merged(writer.errors for writer in writers),
             seconds=phases.seconds,
             lateness=sum((reader.lateness for reader in readers), NO_SPANS),
             task_seconds=summed(
@@ -308,6 +314,7 @@ class WindowJudge:
             keep_first_seen=config.store.first_seen,
             expiry_type=expiry_type(config.expiry_key_scale),
             expiry_scale=None if config.expiry.by in ("never", "category") else config.expiry_key_scale.scale,
+            details=self._details,
         )
 
     def _abandon(self, judgement: Judgement) -> None:

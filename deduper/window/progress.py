@@ -7,12 +7,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
 
 from deduper.leaks.figures import LeakFigures
+
+_MOST_GROUPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Error rows of one reason and detail; no detail where the error port is not written."""
+
+    reason: str
+    detail: str | None
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +36,8 @@ class BatchProgress:
     numbered steps of a batch, in their order; `wait` is for the publication of the window before. `judge.…` are parts
     of `judge`, `task.…` sums over the shards' tasks, several of which run at once; `send` is a publication beside the
     next window, no part of `seconds`. `tables` sums the counters of the resident tables over the shards
-    (`TableCounters`). `leaks` are the figures of the leak meter with this window.
+    (`TableCounters`). `leaks` are the figures of the leak meter with this window. `errors` are the largest groups
+    of error rows, `causes` what may have caused them.
     """
 
     window: int
@@ -40,6 +53,8 @@ class BatchProgress:
     phases: dict[str, float] = field(default_factory=dict)
     tables: dict[str, float] = field(default_factory=dict)
     leaks: LeakFigures | None = None
+    errors: tuple[ErrorGroup, ...] = ()
+    causes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`, `event` names the kind of object."""
@@ -55,7 +70,8 @@ _STOPPED = {"drained": "source drained", "max_batches": "batch limit reached", "
 class RunSummary:
     """A run from start to stop. `windows` counts those it committed.
 
-    `stopped_by` is `drained`, `max_batches` or `signal`; a run that fails raises instead.
+    `stopped_by` is `drained`, `max_batches` or `signal`; a run that fails raises instead. `error_note` says why many
+    rows were errors; None if they were few.
     """
 
     windows: int
@@ -65,6 +81,7 @@ class RunSummary:
     error: int
     seconds: float
     stopped_by: str
+    error_note: str | None = None
 
     @property
     def rows(self) -> int:
@@ -119,12 +136,13 @@ def phases_line(progress: BatchProgress) -> str:
 
 
 def summary_line(summary: RunSummary) -> str:
-    """A run on one line."""
+    """A run on one line, and on a second one why many rows were errors."""
+    note = "" if summary.error_note is None else f"\n{summary.error_note}"
     windows = "1 window" if summary.windows == 1 else f"{summary.windows:,} windows"
     return (
         f"{windows}, {summary.rows:,} rows in {summary.seconds:,.1f} s: "
         f"{summary.unique:,} unique, {summary.duplicate:,} duplicate, {summary.expired:,} expired, "
-        f"{summary.error:,} error; {_STOPPED.get(summary.stopped_by, summary.stopped_by)}"
+        f"{summary.error:,} error; {_STOPPED.get(summary.stopped_by, summary.stopped_by)}{note}"
     )
 
 
@@ -141,3 +159,12 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
         if name in values:
             values[name] = {inner: round(value, 4) for inner, value in values[name].items()}
     return values
+
+
+def error_note(errors: int, rows: int, groups: Iterable[ErrorGroup], causes: Iterable[str] = ()) -> str:
+    """Many errors in one line: their share, the first reasons, the likely causes, and where to look."""
+    texts = (f"{group.rows:,} {group.reason}{f' ({group.detail})' if group.detail else ''}" for group in groups)
+    found = "; ".join(causes)
+    likely = f". Likely cause: {found}" if found else ""
+    first = ", ".join(islice(texts, _MOST_GROUPS))
+    return f"{errors / rows:.0%} of {rows:,} rows are errors: {first}{likely}. See `deduper inspect errors`"

@@ -37,6 +37,7 @@ from bucket_store.maintenance.worker_process import Maintenance
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.core.statistics import NO_SPANS
+from deduper.core.verdict import PORT_OF_REASON, Verdict
 from deduper.leaks.figures import LeakFigures
 from deduper.sinks import staging
 from deduper.sources.files.folding import FilesToFold, SourceFolding
@@ -45,11 +46,12 @@ from deduper.window import policy
 from deduper.window.attempt import Judgement, summed
 from deduper.window.leak_watch import LeakWatch
 from deduper.window.present_clock import present_wall_us
-from deduper.window.progress import BatchProgress, Phases
+from deduper.window.progress import BatchProgress, ErrorGroup, Phases
 from deduper.window.publishing import Publishing, TopicPorts
 
 logger = logging.getLogger(__name__)
 
+_ERROR_GROUPS = 5
 _DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRACE_US
 
 
@@ -238,6 +240,8 @@ class WindowRunner:
                 phases=profile.phases,
                 tables=summed(receipt.table_counters for receipt in judgement.receipts.values()),
                 leaks=leaks,
+                errors=_error_groups(judgement, record),
+                causes=judgement.errors.causes,
             )
         )
 
@@ -407,6 +411,14 @@ def _statistics(judgement: Judgement, state: LogState, wall_us: int) -> dict[str
     except Exception as exc:  # noqa: BLE001  a window is worth more than its statistics
         logger.warning("window %d: its statistics are left out: %s", judgement.attempt.window, exc)
         return {name: state.extra[name] for name in (policy.STATISTICS,) if name in state.extra}
+
+
+def _error_groups(judgement: Judgement, record: CommitRecord) -> tuple[ErrorGroup, ...]:
+    """The largest groups of error rows of a window, by reason and detail, or by reason where no detail was made."""
+    reasons = {name: rows for name, rows in record.reasons.items() if PORT_OF_REASON.get(name) == Verdict.ERROR.port}
+    counts = judgement.errors.counts or {(reason, None): rows for reason, rows in reasons.items()}
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0][0], item[0][1] or ""))
+    return tuple(ErrorGroup(reason, detail, rows) for (reason, detail), rows in ordered[:_ERROR_GROUPS])
 
 
 def _asks_for(intent: Intent) -> tuple[object, ...]:

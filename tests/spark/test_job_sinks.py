@@ -339,4 +339,5 @@ def test_without_first_copies_duplicates_are_duplicates(new_job: Callable[..., J
     assert [row["_dedup"]["reason"] for row in job.rows("duplicate")].count("earlier_window") == 3
     assert len(job.rows("unique")) == 2
     fields = {"verdict", "reason", "window", "source", "position", "raw"}
-    assert all(set(row["_dedup"]) == fields for port in PORTS for row in job.rows(port))
+    of_port = {port: fields | {"detail"} if port == "error" else fields for port in PORTS}
+    assert all(set(row["_dedup"]) == of_port[port] for port in PORTS for row in job.rows(port))

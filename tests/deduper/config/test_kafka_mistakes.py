@@ -67,7 +67,10 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "dedup-headers-unknown": (
         "topic: unique}",
         "topic: unique, dedup_headers: [origin, offset]}",
-        ["18:66: sinks.unique.dedup_headers.1: `offset` is no header; use verdict, reason, window, origin, first_seen"],
+        [
+            "18:66: sinks.unique.dedup_headers.1: `offset` is no header; use verdict, reason, detail, "
+            "window, origin, first_seen"
+        ],
     ),
     "dedup-headers-twice": (
         "topic: unique}",

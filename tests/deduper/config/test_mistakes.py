@@ -721,6 +721,7 @@ SETTINGS = [
     *("store.table_disk", "store.tables", "store.first_seen", "sinks.unique", "sinks.unique.format"),
     *("sinks.unique.path", "spark.x", "spark.spark.x", "nonsense", "source.nonsense", "sinks.unique.nonsense"),
     *("metrics", "metrics.port", "metrics.host", "metrics.nonsense"),
+    *("errors", "errors.warn_share", "errors.warn_every", "errors.nonsense"),
 ]
 ODD_VALUES: list[object] = [
     *(None, True, 0, -1, 2**70, 1.5, "", "x", " ", "${", "never", "none", "ordered", "category", "csv", "off"),

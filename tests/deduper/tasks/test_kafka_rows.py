@@ -59,6 +59,7 @@ def test_a_port_chooses_its_headers(wanted: tuple[str, ...]) -> None:
     dedup = {
         "verdict": pa.array(["duplicate", "unique"]),
         "reason": pa.array(["earlier_window", None]),
+        "detail": pa.array(["k: null", None]),
         "window": pa.array([4, 4]),
         "source": pa.array(["in-1", "in-1"]),
         "position": pa.array([8, 9]),
@@ -69,6 +70,7 @@ def test_a_port_chooses_its_headers(wanted: tuple[str, ...]) -> None:
     ours = {
         "verdict": [("dedup-verdict", b"duplicate")],
         "reason": [("dedup-reason", b"earlier_window")],
+        "detail": [("dedup-detail", b"k: null")],
         "window": [("dedup-window", b"4")],
         "origin": [("dedup-origin", b"in-1@8")],
         "first_seen": [("dedup-first-seen", b"in-0@7"), ("dedup-first-seen-window", b"3")],

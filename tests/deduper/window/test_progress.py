@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from deduper.cli.main import app
-from deduper.window.progress import BatchProgress, RunSummary, json_line, phases_line, progress_line, summary_line
+from deduper.window.progress import (
+    BatchProgress,
+    ErrorGroup,
+    RunSummary,
+    json_line,
+    phases_line,
+    progress_line,
+    summary_line,
+)
 from tests.deduper.store_samples import write_config
 
 PROGRESS = BatchProgress(
@@ -25,6 +34,8 @@ PROGRESS = BatchProgress(
     latest_point="2024-12-31T00:00:00Z",
     phases={"intent": 0.00123, "judge": 2.5},
     tables={"hits": 3, "load_seconds": 0.12345},
+    errors=(ErrorGroup("null_key", "user: null", 7),),
+    causes=("no record has `user`",),
 )
 SUMMARY = RunSummary(windows=1, unique=10, duplicate=5, expired=1, error=0, seconds=75.04, stopped_by="max_batches")
 
@@ -54,11 +65,13 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
         "latest_point": "2024-12-31T00:00:00Z",
         "phases": {"intent": 0.0012, "judge": 2.5},
         "tables": {"hits": 3, "load_seconds": 0.1235},
+        "errors": [{"reason": "null_key", "detail": "user: null", "rows": 7}],
+        "causes": ["no record has `user`"],
     }
 
 
 def test_a_run_is_summed_up() -> None:
-    """On one line, and as one object."""
+    """On one line, and as one object; many errors add a line."""
     assert summary_line(SUMMARY) == (
         "1 window, 16 rows in 75.0 s: 10 unique, 5 duplicate, 1 expired, 0 error; batch limit reached"
     )
@@ -72,7 +85,11 @@ def test_a_run_is_summed_up() -> None:
         "error": 0,
         "seconds": 75.04,
         "stopped_by": "max_batches",
+        "error_note": None,
     }
+    noted = replace(SUMMARY, error_note="90% of 16 rows are errors")
+    assert summary_line(noted).splitlines() == [summary_line(SUMMARY), "90% of 16 rows are errors"]
+    assert noted.to_json()["error_note"] == "90% of 16 rows are errors"
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -1,0 +1,69 @@
+"""How the errors of a job are explained, from its configuration; see `tasks.error_detail`."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from deduper.arrow_columns import DeclaredColumn
+from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
+from deduper.config.files import FilesSource
+from deduper.config.model import Config
+from deduper.core.verdict import Admission
+from deduper.sources.plain import zone_of
+from deduper.tasks.error_detail import ErrorDetails
+from deduper.text.values import time_zone
+from deduper.units import format_duration
+
+_FIXED = {
+    Admission.TOMBSTONE: "the record has no value",
+    Admission.FILE_CHANGED: "the file has changed since the window began",
+    Admission.FILE_MISSING: "the file was listed, and is gone",
+    Admission.FILE_UNREADABLE: "the file cannot be read; `raw` has the error",
+}
+
+
+def error_details(config: Config) -> ErrorDetails:
+    """How the errors of a job are explained."""
+    source = config.source
+    columns = tuple(
+        # Only Spark's parser knows nested types, and nothing here makes their values.
+        DeclaredColumn.of(column) if column.type.is_scalar else DeclaredColumn(column.name, column.type, pa.null())
+        for column in source.parsed_columns
+    )
+    numbers = {column.name: number for number, column in enumerate(columns)}
+    value = source if isinstance(source, FilesSource) else source.value
+    kind = source.file_format if isinstance(source, FilesSource) else source.value.format
+    zone = zone_of(config)
+    return ErrorDetails(
+        format=kind,
+        columns=columns,
+        record=() if isinstance(source, FilesSource) else tuple(part for _, part in source.record_columns),
+        key=tuple(numbers[column.name] for column in config.key_columns),
+        expiry=None if config.expiry_column is None else numbers[config.expiry_column.name],
+        fixed={int(admission): text for admission, text in (_FIXED | _of_expiry(config)).items()},
+        # Some zones only Java has; whether a text is a time depends on no zone.
+        zone="UTC" if time_zone(zone) is None else zone,
+        delimiter=value.delimiter if kind == "csv" else None,
+        folder=source.folder if isinstance(source, FilesSource) else None,
+        unit=config.expiry.unit if isinstance(config.expiry, EventTimeExpiry) else None,
+    )
+
+
+def _of_expiry(config: Config) -> dict[Admission, str]:
+    """The details of expiry keys that are refused: the limit is the setting's, the key is not shown."""
+    column, expiry = config.expiry_column, config.expiry
+    if column is None:
+        return {}
+    name = column.name
+    texts = {Admission.BAD_EXPIRY: f"{name}: {column.type.text} is NaN or an infinity"}
+    if isinstance(expiry, EventTimeExpiry):
+        texts[Admission.BAD_EXPIRY] = f"{name}: beyond 64 bits of microseconds since 1970" + (
+            f", in {expiry.unit}" if expiry.unit else ""
+        )
+        if expiry.max_ahead_of_now is not None:
+            limit = format_duration(expiry.max_ahead_of_now)
+            texts[Admission.AHEAD_OF_NOW] = f"{name}: more than {limit} ahead of the wall clock (max_ahead_of_now)"
+    if isinstance(expiry, EventTimeExpiry | OrderedExpiry) and expiry.max_jump is not None:
+        jump = format_duration(expiry.max_jump) if isinstance(expiry, EventTimeExpiry) else str(expiry.max_jump)
+        texts[Admission.JUMP_TOO_FAR] = f"{name}: more than {jump} ahead of the latest point (max_jump)"
+    return texts

@@ -1,0 +1,196 @@
+"""The likely causes of many errors, from a sample of their records: a wrong name, unit, format or header.
+
+They are for a warning, and decide nothing. No value of a record is in them. The name of a record's field is, if it is
+near that of a declared column.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from deduper.core.verdict import REASONS, Admission
+from deduper.tasks.error_detail import ErrorDetails, Lines
+from deduper.text.values import Token, time_zone, timestamp_of
+from deduper.text.wrong import masked
+
+logger = logging.getLogger(__name__)
+
+_SAMPLE: Final = 200
+_MOST_DETAILS: Final = 1000
+_MOST: Final = 3
+_NEAR: Final = 0.6
+_UNITS: Final = {"s": range(9, 12), "ms": range(12, 15), "us": range(15, 18), "ns": range(18, 21)}
+"""Digits of a time of these days, by the unit in which it counts since 1970."""
+_UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_DELIMITERS: Final = {",": "`,`", ";": "`;`", "\t": "a tab", "|": "`|`"}
+_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """The errors of a writer's rows: how many, by reason and detail, and the likely causes."""
+
+    counts: Mapping[tuple[str, str | None], int]
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """An error row of the sample: the code of its reason, its text, its file."""
+
+    code: int
+    raw: str | None
+    source: str
+
+
+class ErrorCounts:
+    """Counts error rows, and keeps a sample of them."""
+
+    def __init__(self, details: ErrorDetails) -> None:
+        self._details = details
+        self._counts: Counter[tuple[str, str | None]] = Counter()
+        self._rows: list[ErrorRow] = []
+
+    def add(self, codes: Sequence[int], details: Sequence[str | None], raw: pa.Array, sources: Sequence[str]) -> None:
+        """Rows with these reasons, by their codes; of one detail too many, only the reason counts."""
+        for (code, detail), count in Counter(zip(codes, details, strict=True)).items():
+            is_room = len(self._counts) < _MOST_DETAILS or (REASONS[code], detail) in self._counts
+            self._counts[REASONS[code], detail if is_room else None] += count
+        room = _SAMPLE - len(self._rows)
+        if room > 0:
+            texts = raw.slice(0, room).to_pylist()
+            self._rows += map(ErrorRow, codes[:room], texts, sources[:room])
+
+    def summary(self) -> ErrorSummary | None:
+        """The summary of all rows; None without any. A failure in finding causes gives none of them."""
+        if not self._counts:
+            return None
+        try:
+            causes = likely_causes(self._details, self._rows)
+        except Exception as exc:  # noqa: BLE001  the window is worth more than a text about it
+            logger.warning("the cause of errors could not be found: %s", type(exc).__name__)
+            causes = ()
+        return ErrorSummary(dict(self._counts), causes)
+
+
+def merged(summaries: Iterable[ErrorSummary | None]) -> ErrorSummary:
+    """The summary of several writers."""
+    counts: Counter[tuple[str, str | None]] = Counter()
+    causes: Counter[str] = Counter()
+    for summary in summaries:
+        if summary is not None:
+            counts.update(summary.counts)
+            causes.update(summary.causes)
+    return ErrorSummary(counts, tuple(cause for cause, _ in causes.most_common(_MOST)))
+
+
+def likely_causes(details: ErrorDetails, rows: Sequence[ErrorRow]) -> tuple[str, ...]:
+    """The causes that at least half of the rows show, the most frequent first; for a header line one is enough."""
+    lines = Lines(details, "")
+    found: Counter[str] = Counter()
+    for row in rows:
+        found.update(set(_of_row(details, lines, row)))
+    causes = [cause for cause, count in found.most_common() if 2 * count >= len(rows)]
+    of_all = [*_header(details, lines, rows), *_names(details, lines, rows)]
+    return tuple(dict.fromkeys([*of_all, *causes]))[:_MOST]
+
+
+def _of_row(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
+    if row.code == Admission.MALFORMED and row.raw is not None and lines.explainer is not None:
+        yield from _format(details, row.raw)
+    if row.code in (Admission.MALFORMED, Admission.AHEAD_OF_NOW, Admission.BAD_EXPIRY, Admission.JUMP_TOO_FAR):
+        yield from _time(details, lines, row)
+
+
+def _format(details: ErrorDetails, raw: str) -> Iterable[str]:
+    """A line of another format."""
+    line, columns = raw.strip(), details.of_value
+    if details.format == "csv":
+        if line.startswith("{") and line.endswith("}"):
+            yield "the lines look like JSON: is the format csv?"
+        given = details.delimiter or ","
+        other = next((sign for sign in _DELIMITERS if sign != given and line.count(sign) == columns - 1), None)
+        if columns > 1 and given not in line and other is not None:
+            yield f"the delimiter of the lines may be {_DELIMITERS[other]}"
+    elif line.startswith("["):
+        yield "a line begins an array: each record must be an object on a line of its own"
+    elif line in ("{", "}", "},") or (line.startswith('"') and line.rstrip(",").count('":') == 1):
+        yield "objects reach over several lines: each record must stand on one line"
+    elif not line.startswith("{") and columns > 1 and any(line.count(sign) == columns - 1 for sign in _DELIMITERS):
+        yield "the lines look like CSV: is the format json?"
+
+
+def _time(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
+    """An expiry key of another unit or kind than declared."""
+    if details.expiry is None or row.raw is None or lines.explainer is None or details.expiry not in lines.stored:
+        return
+    token, text = lines.explainer.token(row.raw, lines.stored.index(details.expiry))
+    column = details.columns[details.expiry]
+    kind = column.kind.name
+    is_whole = token == Token.WHOLE or (token == Token.TEXT and text.isascii() and text.isdigit())
+    unit = next((unit for unit, digits in _UNITS.items() if is_whole and len(text.lstrip("-")) in digits), None)
+    if kind == "timestamp" and unit is not None:
+        takes = "a timestamp column takes texts" if details.format == "csv" else "a timestamp column takes seconds"
+        declare = f"declare `{column.name} bigint` and set `expiry.unit: {unit}`" if unit != "ns" else "convert them"
+        if token == Token.TEXT and details.format != "csv":
+            takes = "they stand in quotes"
+        if unit != "s" or token == Token.TEXT:
+            yield f"{column.name} has {_UNIT_NAMES[unit]} since 1970, and {takes}: {declare}"
+    elif kind in ("timestamp", "date", "timestamp_ntz") and token == Token.TEXT and row.code == Admission.MALFORMED:
+        yield f'{column.name} has texts like "{masked(text)}", and {kind} takes `2024-12-31 23:59:59`'
+    elif kind in _WHOLE and details.unit is not None and unit is not None and unit != details.unit:
+        yield f"{column.name} has {_UNIT_NAMES[unit]} since 1970, and `expiry.unit` is {details.unit}"
+    elif kind in _WHOLE and token == Token.TEXT and _is_time(text):
+        yield f"{column.name} has times as texts: declare it `timestamp`"
+    elif row.code == Admission.AHEAD_OF_NOW:
+        yield f"{column.name} is in the future: this machine's clock is behind, or those of the producers are ahead"
+
+
+def _is_time(text: str) -> bool:
+    zone = time_zone("UTC")
+    return zone is not None and not text.isdigit() and timestamp_of(text, zone) is not None
+
+
+def _header(details: ErrorDetails, lines: Lines, rows: Sequence[ErrorRow]) -> Iterable[str]:
+    """A first line with the names of the columns."""
+    if details.format != "csv" or lines.explainer is None or details.folder is None:
+        return
+    names = {details.columns[number].name.lower() for number in lines.stored}
+    for row in rows:
+        fields = [] if row.raw is None else lines.explainer.fields(row.raw)
+        same = {field.strip().lower() for field in fields} & names
+        if fields and 2 * len(same) > len(names):
+            yield "the files begin with a line of column names: set `source.header: true`"
+            return
+
+
+def _names(details: ErrorDetails, lines: Lines, rows: Sequence[ErrorRow]) -> Iterable[str]:
+    """A declared column that no record has, and the name nearest to it that they have."""
+    of_rows: list[set[str]] = []
+    if details.format == "json" and lines.explainer is not None:
+        of_rows = [names for row in rows if row.raw is not None and (names := lines.explainer.names(row.raw))]
+    elif details.format == "parquet":
+        of_rows = [set(parquet.read_schema(source).names) for source in {row.source for row in rows[:1]}]
+    if not of_rows:
+        return
+    met: Counter[str] = Counter(name for names in of_rows for name in names)
+    declared = {details.columns[number].name for number in lines.stored}
+    unknown = {name.lower(): name for name in sorted(met.keys() - declared) if 2 * met[name] >= len(of_rows)}
+    needed = {*details.key, *(() if details.expiry is None else (details.expiry,))}
+    for number in lines.stored:
+        name = details.columns[number].name
+        if name in met:
+            continue
+        near = difflib.get_close_matches(name.lower(), unknown, n=1, cutoff=_NEAR)
+        if near:
+            yield f"no record has `{name}`, but they have `{unknown[near[0]]}`"
+        elif number in needed:
+            yield f"no record has `{name}`"

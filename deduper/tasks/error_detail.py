@@ -1,0 +1,242 @@
+"""`_dedup.detail`: what was wrong with a record of the error port, in words without any value of the record.
+
+It depends on the record and the settings alone, so the same window again has the same bytes. Only the rows of the error
+port are examined, each by one exact pass over its line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from deduper.arrow_columns import DeclaredColumn
+from deduper.columns import Column
+from deduper.core.verdict import Admission
+from deduper.tasks import layout
+from deduper.tasks.readers.partition_folders import folder_texts
+from deduper.text.format import Malformed, TextFormat
+from deduper.text.values import Token, field_reader
+from deduper.text.wrong import Explainer, described
+
+logger = logging.getLogger(__name__)
+
+RecordFormat = Literal["json", "csv", "text", "avro", "parquet"]
+
+_SIGNATURES: Final = {
+    b"\x1f\x8b": "gzip",
+    b"PAR1": "Parquet",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"Obj\x01": "an Avro file",
+    b"PK\x03\x04": "zip",
+}
+_NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "double", "date")
+"""Types for which Spark might misread a number of a Parquet file."""
+_MOST_FILES: Final = 1000
+_BOM: Final = "\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDetails:
+    """How the errors of a job are explained; pickled into the writers.
+
+    `columns` are the source's; the last ones are `record`, by the parts of the Kafka record they come from. `key` and
+    `expiry` are numbers of columns. `fixed` are the details that follow from a reason alone, by its code. `zone` and
+    `delimiter` are those of lines, `unit` is that of a number that is a time. `folder` is that of a source of files,
+    whose folders may give columns.
+    """
+
+    format: RecordFormat
+    columns: tuple[DeclaredColumn, ...]
+    record: tuple[str, ...]
+    key: tuple[int, ...]
+    expiry: int | None
+    fixed: Mapping[int, str]
+    zone: str = "UTC"
+    delimiter: str | None = None
+    folder: Path | None = None
+    unit: str | None = None
+
+    @property
+    def of_value(self) -> int:
+        """The number of columns that are the value's, or the file's."""
+        return len(self.columns) - len(self.record)
+
+    def folder_texts(self, source: str) -> Mapping[str, str | None]:
+        """The texts that the folders of a file give to columns, by name."""
+        if self.folder is None or "=" not in source:
+            return {}
+        return folder_texts(source, self.folder, [Column(column.name, column.kind) for column in self.columns])
+
+
+class Examination:
+    """Examines error rows; made for one writer's. Not for several threads."""
+
+    def __init__(self, details: ErrorDetails) -> None:
+        self._details = details
+        self._lines: dict[str, Lines] = {}
+        self._has_failed = False
+
+    def details(self, rows: pa.RecordBatch, reasons: NDArray[np.int8], sources: Sequence[str]) -> pa.Array:
+        """The detail of each row, which has the columns of `tasks.layout`; `sources` are the names of their files.
+
+        A failure of the explanation is none of the window: such a row has no detail.
+        """
+        raw = rows.column(layout.RAW).to_pylist()
+        nulls = {
+            number: rows.column(layout.parsed(number)).is_null().to_numpy(zero_copy_only=False)
+            for number in range(len(self._details.columns))
+            if layout.parsed(number) in rows.schema.names
+        }
+        found: list[str | None] = []
+        for at, (code, text) in enumerate(zip(reasons.tolist(), raw, strict=True)):
+            known = self._details.fixed.get(code)
+            if known is None:
+                known = self._examined(code, text, sources[at], {number: bool(of[at]) for number, of in nulls.items()})
+            found.append(known)
+        return pa.array(found, pa.string())
+
+    def lines_of(self, source: str) -> Lines:
+        """What the lines of a file hold."""
+        if source not in self._lines:
+            if len(self._lines) > _MOST_FILES:
+                self._lines.clear()
+            self._lines[source] = Lines(self._details, source)
+        return self._lines[source]
+
+    def _examined(self, code: int, raw: str | None, source: str, is_null: Mapping[int, bool]) -> str | None:
+        details, lines = self._details, self.lines_of(source if "=" in source else "")
+        raw = raw and raw.removeprefix(_BOM)  # Spark leaves it there
+        try:
+            if code == Admission.MALFORMED:
+                return _malformed(details, lines, raw, is_null)
+            if code == Admission.INVALID_UTF8:
+                return _invalid(details, raw)
+            if code == Admission.NULL_EXPIRY and details.expiry is not None:
+                return _absent(details, lines, raw, (details.expiry,), is_null)
+            if code == Admission.NULL_KEY:
+                return _absent(details, lines, raw, details.key, is_null)
+        except Exception as exc:  # noqa: BLE001  the window is worth more than a text about it
+            if not self._has_failed:
+                logger.warning("an error record could not be explained: %s", type(exc).__name__)
+                self._has_failed = True
+        return None
+
+
+class Lines:
+    """The lines of a file: which columns they hold, and how they are explained.
+
+    `explainer` is None where records are no lines of JSON or CSV; `stored` are the columns of its lines, by number.
+    """
+
+    def __init__(self, details: ErrorDetails, source: str) -> None:
+        self.folders = details.folder_texts(source)
+        numbers = range(details.of_value)
+        # A column in the names of folders has no field. A line of no columns would be none; any one will do.
+        self.stored = [number for number in numbers if details.columns[number].name not in self.folders] or [0]
+        self.explainer: Explainer | None = None
+        if details.format in ("json", "csv"):
+            columns = tuple(details.columns[number] for number in self.stored)
+            self.explainer = Explainer(TextFormat(columns, details.zone, details.delimiter))
+
+
+def _malformed(details: ErrorDetails, lines: Lines, raw: str | None, is_null: Mapping[int, bool]) -> str:
+    if details.format == "avro":
+        return "the value is not one whole datum of the Avro schema"
+    found = None if lines.explainer is None or raw is None else lines.explainer.malformed(raw)
+    if found is None:
+        found = _wrong_folder(details, lines)
+    if found is not None:
+        return found
+    return _wrong_number(details, lines, is_null) if details.format == "parquet" else "Spark's parser refuses the line"
+
+
+def _wrong_folder(details: ErrorDetails, lines: Lines) -> str | None:
+    kinds = {column.name: column.kind for column in details.columns}
+    for name, text in lines.folders.items():
+        if not text or kinds[name].name in ("string", "binary"):
+            continue
+        try:
+            field_reader(kinds[name], details.zone)(text)
+        except Malformed:
+            return f"{name}: {kinds[name].text} expected, the name of a folder has {described(Token.TEXT, text)}"
+    return None
+
+
+def _wrong_number(details: ErrorDetails, lines: Lines, is_null: Mapping[int, bool]) -> str:
+    """Of a Parquet file; its row has null where the number was."""
+    columns = [details.columns[number] for number in lines.stored if is_null.get(number)]
+    columns = [column for column in columns if column.kind.name in _NUMBERS]
+    if len(columns) == 1:
+        return f"{columns[0].name}: {columns[0].kind.text} expected, the file has a number that is none"
+    names = f": one of {', '.join(column.name for column in columns)}" if columns else ""
+    return f"the file has a number that is not one of its column's type{names}"
+
+
+def _invalid(details: ErrorDetails, raw: str | None) -> str:
+    value = _bytes_of(raw)
+    if value is None and details.record:
+        return f"bytes that are not UTF-8 in a part of the record: {', '.join(details.record)}"
+    if details.format == "avro":
+        return "a text in the value is not UTF-8"
+    kind = next((kind for sign, kind in _SIGNATURES.items() if value is not None and value.startswith(sign)), None)
+    return "bytes that are not UTF-8" + (f", beginning as {kind} does" if kind else "")
+
+
+def _absent(
+    details: ErrorDetails, lines: Lines, raw: str | None, numbers: Sequence[int], is_null: Mapping[int, bool]
+) -> str:
+    """The columns, of those with these numbers, that have no value, and in which way."""
+    ways = _ways(details, lines, raw, [number for number in numbers if number < details.of_value])
+    if is_null:
+        ways = {number: ways.get(number, "null") for number in numbers if is_null[number]}
+    elif not ways:
+        # Rows for topics have the record as it came, not its columns: what is not in the value is in the rest of it.
+        candidates = [number for number in numbers if number >= details.of_value] or list(numbers)
+        if len(candidates) > 1:
+            return f"null in one of {', '.join(_name(details, number) for number in candidates)}"
+        ways = dict.fromkeys(candidates, "null")
+    return "; ".join(f"{_name(details, number)}: {ways[number]}" for number in sorted(ways))
+
+
+def _name(details: ErrorDetails, number: int) -> str:
+    name = details.columns[number].name
+    return name if number < details.of_value else f"{name} (the record's {details.record[number - details.of_value]})"
+
+
+def _ways(details: ErrorDetails, lines: Lines, raw: str | None, numbers: Sequence[int]) -> dict[int, str]:
+    """How columns of a value have none, by number; all that are known to."""
+    if details.format == "parquet":
+        return dict.fromkeys(numbers, "null, or no such column in the file")
+    if raw is None:
+        return dict.fromkeys(numbers, "the record has no value")
+    if lines.explainer is None:
+        return {}
+    places = {lines.stored.index(number): number for number in numbers if number in lines.stored}
+    found = {places[place]: way for place, way in lines.explainer.absent(raw, list(places)).items()}
+    for number in numbers:
+        if details.columns[number].name in lines.folders and lines.folders[details.columns[number].name] is None:
+            found[number] = "null in the name of a folder"
+    return found
+
+
+def _bytes_of(raw: str | None) -> bytes | None:
+    """The bytes of a record that is no text, which its error row has as Base64; None where it is a text."""
+    try:
+        value = base64.b64decode((raw or "").replace("\r\n", ""), validate=True)
+        value.decode()
+    except UnicodeDecodeError:
+        return value
+    except binascii.Error:
+        return None
+    return None

@@ -1,0 +1,182 @@
+"""Why a line is no record, and why a column of a record has no value: in words without any value of the line. PURE.
+
+For lines that are errors already: the exact parsers read them once more, and note what they refuse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from deduper.columns import ColumnType
+from deduper.text import csv_exact, json_exact
+from deduper.text.format import Malformed, TextFormat
+from deduper.text.values import Reader, Token, field_reader, reader
+
+MASKED: Final = 32
+"""Characters of a text that are shown, masked."""
+
+_MOST_NAMES: Final = 1000
+_TOKENS: Final = {
+    Token.FRACTION: "a number with a point or an exponent",
+    Token.BOOLEAN: "true or false",
+    Token.NOT_FINITE: "NaN or an infinity",
+    Token.NESTED: "an object or array",
+}
+
+
+def masked(text: str) -> str:
+    """A text by the classes of its characters: `9` for a digit, `a` for a letter, other signs of ASCII as they are."""
+    signs = "".join(map(_class_of, text[:MASKED]))
+    return f"{signs}…" if len(text) > MASKED else signs
+
+
+def _class_of(sign: str) -> str:
+    if sign.isdecimal():
+        return "9"
+    if sign.isalpha():
+        return "a"
+    return sign if sign.isascii() and sign.isprintable() else "?"
+
+
+def described(token: int, text: str) -> str:
+    """A value without its contents: its kind, its length, the classes of its characters."""
+    if token == Token.WHOLE:
+        count = len(text.lstrip("-"))
+        return f"a whole number of {count} digit{'' if count == 1 else 's'}"
+    if token != Token.TEXT:
+        return _TOKENS[Token(token)]
+    if not text:
+        return "an empty text"
+    return f'text of {len(text)} character{"" if len(text) == 1 else "s"} like "{masked(text)}"'
+
+
+class Explainer:
+    """Explains the lines of a format, one after another. Not for several threads.
+
+    Columns of nested types may be among those of the format: that their values are objects or arrays is all that is
+    known of them.
+    """
+
+    def __init__(self, text: TextFormat) -> None:
+        self._text = text
+        self._wrong: dict[int, str] = {}
+        self._tokens: dict[int, tuple[int, str]] = {}
+        self._names = _Asked()
+        self._csv: csv_exact.Layout | None = None
+        if text.delimiter is None:
+            for number, column in enumerate(text.columns):
+                read = _nested if not column.kind.is_scalar else reader(column.kind, text.zone)
+                self._names[column.name] = number, self._noting(number, read), column.kind.name == "binary"
+        else:
+            self._csv = csv_exact.Layout(text)
+            self._fields = [self._field(number, column.kind) for number, column in enumerate(text.columns)]
+
+    def malformed(self, line: str) -> str | None:
+        """The reason why a line is no record; None when it is one here."""
+        try:
+            if self._csv is None:
+                self._values(line)
+                return self._wrongs()
+            fields, _ = csv_exact.fields_of(line, self._csv)
+            self._wrong.clear()
+            for field, read in zip(fields, self._fields, strict=False):
+                if field:
+                    read(Token.TEXT, field)
+            return self._wrongs()
+        except Malformed as exc:
+            return str(exc)
+
+    def absent(self, line: str, numbers: Sequence[int]) -> dict[int, str]:
+        """Of these columns, those that have no value in a line which is a record, each with the way in which."""
+        try:
+            if self._csv is None:
+                values = self._values(line)
+                return {
+                    number: "null" if self._text.columns[number].name in self._names.asked else "no such field"
+                    for number in numbers
+                    if values[number] is None and number not in self._wrong
+                }
+            fields, _ = csv_exact.fields_of(line, self._csv)
+        except Malformed:
+            return {}
+        return {
+            number: "an empty field" if number < len(fields) else "the line ends before it"
+            for number in numbers
+            if number >= len(fields) or not fields[number]
+        }
+
+    def token(self, line: str, number: int) -> tuple[int | None, str]:
+        """The value of a column as it is written, by its kind; no kind where there is none. Not to be shown."""
+        self._tokens.pop(number, None)
+        with contextlib.suppress(Malformed):
+            if self._csv is None:
+                self._values(line)
+            else:
+                fields, _ = csv_exact.fields_of(line, self._csv)
+                if number < len(fields) and fields[number]:
+                    return Token.TEXT, fields[number]
+        return self._tokens.get(number, (None, ""))
+
+    def names(self, line: str) -> set[str]:
+        """The names of the fields of a JSON line, as far as it can be read."""
+        with contextlib.suppress(Malformed):
+            self._values(line)
+        return set(self._names.asked)
+
+    def fields(self, line: str) -> list[str]:
+        """The fields of a CSV line; none of a line that is no record."""
+        if self._csv is None:
+            return []
+        try:
+            return csv_exact.fields_of(line, self._csv)[0]
+        except Malformed:
+            return []
+
+    def _values(self, line: str) -> list[Any]:
+        self._wrong.clear()
+        self._names.asked.clear()
+        return json_exact.values_of(line, self._names, len(self._text.columns))
+
+    def _wrongs(self) -> str | None:
+        if not self._wrong:
+            return None
+        first, *more = sorted(self._wrong)
+        also = f"; {', '.join(self._text.columns[number].name for number in more)} too" if more else ""
+        return f"{self._wrong[first]}{also}"
+
+    def _noting(self, number: int, read: Callable[[int, str], Any]) -> Callable[[int, str], Any]:
+        column = self._text.columns[number]
+
+        def noting(token: int, text: str) -> Any:
+            self._tokens[number] = token, text
+            try:
+                return read(token, text)
+            except Malformed:
+                self._wrong.setdefault(number, f"{column.name}: {column.kind.text} expected, {described(token, text)}")
+                return None
+
+        return noting
+
+    def _field(self, number: int, kind: ColumnType) -> Callable[[int, str], Any]:
+        read = field_reader(kind, self._text.zone)
+        return self._noting(number, lambda _, text: read(text))
+
+
+class _Asked(dict[str, tuple[int, Reader, bool]]):
+    """Columns by name, which remember the names that a parser asks for: those of a line's fields."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if len(self.asked) < _MOST_NAMES:
+            self.asked.add(name)
+        return super().get(name, default)
+
+
+def _nested(token: int, _: str) -> None:
+    if token != Token.NESTED:
+        raise Malformed("not an object or array")

@@ -1,0 +1,147 @@
+"""The likely cause of many errors, as the warning names it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from deduper.core.verdict import Admission
+from deduper.tasks.error_causes import ErrorCounts, ErrorRow, likely_causes, merged
+from tests.deduper.tasks.test_error_detail import FILES, details
+
+CANARY = "Zq7xW"
+
+
+def causes(directory: Path, source: dict[str, Any], reason: str, lines: list[str], **sections: Any) -> tuple[str, ...]:
+    """The causes that these lines, all errors for one reason, show."""
+    rows = [ErrorRow(int(Admission[reason.upper()]), line, "") for line in lines]
+    found = likely_causes(details(directory, source, **sections), rows)
+    assert CANARY not in str(found)
+    return found
+
+
+CSV = FILES | {"file_format": "csv"}
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "line", "cause"),
+    [
+        ({}, "null_key", {"User": CANARY, "id": 1, "ts": "2024"}, "no record has `user`, but they have `User`"),
+        ({}, "null_key", {"userid": CANARY, "id": 1, "ts": "2024"}, "no record has `user`, but they have `userid`"),
+        ({}, "null_key", {"name": CANARY, "id": 1, "ts": "2024"}, "no record has `user`"),
+        ({}, "null_expiry", {"user": CANARY, "id": 1, "tss": "2024"}, "no record has `ts`, but they have `tss`"),
+        (
+            {},
+            "ahead_of_now",
+            {"user": CANARY, "id": 1, "ts": 1_733_011_200_000},
+            "ts has milliseconds since 1970, and a timestamp column takes seconds: declare `ts bigint` and set "
+            "`expiry.unit: ms`",
+        ),
+        (
+            {},
+            "malformed",
+            {"user": CANARY, "id": 1, "ts": 1_733_011_200_000_000},
+            "ts has microseconds since 1970, and a timestamp column takes seconds: declare `ts bigint` and set "
+            "`expiry.unit: us`",
+        ),
+        (
+            {},
+            "malformed",
+            {"user": CANARY, "id": 1, "ts": "1733011200"},
+            "ts has seconds since 1970, and they stand in quotes: declare `ts bigint` and set `expiry.unit: s`",
+        ),
+        (
+            {},
+            "malformed",
+            {"user": CANARY, "id": 1, "ts": "31/12/2024"},
+            'ts has texts like "99/99/9999", and timestamp takes `2024-12-31 23:59:59`',
+        ),
+        (
+            {},
+            "ahead_of_now",
+            {"user": CANARY, "id": 1, "ts": "2999-01-01"},
+            "ts is in the future: this machine's clock is behind, or those of the producers are ahead",
+        ),
+        (
+            {"schema": "user string, id bigint, ts bigint"},
+            "ahead_of_now",
+            {"user": CANARY, "id": 1, "ts": 1_733_011_200_000},
+            "ts has milliseconds since 1970, and `expiry.unit` is s",
+        ),
+        (
+            {"schema": "user string, id bigint, ts bigint"},
+            "malformed",
+            {"user": CANARY, "id": 1, "ts": "2024-12-31T00:00:00Z"},
+            "ts has times as texts: declare it `timestamp`",
+        ),
+        ({}, "malformed", f"{CANARY},1,2024-01-01", "the lines look like CSV: is the format json?"),
+        ({}, "malformed", "[{}]", "a line begins an array: each record must be an object on a line of its own"),
+        (
+            {},
+            "malformed",
+            f'  "user": "{CANARY}",',
+            "objects reach over several lines: each record must stand on one line",
+        ),
+        ({"file_format": "csv"}, "malformed", f'{{"user":"{CANARY}"}}', "the lines look like JSON: is the format csv?"),
+        ({"file_format": "csv"}, "null_key", f"{CANARY};1;2024", None),
+        ({"file_format": "csv"}, "malformed", f"{CANARY};1;2024", "the delimiter of the lines may be `;`"),
+        (
+            {"file_format": "csv"},
+            "malformed",
+            f"{CANARY},1,1733011200",
+            "ts has seconds since 1970, and a timestamp column takes texts: declare `ts bigint` and set "
+            "`expiry.unit: s`",
+        ),
+    ],
+)
+def test_each_cause(tmp_path: Path, source: dict[str, Any], reason: str, line: Any, cause: str | None) -> None:
+    """From one kind of line."""
+    expiry = {"by": "event_time", "field": "ts", "period": "24h"} | (
+        {"unit": "s"} if "ts bigint" in str(source) else {}
+    )
+    text = line if isinstance(line, str) else json.dumps(line)
+    found = causes(tmp_path, FILES | source, reason, [text] * 3, expiry=expiry)
+    assert found == (() if cause is None else (cause,))
+
+
+def test_one_header_line_is_enough(tmp_path: Path) -> None:
+    """Each file has one, among errors of any other kind; a record of such texts is none."""
+    lines = ["User, id,ts", *[f"{CANARY},x,2024"] * 9]
+    expected = "the files begin with a line of column names: set `source.header: true`"
+    assert expected in causes(tmp_path, CSV, "malformed", lines)
+    assert expected not in causes(tmp_path, CSV, "malformed", ["user,x,2024"] * 3)
+
+
+def test_what_few_rows_show_is_no_cause(tmp_path: Path) -> None:
+    """Nor is a name that some of the records have."""
+    lines = ["[", *["nonsense"] * 9]
+    assert not causes(tmp_path, FILES, "malformed", lines)
+    assert not causes(tmp_path, FILES, "null_key", ['{"user":null,"id":1,"ts":"2024"}', '{"usr":1,"id":1,"ts":"2024"}'])
+
+
+def test_names_of_parquet_files(tmp_path: Path) -> None:
+    """Those of the first file."""
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"usr": [CANARY], "id": [1], "ts": [None]}), file)
+    given = details(tmp_path, FILES | {"file_format": "parquet"})
+    rows = [ErrorRow(int(Admission.NULL_KEY), None, str(file))]
+    assert likely_causes(given, rows) == ("no record has `user`, but they have `usr`",)
+
+
+def test_rows_are_counted_by_detail_and_a_missing_file_hurts_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beyond some details only the reason counts; summaries of writers add up."""
+    counts = ErrorCounts(details(tmp_path, FILES | {"file_format": "parquet"}))
+    for number in range(1001):
+        counts.add([int(Admission.NULL_KEY)] * 2, [str(number)] * 2, pa.nulls(2, pa.string()), [f"{tmp_path}/gone"] * 2)
+    found = counts.summary()
+    assert found is not None
+    assert (found.counts["null_key", "5"], found.counts["null_key", None], found.causes) == (2, 2, ())
+    assert "FileNotFoundError" in caplog.text
+    assert merged([found, None, found]).counts["null_key", "5"] == 4

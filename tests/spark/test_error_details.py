@@ -1,0 +1,73 @@
+"""`_dedup.detail` in the outputs of a real job."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.spark.harness import READ_BY_SPARK, Job
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+HOURLY = {"by": "event_time", "field": "at", "period": "24h"}
+LINES: list[str | bytes] = [
+    "nonsense",
+    '{"k":"a","t":"1","at":"2024-01-01"}',
+    '{"K":"a","t":1,"at":"2024-01-01"}',
+    '{"k":"a","t":1}',
+    b'{"k":"\xff"}',
+    '{"k":"a","t":1,"at":"2999-01-01"}',
+    '{"k":"a","t":1,"at":"2024-01-01"}',
+]
+DETAILS = [
+    ("ahead_of_now", "at: more than 1h ahead of the wall clock (max_ahead_of_now)"),
+    ("invalid_utf8", "bytes that are not UTF-8"),
+    ("malformed", 't: bigint expected, text of 1 character like "9"'),
+    ("malformed", "the line is no object"),
+    ("null_expiry", "at: no such field"),
+    ("null_key", "k: no such field"),
+]
+
+
+@pytest.mark.parametrize("by_spark", [False, True], ids=["plain", "by-spark"])
+@pytest.mark.parametrize("port", ["parquet", "json", "csv"])
+def test_an_error_says_why(new_job: Callable[..., Job], by_spark: bool, port: str) -> None:
+    """The same words from both readers, in each format; rows of other ports have no such field."""
+    job = new_job(
+        source={"schema": "k string, t long, at timestamp"},
+        expiry=HOURLY,
+        sinks={"error": {"format": port, "path": "out/error"}},
+        spark=READ_BY_SPARK if by_spark else {},
+    )
+    job.add_file(LINES)
+    job.run()
+    assert sorted((dedup["reason"], dedup["detail"]) for dedup in _dedups(job, port)) == DETAILS
+    (unique,) = job.rows("unique")
+    assert "detail" not in unique["_dedup"]
+
+
+def _dedups(job: Job, port: str) -> list[dict[str, Any]]:
+    if port == "csv":
+        files = (job.directory / "out" / "error").glob("*.csv")
+        return [json.loads(row["_dedup"]) for file in files for row in csv.DictReader(file.open(newline=""))]
+    return [row["_dedup"] for row in job.rows("error")]
+
+
+def test_a_wrong_name_of_a_column_is_reported(new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture) -> None:
+    """By the log, by the summary, and by the window's event; no value of a record is in any."""
+    job = new_job(source={"schema": "kay string, t long"}, key="kay")
+    job.add_file([json.dumps({"key": "Zq7xW", "t": number}) for number in range(20)])
+    summary = job.run()
+    cause = "no record has `kay`, but they have `key`"
+    said = (
+        f"100% of 20 rows are errors: 20 null_key (kay: no such field). Likely cause: {cause}. "
+        "See `deduper inspect errors`"
+    )
+    assert summary.error_note == said
+    assert f"window 0: {said}" in [record.getMessage() for record in caplog.records]
+    assert job.progress[0].causes == (cause,)
+    assert "Zq7xW" not in caplog.text
