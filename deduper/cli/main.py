@@ -45,7 +45,9 @@ config_app = typer.Typer(
     context_settings=_CONTEXT,
 )
 inspect_app = typer.Typer(
-    help="Inspect a store: one key, one window, one bucket.", no_args_is_help=True, context_settings=_CONTEXT
+    help="Inspect a store: one key, one window, one bucket, its errors.",
+    no_args_is_help=True,
+    context_settings=_CONTEXT,
 )
 app.add_typer(config_app, name="config")
 app.add_typer(inspect_app, name="inspect")
@@ -576,6 +578,30 @@ def inspect_window(
 
     record = inspect.inspect_window(open_store(store), window)
     _answer(record, views.render_window, as_json=as_json)
+
+
+@_command(inspect_app, "errors", *_READING)
+def inspect_errors(
+    store: StoreArgument,
+    window: Annotated[
+        str | None, typer.Option("--window", metavar="N", help="Only this window; A..B for a range.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, metavar="N", help="Only the newest N windows of the store.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Group the rows of the error port by reason and detail, each with the place of its first record."""
+    from deduper.admin.error_rows import Windows
+    from deduper.admin.errors_report import errors_report
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views import inspect as views
+
+    try:
+        windows = Windows() if window is None else Windows.of(window)
+    except ValueError as error:
+        raise UsageError(f"--window: {error}") from error
+    _answer(errors_report(open_store(store), windows, last), views.render_errors, as_json=as_json)
 
 
 @_command(inspect_app, "bucket", *_READING, raw_values=True)

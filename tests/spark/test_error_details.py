@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from bucket_store.log.commit_log import CommitLog
+from deduper.admin.error_rows import Windows
+from deduper.admin.errors_report import errors_report
+from deduper.admin.open_store import OpenStore
 from tests.spark.harness import READ_BY_SPARK, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -46,6 +50,9 @@ def test_an_error_says_why(new_job: Callable[..., Job], by_spark: bool, port: st
     job.add_file(LINES)
     job.run()
     assert sorted((dedup["reason"], dedup["detail"]) for dedup in _dedups(job, port)) == DETAILS
+    store = OpenStore(job.config.store.url, job.config, CommitLog.open(job.config.store.path), None)  # type: ignore[arg-type]
+    report = errors_report(store, Windows(), None)
+    assert sorted((group.reason, group.detail) for group in report.groups) == DETAILS
     (unique,) = job.rows("unique")
     assert "detail" not in unique["_dedup"]
 

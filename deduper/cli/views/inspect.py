@@ -7,10 +7,13 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from deduper.admin.errors_report import ErrorGroup, ErrorsReport
 from deduper.admin.forecast import CopyForecast
 from deduper.admin.inspect import BucketReport, KeyReport
 from deduper.cli.terminal import counted, pairs, table
 from deduper.units import approximate_size
+
+_MOST_GROUPS = 50
 
 _VERDICT_STYLES = {"unique": "green", "duplicate": "cyan", "expired": "yellow", "error": "red"}
 
@@ -116,3 +119,29 @@ def render_window(record: dict[str, Any]) -> list[RenderableType]:
             rows = ([item[column] for column in columns] for item in record[name])
             parts.append(table(columns, rows, title=name, optional=optional))
     return parts
+
+
+def render_errors(report: ErrorsReport) -> list[RenderableType]:
+    """Errors by reason and detail as text."""
+    found = f"{counted(report.rows, 'row')} of {counted(report.windows, 'window')}"
+    taken = f"{report.taken_rows:,} rows are not in the folder any more" if report.taken_rows else None
+    parts: list[RenderableType] = [pairs([("from", report.origin), ("errors", found), ("taken", taken)])]
+    if report.groups:
+        rows = [
+            (group.reason, group.detail, group.rows, _windows(group), group.place)
+            for group in report.groups[:_MOST_GROUPS]
+        ]
+        parts.append(table(("reason", "detail", "rows", "windows", "first at"), rows))
+    more = report.groups[_MOST_GROUPS:]
+    others = report.others + sum(group.rows for group in more)
+    if others:
+        parts.append(Text(f"{counted(others, 'row')} of further groups; --json has up to 10,000 groups"))
+    return parts
+
+
+def _windows(group: ErrorGroup) -> str:
+    return (
+        str(group.first_window)
+        if group.first_window == group.last_window
+        else f"{group.first_window}–{group.last_window}"
+    )

@@ -11,6 +11,7 @@ from bucket_store.log.profile import WindowProfile
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.doctor import Diagnosis
+from deduper.admin.errors_report import ErrorGroup, ErrorsReport
 from deduper.admin.forecast import CopyForecast
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.health import Health, State
@@ -101,6 +102,9 @@ REPORTS = {
         "ts",
         (CopyForecast("same", "2024-12-31T00:00:00Z", "duplicate", "earlier_window"),),
         (KeyEntry(4, -1, "a-piece", "2024-12-31T00:00:00Z", "part-0.parquet", 7, None, "for ever"),),
+    ),
+    "inspect_errors": ErrorsReport(
+        "/out/error", 2, 9, None, (ErrorGroup("null_key", "user: null", 8, 3, 5, "in/a.json:7"),), 1
     ),
     "inspect_bucket": BucketReport(
         7,

@@ -1,0 +1,137 @@
+"""The rows of an error port of files, read back in batches: reason, detail, place, and the record's text where wanted.
+
+The columns of a batch are those of `SCHEMA`. `detail` is null in files of releases that wrote none.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from deduper.admin.open_store import OpenStore
+from deduper.config.files import FileSink
+from deduper.core.verdict import Verdict
+from deduper.errors import IntegrityError
+from deduper.sinks.names import FinalName
+from deduper.tasks.dedup_column import DEDUP
+
+ERROR = Verdict.ERROR.port
+"""The name of the error port."""
+
+SCHEMA = pa.schema(
+    [
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("source", pa.string()),
+        ("position", pa.int64()),
+        ("raw", pa.string()),
+    ]
+)
+_BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Windows from `first` to `last`, both counted; no end where `last` is None."""
+
+    first: int = 0
+    last: int | None = None
+
+    def __contains__(self, window: int) -> bool:
+        return window >= self.first and (self.last is None or window <= self.last)
+
+    @classmethod
+    def of(cls, text: str) -> Windows:
+        """`7`, `7..9`, `7..` or `..9`.
+
+        Raises:
+            ValueError: anything else.
+        """
+        first, dots, last = text.partition("..")
+        try:
+            begin = int(first) if first else 0
+            end = (int(last) if last else None) if dots else begin
+        except ValueError:
+            raise ValueError(f"`{text}` names no windows; write a number or a range such as 7..9") from None
+        if begin < 0 or (end is not None and end < begin) or not text.strip("."):
+            raise ValueError(f"`{text}` names no windows; write a number or a range such as 7..9")
+        return cls(begin, end)
+
+
+def error_port(store: OpenStore) -> FileSink | None:
+    """The error port, if it is one of files, and the store was named by a config."""
+    sink = None if store.config is None else store.config.sinks.error
+    return sink if isinstance(sink, FileSink) else None
+
+
+def error_files(store: OpenStore, port: FileSink, windows: Windows) -> list[tuple[int, Path]]:
+    """The published files of the error port with their windows, in the order of these; those that are still there."""
+    prefix = store.log.manifest.store_id[:8]
+    found = []
+    for path in sorted(port.path.iterdir()) if port.path.is_dir() else ():
+        name = FinalName.of(path.name)
+        if name is not None and name.store == prefix and name.window in windows:
+            found.append((name.window, path))
+    return found
+
+
+def read_errors(path: Path, *, raw: bool) -> Iterator[pa.RecordBatch]:
+    """The rows of a file of the error port in its order; `raw` is null unless it is wanted.
+
+    Raises:
+        IntegrityError: it is no such file.
+        FileNotFoundError: a reader has taken it away.
+    """
+    try:
+        yield from _of_parquet(path, raw=raw) if path.suffix == ".parquet" else _of_text(path, raw=raw)
+    except (KeyError, ValueError, TypeError, csv.Error, pa.ArrowException) as error:
+        raise IntegrityError(f"{path}: cannot be read as an output: {type(error).__name__}: {error}") from error
+
+
+def _of_parquet(path: Path, *, raw: bool) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(str(path)) as opened:
+        file = parquet.ParquetFile(opened)
+        wanted = [name for name in SCHEMA.names if raw or name != "raw"]
+        there = {leaf.path for leaf in map(file.schema.column, range(len(file.schema)))}
+        leaves = [f"{DEDUP}.{name}" for name in wanted if f"{DEDUP}.{name}" in there]
+        for batch in file.iter_batches(_BATCH_ROWS, columns=leaves, use_threads=False):
+            struct = batch.column(DEDUP)
+            names = [field.name for field in struct.type]
+            columns = [
+                struct.field(field.name).cast(field.type)
+                if field.name in names
+                else pa.nulls(batch.num_rows, field.type)
+                for field in SCHEMA
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _of_text(path: Path, *, raw: bool) -> Iterator[pa.RecordBatch]:
+    rows = _json_rows(path) if path.suffix == ".json" else _csv_rows(path)
+    while some := list(islice(rows, _BATCH_ROWS)):
+        yield pa.RecordBatch.from_pylist(
+            [{name: row.get(name) for name in SCHEMA.names if raw or name != "raw"} for row in some], SCHEMA
+        )
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield json.loads(line)[DEDUP]
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
+    csv.field_size_limit(sys.maxsize)
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows: Iterable[dict[str, str]] = csv.DictReader(lines)
+        for row in rows:
+            yield json.loads(row[DEDUP])

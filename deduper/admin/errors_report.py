@@ -1,0 +1,131 @@
+"""The errors of a store by reason and detail, for `inspect errors`: from the error port's files, else from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from deduper.admin.error_rows import ERROR, Windows, error_files, error_port, read_errors
+from deduper.admin.open_store import OpenStore
+from deduper.as_json import AsJson
+from deduper.config.files import FilesSource
+from deduper.core.verdict import PORT_OF_REASON
+
+_MOST_GROUPS = 10_000
+_OF_LOG = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup(AsJson):
+    """Error rows of one reason and detail; `place` is that of the first one. None: not known."""
+
+    reason: str
+    detail: str | None
+    rows: int
+    first_window: int | None
+    last_window: int | None
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorsReport(AsJson):
+    """The answer of `inspect errors`.
+
+    `origin` is the folder of the error port, or says why only the log was read. `windows` and `rows` are those with
+    errors. `taken_rows`: error rows that the log counts and that are not in the folder any more; None for some windows
+    only. `others` are rows of further groups.
+    """
+
+    origin: str
+    windows: int
+    rows: int
+    taken_rows: int | None
+    groups: tuple[ErrorGroup, ...]
+    others: int
+
+
+@dataclass(slots=True)
+class _Group:
+    first: int
+    last: int
+    place: str | None
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class _Groups:
+    found: dict[tuple[str, str | None], _Group] = field(default_factory=dict)
+    others: int = 0
+
+    def add(self, key: tuple[str, str | None], rows: int, window: int, place: str | None) -> None:
+        group = self.found.get(key)
+        if group is None:
+            if len(self.found) >= _MOST_GROUPS:
+                self.others += rows
+                return
+            group = self.found[key] = _Group(window, window, place)
+        group.rows += rows
+        group.last = window
+
+    def report(self) -> tuple[ErrorGroup, ...]:
+        ordered = sorted(self.found.items(), key=lambda item: (-item[1].rows, item[0][0], item[0][1] or ""))
+        return tuple(ErrorGroup(*key, group.rows, group.first, group.last, group.place) for key, group in ordered)
+
+
+def errors_report(store: OpenStore, windows: Windows, last: int | None) -> ErrorsReport:
+    """The errors of these windows, of the newest `last` ones where that is given.
+
+    Raises:
+        IntegrityError: a file of the port is not what the job writes.
+    """
+    if last is not None:
+        windows = Windows(max(windows.first, store.log.state.next_window - last), windows.last)
+    port = error_port(store)
+    if port is None:
+        return _of_log(store, windows)
+    groups, met = _Groups(), set[int]()
+    for window, path in error_files(store, port, windows):
+        try:
+            for batch in read_errors(path, raw=False):
+                met.add(window)
+                numbers: dict[tuple[str, str | None], list[int]] = {}
+                keys = zip(batch.column("reason").to_pylist(), batch.column("detail").to_pylist(), strict=True)
+                for number, key in enumerate(keys):
+                    numbers.setdefault(key, []).append(number)
+                for key, same in numbers.items():
+                    first = batch.slice(same[0], 1).to_pylist()[0]
+                    groups.add(key, len(same), window, _place(store, first["source"], first["position"], key[0]))
+        except FileNotFoundError:
+            continue  # a reader has taken it
+    rows = groups.others + sum(group.rows for group in groups.found.values())
+    counted_rows = store.log.state.totals.get(ERROR, 0)
+    taken = max(0, counted_rows - rows) if windows == Windows() else None
+    return ErrorsReport(str(port.path), len(met), rows, taken, groups.report(), groups.others)
+
+
+def _place(store: OpenStore, source: str, position: int, reason: str) -> str:
+    if reason in ("file_missing", "file_unreadable"):
+        return source
+    if store.config is not None and isinstance(store.config.source, FilesSource):
+        return f"{source}:{position + 1}"
+    return f"{source}@{position}"
+
+
+def _of_log(store: OpenStore, windows: Windows) -> ErrorsReport:
+    """The reasons alone, from the newest commit records."""
+    groups, met = _Groups(), set[int]()
+    for commit in store.log.last_commits(min(_OF_LOG, store.log.state.next_window)):
+        if commit.window in windows:
+            for reason, rows in _error_reasons(commit.reasons.items()):
+                met.add(commit.window)
+                groups.add((reason, None), rows, commit.window, None)
+    rows = sum(group.rows for group in groups.found.values())
+    if store.config is None:
+        why = "the log: name the config file to read the error port"
+    else:
+        why = f"the log: the error port is `{store.config.sinks.error.format}`, only files are read back"
+    return ErrorsReport(why, len(met), rows, None, groups.report(), 0)
+
+
+def _error_reasons(reasons: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    return [(name, rows) for name, rows in reasons if PORT_OF_REASON.get(name) == ERROR and rows]
