@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from deduper.admin.doctor import file_system_of
+from deduper.preflight.machine import file_system_of
 
 _PACKAGES = ("deduper", "pyspark", "pyarrow", "numpy", "numba", "rocksdict")
 

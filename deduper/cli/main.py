@@ -291,7 +291,7 @@ def jars(
 
 @_command(app, "doctor", *_BASIC, ExitCode.UNHEALTHY)
 def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
-    """Check whether a job can start: Java, folders, disk, brokers, topics and rights; changes nothing."""
+    """Check whether a job can start, by the checks of `run` itself; changes nothing."""
     from deduper.admin.doctor import diagnose
     from deduper.cli.views.doctor import render
     from deduper.config.load import load_config

@@ -16,6 +16,8 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
+from deduper.preflight.checks import require
+from deduper.preflight.found import Start
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.file_loop import FileLoop
 from deduper.service.stop import Stop, restoring_handlers
@@ -24,8 +26,7 @@ from deduper.service.windows import Reports, Windows
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sources.files.folding import FilesToFold
-from deduper.sources.open import check_source, open_files, open_stream, session_settings
-from deduper.spark.java import require_java
+from deduper.sources.open import open_files, open_stream, session_settings
 from deduper.spark.session import (
     JVM_ERRORS,
     end_session,
@@ -74,15 +75,15 @@ def run(
     Raises:
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
     """
-    require_java()
-    check_source(config)
+    start = Start(config, take_over=take_over, waits=True)
+    require(start)
     started = time.perf_counter()
     stop = Stop()
     drain = once or config.trigger == "available_now"
     with (
         restoring_handlers(),
         _metrics(config, clock) as metrics,
-        owned_store(config, take_over=take_over, wall_clock_us=clock) as owned,
+        owned_store(config, take_over=take_over, wall_clock_us=clock, silent=start.silent) as owned,
         _Engine(config, session, stop) as engine,
         open_topics(config, owned.log, engine.session, unpublished, stop.event) as topics,
     ):

@@ -1,7 +1,7 @@
 """The page of a job's metrics, and `/healthz`, for as long as the job runs.
 
-The port is bound first of all: a job whose page cannot be served does not start. Threads of its own serve the page, so
-no window waits for a scrape.
+The port is bound before the store is claimed: a job whose page cannot be served disturbs no other. Threads of its own
+serve the page, so no window waits for a scrape.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 
 from deduper.config.model import Config
 from deduper.config.sections import MetricsConfig
-from deduper.errors import DeduperError
+from deduper.preflight.connections import cannot_listen
 from deduper.service.metrics import JobMetrics
 
 if TYPE_CHECKING:
@@ -45,11 +45,7 @@ def _served(settings: MetricsConfig, registry: CollectorRegistry, metrics: JobMe
     try:
         server, thread = start_http_server(settings.port, settings.host, registry)
     except OSError as exc:
-        raise DeduperError(
-            f"metrics: {settings.host}:{settings.port} cannot be listened on: {exc.strerror or exc}. "
-            "Set `metrics.port` to a free port (another job may have this one), `metrics.host` to an address of this "
-            "machine, or leave the section out"
-        ) from exc
+        raise cannot_listen(settings, exc) from exc
     server.set_app(_with_health(make_wsgi_app(registry), metrics))
     logger.info("metrics: http://%s:%d/metrics", settings.host, settings.port)
     try:

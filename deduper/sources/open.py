@@ -1,4 +1,4 @@
-"""Opens a job's source: the settings of its session, the check that the job can run, and the source itself."""
+"""Opens a job's source: the settings of its session, and the source itself."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from deduper import tasks
 from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
-from deduper.errors import UsageError
-from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.plain_reading import plain_reading
-from deduper.sources.files.source_file import missing_folder
 from deduper.sources.protocol import StreamedSource
 from deduper.spark.kafka_jars import find_connector
 
@@ -43,24 +40,6 @@ def worker_daemon(name: str = "worker_daemon") -> str:
     if find_spec(module) is None:
         raise ModuleNotFoundError(f"no module {module} for Spark's workers")
     return module
-
-
-def check_source(config: Config) -> None:
-    """Check, before the epoch is claimed, that the job can run: otherwise it must not disturb one that does.
-
-    Raises:
-        DeduperError: a folder, the client, the connector or something of the cluster is missing.
-    """
-    missing = missing_folder(config.source)
-    if missing is not None:
-        raise UsageError(f"source.path: {missing} does not exist: make it (mkdir -p {missing}), or correct the path")
-    if isinstance(config.source, KafkaSource):
-        if not is_client_installed():
-            raise UsageError(f"{CLIENT_MISSING}: {INSTALL_CLIENT}")
-        from deduper.kafka.preflight import require
-
-        find_connector(config.spark, avro=config.source.value.format == "avro")
-        require(config)
 
 
 def open_files(config: Config, source: FilesSource, log: CommitLog) -> FileBatches:

@@ -7,12 +7,16 @@ import pwd
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from deduper.errors import DeduperError
 
 _VERSIONS = (17, 21)
+DEFAULT_HEAP = "4g"
+"""`spark.driver.memory` of a job that sets none."""
+_HEAP = re.compile(r"\s*(\d+)\s*([kmgt]?)b?\s*", re.IGNORECASE)
 _ADVICE = "install one with `apt-get install openjdk-17-jre-headless`, or set JAVA_HOME to a Java 17 or 21"
 
 
@@ -57,3 +61,11 @@ def require_user_name() -> None:
             f"Spark needs a user with a name, and user {uid} has none; add a line for {uid} to /etc/passwd, or run as "
             "a user that has one"
         ) from None
+
+
+def heap_bytes(settings: Mapping[str, object]) -> int:
+    """The greatest heap of the JVM, as the settings of Spark say; 0 for a text that Spark will refuse."""
+    text = str(settings.get("spark.driver.memory", DEFAULT_HEAP))
+    found = _HEAP.fullmatch(text)
+    # Without a unit Spark means MiB.
+    return 0 if found is None else int(found[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[found[2].lower() or "m"]

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from bucket_store.filesystem import package_root
 from deduper.errors import UsageError
 from deduper.spark.home import require_own_spark
-from deduper.spark.java import require_java, require_user_name
+from deduper.spark.java import DEFAULT_HEAP, require_java, require_user_name
 from deduper.spark_promises import (
     FIXED_BY_STORE,
     JAVA_OPTIONS,
@@ -47,7 +47,7 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 _SETTINGS = {
     "spark.master": "local[*]",
-    "spark.driver.memory": "4g",
+    "spark.driver.memory": DEFAULT_HEAP,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # A task's files move when it commits, and staging is private to an attempt: no second rename by the driver.

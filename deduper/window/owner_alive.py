@@ -6,7 +6,8 @@ import os
 import platform
 from pathlib import Path
 
-from bucket_store.log.heartbeat import INTERVAL_S, moves, read_beat
+from bucket_store.log.heartbeat import INTERVAL_S, Beat, moves, read_beat
+from deduper.errors import OwnerAliveError
 
 
 def own_name() -> str:
@@ -14,10 +15,27 @@ def own_name() -> str:
     return f"{platform.node()}:{os.getpid()}"
 
 
-def owner_lives(root: Path) -> bool:
-    """Whether the store's heartbeat moves; takes 5 s, unless there is none or its process is certainly gone."""
+def require_no_owner(root: Path, silent: Beat | None = None) -> None:
+    """As `owner_lives`, before a start.
+
+    Raises:
+        OwnerAliveError: another process owns the store and is alive.
+    """
+    if owner_lives(root, silent):
+        raise OwnerAliveError(
+            f"{root}: another process owns this store and is alive; stop it first, or take over with --take-over"
+        )
+
+
+def owner_lives(root: Path, silent: Beat | None = None) -> bool:
+    """Whether the store's heartbeat moves; takes 5 s, unless there is none or its process is certainly gone.
+
+    `silent` is a beat that this function has found not to move: while it is the last one, it need not be watched again.
+    """
     beat = read_beat(root)
     if beat is not None:
+        if beat == silent:
+            return False
         node, _, pid = beat.owner.rpartition(":")
         if node == platform.node() and pid.isdecimal() and not Path("/proc", pid).exists():
             return False

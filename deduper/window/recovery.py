@@ -19,10 +19,10 @@ from pathlib import Path
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
-from bucket_store.filesystem import make_directories
+from bucket_store.filesystem import LOCAL, make_directories
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.copies import warn_of_original
-from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.log.heartbeat import Beat, HeartBeat
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents, remove_prepared
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import remove_unnamed
@@ -31,12 +31,12 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore, StoredPiece
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
-from deduper.errors import IntegrityError, OwnerAliveError, UsageError
+from deduper.errors import IntegrityError, UsageError
 from deduper.kafka.offsets import judged_ends
 from deduper.sinks import names, staging
 from deduper.sources import checkpoint
 from deduper.sources.kafka import checkpoint as kafka_checkpoint
-from deduper.window.owner_alive import own_name, owner_lives
+from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, stored_settings
 from deduper.window.present_clock import present_wall_us
 from deduper.window.publishing import TopicPorts, mark_paths, mark_published, publish_window
@@ -53,8 +53,12 @@ class Ownership:
 
 
 @contextlib.contextmanager
-def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], int]) -> Iterator[Ownership]:
+def owned_store(
+    config: Config, *, take_over: bool, wall_clock_us: Callable[[], int], silent: Beat | None = None
+) -> Iterator[Ownership]:
     """Claim the store (steps a to c) and hold it, with a heartbeat, while the `with` block runs; `recover` comes next.
+
+    `silent`: the last beat of an owner that is known to be gone.
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.
@@ -62,10 +66,8 @@ def owned_store(config: Config, *, take_over: bool, wall_clock_us: Callable[[], 
     """
     log = open_or_create(config, wall_clock_us())
     owner = own_name()
-    if not take_over and owner_lives(log.root):
-        raise OwnerAliveError(
-            f"{log.root}: another process owns this store and is alive; stop it first, or take over with --take-over"
-        )
+    if not take_over:
+        require_no_owner(log.root, silent)
     warn_of_original(log)
     epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
     logger.info("%s: owner %s, epoch %d, next window %d", log.root, owner, epoch, log.state.next_window)
@@ -89,22 +91,31 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
     """The store of a configuration (step a).
 
     Raises:
-        SettingsChangedError: it was created with other settings; the message names each, and what to do.
+        SettingsChangedError: as `require_fixed_settings`.
     """
     try:
         log = CommitLog.open(config.store.path)
     except StoreMissingError:
         log = CommitLog.create(config.store.path, fixed_settings(config), wall_us=wall_us)
+    require_fixed_settings(config, log)
+    return log
+
+
+def require_fixed_settings(config: Config, log: CommitLog) -> None:
+    """The settings that are fixed for the store's life are those that it was created with.
+
+    Raises:
+        SettingsChangedError: the message names each that differs, and what to do.
+    """
     differing = changed_settings(config, stored_settings(log.manifest, log.state))
     if differing:
         changes = "; ".join(
             f"{name}: the store has {stored!r}, not {given!r}" for name, (stored, given) in differing.items()
         )
         raise SettingsChangedError(
-            f"{log.root}: settings that are fixed for the life of a store differ: {changes}. Put them back, or point "
+            f"{log.root}: settings that are fixed for the life of a store differ: {changes}; put them back, or point "
             "`store.url`, the sinks and the checkpoint at new places and read the source again from its beginning"
         )
-    return log
 
 
 def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) -> Path:
@@ -133,7 +144,7 @@ def _publish_unmarked(config: Config, log: CommitLog, topics: TopicPorts | None)
     make_directories(log.fs, log.root / SOURCES_DIRECTORY)
     for mark in mark_paths(config, log):
         remove_prepared(mark, below_epoch=log.state.epoch, fs=log.fs)
-    _check_ports(config, log)
+    check_ports(config, log)
     published = read_published(log.root / PUBLISHED_NAME, fs=log.fs)
     for window in sorted(log.state.outputs):
         if published is None or window > published.window:
@@ -156,24 +167,27 @@ def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore) -> None
         logger.warning("discarded what no record names: %d staged attempts, %d pieces", discarded, len(orphans))
 
 
-def _check_ports(config: Config, log: CommitLog) -> None:
-    """The ports must hold this store's windows only, and none beyond its last.
+def check_ports(config: Config, log: CommitLog | None) -> None:
+    """The ports must hold this store's windows only, and none beyond its last; `log` is None before there is a store.
 
     Raises:
         UsageError: a port belongs to another store: its rows would be judged again and be there twice.
         IntegrityError: the store is older than its outputs: it was put back from a copy.
     """
     for port, sink in config.file_ports.items():
-        mark = read_published(sink.path / names.PUBLISHED, fs=log.fs)
-        if mark is not None and mark.store_id != log.manifest.store_id:
+        mark = read_published(sink.path / names.PUBLISHED, fs=LOCAL if log is None else log.fs)
+        if mark is None:
+            continue
+        if log is None or mark.store_id != log.manifest.store_id:
+            ours = "is new" if log is None else f"is {log.manifest.store_id[:8]}"
             raise UsageError(
-                f"{sink.path}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one is "
-                f"{log.manifest.store_id[:8]}): give the port a new path, or move its files away"
+                f"{sink.path}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one "
+                f"{ours}); give the port a new path, or move its files away"
             )
-        if mark is not None and mark.window >= log.state.next_window:
+        if mark.window >= log.state.next_window:
             raise IntegrityError(
                 f"{sink.path}: port {port} holds windows up to {mark.window}, the store only those below "
-                f"{log.state.next_window}: the store was put back to an older copy. Bring the newer store back, or "
+                f"{log.state.next_window}: the store was put back to an older copy; bring the newer store back, or "
                 "start with a new store and new ports"
             )
 

@@ -12,7 +12,7 @@ from bucket_store.tables.manager import TableSettings
 from deduper.config.model import Config
 from deduper.window import policy
 
-_SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")
 
 
 def _own_folder(above: Path) -> Path:
@@ -28,11 +28,11 @@ def _own_folder(above: Path) -> Path:
 def table_settings(config: Config) -> TableSettings:
     """The settings of the resident tables: in shared memory up to `store.memory`, on local disk beyond it."""
     disk = _own_folder(Path(tempfile.gettempdir())) if config.store.tables == "auto" else Path(config.store.tables)
-    memory = _own_folder(_SHARED_MEMORY) if _SHARED_MEMORY.is_dir() else disk
+    memory = _own_folder(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else disk
     memory_bytes = config.store.memory
-    if _SHARED_MEMORY.is_dir():
+    if SHARED_MEMORY.is_dir():
         # A container's /dev/shm is often 64 MB: tables beyond its size go to the disk.
-        memory_bytes = min(memory_bytes, shutil.disk_usage(_SHARED_MEMORY).total)
+        memory_bytes = min(memory_bytes, shutil.disk_usage(SHARED_MEMORY).total)
     return TableSettings(
         memory_dir=str(memory),
         disk_dir=str(disk),

@@ -138,7 +138,7 @@ def test_a_window_that_memory_cannot_hold_is_judged_on_the_disk(
     new_job: Callable[..., Job], small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Shared memory full is no fault; told once, not tried again. With the disk full too, the place is named."""
-    monkeypatch.setattr(table_folder, "_SHARED_MEMORY", small_disk)
+    monkeypatch.setattr(table_folder, "SHARED_MEMORY", small_disk)
     monkeypatch.setattr(exchange_folder, "_LEAST_ROOM", 0)
     job = new_job(store={"tables": "tables"}, source={"schema": "k string, text string", "max_files_per_batch": 1})
     records = [{"k": f"{number}", "text": "x" * 1000} for number in range(1500)]

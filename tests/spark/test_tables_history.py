@@ -34,7 +34,7 @@ def job(new_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyP
 def on_machine(monkeypatch: pytest.MonkeyPatch, machine: Path) -> None:
     """From here on the tables lie in this machine's memory and on its disk."""
     (machine / "shm").mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(table_folder, "_SHARED_MEMORY", machine / "shm")
+    monkeypatch.setattr(table_folder, "SHARED_MEMORY", machine / "shm")
     monkeypatch.setattr(table_folder.tempfile, "gettempdir", lambda: str(machine / "tmp"))
 
 

@@ -17,6 +17,7 @@ from deduper.config.model import Config
 from deduper.diagnostics import Severity
 from deduper.errors import UsageError
 from deduper.kafka.preflight import file_diagnostics
+from deduper.preflight import folders, machine
 from deduper.service.job import run
 from deduper.spark import kafka_jars
 from deduper.window.recovery import open_or_create
@@ -75,14 +76,15 @@ def test_a_sound_machine_is_healthy(job: Path) -> None:
 
 
 def test_all_that_is_wrong_is_told_at_once(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Java, a file in the way and brokers that are down, in one answer with exit code 3."""
+    """Java, a file in the way, no connector and brokers that are down, in one answer with exit code 3."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    monkeypatch.setenv(kafka_jars.VARIABLE, str(tmp_path / "no-jars"))
     (tmp_path / "state").write_text("in the way", encoding="utf-8")
     answer = CliRunner().invoke(app, ["doctor", str(written(tmp_path, kafka())), "--json"])
     assert answer.exit_code == 3
     found = json.loads(answer.stdout)
     wrong = {diagnostic["check"] for diagnostic in found["diagnostics"] if diagnostic["severity"] == "error"}
-    assert (found["healthy"], wrong) == (False, {"java", "folders", "brokers"})
+    assert (found["healthy"], wrong) == (False, {"java", "folders", "connector", "brokers"})
 
 
 def test_a_source_that_is_not_there(tmp_path: Path) -> None:
@@ -91,24 +93,24 @@ def test_a_source_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "in").rmdir()
     (found,) = errors(file)
     assert found == ("folders", f"{tmp_path / 'in'} does not exist")
-    with pytest.raises(UsageError, match=r"source\.path: .*/in does not exist: make it \(mkdir -p .*/in\)"):
+    with pytest.raises(UsageError, match=r"source\.path: .*/in does not exist; make it \(mkdir -p .*/in\)"):
         run(load_config(file), once=True, max_batches=None, take_over=False, on_progress=print)
     assert errors(written(tmp_path, FILES.replace("in/", "no/*.json"))) == []
 
 
 def test_little_room_is_told_before_it_is_none(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides of both limits."""
+    """Both sides of both limits: without a byte a start would fail."""
     for free, severity in (
-        ((64 << 20) - 1, Severity.ERROR),
-        (64 << 20, Severity.WARNING),
+        (0, Severity.ERROR),
+        (1, Severity.WARNING),
         ((2 << 30) - 1, Severity.WARNING),
         (2 << 30, Severity.NOTE),
     ):
-        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(free, 0, free))
+        monkeypatch.setattr(folders.shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(free, 0, free))
         reported = [
             diagnostic.severity
             for diagnostic in doctor.diagnose(load_config(job)).diagnostics
-            if diagnostic.check == "space"
+            if diagnostic.check in ("space", "folders")
         ]
         assert set(reported) == {severity}, free
 
@@ -127,18 +129,18 @@ MOUNTS = [
 )
 def test_on_what_a_path_lies(path: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest mount point counts, and of two at one place the later."""
-    monkeypatch.setattr(doctor.psutil, "disk_partitions", lambda *, all: MOUNTS)
-    assert doctor.file_system_of(Path(path)) == kind
+    monkeypatch.setattr(machine.psutil, "disk_partitions", lambda *, all: MOUNTS)
+    assert machine.file_system_of(Path(path)) == kind
 
 
 def test_this_machine_says_on_what_a_path_lies() -> None:
     """As it mounts its file systems."""
-    assert doctor.file_system_of(Path("/proc/self")) == "proc"
+    assert machine.file_system_of(Path("/proc/self")) == "proc"
 
 
 def test_a_store_on_the_network_is_a_warning(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks and renames may not hold there."""
-    monkeypatch.setattr(doctor, "file_system_of", lambda *_: "nfs4")
+    monkeypatch.setattr(folders, "file_system_of", lambda *_: "nfs4")
     found = doctor.diagnose(load_config(job))
     assert [diagnostic.place for diagnostic in found.diagnostics if diagnostic.check == "disk"] == ["store"]
     assert found.is_healthy

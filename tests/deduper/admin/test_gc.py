@@ -41,7 +41,7 @@ LATER_US = time.time_ns() // 1000 + 10 * HOUR_US
 @pytest.fixture(autouse=True)
 def no_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of other tests, and of this machine's jobs, are none of ours."""
-    monkeypatch.setattr(table_places, "_SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(table_places, "SHARED_MEMORY", tmp_path / "shm")
     (tmp_path / "shm").mkdir()
 
 

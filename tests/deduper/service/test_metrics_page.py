@@ -374,7 +374,6 @@ def test_a_port_that_is_taken_ends_the_job_before_it_begins(tmp_path: Path, monk
     settings = config(tmp_path, source=source)
     (tmp_path / "in").mkdir()
     assert settings.metrics is not None
-    monkeypatch.setattr(job, "require_java", lambda: None)
     monkeypatch.setattr(job, "start_session", lambda *_: pytest.fail("Spark was started"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", settings.metrics.port))
@@ -382,7 +381,7 @@ def test_a_port_that_is_taken_ends_the_job_before_it_begins(tmp_path: Path, monk
         with pytest.raises(DeduperError) as caught:
             job.run(settings, once=True, max_batches=None, take_over=False, on_progress=lambda _: None)
     assert str(caught.value) == (
-        f"metrics: 127.0.0.1:{settings.metrics.port} cannot be listened on: Address already in use. Set `metrics.port` "
+        f"metrics: 127.0.0.1:{settings.metrics.port} cannot be listened on: Address already in use; set `metrics.port` "
         "to a free port (another job may have this one), `metrics.host` to an address of this machine, or leave the "
         "section out"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.log.heartbeat import HeartBeat, read_beat
 from deduper.errors import OwnerAliveError
 from deduper.window import owner_alive, recovery
 from deduper.window.owner_alive import own_name, owner_lives
@@ -30,6 +30,18 @@ def test_a_heart_that_stands_still_is_none(tmp_path: Path, monkeypatch: pytest.M
     began = time.monotonic()
     assert not owner_lives(tmp_path)
     assert time.monotonic() - began >= 0.25
+
+
+def test_a_beat_that_is_known_to_stand_still_is_not_watched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim comes soon after the first check. A later beat is another owner's."""
+    HeartBeat(tmp_path, "elsewhere:1").beat()
+    silent = read_beat(tmp_path)
+    monkeypatch.setattr(owner_alive, "moves", lambda *_: True)
+    assert not owner_lives(tmp_path, silent)
+    HeartBeat(tmp_path, "elsewhere:2").beat()
+    assert owner_lives(tmp_path, silent)
 
 
 def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

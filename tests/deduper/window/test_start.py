@@ -100,7 +100,7 @@ def test_settings_that_are_fixed_are_named_when_they_differ(config: Config, tmp_
         recovery.open_or_create(config.model_copy(update={"null_keys": "allow"}), 1)
     text = str(raised.value)
     assert "null_keys: the store has 'error', not 'allow'" in text
-    assert "Put them back" in text
+    assert "put them back" in text
     sections = json.loads(json.dumps({"by": "never", "buckets": 4}))
     never = type(config).model_validate(
         {

@@ -1,0 +1,5 @@
+"""The checks before a start: one list, which `run` requires and `doctor` shows.
+
+Doors: `checks.require`, `checks.examine`, `machine.file_system_of`, `connections.cannot_listen`. Reads the machine, the
+store, the ports' folders and the cluster; changes nothing and starts no Spark.
+"""

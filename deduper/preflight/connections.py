@@ -1,0 +1,74 @@
+"""Checks of connections: the metrics' port, Kafka's client, Spark's connector, the brokers."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from deduper.config.kafka import KafkaSource
+from deduper.config.sections import MetricsConfig
+from deduper.diagnostics import note, warning
+from deduper.errors import DeduperError, UsageError
+from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
+from deduper.preflight.found import Found, Start
+from deduper.spark.home import installed_pyspark
+from deduper.spark.kafka_jars import VARIABLE, find_connector
+
+
+def metrics_port(start: Start) -> Found:
+    """The page of the metrics can be served. The start itself binds the port before it claims the store."""
+    page = start.config.metrics
+    if page is not None:
+        try:
+            family = socket.getaddrinfo(page.host, page.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+            # As the server does: a port with only closed connections is free.
+            socket.create_server((page.host, page.port), family=family).close()
+        except OSError as exc:
+            raise cannot_listen(page, exc) from exc
+    yield from ()
+
+
+def cannot_listen(page: MetricsConfig, reason: OSError) -> DeduperError:
+    """The error of a page that cannot be served."""
+    # Python adds the address to the text of some errors. The number of a name that is not known is negative.
+    why = os.strerror(reason.errno) if reason.errno is not None and reason.errno > 0 else reason.strerror or reason
+    return DeduperError(
+        f"metrics: {page.host}:{page.port} cannot be listened on: {why}; set `metrics.port` to a "
+        "free port (another job may have this one), `metrics.host` to an address of this machine, or leave the section "
+        "out"
+    )
+
+
+def client(start: Start) -> Found:
+    """Kafka's client is installed."""
+    if isinstance(start.config.source, KafkaSource) and not is_client_installed():
+        raise UsageError(f"{CLIENT_MISSING}; {INSTALL_CLIENT}")
+    yield from ()
+
+
+def connector(start: Start) -> Found:
+    """Spark's Kafka connector is there, with the bytes that are known."""
+    source = start.config.source
+    if not isinstance(source, KafkaSource):
+        return
+    found = find_connector(start.config.spark, avro=source.value.format == "avro")
+    if found.folder is None:
+        yield note("connector", "spark", "Spark's Kafka connector comes by the section `spark`")
+        return
+    yield note("connector", VARIABLE, f"Spark's Kafka connector is in {found.folder}")
+    spark = installed_pyspark()
+    if found.release is not None and found.release.split(".")[:2] != spark.split(".")[:2]:
+        what = f"the connector is of Spark {found.release}, and PySpark is {spark}"
+        yield warning("connector", VARIABLE, what, "use those of one release")
+
+
+def kafka(start: Start) -> Found:
+    """The brokers, topics and rights. A start waits for brokers that are down, and logs warnings."""
+    if not isinstance(start.config.source, KafkaSource) or not is_client_installed():
+        return
+    from deduper.kafka.preflight import examine, require
+
+    if start.waits:
+        require(start.config)
+    else:
+        yield from examine(start.config)

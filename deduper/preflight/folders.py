@@ -1,0 +1,91 @@
+"""Checks of folders: the source's is there, the others can be written, and their disks have room."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from deduper.config.files import FilesSource
+from deduper.diagnostics import note, warning
+from deduper.errors import CannotWriteError, SourceAwayError, UsageError
+from deduper.preflight.found import Failure, Found, Start
+from deduper.preflight.machine import file_system_of
+from deduper.sources.files.source_file import missing_folder
+from deduper.units import approximate_size
+from deduper.window.table_folder import table_settings
+
+_LITTLE_BYTES = 2 << 30
+_OF_NETWORKS = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "gpfs", "beegfs", "fuse.", "virtiofs")
+_OF_MEMORY = ("tmpfs", "ramfs")
+
+
+def source(start: Start) -> Found:
+    """The folder of a source of files."""
+    missing = missing_folder(start.config.source)
+    if missing is not None:
+        raise UsageError(f"source.path: {missing} does not exist; make it (mkdir -p {missing}), or correct the path")
+    if isinstance(start.config.source, FilesSource):
+        folder = start.config.source.folder
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+            reader = "let the user that runs the job read it"
+            raise SourceAwayError(f"source.path: {folder} cannot be read; {reader}: chmod o+rx {folder}, or chown")
+    yield from ()
+
+
+def written(start: Start) -> Found:
+    """The folders that the job writes to; of a missing one, the nearest parent is checked."""
+    config = start.config
+    places = {"store": config.store.path, "checkpoint": config.checkpoint_path}
+    places |= {f"sinks.{port}": sink.path for port, sink in config.file_ports.items()}
+    for place, path in places.items():
+        failure = _not_writable(place, path)
+        if failure is not None:
+            yield failure
+        else:
+            yield from _room(place, path)
+        if place == "store":
+            yield from _disk(place, _existing(path))
+    tables = table_settings(config)
+    for place, path in {"store.tables": Path(tables.disk_dir), "store.memory": Path(tables.memory_dir)}.items():
+        failure = _not_writable(place, path)
+        if failure is not None:
+            yield failure
+
+
+def _existing(path: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def _not_writable(place: str, path: Path) -> Failure | None:
+    there = _existing(path)
+    if not there.is_dir():
+        return Failure(
+            place, UsageError(f"{place}: {there} exists and is not a folder; move it away, or choose another")
+        )
+    if os.access(there, os.W_OK | os.X_OK):
+        return None
+    remedy = f"let the user that runs the job write to it: chown {os.geteuid()} {there}"
+    return Failure(place, CannotWriteError(f"{place}: {there} cannot be written to; {remedy}"))
+
+
+def _room(place: str, path: Path) -> Found:
+    free = shutil.disk_usage(_existing(path)).free
+    reported = f"{path}: {approximate_size(free)} are free"
+    if free == 0:
+        yield Failure(place, CannotWriteError(f"{path}: No space left on device; make room, or choose another disk"))
+    elif free < _LITTLE_BYTES:
+        yield warning("space", place, reported, "make room before it is full: a full disk stops the job")
+    else:
+        yield note("space", place, reported)
+
+
+def _disk(place: str, path: Path) -> Found:
+    kind = file_system_of(path.resolve())
+    if kind.startswith(_OF_NETWORKS):
+        what = f"{path} is on {kind}, a file system of a network: the store's locks and renames may not hold there"
+        yield warning("disk", place, what, "put the store on a disk of this machine")
+    elif kind in _OF_MEMORY:
+        what = f"{path} is on {kind}: the store is lost when the machine restarts"
+        yield warning("disk", place, what, "put the store on a disk")

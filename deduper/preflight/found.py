@@ -1,0 +1,57 @@
+"""Results of a check: diagnostics, and failures, which end a start and know its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bucket_store.log.heartbeat import Beat
+from deduper.config.model import Config
+from deduper.diagnostics import Diagnostic, error
+from deduper.errors import ExitCode, exit_code_of
+
+
+@dataclass(slots=True)
+class Start:
+    """A start that is intended: its settings, and what its checks have learned for it.
+
+    `take_over`: the owner of the store may be alive. `waits`: brokers that are down are waited for.
+    `silent`: the last beat of an owner that is gone, so that the claim need not watch it again.
+    """
+
+    config: Config
+    take_over: bool = False
+    waits: bool = False
+    silent: Beat | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error that ends a start; `place` is a setting. Its message ends with the remedy, after the last semicolon."""
+
+    place: str
+    error: Exception
+
+    def as_diagnostic(self, check: str) -> Diagnostic:
+        """For a person."""
+        text = str(self.error).removeprefix(f"{self.place}: ")
+        what, semicolon, remedy = text.rpartition("; ")
+        if not semicolon:
+            is_damage = exit_code_of(self.error) is ExitCode.INTEGRITY
+            what, remedy = text, "see `deduper verify` and `deduper repair`" if is_damage else "correct it"
+        return error(check, self.place, what, remedy)
+
+
+Found = Iterator[Diagnostic | Failure]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check: a function that yields what it finds, and yields or raises what ends the start.
+
+    `name` is stable; `place` is that of an error that the function raises.
+    """
+
+    name: str
+    place: str
+    find: Callable[[Start], Found]

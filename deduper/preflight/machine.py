@@ -1,0 +1,128 @@
+"""Checks of the machine: Java, Python, Spark, compiled code, memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from deduper.diagnostics import note, warning
+from deduper.errors import UsageError
+from deduper.preflight.found import Found, Start
+from deduper.spark.home import RELEASE, installed_pyspark, require_own_spark
+from deduper.spark.java import heap_bytes, require_java, require_user_name
+from deduper.units import approximate_size
+from deduper.window import table_folder
+
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def java(_: Start) -> Found:
+    """A Java that Spark runs on."""
+    found = require_java()
+    yield note("java", "java", f"{found.path} is {found.shown}")
+
+
+def user(_: Start) -> Found:
+    """A user with a name."""
+    require_user_name()
+    yield from ()
+
+
+def spark(_: Start) -> Found:
+    """The Spark of the installed PySpark, and that one the release that the tests run on."""
+    require_own_spark()
+    installed = installed_pyspark()
+    if installed != RELEASE:
+        what = f"PySpark {installed} is installed, and this release is tested with {RELEASE}"
+        yield warning("java", "spark", what, f"pip install pyspark=={RELEASE}")
+
+
+def python(_: Start) -> Found:
+    """One Python for the driver and the workers."""
+    own = _version_of(sys.executable)
+    other = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    found = own if other == sys.executable else _version_of(other)
+    if found != own:
+        raise UsageError(
+            f"PYSPARK_PYTHON is `{other}`, which is {found}, and the job runs on {own}; unset PYSPARK_PYTHON"
+        )
+    yield note("python", "python", f"{sys.executable} is {own}")
+
+
+def _version_of(program: str) -> str:
+    if program == sys.executable:
+        return "Python {}.{}".format(*sys.version_info)
+    code = "import sys; print('Python %d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([program, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return "no Python that runs"
+    return done.stdout.strip() if done.returncode == 0 else "no Python"
+
+
+def kernels(_: Start) -> Found:
+    """A folder for compiled code."""
+    from bucket_store.compiled import cache_folder
+    from deduper.core.kernels import is_expired
+
+    folder = cache_folder(is_expired)
+    if folder is None:
+        what = "neither the package nor the home can be written to: each process compiles its kernels again"
+        yield warning("kernels", "numba", what, "name a folder of this user's in NUMBA_CACHE_DIR")
+    else:
+        yield note("kernels", "numba", f"compiled code is kept in {folder}")
+
+
+def memory(start: Start) -> Found:
+    """`store.memory` against /dev/shm and the machine. Tables without room there are on the disk."""
+    place, wanted, shared = "store.memory", start.config.store.memory, table_folder.SHARED_MEMORY
+    if shared.is_dir():
+        room = shutil.disk_usage(shared)
+        free = room.free + _size(Path(table_folder.table_settings(start.config).memory_dir))
+        if min(room.total, free) < wanted:
+            what = (
+                f"{approximate_size(wanted)} is more than {shared} has: {approximate_size(room.total)}, of them "
+                f"{approximate_size(free)} for tables; the others are on the disk, which is slower"
+            )
+            yield warning("memory", place, what, f"enlarge {shared} (Docker: shm_size), or lower store.memory")
+        else:
+            yield note("memory", place, f"{shared} has room for {approximate_size(wanted)} of tables")
+    else:
+        yield note("memory", place, f"there is no {shared}: tables are on the disk")
+    heap, machine = heap_bytes(start.config.spark), _machine_bytes()
+    if heap + wanted > machine:
+        what = (
+            f"with the {approximate_size(heap)} of spark.driver.memory it is more than the {approximate_size(machine)} "
+            "of this machine or container: with a full store the kernel may end the job"
+        )
+        yield warning("memory", place, what, "lower store.memory or spark.driver.memory")
+
+
+def _machine_bytes() -> int:
+    total = int(psutil.virtual_memory().total)
+    try:
+        return min(total, int(_CGROUP_LIMIT.read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no such group, or `max`
+        return total
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for file in folder.rglob("*"):
+        try:
+            size += file.stat().st_size
+        except OSError:
+            continue
+    return size
+
+
+def file_system_of(path: Path) -> str:
+    """The kind of the file system that holds a path; empty when none is known."""
+    holding = [mount for mount in psutil.disk_partitions(all=True) if path.is_relative_to(mount.mountpoint)]
+    # Of two mounts at one point the later one covers the earlier.
+    return max(reversed(holding), key=lambda mount: len(Path(mount.mountpoint).parts)).fstype if holding else ""

@@ -1,0 +1,54 @@
+"""Checks of the store: its owner, the settings that are fixed for its life, and its ports."""
+
+from __future__ import annotations
+
+import contextlib
+
+from bucket_store.errors import StoreMissingError
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.copies import original_of
+from bucket_store.log.heartbeat import read_beat
+from deduper.diagnostics import warning
+from deduper.preflight.found import Found, Start
+from deduper.window.owner_alive import require_no_owner
+from deduper.window.recovery import check_ports, require_fixed_settings
+
+
+def owner(start: Start) -> Found:
+    """No other process owns the store and is alive, unless it is to be taken over."""
+    root = start.config.store.path
+    beat = read_beat(root) if root.is_dir() else None
+    if beat is not None and not start.take_over:
+        require_no_owner(root)
+        start.silent = beat
+    yield from ()
+
+
+def settings(start: Start) -> Found:
+    """The store can be read, and was made with the same fixed settings."""
+    log = _log(start)
+    if log is None:
+        return
+    require_fixed_settings(start.config, log)
+    original = original_of(log)
+    if original is not None:
+        what = f"{log.root} is a copy of {original}, which is still there: each remembers its own keys"
+        yield warning("owner", "store", what, "if only one is to go on, remove the other")
+
+
+def outputs(start: Start) -> Found:
+    """The file ports hold windows of this store only, and none beyond its last."""
+    # A file in the place of a port is a matter of folders.
+    with contextlib.suppress(NotADirectoryError):
+        check_ports(start.config, _log(start))
+    yield from ()
+
+
+def _log(start: Start) -> CommitLog | None:
+    """The log of the store; None before the first start."""
+    if not start.config.store.path.is_dir():
+        return None
+    try:
+        return CommitLog.open(start.config.store.path)
+    except StoreMissingError:
+        return None

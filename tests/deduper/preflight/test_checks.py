@@ -1,0 +1,332 @@
+"""Whatever keeps a job from starting: `doctor` never calls it ready, and `run` ends with its exit code before Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.heartbeat import HeartBeat
+from deduper.cli.main import app
+from deduper.config.load import load_config
+from deduper.config.model import Config
+from deduper.errors import DeduperError, ExitCode, exit_code_of
+from deduper.preflight import checks, connections, folders, machine
+from deduper.preflight.found import Check, Start
+from deduper.service import job as service
+from deduper.spark import java as spark_java
+from deduper.spark.kafka_jars import Connector
+from deduper.window import recovery
+from deduper.window.publishing import mark_published
+
+FILES = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, t timestamp"}
+TOPICS = {
+    "format": "kafka",
+    "bootstrap_servers": "127.0.0.1:9",
+    "topics": ["in"],
+    "deadline": "1ms",
+    "value": {"format": "json", "schema": "k string, t timestamp"},
+}
+
+
+class Job:
+    """A job in a folder of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.file = directory / "job.yaml"
+        self.settings: dict[str, Any] = {
+            "name": "clicks",
+            "source": FILES,
+            "key": "k",
+            "expiry": {"by": "event_time", "field": "t", "period": "24h", "span": "1h"},
+            "store": {"url": "file:state", "shards": 2, "tables": "tables"},
+            "sinks": {port: {"format": "json", "path": f"out/{port}"} for port in ("unique", "error")},
+        }
+        self.settings["sinks"] |= {port: {"format": "none"} for port in ("duplicate", "expired")}
+        (directory / "in").mkdir()
+
+    def change(self, section: str, **settings: object) -> None:
+        """Change settings of a section."""
+        self.settings[section] = {**self.settings.get(section, {}), **settings}
+
+    @property
+    def config(self) -> Config:
+        """The settings as they are now."""
+        self.file.write_text(json.dumps(self.settings), encoding="utf-8")
+        return load_config(self.file, environment={})
+
+    def make_store(self) -> CommitLog:
+        """Its store, owned once, with marks in its ports."""
+        config = self.config
+        log = recovery.open_or_create(config, 1)
+        log.claim_epoch("somebody:1", 1)
+        for port in config.file_ports.values():
+            port.path.mkdir(parents=True)
+        mark_published(config, log, -1)
+        return log
+
+    def doctor(self) -> tuple[int, set[str]]:
+        """The exit code of `doctor`, and the checks that failed."""
+        answer = CliRunner().invoke(app, ["doctor", str(self.config and self.file), "--json"])
+        found = json.loads(answer.stdout)
+        failed = {diagnostic["check"] for diagnostic in found["diagnostics"] if diagnostic["severity"] == "error"}
+        assert found["healthy"] is not failed
+        return answer.exit_code, failed
+
+    def start(self, *, take_over: bool = False) -> ExitCode:
+        """The exit code of `run`; OK when it came as far as Spark."""
+        try:
+            service.run(self.config, once=True, max_batches=None, take_over=take_over, on_progress=print)
+        except _SparkStartsError:
+            return ExitCode.OK
+        except Exception as error:  # noqa: BLE001  its code is the answer
+            return exit_code_of(error)
+        raise AssertionError("Spark was not started")
+
+    def records(self) -> list[Path]:
+        """The log of the store: a claim adds a record."""
+        return sorted(self.directory.glob("state*/log/*"))
+
+
+class _SparkStartsError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def java() -> spark_java.Java:
+    """This machine's, asked once."""
+    return spark_java.require_java()
+
+
+@pytest.fixture
+def job(tmp_path: Path, java: spark_java.Java, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job that may start; its Spark never does."""
+
+    def start_session(*_: object) -> None:
+        raise _SparkStartsError
+
+    monkeypatch.setattr(service, "start_session", start_session)
+    monkeypatch.setattr(machine, "require_java", lambda: java)
+    monkeypatch.setenv("DEDUPER_SPARK_JARS", str(tmp_path / "jars"))
+    return Job(tmp_path)
+
+
+def test_a_job_that_may_start(job: Job) -> None:
+    """Before its first start, and after it."""
+    assert job.doctor() == (0, set())
+    job.make_store()
+    assert job.doctor() == (0, set())
+    assert job.start() is ExitCode.OK
+
+
+def test_run_and_doctor_go_through_one_list(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new check is one of both."""
+
+    def fails(start: Start) -> Iterator[Any]:
+        raise DeduperError(f"{start.config.name} may not; ask somebody")
+        yield
+
+    monkeypatch.setattr(checks, "CHECKS", (*checks.CHECKS, Check("luck", "moon", fails)))
+    assert job.doctor() == (3, {"luck"})
+    assert job.start() is ExitCode.FAILED
+
+
+Broken = AbstractContextManager[object]
+Breaks = Callable[[Job, pytest.MonkeyPatch], Broken | None]
+
+
+def alive(job: Job, _: pytest.MonkeyPatch) -> Broken:
+    """Another process owns the store."""
+    return HeartBeat(job.make_store().root, "elsewhere:1", interval_s=0.05)
+
+
+def alive_with_metrics(job: Job, patch: pytest.MonkeyPatch) -> Broken:
+    """It serves its metrics, too."""
+    owner = alive(job, patch)
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with port_taken(job, patch), owner:
+            yield
+
+    return both()
+
+
+def port_taken(job: Job, _: pytest.MonkeyPatch) -> Broken:
+    """Another process listens on the port of the metrics."""
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    job.settings["metrics"] = {"port": taken.getsockname()[1]}
+    return taken
+
+
+def foreign_host(job: Job, _: pytest.MonkeyPatch) -> None:
+    """An address of documentation, which no machine has."""
+    job.settings["metrics"] = {"host": "192.0.2.1"}
+
+
+def changed(section: str, **settings: object) -> Breaks:
+    """A setting that is fixed for the store's life."""
+
+    def change(job: Job, _: pytest.MonkeyPatch) -> None:
+        job.make_store()
+        if section == "":
+            job.settings |= settings
+        else:
+            job.change(section, **settings)
+
+    return change
+
+
+def damaged(job: Job, _: pytest.MonkeyPatch) -> None:
+    """A byte of the log."""
+    record = sorted((job.make_store().root / "log").iterdir())[-1]
+    data = bytearray(record.read_bytes())
+    data[len(data) // 2] ^= 1
+    record.write_bytes(data)
+
+
+def ports_of_another(job: Job, _: pytest.MonkeyPatch) -> None:
+    """And no store here yet."""
+    job.make_store()
+    job.change("store", url="file:state2")
+
+
+def older_store(job: Job, _: pytest.MonkeyPatch) -> None:
+    """The ports hold a window that the store does not."""
+    mark_published(job.config, job.make_store(), 5)
+
+
+def environment(name: str, value: str) -> Breaks:
+    """A variable; `{}` is the job's folder."""
+    return lambda job, patch: patch.setenv(name, value.format(job.directory))
+
+
+def no_java(job: Job, patch: pytest.MonkeyPatch) -> None:
+    """JAVA_HOME leads nowhere."""
+    patch.setattr(machine, "require_java", spark_java.require_java)
+    patch.setenv("JAVA_HOME", str(job.directory / "no-java"))
+
+
+def nameless(_: Job, patch: pytest.MonkeyPatch) -> None:
+    """A user without a line in /etc/passwd."""
+    patch.setattr(spark_java.pwd, "getpwuid", {}.__getitem__)
+
+
+def other_python(job: Job, patch: pytest.MonkeyPatch) -> None:
+    """Workers of an older Python."""
+    program = job.directory / "python"
+    program.write_text("#!/bin/sh\necho Python 3.8\n", encoding="ascii")
+    program.chmod(0o755)
+    patch.setenv("PYSPARK_PYTHON", str(program))
+
+
+def no_source(job: Job, _: pytest.MonkeyPatch) -> None:
+    """The source's folder is missing."""
+    (job.directory / "in").rmdir()
+
+
+def no_right(name: str) -> Breaks:
+    """A folder that this user may not enter, also as root."""
+
+    def forbid(job: Job, patch: pytest.MonkeyPatch) -> None:
+        (job.directory / name).mkdir(exist_ok=True)
+        real = os.access
+        patch.setattr(folders.os, "access", lambda path, mode: Path(path).name != name and real(path, mode))
+
+    return forbid
+
+
+def in_the_way(name: str) -> Breaks:
+    """A file where a folder is to be."""
+    return lambda job, _: (job.directory / name).write_text("in the way", encoding="utf-8") and None
+
+
+def full(_: Job, patch: pytest.MonkeyPatch) -> None:
+    """Not a byte is free."""
+    usage = folders.shutil.disk_usage("/")
+    patch.setattr(folders.shutil, "disk_usage", lambda _: usage._replace(free=0))
+
+
+def topics(job: Job, patch: pytest.MonkeyPatch) -> None:
+    """A source of topics whose brokers are down."""
+    job.settings["source"] = TOPICS
+    patch.setattr(connections, "find_connector", lambda *_, **__: Connector(None, {}))
+
+
+def no_connector(job: Job, _: pytest.MonkeyPatch) -> None:
+    """A source of topics, and no connector."""
+    job.settings["source"] = TOPICS
+
+
+def no_client(job: Job, patch: pytest.MonkeyPatch) -> None:
+    """A source of topics, and no client."""
+    topics(job, patch)
+    patch.setattr(connections, "is_client_installed", lambda: False)
+
+
+CONDITIONS: Mapping[str, tuple[Breaks, set[str], int]] = {
+    "a second start": (alive, {"owner"}, 5),
+    "a second start, with metrics": (alive_with_metrics, {"owner", "metrics"}, 5),
+    "the metrics' port is taken": (port_taken, {"metrics"}, 1),
+    "the metrics' address is not ours": (foreign_host, {"metrics"}, 1),
+    "another key": (changed("", key=["k", "t"]), {"settings"}, 2),
+    "another digest": (changed("", digest="secure"), {"settings"}, 2),
+    "other shards": (changed("store", shards=4), {"settings"}, 2),
+    "another expiry": (changed("", expiry={"by": "never"}), {"settings"}, 2),
+    "another span": (changed("expiry", span="2h"), {"settings"}, 2),
+    "a damaged store": (damaged, {"settings", "outputs"}, 4),
+    "ports of another store": (ports_of_another, {"outputs"}, 2),
+    "an older store": (older_store, {"outputs"}, 4),
+    "no Java": (no_java, {"java"}, 1),
+    "another Spark": (environment("SPARK_HOME", "{}"), {"java"}, 2),
+    "a Spark elsewhere": (environment("SPARK_REMOTE", "sc://x"), {"java"}, 2),
+    "a user without a name": (nameless, {"java"}, 1),
+    "another Python": (other_python, {"python"}, 2),
+    "no Python": (environment("PYSPARK_PYTHON", "{}/python"), {"python"}, 2),
+    "no source": (no_source, {"folders"}, 2),
+    "no right to read the source": (no_right("in"), {"folders"}, 1),
+    "a file in the store's place": (in_the_way("state"), {"folders"}, 2),
+    "a file in a port's place": (in_the_way("out"), {"folders"}, 2),
+    "no right to write the store": (no_right("state"), {"folders"}, 1),
+    "no right to write a port": (no_right("out"), {"folders"}, 1),
+    "no right to write tables": (no_right("tables"), {"folders"}, 1),
+    "no room": (full, {"folders"}, 1),
+    "no connector": (no_connector, {"connector", "brokers"}, 2),
+    "no client": (no_client, {"client"}, 2),
+    "no broker": (topics, {"brokers"}, 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_what_keeps_a_job_from_starting(job: Job, condition: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`doctor` ends with 3 and names the check; `run` ends with its code, and has claimed nothing."""
+    breaks, failed, code = CONDITIONS[condition]
+    with breaks(job, monkeypatch) or nullcontext():
+        before = job.records()
+        assert job.doctor() == (3, failed)
+        assert job.start() == code
+        assert job.records() == before
+
+
+def test_a_store_that_is_taken_over(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner may be alive, but not serve the same page: then nothing is claimed."""
+    with alive(job, monkeypatch):
+        before = job.records()
+        assert job.start(take_over=True) is ExitCode.OK
+        taken = job.records()
+        assert len(taken) > len(before)
+        with port_taken(job, monkeypatch):
+            assert job.start(take_over=True) is ExitCode.FAILED
+        assert job.records() == taken
