@@ -187,7 +187,7 @@ def test_settings_that_a_store_keeps_are_refused_when_changed(
     job.settings = {**job.settings, **settings}
     with pytest.raises(SettingsChangedError, match=named) as refused:
         job.run()
-    assert "Put them back" in str(refused.value)
+    assert "put them back" in str(refused.value)
     job.settings = {"expiry": EXPIRY, "store": {"url": "rocksdb:state", "shards": 3}}
     assert outcome(job) == before
     assert job.run().windows == 0
