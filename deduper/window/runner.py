@@ -44,6 +44,7 @@ from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.protocol import SourceBatch
 from deduper.window import policy
 from deduper.window.attempt import Judgement, summed
+from deduper.window.history_watch import HistoryWatch
 from deduper.window.leak_watch import LeakWatch
 from deduper.window.present_clock import present_wall_us
 from deduper.window.progress import BatchProgress, ErrorGroup, Phases
@@ -102,6 +103,7 @@ class WindowRunner:
         self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
         self._profiles = Profiles(log.root, fs=log.fs)
         self._leaks = LeakWatch(config, log)
+        self._history = HistoryWatch(config, log)
         self._snapshots_seen = -1
         self._in_background = in_background
         self._named = log.state
@@ -164,6 +166,7 @@ class WindowRunner:
         with phases.of("measure"):
             self._leaks.add(before, intent.wall_us, judgement.receipts.values(), judgement.rows)
             leaks = self._leaks.figures
+            self._history.add(before, intent.wall_us, leaks, seconds=phases.total_s, partitions=len(partitions))
         for name, seconds in judgement.seconds.items():
             phases.add(f"judge.{name}", seconds)
         for name, seconds in judgement.task_seconds.items():
@@ -199,6 +202,7 @@ class WindowRunner:
         """Wait for a publication, and end the other background work: the next start does it. Safe to repeat."""
         self._publishing.close()
         self._leaks.close()
+        self._history.close()
         self._deletion.close()
         self._folding.close()
         unnamed = self._compaction.close()

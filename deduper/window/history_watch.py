@@ -1,0 +1,116 @@
+"""The history of a job: a sample of the store's numbers after every window; see `bucket_store.log.history`.
+
+An accessory: none of its failures stops a window. It is written every ten seconds and at the end of a run. The numbers
+are totals of the committed state, so samples that a crash has lost leave no gap, only a coarser step.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.history import History, Number, Sample
+from bucket_store.log.state import LogState
+from deduper.config.model import Config
+from deduper.core.verdict import Verdict
+from deduper.kafka.offsets import judged_ends
+from deduper.leaks.figures import LeakFigures
+from deduper.window import policy
+
+logger = logging.getLogger(__name__)
+
+WRITTEN_EVERY_S = 10.0
+MOST_PARTITIONS = 64
+"""Partitions of topics that have numbers of their own: the first ones by name."""
+SECONDS, FILES, LATEST, ENTRIES, PIECES, BYTES = "seconds", "files", "latest", "entries", "pieces", "bytes"
+REASON, LEAK, JUDGED = "reason.", "leak.", "judged."
+LATENESS, DISTANCE, AGE = "lateness.", "distance.", "age."
+
+
+class HistoryWatch:
+    """Samples of one owner; for the thread that judges."""
+
+    def __init__(self, config: Config, log: CommitLog, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._log = log
+        self._seconds = seconds
+        self._written_s = seconds()
+        self._is_changed = False
+        state = log.state
+        self._history: History | None = None
+        try:
+            self._history = History(log.root, log.manifest.store_id, next_window=state.next_window, fs=log.fs)
+        except Exception as exc:  # noqa: BLE001  an accessory
+            self._broke(exc)
+
+    def add(
+        self, before: LogState, wall_us: int, leaks: LeakFigures | None, *, seconds: float, partitions: int
+    ) -> None:
+        """Sample the state after the window that was committed after `before`, which took so long."""
+        if self._history is None:
+            return
+        try:
+            newest, state = self._history.newest, self._log.state
+            if newest is None:
+                self._history.begin(Sample(wall_us, before.next_window, values_of(before)))
+            last = {} if newest is None else newest.values
+            values = values_of(state) | _of_leaks(leaks)
+            values[SECONDS] = last.get(SECONDS, 0) + round(seconds, 3)
+            if not judged_ends(state):
+                values[FILES] = last.get(FILES, 0) + partitions
+            self._history.add(Sample(wall_us, before.next_window + 1, values))
+            self._is_changed = True
+            if self._seconds() - self._written_s >= WRITTEN_EVERY_S:
+                self._write(self._history)
+        except Exception as exc:  # noqa: BLE001  an accessory
+            self._broke(exc)
+
+    def close(self) -> None:
+        """Write the samples, at the end of a run. Safe to repeat."""
+        if self._history is not None and self._is_changed:
+            try:
+                self._write(self._history)
+            except Exception as exc:  # noqa: BLE001  an accessory
+                self._broke(exc)
+
+    def _write(self, history: History) -> None:
+        self._written_s = self._seconds()
+        self._log.check_owner()
+        history.write()
+        self._is_changed = False
+
+    def _broke(self, error: Exception) -> None:
+        self._history = None
+        logger.warning("the history stops until the next start; the job continues", exc_info=error)
+
+
+def values_of(state: LogState) -> dict[str, Number]:
+    """The numbers of a committed state by name; those that are 0 and begin with a prefix are left out."""
+    pieces = [piece for of_shard in state.pieces.values() for piece in of_shard]
+    statistics = policy.statistics_of(state)
+    values: dict[str, Number] = {verdict.port: state.totals.get(verdict.port, 0) for verdict in Verdict}
+    values |= {
+        ENTRIES: sum(piece.entries for piece in pieces),
+        PIECES: len(pieces),
+        BYTES: sum(piece.length for piece in pieces),
+    }
+    if state.latest_point is not None:
+        values[LATEST] = state.latest_point
+    values |= {REASON + reason: count for reason, count in state.reason_totals.items() if count}
+    for prefix, spans in ((LATENESS, statistics.lateness), (DISTANCE, statistics.distance), (AGE, statistics.age)):
+        values |= {f"{prefix}{place}": count for place, count in enumerate(spans.counts) if count}
+    ends = sorted(judged_ends(state).items(), key=lambda item: (item[0].topic, item[0].partition))
+    values |= {f"{JUDGED}{place.topic}/{place.partition}": end.offset for place, end in ends[:MOST_PARTITIONS]}
+    return values
+
+
+def _of_leaks(leaks: LeakFigures | None) -> dict[str, Number]:
+    if leaks is None:
+        return {}
+    return {
+        f"{LEAK}{kind}{end}": round(getattr(estimate, of), 1)
+        for kind, estimate in leaks.missed.items()
+        for end, of in (("", "records"), (".low", "low"), (".high", "high"))
+    }
