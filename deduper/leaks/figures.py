@@ -30,8 +30,8 @@ class OtherPeriod(AsJson):
 class LeakFigures(AsJson):
     """The estimates since `first_window`, of the windows below `next_window`.
 
-    missed, found: copies, by kind, and those that left as duplicates. records: all of the measured windows; seen: of
-    sampled keys. sample: one key of so many. distances: (upper end in steps, None for the last class; found; missed).
+    missed, found: copies by kind, and those that left as duplicates, estimated. records: all of the measured windows;
+    seen: of sampled keys. sample: one key of so many. distances: (upper end in steps, None for the last class; found; missed).
     """
 
     first_window: int
@@ -45,7 +45,7 @@ class LeakFigures(AsJson):
     period: int | float
     memory: int | float
     missed: dict[str, Estimate]
-    found: Estimate
+    found: float
     distances: tuple[tuple[float | None, float, float], ...]
     others: tuple[OtherPeriod, ...]
 
@@ -61,11 +61,11 @@ def figures_of(
 ) -> LeakFigures:
     """The figures of a measurement, at a latest point."""
     settings, totals, weight = meter.settings, meter.totals, meter.weight
-    estimates = [
-        of_count(float(totals.totals[kind]), float(totals.squares[kind]), weight, int(totals.sampled[kind]))
-        for kind in range(FOUND + 1)
-    ]
-    found, missed = totals.distances.tolist()
+    missed = {
+        name: of_count(float(totals.totals[kind]), float(totals.squares[kind]), weight, int(totals.sampled[kind]))
+        for kind, name in enumerate(KINDS)
+    }
+    of_found, of_missed = totals.distances.tolist()
     others = tuple(
         OtherPeriod(
             period=settings.periods[each],
@@ -88,9 +88,9 @@ def figures_of(
         keys=meter.count,
         period=settings.period,
         memory=settings.memory,
-        missed=dict(zip(KINDS, estimates, strict=False)),
-        found=estimates[FOUND],
-        distances=tuple(zip((*settings.edges, None), found, missed, strict=True)),
+        missed=missed,
+        found=float(totals.totals[FOUND]),
+        distances=tuple(zip((*settings.edges, None), of_found, of_missed, strict=True)),
         others=others,
     )
 

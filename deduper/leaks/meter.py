@@ -96,9 +96,9 @@ class KeyColumns:
 class LeakTotals:
     """The sums since the measurement began.
 
-    records, seen: all records of its windows, and those of sampled keys. sampled, totals, squares: by kind, and last
-    the found copies; see `estimate.of_count`. answers [period, verdict], gains, gain_squares [period]: of the other
-    periods, the duplicates that they find more. distances [found or missed, class].
+    records, seen: all records of its windows, and those of sampled keys. sampled, totals: by kind, and last the found
+    copies; squares: by kind, see `estimate.of_count`. answers [period, verdict], gains, gain_squares [period]: of the
+    other periods, the duplicates that they find more. distances [found or missed, class].
     """
 
     sampled: Int64s

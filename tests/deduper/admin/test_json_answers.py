@@ -46,7 +46,7 @@ LEAKS = LeakFigures(
     period=60,
     memory=120,
     missed={"lookup": Estimate(256.0, 6.5, 1426.5, 1)},
-    found=Estimate(0.0, 0.0, 939.0),
+    found=0.0,
     distances=((60.0, 256.0, 0.0), (None, 0.0, 0.0)),
     others=(OtherPeriod(60, 512.0, 256.0, 0.0, Estimate(256.0, -400.5, 900.5), 512.0),),
 )

@@ -64,7 +64,7 @@ def figures(process: Process) -> LeakFigures:
 
 def counted(found: LeakFigures) -> dict[str, float]:
     """Records by kind."""
-    return {kind: found.missed[kind].records for kind in KINDS} | {"found": found.found.records}
+    return {kind: found.missed[kind].records for kind in KINDS} | {"found": found.found}
 
 
 def test_a_job_measures_what_its_look_up_misses(world: World) -> None:
@@ -76,6 +76,21 @@ def test_a_job_measures_what_its_look_up_misses(world: World) -> None:
     assert counts["lookup"]
     assert counted(figures(process)) == {kind: counts[kind] for kind in (*KINDS, "found")}
     assert figures(process).records == sum(len(part) for parts in windows for part in parts)
+
+
+def test_a_real_sample(tmp_path: Path) -> None:
+    """Of one key in two: the figures have intervals, are written and read, and found copies count too."""
+    world = a_world(tmp_path, OWN, sample=2)
+    with machine_of(world):
+        process = Process(world)
+        run(process, texts(stream(3, keys=400)))
+        process.runner.close()
+    found = figures(process)
+    assert found.sample == 2
+    assert 0 < found.seen < found.records
+    assert found.found > 0
+    assert all(one.low <= one.records < one.high for one in found.missed.values())
+    assert stored_figures(process.log.root, process.log.state.latest_point) == found
 
 
 def test_a_repeated_window_does_not_count_its_own_keys(world: World) -> None:
