@@ -31,7 +31,8 @@ class LeakFigures(AsJson):
     """The estimates since `first_window`, of the windows below `next_window`.
 
     missed, found: copies by kind, and those that left as duplicates, estimated. records: all of the measured windows;
-    seen: of sampled keys. sample: one key of so many. distances: (upper end in steps, None for the last class; found; missed).
+    seen: of sampled keys. sample: one key of so many. distances: (upper end in steps, None for the last class; found;
+    missed).
     """
 
     first_window: int
