@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,7 @@ def test_samples_are_the_totals_of_the_store(world: World) -> None:
     assert [sample.next_window for sample in found] == list(range(len(windows) + 1))
     assert all(found[0].values[port] == 0 for port in PORTS)
     rows = [sum(sample.values[port] for port in PORTS) for sample in found]
-    assert [after - before for before, after in zip(rows, rows[1:], strict=False)] == [
-        sum(map(len, parts)) for parts in windows
-    ]
+    assert [after - before for before, after in pairwise(rows)] == [sum(map(len, parts)) for parts in windows]
     state = process.log.state
     assert {name: found[-1].values[name] for name in PORTS} == state.totals
     assert found[-1].values["reason.null_key"] == state.reason_totals["null_key"]
