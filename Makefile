@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart check test services kafka crash fuzz differential mutants format bench clean
+.PHONY: help setup quickstart docs check test services kafka crash fuzz differential mutants format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -9,6 +9,11 @@ setup: ## .venv with the project and the tools of the tests; a Java for Spark
 
 quickstart: ## a million lines of a web log through the real job, in ./demo
 	@scripts/quickstart.sh
+
+docs: setup ## the pages of docs/ as a site, in build/docs; writes their generated parts first
+	@.venv/bin/python scripts/reference.py
+	@.venv/bin/sphinx-build -W -n --keep-going -q -b html docs build/docs
+	@echo build/docs/index.html
 
 check: ## lint, format, types, layers, and the fast tests
 	@scripts/test.sh --fast

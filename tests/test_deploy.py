@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import re
 import shutil
 import subprocess
+import sys
+import threading
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import kubernetes_validate
 import pyspark
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from ruamel.yaml import YAML
 
 import deduper
 from deduper.config.load import load_config
+from deduper.errors import ExitCode
 from tests.services.jars import BROKER_JARS, KAFKA_VERSION
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 SERVICE_KEYS = {
-    *("build", "command", "depends_on", "entrypoint", "environment", "healthcheck", "hostname", "image", "init"),
+    *(
+        "build",
+        "command",
+        "depends_on",
+        "entrypoint",
+        "environment",
+        "healthcheck",
+        "hostname",
+        "image",
+        "init",
+        "logging",
+    ),
     *("ports", "profiles", "restart", "shm_size", "stop_grace_period", "volumes"),
 }
 HEALTH_KEYS = {"test", "interval", "timeout", "retries", "start_period"}
@@ -52,7 +73,7 @@ def mounts(service: dict[str, Any]) -> list[list[str]]:
 
 def test_the_file_has_the_form_that_compose_reads() -> None:
     """Known keys only, values of their types, no volume that nobody has declared, none that nobody uses."""
-    assert set(COMPOSE) == {"name", "services", "volumes"}
+    assert set(COMPOSE) == {"name", "services", "volumes", "x-logging"}
     used = set()
     for name, service in SERVICES.items():
         assert set(service) <= SERVICE_KEYS, name
@@ -127,17 +148,186 @@ def test_versions_are_those_that_the_tests_run() -> None:
         assert re.fullmatch(r"v?\d+\.\d+\.\d+", image(name)[1]), name
 
 
+DOCKERFILE = DEPLOY / "Dockerfile"
+
+
 def test_the_image_is_made_of_what_is_here() -> None:
-    """Every file that is copied exists, and every base is pinned."""
-    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-    bases = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
-    assert set(bases) == {"python:3.11-slim-bookworm"}
+    """Every file that is copied exists and reaches the builder, every base is one exact version, the user a number."""
+    text = DOCKERFILE.read_text(encoding="utf-8")
+    assert re.findall(r"^ARG BASE=(.*)$", text, re.MULTILINE) == re.findall(
+        r"python:3\.11\.\d+-slim-bookworm$", text, re.M
+    )
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
+    kept = re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
     for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):
         for source in line.split()[:-1]:
             assert (ROOT / source).exists(), source
-    extras = re.search(r"'\.\[([a-z,]+)\]'", text)
-    assert extras is not None
-    assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras[1].split(","))
+            assert any(Path(source).match(pattern) for pattern in kept), source
+    assert re.search(r"^USER (\d+):\1$", text, re.MULTILINE)
+
+
+def test_linters_are_content() -> None:
+    """hadolint with the Dockerfile, the schema of Compose with docker-compose.yml."""
+    done = subprocess.run(
+        [tool("hadolint"), "--no-color", str(DOCKERFILE)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    schema = [tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(ROOT / "docker-compose.yml")]
+    done = subprocess.run(schema, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def tool(name: str) -> str:
+    """A program that is installed beside this Python."""
+    return str(Path(sys.executable).with_name(name))
+
+
+def locked(name: str) -> dict[str, Version]:
+    """The versions of a lock file; every one has a hash."""
+    text = (DEPLOY / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", word) for line in lines for word in line[1:])
+    assert all(len(line) > 1 for line in lines)
+    pinned = (line[0].partition("==") for line in lines)
+    return {canonicalize_name(package): Version(number) for package, _, number in pinned}
+
+
+def test_the_image_installs_what_the_project_asks_for() -> None:
+    """Both lock files satisfy pyproject.toml, and lack nothing that their packages need. Else: scripts/lock.sh."""
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = described["project"]
+    versions = locked("requirements.txt")
+    wanted = [Requirement(line) for line in (*project["dependencies"], *project["optional-dependencies"]["kafka"])]
+    installed = {canonicalize_name(one.name): one for one in metadata.distributions()}
+    for package, version in versions.items():
+        if package in installed and installed[package].version == str(version):
+            needed = (Requirement(line) for line in installed[package].requires or ())
+            wanted += [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    assert len(wanted) > len(project["dependencies"]) + 5
+    for requirement in wanted:
+        assert versions[canonicalize_name(requirement.name)] in requirement.specifier, str(requirement)
+    build = locked("requirements-build.txt")
+    for requirement in map(Requirement, described["build-system"]["requires"]):
+        assert build[canonicalize_name(requirement.name)] in requirement.specifier, str(requirement)
+
+
+def test_a_container_has_room_for_the_tables() -> None:
+    """`shm_size` is above `store.memory` of the mounted config, and the log of each service is bounded."""
+    memory = load_config(DEPLOY / "deduper.yaml", environment={}).store.memory
+    (gigabytes,) = re.findall(r"(\d+)gb", SERVICES["deduper"]["shm_size"])
+    assert int(gigabytes) * 2**30 > memory
+    assert all(service["logging"]["options"].keys() == {"max-size", "max-file"} for service in SERVICES.values())
+
+
+def test_the_health_check_asks_the_job_for_its_health() -> None:
+    """A 503 of /healthz makes it fail, so the container turns unhealthy; an answer of 200 passes."""
+    name, flag, code = SERVICES["deduper"]["healthcheck"]["test"][1:]
+    assert "http://127.0.0.1:9108/healthz" in code
+    for status in (200, 503):
+        with Answering(status) as port:
+            asked = [sys.executable, flag, code.replace("9108", str(port))]
+            assert (subprocess.run(asked, capture_output=True, check=False).returncode == 0) == (status == 200), name
+
+
+class Answering:
+    """A server on this machine that answers one status to everything."""
+
+    def __init__(self, status: int) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+
+    def __enter__(self) -> int:
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        return self.server.server_port
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+UNIT = DEPLOY / "deduper@.service"
+NEEDS_A_PERSON = {ExitCode.USAGE, ExitCode.UNHEALTHY, ExitCode.INTEGRITY, ExitCode.FENCED}
+
+
+def test_systemd_restarts_what_a_restart_may_mend() -> None:
+    """Not after the exit codes that need a person; the job gets SIGTERM and the time to finish a window."""
+    unit = dict(line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if re.match(r"\w+=", line))
+    assert {int(code) for code in unit["RestartPreventExitStatus"].split()} == NEEDS_A_PERSON
+    assert (unit["Restart"], unit["KillMode"]) == ("on-failure", "mixed")
+    assert int(unit["TimeoutStopSec"]) >= 120
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say, once the program exists."""
+    text = UNIT.read_text(encoding="utf-8").replace("/opt/deduper/bin/deduper", "/bin/true")
+    (tmp_path / "deduper@clicks.service").write_text(text, encoding="utf-8")
+    verify = ["systemd-analyze", "verify", "--man=no", str(tmp_path / "deduper@clicks.service")]
+    done = subprocess.run(verify, capture_output=True, text=True, check=False)
+    told = [line for line in done.stderr.splitlines() if "deduper@clicks" in line]
+    assert (done.returncode, told) == (0, []), done.stderr
+
+
+MANIFEST = DEPLOY / "kubernetes" / "deduper.yaml"
+
+
+def test_kubernetes_reads_the_manifest() -> None:
+    """Every document has the form of the API, strictly; an unknown field is refused."""
+    for document in YAML(typ="safe").load_all(MANIFEST.read_text(encoding="utf-8")):
+        kubernetes_validate.validate(document, "1.36", strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**document, "spec": {**document["spec"], "replica": 1}}, "1.36", strict=True)
+
+
+def test_kubernetes_runs_one_pod_with_room(tmp_path: Path) -> None:
+    """The config is one of ours; shared memory is above `store.memory`, the limit above that; probes ask its port."""
+    documents = {one["kind"]: one for one in YAML(typ="safe").load_all(MANIFEST.read_text(encoding="utf-8"))}
+    (tmp_path / "clicks.yaml").write_text(documents["ConfigMap"]["data"]["clicks.yaml"], encoding="utf-8")
+    config = load_config(tmp_path / "clicks.yaml", environment={})
+    spec = documents["StatefulSet"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    (shared,) = [one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one]
+    assert config.store.memory < int(shared.removesuffix("Gi")) * 2**30
+    assert int(container["resources"]["limits"]["memory"].removesuffix("Gi")) >= int(shared.removesuffix("Gi")) + 3
+    assert spec["replicas"] == 1
+    assert config.metrics is not None
+    assert container["ports"] == [{"name": "metrics", "containerPort": config.metrics.port}]
+    assert config.metrics.host == "0.0.0.0"
+    probes = {name: container[name]["httpGet"] for name in container if name.endswith("Probe")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startupProbe": "/livez",
+        "livenessProbe": "/livez",
+        "readinessProbe": "/healthz",
+    }
+    assert {probe["port"] for probe in probes.values()} == {"metrics"}
+    assert any(config.store.path.is_relative_to(one["mountPath"]) for one in container["volumeMounts"])
+    user = re.findall(r"^USER (\d+)", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [str(pod["securityContext"]["runAsUser"])] == user
+    assert documents["Service"]["spec"]["selector"] == spec["selector"]["matchLabels"] == pod_labels(spec)
+
+
+def pod_labels(spec: dict[str, Any]) -> dict[str, str]:
+    """The labels of a stateful set's pods."""
+    labels: dict[str, str] = spec["template"]["metadata"]["labels"]
+    return labels
+
+
+def test_the_example_is_scraped_where_it_serves() -> None:
+    """The Prometheus file of examples/kafka points at the example's port, and at the alerts."""
+    folder = ROOT / "examples" / "kafka"
+    metrics = load_config(folder / "deduper.yaml", environment={}).metrics
+    assert metrics is not None
+    prometheus = loaded(folder / "prometheus.yml")
+    assert prometheus["scrape_configs"][0]["static_configs"][0]["targets"] == [f"{metrics.host}:{metrics.port}"]
+    assert [(folder / name).resolve() for name in prometheus["rule_files"]] == [DEPLOY / "alerts.yml"]
 
 
 def test_the_mounted_config_is_one_of_ours() -> None:

@@ -136,7 +136,7 @@ def test_files_named_in_the_readme_exist() -> None:
 def documents() -> dict[str, str]:
     """Every page for users and maintainers, by its path."""
     pages = [ROOT / "README.md", ROOT / "deduper" / "SEMANTICS.md", ROOT / "bucket_store" / "FORMAT.md"]
-    pages += sorted((ROOT / "docs").glob("*.md"))
+    pages += sorted((ROOT / "docs").rglob("*.md"))
     return {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages}
 
 

@@ -1,0 +1,172 @@
+"""The pages for users: they build as a site; commands and configs in them are run, or checked against the program.
+
+A comment before a fenced block says how: `<!-- test: run -->` runs it, in a folder that the page's blocks share, and
+`<!-- test: shows -->` compares what the last one printed; `…` stands for anything. All other blocks of commands are
+parsed by the program's own command tree, and configs are loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from ruamel.yaml import YAML
+from typer.main import get_command
+
+from deduper import DISTRIBUTION
+from deduper.cli.main import app
+from deduper.config.load import load_config
+
+ROOT = Path(__file__).parent.parent
+COMMANDS: Any = get_command(app)
+UsageError = typer.BadParameter.__bases__[0]
+PAGES = [ROOT / "README.md", ROOT / "examples/kafka/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"(?:^ *<!-- test: (\w+) -->\n)?^( *)```(\w+)\n(.*?)^\2```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: Path
+    how: str
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [Block(page, how, language, textwrap.dedent(text)) for how, _, language, text in found]
+
+
+def name_of(page: Path) -> str:
+    """The page's path in the repository."""
+    return str(page.relative_to(ROOT))
+
+
+def commands_of(script: str) -> Iterator[list[str]]:
+    """The words of each simple command of a script: comments and assignments are dropped, pipes and lists are cut."""
+    for line in script.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if re.fullmatch(r"[;&|<>]+", word):
+                if words:
+                    yield words
+                words = []
+            elif words or not re.match(r"[A-Z_]+=", word):
+                words.append(word)
+
+
+def check_deduper(words: list[str]) -> None:
+    """Parses the words as the program does; words in capitals stand for values.
+
+    Raises:
+        UsageError: no such command, option, or number of arguments.
+    """
+    command, left = COMMANDS, words[1:]
+    while hasattr(command, "commands") and left and not left[0].startswith("-"):
+        if left[0] not in command.commands:
+            raise UsageError(f"no command {left[0]}")
+        command, left = command.commands[left[0]], left[1:]
+    if left in (["--help"], ["--version"], ["--install-completion"]):
+        return
+    command.make_context("deduper", ["1" if re.fullmatch(r"[A-Z/]+", word) else word for word in left])
+
+
+SCRIPTS = [block for page in PAGES for block in blocks(page) if block.language == "sh"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_in_pages_are_those_of_the_program(page: Path) -> None:
+    """Fenced and indented commands of `deduper` parse; files, targets and distributions that commands name exist."""
+    text = page.read_text(encoding="utf-8")
+    scripts = [block.text for block in blocks(page) if block.language == "sh"]
+    for script in scripts:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    scripts += [line.split("…")[0] for line in re.findall(r"^    (deduper [a-z].*)$", text, re.MULTILINE)]
+    for words in (words for script in scripts for words in commands_of(script)):
+        if Path(words[0]).name == "deduper" and "[" not in "".join(words):
+            check_deduper(words)
+        for word in words:
+            if re.match(r"(deploy|examples|scripts|tests)/", word):
+                assert (ROOT / word).exists(), (words, word)
+        if words[:2] == ["pip", "install"] or words[0].endswith("bin/pip"):
+            assert re.match(rf"{DISTRIBUTION}(\[|$)|\.|dist/", words[-1]), words
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), words
+
+
+def test_a_wrong_command_is_seen() -> None:
+    """The check of the test above can fail: options, commands, missing arguments."""
+    for line in ("deduper run --twice a.yaml", "deduper rum a.yaml", "deduper inspect key", "deduper status a b"):
+        with pytest.raises(UsageError):
+            check_deduper(shlex.split(line))
+    check_deduper(shlex.split("deduper inspect window deduper.yaml WINDOW"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_configs_in_pages_are_valid(page: Path, tmp_path: Path) -> None:
+    """A block that begins with a job's name is a whole config; others are YAML."""
+    for block in (block for block in blocks(page) if block.language == "yaml"):
+        YAML(typ="safe").load(block.text)
+        if block.text.startswith("name:"):
+            (tmp_path / "job.yaml").write_text(block.text, encoding="utf-8")
+            load_config(tmp_path / "job.yaml", environment={})
+
+
+@pytest.mark.slow
+def test_pages_build_as_a_site_without_a_warning(tmp_path: Path) -> None:
+    """Every link leads to a page and a heading, every page has a place in the navigation."""
+    build = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "-n",
+        "-q",
+        "--keep-going",
+        "-b",
+        "html",
+        "-d",
+        str(tmp_path / "trees"),
+    ]
+    done = subprocess.run(
+        [*build, str(ROOT / "docs"), str(tmp_path / "site")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'href="how-to/kafka.html"' in (tmp_path / "site/index.html").read_text(encoding="utf-8")
+    assert "format.html" in (tmp_path / "site/architecture.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_tutorial_and_the_back_up_run_as_written(tmp_path: Path) -> None:
+    """From an empty folder, block by block; each shows what the page says."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DEDUPER__")}
+    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "200"}
+    printed, ran = "", 0
+    for block in (block for page in ("tutorial", "how-to/backup") for block in blocks(ROOT / f"docs/{page}.md")):
+        if block.how == "run":
+            shell = ["bash", "-euo", "pipefail", "-c", block.text]
+            done = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, (block, done.stdout, done.stderr)
+            printed, ran = done.stdout, ran + 1
+        elif block.how == "shows":
+            for line in block.text.splitlines():
+                pattern = ".*".join(re.escape(" ".join(part.split())) for part in line.split("…"))
+                assert re.search(pattern, " ".join(printed.split())), (line, printed)
+    assert ran > 6
+    assert (folder / "state").is_dir()
