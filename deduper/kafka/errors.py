@@ -24,6 +24,13 @@ class KafkaSinkError(DeduperError):
     """Root of these errors. The operator: read the message; what was not published is published at the next start."""
 
 
+class ClientUnfitError(KafkaSinkError):
+    """The installed confluent-kafka is not one whose librdkafka records can be handed to, or taken from.
+
+    The operator: install the version that this package asks for, as the message says.
+    """
+
+
 class BrokerUnavailableError(KafkaSinkError):
     """The cluster did not answer a request within the deadline.
 

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
 from bucket_store import failpoints
 from deduper.config.kafka_options import KafkaOptionsError
 from deduper.errors import IntegrityError
-from deduper.gc_pause import paused
 from deduper.kafka.calls import STEP_S, Calls, HungError
 from deduper.kafka.error_actions import (
     ErrorAction,
@@ -46,7 +46,7 @@ from deduper.kafka.quiet import QUIET
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 from deduper.sinks.position import may_be_forgotten, read_position
 from deduper.sinks.publish_state import OnUnknown, Position, PublishDecision, after, decision
-from deduper.sinks.staged_records import Record, records_of_slot
+from deduper.sinks.staged_records import records_of_slot
 from deduper.sinks.topic_sink import TransactionalSink
 from deduper.sinks.transaction import OpenProducer
 
@@ -70,7 +70,7 @@ class CommittedWindow:
     age_s: float
     unknown: OnUnknown
 
-    def records(self, slot: int) -> Iterator[list[Record]]:
+    def records(self, slot: int) -> Iterator[pa.RecordBatch]:
         """A slot's rows, in order."""
         return chain.from_iterable(records_of_slot(file, slot, self.owners[file]) for file in self.slots[slot])
 
@@ -148,15 +148,14 @@ class Slot:
             return None
         sent = 0
         spread = self.number if self.sink.keep_order else self.number + work.number
-        with paused():
-            batches = work.records(self.number)
-            first = next(batches, [])
-            opened.begin()  # 3
-            failpoints.hit("kafka.begun")
-            for batch in chain([first], batches):
-                opened.send(batch, spread, retry, subject)  # 4
-                sent += len(batch)
-                failpoints.hit("kafka.part")
+        batches = work.records(self.number)
+        first = next(batches, None)
+        opened.begin()  # 3
+        failpoints.hit("kafka.begun")
+        for batch in chain([] if first is None else [first], batches):
+            opened.send(batch, spread, retry, subject)  # 4
+            sent += batch.num_rows
+            failpoints.hit("kafka.part")
         opened.flush(retry)
         failpoints.hit("kafka.sent")
         position = after(opened.position, work.number, work.checksum)

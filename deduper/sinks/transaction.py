@@ -6,10 +6,10 @@ No delivery callbacks: a record that could not be delivered fails its transactio
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from deduper.kafka.calls import HUNG_S, STEP_S, Calls, HungError, bounded
@@ -17,7 +17,7 @@ from deduper.kafka.error_actions import ErrorAction, action_of, client_errors, e
 from deduper.kafka.errors import RecordRefusedError
 from deduper.kafka.retry import RetryDeadline
 from deduper.sinks.publish_state import Position
-from deduper.sinks.staged_records import Record
+from deduper.sinks.row_sender import sending
 
 _OFFSETS_HUNG_S = 6.0  # The one call that is known to hang; it takes milliseconds.
 
@@ -44,28 +44,24 @@ class OpenProducer:
         self.producer.begin_transaction()
         self.since = time.monotonic()
 
-    def send(self, batch: Sequence[Record], spread: int, retry: RetryDeadline, subject: str) -> None:
+    def send(self, batch: pa.RecordBatch, spread: int, retry: RetryDeadline, subject: str) -> None:
         """Hand rows to the producer, as fast as it takes them; rows without a key go to partition `spread`, modulo."""
-        produce, topic = self.producer.produce, self.topic
-        for key, value, headers, timestamp_ms in batch:
-            while True:
-                try:
-                    if key is None:
-                        partition = spread % self.partitions
-                        produce(topic, value, partition=partition, timestamp=timestamp_ms, headers=headers)
-                    else:
-                        produce(topic, value, key, timestamp=timestamp_ms, headers=headers)
-                    break
-                except BufferError:
-                    if not len(self.producer):
-                        raise RecordRefusedError(
-                            f"{subject}: a record of {len(value or b''):,} bytes does not fit into the client's "
-                            "queue; raise kafka.buffer.memory"
-                        ) from None
-                    self._drain(retry, enough=len(self.producer) // 2)
-                except KafkaException:
-                    self._raise_failure()
-                    raise
+        send, row = sending(self.producer, self.topic, batch, spread % self.partitions), 0
+        while True:
+            try:
+                row = send(row)
+            except KafkaException:
+                self._raise_failure()
+                raise
+            if row == batch.num_rows:
+                break
+            if not len(self.producer):
+                size = len(batch.column("value")[row].as_py() or b"")
+                raise RecordRefusedError(
+                    f"{subject}: a record of {size:,} bytes does not fit into the client's queue; raise "
+                    "kafka.buffer.memory"
+                )
+            self._drain(retry, enough=len(self.producer) // 2)
         self.producer.poll(0)
 
     def flush(self, retry: RetryDeadline) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 
@@ -91,6 +92,25 @@ class Cluster:
     def consumer(self, options: dict[str, Any], logger: Any = None) -> Consumer:
         """In place of `confluent_kafka.Consumer`."""
         return Consumer(self, options["group.id"])
+
+
+def sending(producer: Producer, topic: str, rows: pa.RecordBatch, partition: int) -> Callable[[int], int]:
+    """In place of `sinks.row_sender.sending`."""
+    records = rows.to_pylist()
+
+    def send(begin: int) -> int:
+        for number, record in enumerate(records[begin:], begin):
+            key, headers = record["key"], [(one["key"], one["value"]) for one in record["headers"] or []]
+            place = {} if key is not None else {"partition": partition}
+            try:
+                producer.produce(
+                    topic, record["value"], key, timestamp=record["timestamp_ms"], headers=headers, **place
+                )
+            except BufferError:
+                return number
+        return len(records)
+
+    return send
 
 
 class Consumer:

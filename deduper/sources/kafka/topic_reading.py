@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
-from deduper.sources.kafka.fetching import Fetched, Headers, RangePart, fetched
+from deduper.sources.kafka import partition_queue as queue
+from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts
@@ -53,13 +54,14 @@ class TopicReading:
             NotPlain: Spark has to read the range.
         """
         counted, bound = 0, guarded_above(clock)
-        for given in fetched(self.client, part):
-            counted += len(given.messages)
+        with_headers = self.declared.layout.are_sent or any(name.startswith(_HEADER) for name in self.record)
+        for given in fetched(self.client, part, with_headers):
+            counted += given.num_rows
             yield self._records(part, given, bound)
         return counted
 
-    def _records(self, part: RangePart, given: Fetched, bound: float | None) -> pa.RecordBatch:
-        values = _Values(given.values)
+    def _records(self, part: RangePart, given: pa.RecordBatch, bound: float | None) -> pa.RecordBatch:
+        values = _Values(given.column(queue.VALUE))
         needed = self.declared.stored(())
         of_value = len(self.declared.columns) - len(self.record)
         columns, malformed, invalid = self._of_value(values, [number for number in needed if number < of_value])
@@ -74,15 +76,15 @@ class TopicReading:
         admission[malformed] = int(Admission.MALFORMED)
         admission[invalid] = int(Admission.INVALID_UTF8)
         admission[values.absent] = int(self.tombstone)
-        order = (part.ordinal << POSITION_BITS) + given.offsets - part.start
+        order = (part.ordinal << POSITION_BITS) + given.column(queue.OFFSET).to_numpy() - part.start
         texts = partial(raw_texts, values.data, values.starts, values.ends, ~invalid, values.absent, bound)
         sent = {}
         if self.declared.layout.are_sent:
             sent = {
-                KEY: _binary(given.keys),
+                KEY: given.column(queue.KEY),
                 VALUE: values.column,
-                HEADERS: _header_texts(given.headers),
-                TIMESTAMP: pa.array(given.timestamps_ms),
+                HEADERS: _header_texts(given.column(queue.HEADERS)),
+                TIMESTAMP: given.column(queue.TIMESTAMP),
             }
         return self.declared.records(columns, order, admission=admission, texts=texts, sent=sent)
 
@@ -96,49 +98,35 @@ class TopicReading:
 
 
 class _Values:
-    """The values of records, one after another: data[starts[i]:ends[i]]; nothing where one is absent."""
+    """The values of records: data[starts[i]:ends[i]]; nothing where one is absent."""
 
-    def __init__(self, values: Sequence[bytes | None]) -> None:
-        self.count = len(values)
-        if None in values:
-            self.absent = np.fromiter((value is None for value in values), np.bool_, self.count)
-            values = [value or b"" for value in values]
-        else:
-            self.absent = np.zeros(self.count, np.bool_)
-        self.data = np.frombuffer(b"".join(values), np.uint8)  # type: ignore[arg-type]  # none is None
-        bounds = np.zeros(self.count + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, values), np.int64, self.count), out=bounds[1:])  # type: ignore[arg-type]
-        self.starts, self.ends = bounds[:-1], bounds[1:]
-        self._bounds = bounds
-
-    @property
-    def column(self) -> pa.Array:
-        """The values as they came, null where one is absent."""
-        if self._bounds[-1] > _INT32_MAX:
-            raise ValueError("more than 2 GiB of values at a time")
-        valid = None
-        if self.absent.any():
-            valid = pa.py_buffer(np.packbits(~self.absent, bitorder="little"))
-        buffers = [valid, pa.py_buffer(self._bounds.astype(np.int32)), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.binary(), self.count, buffers)
+    def __init__(self, column: pa.Array) -> None:
+        self.count, self.column = len(column), column
+        _, bounds, data = column.buffers()
+        places = np.frombuffer(bounds, np.int32)[column.offset : column.offset + self.count + 1].astype(np.int64)
+        self.starts, self.ends = places[:-1], places[1:]
+        self.data = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+        self.absent = np.zeros(self.count, np.bool_)
+        if column.null_count:
+            self.absent = column.is_null().to_numpy(zero_copy_only=False)
 
 
-def _part_of_records(name: str, part: RangePart, given: Fetched) -> tuple[pa.Array, Bools | None]:
+def _part_of_records(name: str, part: RangePart, given: pa.RecordBatch) -> tuple[pa.Array, Bools | None]:
     """A part of the records as a column, and of a text, where it is none."""
-    count = len(given.messages)
+    count = given.num_rows
     if name == "key":
-        return as_text(_binary(given.keys))
+        return as_text(given.column(queue.KEY))
     if name == "key_binary":
-        return _binary(given.keys), None
+        return given.column(queue.KEY), None
     if name.startswith(_HEADER):
-        return as_text(_binary([_last(one, name.removeprefix(_HEADER)) for one in given.headers]))
+        return as_text(_last_headers(given.column(queue.HEADERS), name.removeprefix(_HEADER).encode()))
     if name == "timestamp":
-        return pa.array(given.timestamps_ms * 1000).view(pa.timestamp("us", "UTC")), None
+        return pa.array(given.column(queue.TIMESTAMP).to_numpy() * 1000).view(pa.timestamp("us", "UTC")), None
     if name == "topic":
         return pa.repeat(pa.scalar(part.topic), count), None
     if name == "partition":
         return pa.array(np.full(count, part.partition, np.int32)), None
-    return pa.array(given.offsets), None
+    return given.column(queue.OFFSET), None
 
 
 def as_text(column: pa.Array) -> tuple[pa.Array, Bools]:
@@ -161,22 +149,25 @@ def _decoded(value: bytes) -> str | None:
         return None
 
 
-def _binary(values: Sequence[bytes | None]) -> pa.Array:
+def _last_headers(headers: pa.Array, name: bytes) -> pa.Array:
+    """Each record's last header of a name; null for none."""
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), pa.binary())
+    values = [
+        next((one["value"] for one in reversed(some or ()) if one["name"] == name), None)
+        for some in headers.to_pylist()
+    ]
     return pa.array(values, pa.binary())
 
 
-def _last(headers: Headers | None, name: str) -> bytes | None:
-    """The last header of a name."""
-    return next((value for found, value in reversed(headers or ()) if found == name), None)
-
-
-def _header_texts(headers: Sequence[Headers | None]) -> pa.Array:
+def _header_texts(headers: pa.Array) -> pa.Array:
     """Headers as JSON, values in Base64; null where there are none."""
-    if not any(headers):
+    if headers.null_count == len(headers):
         return pa.nulls(len(headers), pa.string())
-    texts = [_JSON.encode([_header(*pair) for pair in one]) if one else None for one in headers]
+    texts = [_JSON.encode([_header(**one) for one in some]) if some else None for some in headers.to_pylist()]
     return pa.array(texts, pa.string())
 
 
-def _header(name: str, value: bytes | None) -> dict[str, str]:
-    return {"key": name} | ({} if value is None else {"value": base64.b64encode(value).decode()})
+def _header(name: bytes, value: bytes | None) -> dict[str, str]:
+    key = name.decode(errors="replace")  # as Java has a name that is no UTF-8
+    return {"key": key} | ({} if value is None else {"value": base64.b64encode(value).decode()})

@@ -38,7 +38,7 @@ from deduper.sinks import transaction
 from deduper.sinks.publish_state import OnUnknown, Position
 from deduper.sinks.slot import CommittedWindow, Slot
 from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
-from tests.deduper.fake_kafka import FENCED, TIMED_OUT, Cluster, Producer, failure, hang
+from tests.deduper.fake_kafka import FENCED, TIMED_OUT, Cluster, Producer, failure, hang, sending
 from tests.deduper.sinks.test_staged_records import STAGED
 
 SLOT = 2
@@ -76,6 +76,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, time_: Time) -> Cluster:
     cluster = Cluster()
     monkeypatch.setattr(kafka_slot, "Producer", cluster.producer)
     monkeypatch.setattr(kafka_position, "Consumer", cluster.consumer)
+    monkeypatch.setattr(transaction, "sending", sending)
 
     def at_once(call: Callable[[], Any], limit_s: float, what: str) -> Any:
         return call()

@@ -75,14 +75,12 @@ def test_all_rows_as_they_are(
         tmp_path_factory.mktemp("staged") / "rows.parquet", rows, row_group_size=group, use_dictionary=dictionary
     )
     for slot in range(3):
-        found = [record for batch in records_of_slot(file, slot, {0, 1, 2}) for record in batch]
+        found = [record for batch in records_of_slot(file, slot, {0, 1, 2}) for record in batch.to_pylist()]
         assert found == [
-            (
-                one["key"],
-                one["value"],
-                [(header["key"], header["value"]) for header in one["headers"] or []],
-                0 if one["timestamp_ms"] is None or one["timestamp_ms"] < 0 else max(1, one["timestamp_ms"]),
-            )
+            {
+                **{name: one[name] for name in ("key", "value", "headers")},
+                "timestamp_ms": 0 if one["timestamp_ms"] in {None, -1, -2} else max(1, one["timestamp_ms"]),
+            }
             for one in rows
             if one["slot"] == slot
         ]
@@ -102,7 +100,7 @@ def test_other_slots_row_groups_are_not_read(tmp_path: Path, monkeypatch: pytest
     seen = []
     read = staged_records._of_slot
     monkeypatch.setattr(staged_records, "_of_slot", lambda batch, *rest: seen.append(len(batch)) or read(batch, *rest))
-    assert sum(len(batch) for batch in records_of_slot(file, 1, {0, 1})) == 10
+    assert sum(batch.num_rows for batch in records_of_slot(file, 1, {0, 1})) == 10
     assert seen == [10]
 
 
@@ -137,7 +135,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     )
     tracemalloc.start()
     try:
-        assert sum(len(batch) for batch in records_of_slot(file, 0, {0})) == 64
+        assert sum(batch.num_rows for batch in records_of_slot(file, 0, {0})) == 64
         assert tracemalloc.get_traced_memory()[1] < 40 * value_bytes
     finally:
         tracemalloc.stop()

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deduper.sources.kafka import fetching
-from deduper.sources.kafka.fetching import Fetched, RangePart, fetched
+from deduper.sources.kafka.fetching import RangePart, fetched
+from deduper.sources.kafka.partition_queue import OFFSET, SCHEMA, Event
 from deduper.tasks.readers.plain_file import NotPlain
 
 CLIENT = {"bootstrap.servers": "nowhere:1"}
 
 
-def record(offset: int, value: bytes | None = b"v", partition: int = 1) -> Message[bytes, bytes]:
-    """A record of the topic."""
-    return Message(topic="t", partition=partition, offset=offset, value=value, timestamp=(1, offset * 10))
+Record = dict[str, Any]
+Script = Sequence[Sequence[Record | Event]]
 
 
-def failure(code: int, offset: int = -1) -> Message[bytes, bytes]:
+def record(offset: int, value: bytes | None = b"v") -> Record:
+    """A record of the partition."""
+    return {"offset": offset, "timestamp_ms": offset * 10, "value": value, "key": None, "headers": None}
+
+
+def failure(code: int, offset: int = -1) -> Event:
     """An event that is no record."""
-    return Message(topic="t", partition=1, offset=offset, error=KafkaError(code))
+    return Event(KafkaError(code), offset)
 
 
-def end(offset: int) -> Message[bytes, bytes]:
+def end(offset: int) -> Event:
     """The report that the partition has been read so far."""
     return failure(KafkaError._PARTITION_EOF, offset)
 
 
 class ScriptedConsumer:
-    """Gives what `script` has: a list at a time, as much of it as is asked for, and nothing for an empty one."""
+    """Notes what is assigned, and has `words` to say when it is polled."""
 
-    script: Sequence[Sequence[Message[bytes, bytes]]] = ()
+    words: ClassVar[list[Message[bytes, bytes]]] = []
     made = 0
 
     def __init__(self, options: dict[str, Any], **_: Any) -> None:
@@ -43,46 +49,65 @@ class ScriptedConsumer:
         assert options["auto.offset.reset"] == "error"
         assert options["enable.auto.commit"] is False
         self.assigned: list[TopicPartition] = []
-        self._left: Iterator[list[Message[bytes, bytes]]] = iter(())
 
     def assign(self, partitions: list[TopicPartition]) -> None:
+        assert ScriptedQueue.is_open, "records would come to the consumer's own queue"
         self.assigned = partitions
-        self._left = iter([list(some) for some in self.script])
 
     def unassign(self) -> None:
         self.assigned = []
 
-    def consume(self, most: int, timeout: float) -> list[Message[bytes, bytes]]:
-        assert timeout == 0
-        some = next(self._left, [])
-        if len(some) > most:
-            self._left = iter([some[most:], *self._left])
-        return some[:most]
-
     def poll(self, timeout: float) -> Message[bytes, bytes] | None:
-        del timeout
-        return None
+        assert timeout == 0
+        return self.words.pop(0) if self.words else None
+
+
+class ScriptedQueue:
+    """Gives what `script` has: a list at a time, as much of it as is asked for, and nothing for an empty one."""
+
+    script: Script = ()
+    is_open = False
+
+    def __init__(self, consumer: ScriptedConsumer, topic: str, partition: int, with_headers: bool) -> None:
+        assert (topic, partition, consumer.assigned) == ("t", 1, [])
+        type(self).is_open = True
+        self._left = [list(some) for some in self.script]
+
+    def take(self, most: int, wait_ms: int) -> tuple[pa.RecordBatch, list[Event]]:
+        assert 0 < wait_ms < 100
+        some = self._left.pop(0) if self._left else []
+        if len(some) > most:
+            self._left.insert(0, some[most:])
+        some = some[:most]
+        rows = [one for one in some if not isinstance(one, Event)]
+        return pa.RecordBatch.from_pylist(rows, SCHEMA), [one for one in some if isinstance(one, Event)]
+
+    def close(self) -> None:
+        type(self).is_open = False
 
 
 @pytest.fixture(autouse=True)
 def _scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fetching.close()
     monkeypatch.setattr(fetching, "Consumer", ScriptedConsumer)
+    monkeypatch.setattr(fetching, "PartitionQueue", ScriptedQueue)
     monkeypatch.setattr(fetching, "_SILENCE_S", 0.05)
     ScriptedConsumer.made = 0
+    ScriptedConsumer.words = []
     yield
     fetching.close()
+    assert not ScriptedQueue.is_open
 
 
-def read(script: Sequence[Sequence[Message[bytes, bytes]]], start: int, stop: int) -> list[Fetched]:
+def read(script: Script, start: int, stop: int) -> list[pa.RecordBatch]:
     """The range of these offsets."""
-    ScriptedConsumer.script = script
-    return list(fetched(CLIENT, RangePart("t", 1, start, stop, 0, 0)))
+    ScriptedQueue.script = script
+    return list(fetched(CLIENT, RangePart("t", 1, start, stop, 0, 0), with_headers=False))
 
 
-def offsets(found: Sequence[Fetched]) -> list[int]:
+def offsets(found: Sequence[pa.RecordBatch]) -> list[int]:
     """Of all records, in their order."""
-    return [offset for some in found for offset in some.offsets.tolist()]
+    return [offset for some in found for offset in some.column(OFFSET).to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +123,7 @@ def offsets(found: Sequence[Fetched]) -> list[int]:
         ([[record(7)]], []),
     ],
 )
-def test_a_range_is_over_at_its_end(script: Sequence[Sequence[Message[bytes, bytes]]], expected: list[int]) -> None:
+def test_a_range_is_over_at_its_end(script: Script, expected: list[int]) -> None:
     """At its last offset, at a record behind it, or when there is nothing more."""
     assert offsets(read(script, 3, 6)) == expected
 
@@ -112,12 +137,11 @@ def test_a_range_is_over_at_its_end(script: Sequence[Sequence[Message[bytes, byt
         ([[record(4), record(3), record(5)]], "out of order"),
         ([[record(3), record(3), record(5)]], "out of order"),
         ([[record(3)], [record(3)]], "out of order"),
-        ([[record(3, partition=0)]], "out of order"),
         ([[record(3)], [failure(KafkaError._AUTO_OFFSET_RESET)]], "offsets 3 to 5"),
         ([[failure(KafkaError.UNKNOWN_TOPIC_OR_PART)]], "t-1, offsets 3 to 5: "),
     ],
 )
-def test_whatever_is_unusual_is_left_to_spark(script: Sequence[Sequence[Message[bytes, bytes]]], reason: str) -> None:
+def test_whatever_is_unusual_is_left_to_spark(script: Script, reason: str) -> None:
     """And the next range has a new consumer."""
     with pytest.raises(NotPlain, match=reason):
         read(script, 3, 6)
@@ -131,13 +155,13 @@ def test_a_consumer_stays_for_the_next_range_and_forgets_the_last() -> None:
     read([[record(6)]], 6, 7)
     assert ScriptedConsumer.made == 1
     assert fetching._readers[0]._consumer.assigned == []  # type: ignore[attr-defined]  # the scripted one
-    ScriptedConsumer.script = [[record(offset) for offset in range(50_000)]]
-    begun = fetched(CLIENT, RangePart("t", 1, 0, 50_000, 0, 0))
+    ScriptedQueue.script = [[record(offset) for offset in range(50_000)]]
+    begun = fetched(CLIENT, RangePart("t", 1, 0, 50_000, 0, 0), with_headers=False)
     next(begun)
     begun.close()  # type: ignore[attr-defined]  # a generator
     read([[record(3)]], 3, 4)
     assert ScriptedConsumer.made == 2
-    list(fetched({"bootstrap.servers": "elsewhere:1"}, RangePart("t", 1, 3, 4, 0, 0)))
+    list(fetched({"bootstrap.servers": "elsewhere:1"}, RangePart("t", 1, 3, 4, 0, 0), with_headers=False))
     assert ScriptedConsumer.made == 3
 
 
@@ -146,17 +170,23 @@ def test_large_records_come_few_at_a_time() -> None:
     megabyte = bytes(1 << 20)
     found = read([[record(offset, megabyte)] for offset in range(40)], 0, 40)
     assert offsets(found) == list(range(40))
-    assert [len(some.messages) for some in found] == [16, 16, 8]
+    assert [some.num_rows for some in found] == [16, 16, 8]
 
 
-def test_values_timestamps_and_what_is_absent() -> None:
-    """A tombstone is None; a record without a timestamp has -1, as for Java."""
-    untimed = Message(topic="t", partition=1, offset=4, value=b"", timestamp=(0, 0))
-    (found,) = read([[record(3, None), untimed]], 3, 5)
-    assert found.values == [None, b""]
-    assert found.timestamps_ms.tolist() == [30, -1]
-    assert found.keys == [None, None]
-    assert found.headers == [None, None]
+def test_what_the_consumer_reports_beside_the_records() -> None:
+    """A group's refusal means nothing. Another error, or a record in the wrong queue, leaves the range to Spark."""
+    refused, unknown = (
+        Message(topic="t", partition=1, offset=-1, error=KafkaError(code))
+        for code in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    )
+    ScriptedConsumer.words = [refused]
+    assert offsets(read([[], [record(3), record(4), record(5)]], 3, 6)) == [3, 4, 5]
+    ScriptedConsumer.words = [unknown]
+    with pytest.raises(NotPlain, match="t-1, offsets 3 to 5: "):
+        read([[], [record(3), record(4), record(5)]], 3, 6)
+    ScriptedConsumer.words = [Message(topic="t", partition=1, offset=3, value=b"v")]
+    with pytest.raises(NotPlain, match="t-1: a record outside its partition's queue"):
+        read([[], [record(4), record(5)]], 3, 6)
 
 
 @given(st.data())
@@ -164,7 +194,7 @@ def test_however_records_arrive_each_of_the_range_comes_once(data: st.DataObject
     """Holes, chunks, ends that are reported early, records behind the end."""
     there = sorted(data.draw(st.sets(st.integers(0, 60), max_size=40)))
     start, stop = sorted(data.draw(st.tuples(st.integers(0, 60), st.integers(0, 60))))
-    events: list[list[Message[bytes, bytes]]] = [[]]
+    events: list[list[Record | Event]] = [[]]
     for offset in (offset for offset in there if offset >= start):
         events[-1].append(record(offset))
         kind = data.draw(st.integers(0, 3))
