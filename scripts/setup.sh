@@ -97,15 +97,20 @@ setup_java() {
   export JAVA_HOME="$home"
 }
 
-# Prometheus with promtool, which the tests of the metrics start. Where packages start services, the service of this one is
-# disabled: the tests start their own, for seconds.
+# Prometheus with promtool, which the tests of the metrics start, and Alertmanager's amtool. Where packages start services,
+# these are disabled: the tests start their own, for seconds.
 setup_prometheus() {
-  command -v prometheus >/dev/null && command -v promtool >/dev/null && return
-  if try_install prometheus; then
-    [[ ! -d /run/systemd/system ]] || systemctl disable --now --quiet prometheus || true
-  else
+  install_disabled prometheus promtool ||
     missing "Prometheus, which the tests of the metrics start" prometheus
-  fi
+  install_disabled prometheus-alertmanager amtool ||
+    say "Without amtool the example for Alertmanager is not checked."
+}
+
+# $1: a package with a service of its name, $2: a program of it.
+install_disabled() {
+  command -v "$2" >/dev/null && return
+  try_install "$1" || return
+  [[ ! -d /run/systemd/system ]] || systemctl disable --now --quiet "$1" || true
 }
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then

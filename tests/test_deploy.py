@@ -392,21 +392,50 @@ def test_prometheus_scrapes_what_runs() -> None:
 
 
 def test_alerts_ask_for_metrics_that_there_are() -> None:
-    """Each says where to look; the file is mounted beside the one that names it, where the checker looks too."""
-    (group,) = loaded(DEPLOY / "alerts.yml")["groups"]
-    shown = (ROOT / "deduper/service/metrics.py").read_text(encoding="utf-8")
-    asked = {name for rule in group["rules"] for name in re.findall(r"deduper_\w+", rule["expr"])}
-    assert len(asked) > 4
-    assert [name for name in asked if name not in shown] == []
-    assert all(
-        "`" in rule["annotations"]["summary"] or "log" in rule["annotations"]["summary"] for rule in group["rules"]
-    )
-    assert loaded(DEPLOY / "prometheus.yml")["rule_files"] == ["alerts.yml"]
+    """Or by rules that are recorded; both files are mounted beside the one that names them, where the checker looks."""
+    (alerts,) = loaded(DEPLOY / "alerts.yml")["groups"]
+    (recording,) = loaded(DEPLOY / "rules/recording.yml")["groups"]
+    recorded = {rule["record"] for rule in recording["rules"]}
+    asked = {name for rule in (*alerts["rules"], *recording["rules"]) for name in names_in(rule["expr"])}
+    assert len(asked) > 40
+    assert [name for name in asked if name not in recorded and not is_shown(name)] == []
+    assert loaded(DEPLOY / "prometheus.yml")["rule_files"] == ["rules/*.yml", "alerts.yml"]
     mounted = {target: source for source, target, *_ in mounts(SERVICES["prometheus"])}
     assert mounted["/etc/prometheus/alerts.yml"].endswith("deploy/alerts.yml")
+    assert mounted["/etc/prometheus/rules"].endswith("deploy/rules")
 
 
+@pytest.mark.skipif(shutil.which("amtool") is None, reason="Alertmanager is not installed")
+def test_alertmanager_takes_its_example() -> None:
+    """Critical alerts reach the person on call, warnings the channel; each alert that it names is one."""
+    file = DEPLOY / "alertmanager.yml"
+    subprocess.run(["amtool", "check-config", str(file)], check=True, capture_output=True)
+    for severity, receiver in (("critical", "on-call"), ("warning", "channel")):
+        command = ["amtool", "config", "routes", "test", f"--config.file={file}", f"severity={severity}", "job=deduper"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert done.stdout.split() == [receiver]
+    named = set(re.findall(r"Deduper\w+", file.read_text(encoding="utf-8")))
+    assert named <= {rule["alert"] for rule in loaded(DEPLOY / "alerts.yml")["groups"][0]["rules"]}
+
+
+def names_in(query: str) -> list[str]:
+    """The metrics of a query, and the rules that are recorded."""
+    return re.findall(r"(?:[a-z]+:)?deduper_\w+(?::\w+)?", query)
+
+
+def is_shown(name: str) -> bool:
+    """Whether the job's page has a metric of this name."""
+    base = re.sub(r"_(bucket|sum|count|total)$", "", name)
+    return any(f'"{one}"' in SHOWN for one in (name, base))
+
+
+SHOWN = "".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "deduper/service").glob("*.py")))
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/deduper.json").read_text(encoding="utf-8"))
+
+
+def queries() -> list[str]:
+    """Every query of the dashboard."""
+    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
 
 
 def test_grafana_finds_its_dashboard() -> None:
@@ -435,16 +464,10 @@ def test_panels_lie_side_by_side() -> None:
 
 def test_panels_ask_for_metrics_that_there_are() -> None:
     """Each name is one that the job shows; of a histogram its parts."""
-    shown = (ROOT / "deduper/service/metrics.py").read_text(encoding="utf-8")
-    asked = {
-        name
-        for panel in DASHBOARD["panels"]
-        for target in panel["targets"]
-        for name in re.findall(r"deduper_\w+", target["expr"])
-    }
+    recorded = {rule["record"] for rule in loaded(DEPLOY / "rules/recording.yml")["groups"][0]["rules"]}
+    asked = {name for query in queries() for name in names_in(query)}
     assert len(asked) > 12
-    missing = [name for name in asked if re.sub(r"_(bucket|total)$", "", name) not in shown]
-    assert missing == []
+    assert [name for name in asked if name not in recorded and not is_shown(name)] == []
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")

@@ -43,7 +43,7 @@ from deduper.service.disk_room import disk_room
 from deduper.service.end_times import EndTimes
 from deduper.service.health import HealthFacts, complaints
 from deduper.service.log_counts import LogCounts
-from deduper.service.process_memory import resident_bytes
+from deduper.service.process_memory import memory_room, resident_bytes
 from deduper.window import policy
 from deduper.window.leak_watch import stored_figures
 from deduper.window.progress import BatchProgress
@@ -292,6 +292,11 @@ class JobMetrics(Collector):
         )
         text = "Warnings and errors that were logged since the start, by the module that logged them"
         yield _counters("deduper_log_messages", text, ("level", "logger"), self.log_counts.counts)
+        room = memory_room()
+        text = "Memory that is available, in the container or on the machine"
+        yield GaugeMetricFamily("deduper_memory_available_bytes", text, room["available"])
+        text = "Memory of the container, or of the machine"
+        yield GaugeMetricFamily("deduper_memory_limit_bytes", text, room["limit"])
         memory = resident_bytes()
         yield _gauges("deduper_resident_memory_bytes", "Resident bytes of the job's processes", "process", memory)
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def resident_bytes(driver: int | None = None) -> dict[str, int]:
@@ -18,6 +21,20 @@ def resident_bytes(driver: int | None = None) -> dict[str, int]:
     `maintenance` is the driver's other children: the maintenance worker. Zeros for processes that do not run.
     """
     return summed_by_process(_resident, driver)
+
+
+def memory_room() -> dict[str, int]:
+    """Bytes that are `available` and the `limit`: of the container if it has one, else of the machine."""
+    machine = psutil.virtual_memory()
+    room = {"available": machine.available, "limit": machine.total}
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        limit = int((_CGROUP / "memory.max").read_text())  # "max" without a limit
+        used = int((_CGROUP / "memory.current").read_text())
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        # The kernel takes back cached files that were not used lately before it kills.
+        reclaimable = int(dict(line.split() for line in lines)["inactive_file"])
+        room = {"available": min(machine.available, max(0, limit - used + reclaimable)), "limit": limit}
+    return room
 
 
 def summed_by_process(measured: Callable[[psutil.Process], int], driver: int | None = None) -> dict[str, int]:

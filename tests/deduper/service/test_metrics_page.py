@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
@@ -30,7 +31,7 @@ from deduper.core.statistics import SpanCounts, Statistics
 from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
 from deduper.errors import DeduperError
 from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends_to_wire
-from deduper.service import job, lag_watch, metrics
+from deduper.service import job, lag_watch, metrics, process_memory
 from deduper.service.metrics import FAILURES, SECONDS_BOUNDS, JobMetrics
 from deduper.service.metrics_server import serving_metrics
 from deduper.service.process_memory import resident_bytes, summed_by_process
@@ -570,6 +571,23 @@ def test_room_on_disks_by_place(tmp_path: Path, registry: CollectorRegistry) -> 
         assert size is not None
         assert 0 < free < size
     assert value(registry, "deduper_disk_free_bytes", place="error") is None
+
+
+def test_memory_of_a_container_or_the_machine(
+    tmp_path: Path, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's limit counts, and what it has used but for cached files; without one the machine's."""
+    monkeypatch.setattr(process_memory, "_CGROUP", tmp_path)
+    JobMetrics(config(tmp_path), registry, lambda: NOW_US)
+    machine = value(registry, "deduper_memory_limit_bytes")
+    assert machine == psutil.virtual_memory().total
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 200\n")
+    assert value(registry, "deduper_memory_limit_bytes") == machine
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert value(registry, "deduper_memory_limit_bytes") == 1000
+    assert value(registry, "deduper_memory_available_bytes") == 500
 
 
 def test_logged_warnings_are_counted(tmp_path: Path) -> None:
