@@ -98,24 +98,32 @@ def _with_exit_codes(function: Callable[_P, _T]) -> Callable[_P, _T]:
             raise
         except Exception as error:
             code = exit_code_of(error)
-            _print_error(error, code)
+            _print_error(error, code, verbose=bool(kwargs.get("verbose")))
             raise typer.Exit(code) from error
 
     return guarded
 
 
-def _print_error(error: Exception, code: ExitCode) -> None:
+def _print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
     if code is ExitCode.BUG:
         traceback.print_exception(error)
         typer.secho("\nThis is a bug in deduper. Please report it with the lines above.", fg="red", err=True)
     elif isinstance(error, ConfigError):
         _print_problems(error)
     else:
-        # Spark's messages carry whole Java stack traces; what is above them says what happened.
-        reported = str(error).strip().split("\n\nJVM stacktrace:", 1)[0].split("\n\tat ", 1)[0]
-        message = reported.strip() or type(error).__name__
+        if verbose:
+            traceback.print_exception(error)
         typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(message, err=True)
+        typer.echo(_message(error, verbose=verbose), err=True)
+
+
+def _message(error: Exception, *, verbose: bool) -> str:
+    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        return str(error).strip() or type(error).__name__
+    from deduper.spark.failures import plain_cause
+
+    more = "" if verbose else "; nothing half done is committed; --verbose shows the whole trace"
+    return f"Spark failed: {plain_cause(error)}{more}"
 
 
 def _print_problems(error: ConfigError) -> None:
@@ -217,9 +225,9 @@ def run(
     from deduper.service.logs import configure_logging
     from deduper.window.progress import json_line, summary_line
 
-    configure_logging(as_json=as_json, verbose=verbose)
+    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json)
     if not as_json:
-        typer.echo(f"{loaded.name}: {loaded.source.place} into {loaded.store.url}; Spark is starting", err=True)
+        typer.echo(f"{loaded.name}: {loaded.source.place} into {loaded.store.url}", err=True)
     summary = run_job(
         loaded,
         once=once,
@@ -232,17 +240,17 @@ def run(
 
 
 def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgress], None]:
-    from deduper.cli.terminal import answer_console, progress_text
+    from deduper.cli.terminal import WindowLines, answer_console
     from deduper.window.progress import json_line, phases_line
 
     console = answer_console()
+    lines = WindowLines(console)
 
     def print_progress(progress: BatchProgress) -> None:
         if as_json:
             typer.echo(json_line(progress.to_json()))
         else:
-            # One window, one line: a narrow terminal cuts the end off, a file gets it all.
-            console.print(progress_text(progress), no_wrap=True, overflow="ellipsis", crop=console.is_terminal)
+            lines.add(progress)
             if verbose and progress.phases:
                 console.print("    " + phases_line(progress), style="dim", soft_wrap=True)
         # Through a pipe too, a window's line is readable as soon as the window is done.

@@ -179,10 +179,44 @@ def _is_number(cell: str) -> bool:
     return cell == "–" or cell.rstrip("%").replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
 
 
-def progress_text(progress: BatchProgress) -> Text:
-    """The line of a window, its errors in red when there are any."""
-    text = Text(progress_line(progress))
-    if progress.error:
-        text.highlight_regex(r"error +[\d,]+", "red")
-    text.highlight_regex(r"latest .*$", "dim")
-    return text
+_HEAD_EVERY = 20
+_COLUMNS = (("window", 6), ("rows", 9), ("unique", 9), ("duplicate", 9), ("expired", 7), ("error", 6), ("rows/s", 9))
+"""Columns of a window on a terminal, and their widths; what is left stands behind them."""
+_WIDE = 120
+
+
+class WindowLines:
+    """One line a window: columns under a head on a terminal, the whole sentence in a file or a pipe."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._count = 0
+
+    def add(self, progress: BatchProgress) -> None:
+        """Print the line of a window."""
+        if not self._console.is_terminal:
+            self._console.print(progress_line(progress), soft_wrap=True, markup=False)
+            return
+        if self._count % _HEAD_EVERY == 0:
+            self._print(Text("  ".join(name.rjust(width) for name, width in _COLUMNS), style="dim"))
+        self._count += 1
+        self._print(self._columns(progress))
+
+    def _columns(self, progress: BatchProgress) -> Text:
+        counts = (progress.window, progress.rows, progress.unique, progress.duplicate, progress.expired, progress.error)
+        cells = [
+            f"{count:,}".rjust(width)
+            for count, (_, width) in zip((*counts, round(progress.rows_per_second)), _COLUMNS, strict=True)
+        ]
+        text = Text("  ".join(cells))
+        if progress.error:
+            errors = len("  ".join(cells[:5])) + 2
+            text.stylize("red", errors, errors + len(cells[5]))
+        if progress.left is not None:
+            text.append(f"  {progress.left}")
+        if self._console.width >= _WIDE and progress.latest_point is not None:
+            text.append(f"  latest {progress.latest_point}", style="dim")
+        return text
+
+    def _print(self, text: Text) -> None:
+        self._console.print(text, no_wrap=True, overflow="ignore", crop=False)

@@ -10,6 +10,7 @@ from deduper.kafka.retry import ThrottledLog
 from deduper.service.stop import Stop
 from deduper.service.windows import OWNER_CHECK_S, Windows
 from deduper.sources.files.batch import FileBatches
+from deduper.window.progress import PROGRESS
 
 
 class FileLoop:
@@ -29,6 +30,10 @@ class FileLoop:
             DeduperError: the source cannot be looked at, and is to be drained.
         """
         self._list(is_needed=drain)
+        if self._source.pending:
+            PROGRESS.info("%d file%s to judge", self._source.pending, "" if self._source.pending == 1 else "s")
+        elif not drain:
+            PROGRESS.info("waiting for the first files in %s", self._source.place)
         while not self._stop.is_requested:
             due = time.monotonic() + (0 if drain else self._trigger_s)
             try:

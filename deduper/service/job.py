@@ -37,13 +37,14 @@ from deduper.spark.session import (
 )
 from deduper.window.attempt import WindowJudge
 from deduper.window.jobs import SparkJobs
-from deduper.window.progress import BatchProgress, RunSummary
+from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
 from deduper.window.publishing import TopicPorts
 from deduper.window.recovery import Ownership, owned_store, recover
 from deduper.window.runner import WindowRunner
 from deduper.window.table_folder import table_settings
 
 if TYPE_CHECKING:
+    from deduper.service.lag_watch import SourceWatch
     from deduper.service.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
@@ -88,14 +89,15 @@ def run(
         open_topics(config, owned.log, engine.session, unpublished, stop.event) as topics,
     ):
         checkpoint = recover(config, owned, topics)
-        with _lag_requests(config, metrics, owned) as request_lag:
+        with _source_watch(config, metrics, owned) as watch:
             if metrics is not None:
                 metrics.opened(owned.log)
+            PROGRESS.info("Spark is starting, which takes some seconds")
             spark = engine.session()
             stop.listen()
             files, loop_over = _open_source(config, owned, spark, checkpoint, stop)
             with _opened_runner(config, owned, spark, files, topics, clock) as runner:
-                reports = Reports(on_progress, metrics, request_lag, ErrorWatch(config.errors))
+                reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
                 try:
                     _follow(loop_over(windows), windows, stop, spark, drain=drain)
@@ -210,11 +212,11 @@ def _trigger_s(config: Config) -> float:
     return 0.0 if isinstance(config.trigger, str) else config.trigger / 1_000_000
 
 
-def _lag_requests(
+def _source_watch(
     config: Config, metrics: JobMetrics | None, owned: Ownership
-) -> contextlib.AbstractContextManager[Callable[[], None]]:
-    if metrics is None or not isinstance(config.source, KafkaSource):
-        return contextlib.nullcontext(lambda: None)
+) -> contextlib.AbstractContextManager[SourceWatch | None]:
+    if not isinstance(config.source, KafkaSource):
+        return contextlib.nullcontext()
     from deduper.service.lag_watch import watched_source
 
     return watched_source(config.source, metrics, owned.log)

@@ -1,4 +1,7 @@
-"""Log lines on standard error, as text for people or as one JSON object a line. Configured by the CLI alone."""
+"""Log lines on standard error, as text for people or as one JSON object a line. Configured by the CLI alone.
+
+Lines of other packages, which report as exceptions what matters, are shown when `verbose`, in the same form.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,14 @@ import logging
 import sys
 from typing import Any
 
+from deduper.window.progress import PROGRESS
 
-def configure_logging(*, as_json: bool, verbose: bool) -> None:
-    """Send the log lines of both packages to standard error; INFO and above when `verbose`, else WARNING and above."""
+
+def configure_logging(*, as_json: bool, verbose: bool, waits: bool = False) -> None:
+    """Send the log lines of both packages to standard error; INFO and above when `verbose`, else WARNING and above.
+
+    `waits` shows what a start waits for without `verbose`, as plain lines.
+    """
     import structlog  # 40 ms that commands which log nothing need not pay
 
     shared: list[Any] = [
@@ -18,9 +26,14 @@ def configure_logging(*, as_json: bool, verbose: bool) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if as_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+        )
     )
-    tail: list[Any] = [structlog.processors.format_exc_info] if as_json else []
+    # A trace never shows local variables: they may hold records and secrets.
+    tail: list[Any] = [structlog.processors.format_exc_info] if verbose and as_json else []
+    if not verbose:
+        tail = [_without_trace]
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *tail, renderer],
@@ -32,3 +45,21 @@ def configure_logging(*, as_json: bool, verbose: bool) -> None:
         logger.handlers = [handler]
         logger.setLevel(logging.INFO if verbose else logging.WARNING)
         logger.propagate = False
+    if waits and not verbose:
+        plain = logging.StreamHandler(sys.stderr)
+        plain.setFormatter(logging.Formatter("%(message)s"))
+        PROGRESS.handlers, PROGRESS.propagate = [plain], False
+        PROGRESS.setLevel(logging.INFO)
+    # With a handler at the root, no package installs one of its own.
+    others = logging.getLogger()
+    others.handlers = [handler if verbose else logging.NullHandler()]
+    others.setLevel(logging.WARNING)
+
+
+def _without_trace(_: Any, __: str, event: Any) -> Any:
+    """The exception of a line as one more sentence: its trace is for developers."""
+    info = event.pop("exc_info", None)
+    error = sys.exc_info()[1] if info is True else info[1] if isinstance(info, tuple) else info
+    if isinstance(error, BaseException):
+        event["event"] = f"{event['event']}: {type(error).__name__}: {error}".splitlines()[0]
+    return event

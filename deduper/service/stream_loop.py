@@ -22,6 +22,7 @@ from deduper.service.windows import Windows
 from deduper.sources.protocol import StreamedSource
 from deduper.spark.failures import cannot_write, innermost_cause
 from deduper.spark.session import JVM_ERRORS
+from deduper.window.progress import PROGRESS
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class StreamLoop:
 
     def run(self, *, drain: bool) -> None:
         """Run the stream to its end. When a failure of its source is over, it continues from its checkpoint."""
+        if not drain:
+            PROGRESS.info("waiting for records on %s", self._config.source.place)
         while True:
             failure = self._failure_of(self._writer(drain=drain).start())
             if failure is None or not self._passes(failure):

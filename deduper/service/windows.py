@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from bucket_store import failpoints
@@ -21,11 +22,12 @@ from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.protocol import SourceBatch
 from deduper.spark.failures import raised_in_worker
-from deduper.window.progress import BatchProgress
+from deduper.window.progress import BatchProgress, Left
 from deduper.window.recovery import reason_to_stop
 from deduper.window.runner import Batch, WindowRunner
 
 if TYPE_CHECKING:
+    from deduper.service.lag_watch import SourceWatch
     from deduper.service.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
@@ -38,16 +40,19 @@ OWNER_CHECK_S = 1.0
 class Reports:
     """The reports of a run: metrics, `on_progress` after every window, and the totals of its summary.
 
-    `window_ended` may be called on another thread than the rest, but for one window at a time. `request_lag` makes the
-    metrics ask the brokers where the source ends.
+    `window_ended` may be called on another thread than the rest, but for one window at a time. `watch` asks the
+    brokers of a source of topics where it ends.
     """
 
     on_progress: Callable[[BatchProgress], None]
     metrics: JobMetrics | None = None
-    request_lag: Callable[[], None] = lambda: None
+    watch: SourceWatch | None = None
     errors: ErrorWatch = field(default_factory=lambda: ErrorWatch(ErrorsConfig()))
     windows: int = 0
     totals: dict[str, int] = field(default_factory=lambda: {verdict.port: 0 for verdict in Verdict})
+    begun: float = math.inf
+    files: FileBatches | None = None
+    files_listed: int = 0
 
     def window(self) -> contextlib.AbstractContextManager[None]:
         """Around the making of a window, from its batch to its commit."""
@@ -57,12 +62,25 @@ class Reports:
         """A window is published."""
         if self.metrics is not None:
             self.metrics.window_ended(progress)
-            self.request_lag()
+        if self.watch is not None:
+            self.watch.soon()
         self.windows += 1
         for port in self.totals:
             self.totals[port] += getattr(progress, port)
         self.errors.window_ended(progress)
-        self.on_progress(progress)
+        self.on_progress(replace(progress, left=self._left(progress)))
+
+    def _left(self, progress: BatchProgress) -> Left | None:
+        """What is left, and the time for it at the rate since the first window began."""
+        now = time.monotonic()
+        self.begun = min(self.begun, now - progress.seconds)
+        if self.files is not None:
+            noun, count, done = "file", self.files.pending, self.files_listed - self.files.pending
+        elif self.watch is not None and (waiting := self.watch.waiting()) is not None:
+            noun, count, done = "offset", waiting, sum(self.totals.values())
+        else:
+            return None
+        return Left(count, noun, count * (now - self.begun) / done if done > 0 else None)
 
     def window_failed(self) -> None:
         """The work on a batch has failed."""
@@ -71,6 +89,8 @@ class Reports:
 
     def listed(self, source: FileBatches) -> None:
         """A source of files was listed."""
+        if not self.windows:
+            self.files, self.files_listed = source, source.pending
         if self.metrics is not None:
             self.metrics.source_files(pending=source.pending, changed=source.changed)
 

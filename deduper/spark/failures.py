@@ -100,6 +100,23 @@ def innermost_cause(error: BaseException) -> str:
     return (causes[-1] if causes else text.split("\n", 1)[0])[:500]
 
 
+def plain_cause(error: BaseException) -> str:
+    """`innermost_cause` as one sentence of Spark's, without its codes and the names of Java's classes."""
+    text = " ".join(_told(error).split())
+    text = re.sub(r"^(?:Error while instantiating |An error occurred while calling )\S+:?\s*:? ?", "", text)
+    text = re.sub(r"^(?:(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ?)+", "", text)
+    text = re.sub(r"^\[[A-Z_.\d]+\] ", "", text)
+    return re.sub(r" SQLSTATE: \w+$", "", text).rstrip(".") or type(error).__name__
+
+
+def _told(error: BaseException) -> str:
+    """The message up to Java's frames, or what has caused it."""
+    text = whole_text(error)
+    if _TRACEBACK.search(text) or "\nCaused by: " in text:
+        return innermost_cause(error)
+    return re.split(r"\n\s*(?:JVM stacktrace:|at [\w.$/]+\()", text.strip(), maxsplit=1)[0][:500]
+
+
 def whole_text(error: BaseException) -> str:
     """Its message, and the stack trace of the JVM with all causes, which PySpark keeps beside the message."""
     trace = getattr(error, "_stackTrace", None)

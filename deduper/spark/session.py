@@ -23,9 +23,11 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from bucket_store.filesystem import package_root
-from deduper.errors import UsageError
+from deduper.errors import DeduperError, UsageError
+from deduper.spark.failures import plain_cause
 from deduper.spark.home import require_own_spark
 from deduper.spark.java import DEFAULT_HEAP, require_java, require_user_name
+from deduper.spark.jvm_log import logged_jvm
 from deduper.spark_promises import (
     FIXED_BY_STORE,
     JAVA_OPTIONS,
@@ -109,13 +111,19 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
         builder = builder.config(setting, str(value).lower() if isinstance(value, bool) else str(value))
     children = {child.pid for child in psutil.Process().children()}
     try:
-        with _our_signals():
+        with _our_signals(), logged_jvm() as jvm:
             session = builder.getOrCreate()
         require_promises(session, requested)
         return session
-    except BaseException:
+    except BaseException as exc:
+        reason = plain_cause(exc) if isinstance(exc, JVM_ERRORS) else ""  # its text is in the JVM
         # A JVM that is interrupted before it reports its port waits for ever, and nothing ends it.
         kill_children(but=children)
+        if isinstance(exc, PySparkException) and "JAVA_GATEWAY_EXITED" in str(exc):
+            why = jvm.last_words() or "it left no message; --verbose shows what it writes"
+            raise DeduperError(f"Spark's Java process ended at its start: {why}") from exc
+        if reason:
+            raise DeduperError(f"Spark did not start: {reason}; --verbose shows its log") from exc
         raise
 
 

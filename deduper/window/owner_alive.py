@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bucket_store.log.heartbeat import INTERVAL_S, Beat, moves, read_beat
 from deduper.errors import OwnerAliveError
+from deduper.window.progress import PROGRESS
 
 
 def own_name() -> str:
@@ -39,4 +40,5 @@ def owner_lives(root: Path, silent: Beat | None = None) -> bool:
         node, _, pid = beat.owner.rpartition(":")
         if node == platform.node() and pid.isdecimal() and not Path("/proc", pid).exists():
             return False
+        PROGRESS.info("waiting up to 5 s: is the last owner, %s, still alive?", beat.owner)
     return moves(root, 2.5 * INTERVAL_S)

@@ -6,6 +6,7 @@ Both have one line for people and one JSON object for programs, and both are pla
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,31 @@ class ErrorGroup:
     rows: int
 
 
+PROGRESS = logging.getLogger("deduper.progress")
+"""For people who watch a start: one line for each thing that a job waits for. `run` shows them without `--verbose`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What the source has and no window has judged: `count` things of the kind `noun`; `seconds` to go."""
+
+    count: int
+    noun: str
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        things = f"{self.count:,} {self.noun}{'' if self.count == 1 else 's'} left"
+        return things if self.seconds is None or not self.count else f"{things}, {_clock(self.seconds)}"
+
+
+def _clock(seconds: float) -> str:
+    """`50 s`, `12 min`, `3 h 20 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{max(1, round(seconds))} s"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
     """One published window.
@@ -37,7 +63,7 @@ class BatchProgress:
     of `judge`, `task.…` sums over the shards' tasks, several of which run at once; `send` is a publication beside the
     next window, no part of `seconds`. `tables` sums the counters of the resident tables over the shards
     (`TableCounters`). `leaks` are the figures of the leak meter with this window. `errors` are the largest groups
-    of error rows, `causes` what may have caused them.
+    of error rows, `causes` what may have caused them. `left` is what the source has more of, where that is known.
     """
 
     window: int
@@ -55,6 +81,7 @@ class BatchProgress:
     leaks: LeakFigures | None = None
     errors: tuple[ErrorGroup, ...] = ()
     causes: tuple[str, ...] = ()
+    left: Left | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Stable keys for `--json`, `event` names the kind of object."""
@@ -127,6 +154,7 @@ def progress_line(progress: BatchProgress) -> str:
         f"unique {progress.unique:>9,}  duplicate {progress.duplicate:>9,}  "
         f"expired {progress.expired:>5,}  error {progress.error:>4,}  "
         f"{progress.seconds:.1f} s, {progress.rows_per_second:,.0f} rows/s{point}"
+        f"{'' if progress.left is None else f', {progress.left}'}"
     )
 
 

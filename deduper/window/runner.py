@@ -246,6 +246,7 @@ class WindowRunner:
                 leaks=leaks,
                 errors=_error_groups(judgement, record),
                 causes=judgement.errors.causes,
+                left=None,
             )
         )
 

@@ -124,6 +124,11 @@ class FileBatches:
         return len(self._pending)
 
     @property
+    def place(self) -> str:
+        """The folder or pattern that is listed."""
+        return self._source.path
+
+    @property
     def changed(self) -> int:
         """How many files are known to have changed after they were judged."""
         return self.known.changed

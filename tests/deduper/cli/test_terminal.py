@@ -21,10 +21,11 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from deduper.cli.terminal import counted, pairs, print_parts, table, wrapped
+from deduper.cli.terminal import WindowLines, counted, pairs, print_parts, table, wrapped
 from deduper.cli.views import doctor, gc, inspect, repair, status, verify
 from deduper.cli.watch import line, watch
 from deduper.config.sections import PORTS
+from deduper.window.progress import BatchProgress, Left
 from tests.deduper.admin.test_json_answers import REPORTS
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
@@ -116,6 +117,24 @@ def test_a_text_wraps_between_words_and_keeps_its_indent_and_style() -> None:
     assert lines[1].spans[0].style == "red"
     assert [part.plain for part in wrapped(Text("a\n\nb"), 9)] == ["a", "", "b"]
     assert printed([pairs([("name", "a b"), ("none", None), ("n", "")])], 7) == ["name  a", "      b", "n"]
+
+
+@pytest.mark.parametrize(("width", "tail"), [(80, ""), (120, "  latest 2024-12-31T00:00:00Z")])
+def test_windows_are_columns_on_a_terminal(width: int, tail: str) -> None:
+    """Under a head, which is there again after a screen; 80 columns are enough for a million rows a window."""
+    console = Console(width=width, file=io.StringIO(), force_terminal=True, no_color=True, highlight=False)
+    lines = WindowLines(console)
+    window = BatchProgress(7, 7, 1_000_000, 900_000, 90_000, 9_000, 1_000, 2.0, 500_000, "2024-12-31T00:00:00Z")
+    for _ in range(21):
+        lines.add(replace(window, left=Left(3, "file", 6.0)))
+    assert isinstance(console.file, io.StringIO)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue()).splitlines()
+    head = "window       rows     unique  duplicate  expired   error     rows/s"
+    assert shown[:2] == [
+        head,
+        f"     7  1,000,000    900,000     90,000    9,000   1,000    500,000  3 files left, 6 s{tail}",
+    ]
+    assert shown[21] == head
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1000, "1,000 files")])

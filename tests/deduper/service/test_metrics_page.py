@@ -422,11 +422,11 @@ def test_nobody_waits_for_brokers(
     log.place(committed(log, ends(10, 20)))
     reported = JobMetrics(settings, registry, lambda: NOW_US)
     reported.opened(log)
-    with lag_watch.watched_source(settings.source, reported, log) as soon:  # type: ignore[arg-type]
+    with lag_watch.watched_source(settings.source, reported, log) as watch:  # type: ignore[arg-type]
         assert brokers.asked.wait(10)
         began = time.monotonic()
         for _ in range(100):
-            soon()
+            watch.soon()
         assert time.monotonic() - began < 5
         until = time.monotonic() + 10
         while answer and value(registry, "deduper_source_lag_records", topic="clicks", partition="0") != 40:
@@ -435,6 +435,7 @@ def test_nobody_waits_for_brokers(
         began = time.monotonic()
     assert time.monotonic() - began < 10
     assert (value(registry, "deduper_source_lag_timestamp_seconds") is None) == (not answer)
+    assert watch.waiting() == (70 if answer else None)
     brokers.let_go.set()
 
 

@@ -27,6 +27,8 @@ class Listing:
         self.between: Callable[[], None] = lambda: None
         self.changed = 0
 
+    place = "/in"
+
     @property
     def pending(self) -> int:
         return len(self.files)

@@ -11,7 +11,7 @@ from pyspark.errors import PythonException
 
 from deduper.cli import main
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of, telling_where
-from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
+from deduper.spark.failures import cannot_write, innermost_cause, plain_cause, raised_in_worker
 
 _JOB = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 4.0 failed 1 times, most recent \
@@ -51,13 +51,41 @@ def test_what_a_worker_raised_is_the_cause() -> None:
     assert innermost_cause(PythonException(bare)) == "ZeroDivisionError"
 
 
-def test_a_failed_job_is_told_without_javas_stack(capsys: pytest.CaptureFixture[str]) -> None:
-    """The last line of the message is what the worker has raised."""
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_failed_job_is_told_in_one_line_without_java(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what the worker has raised; the whole trace is there with --verbose."""
     text = _JOB.replace("deduper.errors.CannotWriteError: /dev/shm/spool/a.rows:", "ValueError:")
-    main._print_error(PythonException(text), ExitCode.FAILED)
+    main._print_error(PythonException(text), ExitCode.FAILED, verbose=verbose)
     reported = capsys.readouterr().err
-    assert reported.startswith("error: An error occurred while calling z:org.apache.spark")
-    assert reported.endswith("\nValueError: No space left on device\n")
+    if verbose:
+        assert "org.apache.spark.api.python.PythonException" in reported
+        assert reported.endswith("\nerror: Spark failed: ValueError: No space left on device\n")
+    else:
+        assert reported == (
+            "error: Spark failed: ValueError: No space left on device; nothing half done is committed; --verbose shows "
+            "the whole trace\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            "[INVALID_CONF_VALUE.TYPE_MISMATCH] The value 'abc' is bad. SQLSTATE: 22022\n\nJVM stacktrace:\norg.x.Y",
+            "The value 'abc' is bad",
+        ),
+        (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
+            "org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'\n\tat org.A.b(A.scala:1)",
+            "Could not parse Master URL: 'local[x]'",
+        ),
+        ("An error\nover two lines\n\tat a.B.c(D.java:1)\nCaused by: java.io.IOException: disk\n", "IOException: disk"),
+        ("", "PythonException"),
+    ],
+)
+def test_a_cause_is_a_sentence_without_codes_and_classes_of_java(text: str, cause: str) -> None:
+    """What Spark says of a mistake in its settings, and of a failure."""
+    assert plain_cause(PythonException(text)) == cause
 
 
 def test_a_full_disk_met_by_a_worker_keeps_its_place() -> None:

@@ -13,6 +13,7 @@ from deduper.cli.main import app
 from deduper.window.progress import (
     BatchProgress,
     ErrorGroup,
+    Left,
     RunSummary,
     json_line,
     phases_line,
@@ -67,7 +68,27 @@ def test_a_window_is_one_json_object_with_stable_keys() -> None:
         "tables": {"hits": 3, "load_seconds": 0.1235},
         "errors": [{"reason": "null_key", "detail": "user: null", "rows": 7}],
         "causes": ["no record has `user`"],
+        "left": None,
     }
+    left = replace(PROGRESS, left=Left(7, "file", 3.5)).to_json()["left"]
+    assert left == {"count": 7, "noun": "file", "seconds": 3.5}
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (Left(0, "file", 0.0), "0 files left"),
+        (Left(1, "file", 0.2), "1 file left, 1 s"),
+        (Left(24, "file", 99.4), "24 files left, 99 s"),
+        (Left(12_345, "offset", 700.0), "12,345 offsets left, 12 min"),
+        (Left(5, "offset", 100_000.0), "5 offsets left, 27 h 47 min"),
+        (Left(5, "offset"), "5 offsets left"),
+    ],
+)
+def test_what_is_left_and_the_time_to_go(left: Left, text: str) -> None:
+    """At the end of a window's line."""
+    assert str(left) == text
+    assert progress_line(replace(PROGRESS, left=left)).endswith(f"latest 2024-12-31T00:00:00Z, {text}")
 
 
 def test_a_run_is_summed_up() -> None:
