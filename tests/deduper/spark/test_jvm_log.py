@@ -10,9 +10,12 @@ import pytest
 from deduper.spark.jvm_log import JvmLog
 
 
-def test_lines_are_of_the_log_and_only_fatal_ones_are_warnings(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_are_of_the_log_and_only_fatal_ones_are_warnings(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the bytes; a Java machine that dies says so with a `#`."""
-    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(logging.getLogger("deduper"), "propagate", True)
+    caplog.set_level(logging.INFO, "deduper")
     text = b"WARNING: Using incubator modules\n\n\xff\xfe\n#\n# There is insufficient memory for the Java\nat x.Y(Z)\n"
     log = JvmLog(io.BytesIO(text))
     log.start()
