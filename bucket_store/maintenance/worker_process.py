@@ -52,6 +52,7 @@ class MaintenanceWorker:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._pieces = open_backend(url)
         self._process: subprocess.Popen[bytes] | None = None
         self._talk: Connection | None = None
         self._answers = 0
@@ -86,6 +87,7 @@ class MaintenanceWorker:
             if living is None:
                 return None
             process, talk = living
+            self._pieces.close_writers()
             try:
                 talk.send(request)
                 answer = talk.recv()

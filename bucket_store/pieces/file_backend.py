@@ -78,7 +78,15 @@ class FilePieces:
     def url(self) -> str:
         return f"file:{self._root}"
 
-    def append(self, *, shard: int, epoch: int, name: str, data: bytes | memoryview) -> PieceLocation:
+    def append(
+        self,
+        *,
+        shard: int,
+        epoch: int,
+        name: str,
+        data: bytes | memoryview,
+        stays_open: bool = False,  # noqa: ARG002  nothing is kept
+    ) -> PieceLocation:
         frame = _encode_frame(shard, epoch, name, len(data))
         try:
             path, file = self._open_segment(shard, epoch)
@@ -152,6 +160,9 @@ class FilePieces:
                             frame.piece_at,
                             frame.piece_length,
                         )
+
+    def close_writers(self) -> None:
+        """Nothing is kept: opening a segment takes a tenth of a millisecond."""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -62,9 +62,12 @@ class PieceStore(Protocol):
     def url(self) -> str:
         """The URL by which `open_backend` opens the same store."""
 
-    def append(self, *, shard: int, epoch: int, name: str, data: bytes | memoryview) -> PieceLocation:
+    def append(
+        self, *, shard: int, epoch: int, name: str, data: bytes | memoryview, stays_open: bool = False
+    ) -> PieceLocation:
         """Stores a piece; durable (synced, and reachable from the root by synced directories) on return.
 
+        With `stays_open` this process may keep the piece's file, and its lock, for the next piece: see `close_writers`.
         Called by a task when its iterator ends. Never waits for a frozen writer beyond 2 s. A repetition stores a
         second copy: every attempt draws new names, and gc removes pieces that no record names.
 
@@ -97,6 +100,13 @@ class PieceStore(Protocol):
             CorruptionError: a file cannot be listed; it stays as it is.
         """
 
+    def close_writers(self) -> None:
+        """Closes the files of this store that this process keeps for its next piece.
+
+        Called before another process appends or deletes; without it, that one finds a lock that is held. Safe for all
+        threads, and to repeat.
+        """
+
     def pieces(self) -> Iterator[StoredPiece]:
         """Every piece there, whole or torn, in no order; pieces appended meanwhile may be missing."""
 
@@ -114,6 +124,7 @@ def append_piece(
     last_window: int,
     epoch: int,
     attempt: int,
+    stays_open: bool = False,
 ) -> PieceRef:
     """Encodes entries, appends them under a new name and gives the reference for the receipt; durable on return.
 
@@ -129,7 +140,7 @@ def append_piece(
         attempt=attempt,
     )
     name = piece_name(window=first_window, epoch=epoch, attempt=attempt, shard=shard)
-    location = pieces.append(shard=shard, epoch=epoch, name=name, data=data)
+    location = pieces.append(shard=shard, epoch=epoch, name=name, data=data, stays_open=stays_open)
     header: PieceHeader = decode_header(data, file=location.file, offset=location.offset)
     return header.to_ref(file=location.file, name=name, offset=location.offset)
 

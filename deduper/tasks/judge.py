@@ -58,8 +58,11 @@ class JudgeTask:
     sample_bits: int | None = None
 
 
-def judge(task: JudgeTask, shard: int) -> Receipt:
-    """Judge a shard's part of the window: its verdicts in exchange files, its piece durable in the store."""
+def judge(task: JudgeTask, shard: int, *, stays_open: bool = False) -> Receipt:
+    """Judge a shard's part of the window: its verdicts in exchange files, its piece durable in the store.
+
+    `stays_open`: see `PieceStore.append`.
+    """
     started, cpu = time.perf_counter(), cpu_seconds()
     parts = [_part(task, reader, shard) for reader in range(len(task.readers))]
     rows = _rows(parts, task)
@@ -75,7 +78,7 @@ def judge(task: JudgeTask, shard: int) -> Receipt:
         _leave_verdicts(outcome, task, shard, [part.rows for part in parts])
         failpoints.hit("judge.piece.before")
         left = time.perf_counter()
-        piece = _append(outcome, task, shard, store)
+        piece = _append(outcome, task, shard, store, stays_open=stays_open)
         failpoints.hit("judge.piece.after")
     finally:
         store.close()
@@ -207,7 +210,9 @@ def _first_copies(outcome: ShardOutcome) -> dict[str, pa.Array]:
     }
 
 
-def _append(outcome: ShardOutcome, task: JudgeTask, shard: int, store: PieceStore) -> PieceRef | None:
+def _append(
+    outcome: ShardOutcome, task: JudgeTask, shard: int, store: PieceStore, *, stays_open: bool
+) -> PieceRef | None:
     if outcome.entries is None:
         return None
     return append_piece(
@@ -219,4 +224,5 @@ def _append(outcome: ShardOutcome, task: JudgeTask, shard: int, store: PieceStor
         last_window=task.window,
         epoch=task.epoch,
         attempt=task.attempt,
+        stays_open=stays_open,
     )

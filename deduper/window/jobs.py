@@ -30,6 +30,7 @@ from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-def
 from pyspark.util import PythonEvalType
 
 from bucket_store.maintenance.background_task import OneThread
+from bucket_store.pieces.open import open_backend
 from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
@@ -82,6 +83,7 @@ class SparkJobs:
     def __init__(self, session: SparkSession, config: Config, salt: bytes) -> None:
         self.session = session
         self._plan = ReadPlan(session, config, salt)
+        self._pieces = open_backend(config.store.url)
         self._cores = session.sparkContext.defaultParallelism
         self._job_thread = OneThread()
         self._judges = ThreadPoolExecutor(_JUDGES, "judge")
@@ -94,6 +96,7 @@ class SparkJobs:
         """No window comes any more. Safe to repeat."""
         self._job_thread.close()
         self._judges.shutdown()
+        self._pieces.close_writers()
 
 
 class SparkRun:
@@ -169,9 +172,10 @@ class SparkRun:
         if self._is_small:
             # Most of the time goes into the syncing of pieces: shards wait for it side by side. When one fails, the
             # others finish before the window is judged again.
-            judged = [self._judges.submit(judge, task, shard) for shard in range(shards)]
+            judged = [self._judges.submit(judge, task, shard, stays_open=True) for shard in range(shards)]
             wait(judged)
             return [one.result() for one in judged]
+        open_backend(task.store_url).close_writers()  # the tasks are other processes
         return self._for_each(shards, partial(judge, task))
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:

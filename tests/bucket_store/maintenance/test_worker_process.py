@@ -232,3 +232,13 @@ def test_it_ends_with_its_driver(tmp_path: Path) -> None:
     driver.wait()
     driver.stdout.close()
     wait_for_end(child)
+
+
+def test_it_gets_the_database_that_its_owner_keeps_open(pieces: RocksPieces, process: MaintenanceWorker) -> None:
+    """The owner closes it before a request: nothing is held."""
+    kept = [pieces.append(shard=0, epoch=1, name=f"kept-{at}", data=b"1" * 100, stays_open=True) for at in range(2)]
+    assert process.delete(kept[:1], writing_epoch=1) == ()
+    again = pieces.append(shard=0, epoch=1, name="again", data=b"2" * 100, stays_open=True)
+    assert again.file == kept[0].file
+    assert process.delete([kept[1], again], writing_epoch=1) == ()
+    assert lying(pieces) == []

@@ -463,3 +463,94 @@ def test_rocksdb_no_writer_waits_for_a_deletion(tmp_path: Path, monkeypatch: pyt
     (tmp_path / old.file / "DELETING").touch()
     assert pieces.append(shard=0, epoch=1, name="d", data=b"d").file == old.file
     assert not (tmp_path / old.file / "DELETING").exists()
+
+
+_APPEND = """
+import sys
+from bucket_store.pieces.rocksdb_backend import RocksPieces
+print(RocksPieces(sys.argv[1], lock_wait_s=0.0).append(shard=0, epoch=1, name="z", data=b"z").file)
+"""
+
+
+def test_rocksdb_a_kept_database_is_another_process_own_after_it_is_closed(tmp_path: Path) -> None:
+    """Until then its pieces are read by all, and other processes' pieces go elsewhere; a deletion is to be repeated."""
+
+    def by_another(code: str) -> str:
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout.strip()
+
+    pieces = RocksPieces(tmp_path)
+    locations = [
+        pieces.append(shard=0, epoch=1, name=f"p{at}", data=b"%d" % at * 500, stays_open=True) for at in range(3)
+    ]
+    assert len({each.file for each in locations}) == 1
+    assert [pieces.read(each) for each in locations] == [b"%d" % at * 500 for at in range(3)]
+    names = "from bucket_store.pieces.rocksdb_backend import RocksPieces; import sys; p = RocksPieces(sys.argv[1]); "
+    assert by_another(names + "print(*sorted(each.name for each in p.pieces()))") == "p0 p1 p2"
+    delete = names + "each = min(p.pieces(), key=lambda each: each.name); print(len(p.delete([each], writing_epoch=1)))"
+    assert by_another(delete) == "1"
+    assert by_another(_APPEND) != locations[0].file
+
+    pieces.close_writers()
+    assert by_another(delete) == "0"
+    assert by_another(_APPEND) == locations[0].file
+    again = pieces.append(shard=0, epoch=1, name="again", data=b"again", stays_open=True)
+    assert again.file == locations[0].file
+    assert listed(pieces) == ["again", "p1", "p2", "z", "z"]
+    assert pieces.delete([*locations, again]) == ()
+    assert listed(pieces) == ["z", "z"]
+    pieces.close_writers()
+
+
+def test_rocksdb_a_kept_database_is_left_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for another epoch: one database a shard is kept."""
+    monkeypatch.setattr(rocksdb_backend, "_MOST_TABLES", 3)
+    pieces = RocksPieces(tmp_path)
+    for epoch, shard, number in ((1, 0, 7), (2, 0, 2), (2, 1, 2)):
+        for at in range(number):
+            name = f"e{epoch}s{shard}p{at}"
+            location = pieces.append(shard=shard, epoch=epoch, name=name, data=name.encode(), stays_open=True)
+            assert pieces.read(location) == name.encode()
+    assert len(listed(pieces)) == 11
+    databases = sorted(path.name for path in (tmp_path / "pieces" / "0000").iterdir())
+    assert databases == ["000001-0001.rocksdb", "000001-0002.rocksdb", "000001.rocksdb", "000002.rocksdb"]
+    kept = sorted(path.relative_to(tmp_path / "pieces").as_posix() for path, _ in rocksdb_backend._kept.values())
+    assert kept == ["0000/000002.rocksdb", "0001/000002.rocksdb"]
+    pieces.close_writers()
+    assert not rocksdb_backend._kept
+    assert not rocksdb_backend._writing
+
+
+def test_rocksdb_a_kept_database_is_opened_anew_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB takes no more pieces after a failed write, of a full disk say, until it is opened again."""
+    pieces = RocksPieces(tmp_path)
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"a", stays_open=True)
+    ingest = rocksdb_backend._ingest
+
+    def fails(*args: Any) -> None:
+        ingest(*args)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rocksdb_backend, "_ingest", fails)
+    with pytest.raises(SpaceError):
+        pieces.append(shard=0, epoch=1, name="b", data=b"b", stays_open=True)
+    assert not rocksdb_backend._kept
+    monkeypatch.undo()
+    third = pieces.append(shard=0, epoch=1, name="c", data=b"c", stays_open=True)
+    assert (pieces.read(first), pieces.read(third), third.file) == (b"a", b"c", first.file)
+    pieces.close_writers()
+
+
+def test_rocksdb_threads_share_a_kept_database(tmp_path: Path) -> None:
+    """One at a time."""
+    pieces = RocksPieces(tmp_path)
+    data = {f"p{number}": os.urandom(5_000) for number in range(40)}
+    with ThreadPoolExecutor(4) as pool:
+        locations = list(
+            pool.map(
+                lambda item: pieces.append(shard=0, epoch=1, name=item[0], data=item[1], stays_open=True), data.items()
+            )
+        )
+    assert [pieces.read(location) for location in locations] == list(data.values())
+    assert listed(pieces) == sorted(data)
+    pieces.close_writers()
