@@ -10,22 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from bucket_store.errors import StoreError
 from bucket_store.log.records import CommitRecord, LogState
-from bucket_store.log.sources_archive import SourcesReader
-from bucket_store.log.sources_file import SourcePartition
 from bucket_store.log.wall_clock import next_wall_us
-from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket
-from bucket_store.pieces.reader import PieceReader
-from deduper.admin.forecast import CopyForecast, Forecaster, StoredEntry, category_of, new_category
+from bucket_store.pieces.piece import PieceHeader, PieceRef
+from deduper.admin.keys.entries import find_key, origin_of, piece_header, sources_of_window
+from deduper.admin.keys.forecast import CopyForecast, Forecaster, StoredEntry, category_of, new_category
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.sections import PORTS
-from deduper.core.clock import POSITION_BITS
-from deduper.core.digests import KeyValue, key_digest
+from deduper.core.digests import KeyValue
 from deduper.core.verdict import bucket_key, first_live_bucket
 from deduper.errors import CheckFailedError, UsageError
 from deduper.sinks.names import topic_of
@@ -110,38 +103,6 @@ def inspect_key(
     )
 
 
-def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, int], int, tuple[StoredEntry, ...]]:
-    """(digest, shard, entries by window) of a key, by binary search in every bucket of its shard's live pieces.
-
-    Raises:
-        CorruptionError: a piece is damaged.
-        ValueError: a value that is none of its column's type.
-    """
-    settings = store.settings
-    hi, lo = key_digest(
-        values,
-        [column.type.text for column in store.key_columns],
-        store.log.manifest.salt,
-        secure=settings["digest"] == "secure",
-    )
-    shard = lo % settings["shards"]
-    buckets = {hi % settings["expiry.buckets"]} if settings["expiry.by"] == "never" else None
-    entries = [
-        StoredEntry(
-            window=piece.first_window if found.window is None else int(found.window[row]),
-            bucket=found.bucket,
-            piece=piece.name,
-            expiry=None if found.expiry is None else found.expiry[row].item(),
-            origin=None if found.origin is None else int(found.origin[row]),
-        )
-        for piece in store.log.state.pieces.get(shard, ())
-        for found in _buckets_of(store, piece, buckets)
-        for row in [_row_of(found.digests, hi, lo)]
-        if row is not None
-    ]
-    return (hi, lo), shard, tuple(sorted(entries, key=lambda entry: entry.window))
-
-
 def _copies(store: OpenStore, forecaster: Forecaster, asked: Sequence[int | float | str]) -> Iterator[CopyForecast]:
     """Of every kind of copy that may come next one, in the order of their expiry keys; what was asked for is last."""
     by, state = store.settings["expiry.by"], store.log.state
@@ -176,14 +137,6 @@ def _expiry_of(store: OpenStore, entry: StoredEntry) -> int | float:
     return math.nextafter(end, -math.inf) if isinstance(end, float) else end - 1
 
 
-def _row_of(digests: NDArray[np.uint64], hi: int, lo: int) -> int | None:
-    """Row of a digest in ascending digests, by binary search; None when it is not there."""
-    first = int(np.searchsorted(digests[:, 0], np.uint64(hi), side="left"))
-    last = int(np.searchsorted(digests[:, 0], np.uint64(hi), side="right"))
-    row = first + int(np.searchsorted(digests[first:last, 1], np.uint64(lo)))
-    return row if row < last and int(digests[row, 1]) == lo else None
-
-
 def _entry(store: OpenStore, found: StoredEntry, wall_us: int) -> KeyEntry:
     source, row = (None, None) if found.origin is None else origin_of(store, found.window, found.origin)
     is_live, until = _lifetime(store, found.bucket, found.expiry, wall_us)
@@ -191,25 +144,6 @@ def _entry(store: OpenStore, found: StoredEntry, wall_us: int) -> KeyEntry:
     is_shown = store.scale.is_time or store.settings["expiry.by"] == "ordered"
     shown = store.scale.shown(found.expiry) if is_shown else None
     return KeyEntry(found.window, found.bucket, found.piece, shown, source, row, is_live, until)
-
-
-def origin_of(store: OpenStore, window: int, origin: int) -> tuple[str | None, int | None]:
-    """Name of the source partition and number of the record in it: from 0 for files, the offset for topics."""
-    partitions = _sources(store, window)
-    ordinal, position = origin >> POSITION_BITS, origin & ((1 << POSITION_BITS) - 1)
-    if partitions is None or ordinal >= len(partitions):
-        return None, position
-    return partitions[ordinal].name, position + partitions[ordinal].start
-
-
-def _sources(store: OpenStore, window: int) -> tuple[SourcePartition, ...] | None:
-    state = store.log.state
-    try:
-        return SourcesReader(store.root, state).of(window)
-    except StoreError:
-        if store.log.refresh().sources_of(window) == state.sources_of(window):
-            raise
-        return SourcesReader(store.root, store.log.state).of(window)  # folded or forgotten meanwhile
 
 
 def _ahead_us(state: LogState) -> int:
@@ -286,7 +220,7 @@ def inspect_bucket(store: OpenStore, bucket: int) -> BucketReport:
         for piece in pieces:
             if not piece.min_bucket <= bucket <= piece.max_bucket:
                 continue
-            header = _header(store, piece)
+            header = piece_header(store, piece)
             index = header.index_of(bucket)
             if index is not None:
                 parts.append(_bucket_part(store, shard, piece, header, index))
@@ -343,21 +277,6 @@ def _holds(store: OpenStore, bucket: int) -> str:
     return f"{scale.shown(bucket * span)} up to, not including, {scale.shown((bucket + 1) * span)}"
 
 
-def _header(store: OpenStore, piece: PieceRef) -> PieceHeader:
-    """The header of a piece, which is the one that the log names; one ranged read, two when its directory is long."""
-    return PieceReader(store.pieces, store.log.manifest.store_id).header(piece)
-
-
-def _buckets_of(store: OpenStore, piece: PieceRef, wanted: set[int] | None) -> Iterator[BucketEntries]:
-    """The buckets of a piece, or those wanted, each read and checked as it is taken."""
-    header = _header(store, piece)
-    for index, bucket in enumerate(header.buckets.tolist()):
-        if wanted is None or bucket in wanted:
-            start, length = header.block_range(index)
-            block = store.pieces.read(piece, start, length)
-            yield decode_bucket(header, index, block, file=piece.file, offset=piece.offset)
-
-
 def inspect_window(store: OpenStore, window: int) -> dict[str, Any]:
     """The commit record of a window in full, with stable keys; `sources` is None when its file is gone.
 
@@ -376,7 +295,7 @@ def inspect_window(store: OpenStore, window: int) -> dict[str, Any]:
 
 def _record_json(store: OpenStore, number: int, record: CommitRecord) -> dict[str, Any]:
     shown = store.scale.shown
-    sources = _sources(store, record.window)
+    sources = sources_of_window(store, record.window)
     return {
         "window": record.window,
         "record": number,

@@ -57,7 +57,7 @@ def read_rows(file: Path, columns: Sequence[Column]) -> OutputRows:
     Raises:
         IntegrityError: it is not such a file, or a value is none of its column's type.
     """
-    with _errors_of(file):
+    with errors_of(file):
         if file.suffix == ".parquet":
             table = _parquet_table(file, columns)
             dedup = table.column(DEDUP).combine_chunks()
@@ -129,7 +129,7 @@ def read_judged(file: Path, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
     """
     column = rows.column if with_expiry else None
     columns = () if column is None else (column,)
-    with _errors_of(file):
+    with errors_of(file):
         if file.suffix == ".parquet":
             return _judged_of_arrow(_parquet_table(file, columns), rows, column)
         texts = _text_rows(file, columns)
@@ -139,7 +139,8 @@ def read_judged(file: Path, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
 
 
 @contextmanager
-def _errors_of(file: Path) -> Iterator[None]:
+def errors_of(file: Path) -> Iterator[None]:
+    """Errors of reading a file are about the file."""
     try:
         yield
     except (KeyError, ValueError, TypeError, ArithmeticError, AttributeError, pa.ArrowException) as error:
@@ -190,7 +191,7 @@ def _judged_of_text(dedups: Sequence[dict[str, Any]], own: Sequence[Any], rows: 
     ]
     firsts = [dedup.get("first_seen") or {} for dedup in dedups]
     columns += [[first.get(name) for first in firsts] for name in ("window", "source", "position")]
-    columns.append([_plain_of_json(first.get("expiry"), rows.first) for first in firsts])
+    columns.append([plain_of_json(first.get("expiry"), rows.first) for first in firsts])
     columns.append([None if value is None else value * rows.unit for value in own])
     return pa.table(columns, schema=rows.schema)
 
@@ -235,24 +236,24 @@ def _text_rows(file: Path, columns: Sequence[Column]) -> _TextRows:
     match file.suffix:
         case ".json":
             with file.open(encoding="utf-8", newline="\n") as lines:
-                rows = [json.loads(line, parse_float=_JsonNumber) for line in lines]
+                rows = [json.loads(line, parse_float=JsonNumber) for line in lines]
             written = {name: [row.get(name) for row in rows] for name in names}
-            return _TextRows(written, [row[DEDUP] for row in rows], _plain_of_json)
+            return _TextRows(written, [row[DEDUP] for row in rows], plain_of_json)
         case ".csv":
-            texts = _csv_texts(file, [*names, DEDUP])
-            dedups = [json.loads(text or "", parse_float=_JsonNumber) for text in texts[DEDUP]]
-            return _TextRows(texts, dedups, _plain_of_field)
+            texts = csv_texts(file, [*names, DEDUP])
+            dedups = [json.loads(text or "", parse_float=JsonNumber) for text in texts[DEDUP]]
+            return _TextRows(texts, dedups, plain_of_field)
     raise KeyError(file.suffix)
 
 
-class _JsonNumber(str):
+class JsonNumber(str):
     """A JSON number as it is written: a decimal must not pass through a float."""
 
     __slots__ = ()
 
 
-def _plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
-    """A value of a JSON port; numbers are `_JsonNumber`s."""
+def plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
+    """A value of a JSON port; numbers are `JsonNumber`s."""
     if value is None:
         return None
     if kind.name == "binary":
@@ -262,7 +263,7 @@ def _plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
     return _plain_of_text(str(value), kind)
 
 
-def _csv_texts(file: Path, names: Sequence[str]) -> dict[str, list[str | None]]:
+def csv_texts(file: Path, names: Sequence[str]) -> dict[str, list[str | None]]:
     """These columns of a CSV port's file, as texts; None for null."""
     with file.open("rb") as stream:
         if not stream.read(1):
@@ -281,7 +282,8 @@ def _csv_texts(file: Path, names: Sequence[str]) -> dict[str, list[str | None]]:
     return {name: table.column(name).to_pylist() for name in names}
 
 
-def _plain_of_field(text: str | None, kind: ColumnType) -> Plain | None:
+def plain_of_field(text: str | None, kind: ColumnType) -> Plain | None:
+    """A value of a CSV port; None for null."""
     return None if text is None else _plain_of_text(text, kind)
 
 

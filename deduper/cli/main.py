@@ -344,6 +344,40 @@ def status(
         _answer(read(), shown, as_json=as_json)
 
 
+@_command(app, "explain", *_READING, raw_values=True)
+def explain(
+    config: ConfigArgument,
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
+    ],
+    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="Only windows begun at this time or later, or so long ago, as 7d."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every copy seen of a key, with its verdict, time, place and reason, from the outputs and the store."""
+    from deduper.admin.keys import explain as explaining
+    from deduper.admin.keys.values import parse_key
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.explain import ScanProgress, render
+
+    opened = open_store(str(config))
+    since_us = None if since is None else explaining.since(since)
+    key = parse_key(values, opened.key_columns, null=null)
+    progress = ScanProgress()
+    try:
+        found = explaining.explain(opened, key, since_us=since_us, on_progress=progress)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        progress.end()
+    _answer(found, render, as_json=as_json)
+
+
 @_command(app, "verify", *_READING)
 def verify(
     store: StoreArgument,
@@ -557,7 +591,7 @@ def inspect_key(
 ) -> None:
     """Show whether a key is remembered, from which record, until when, and the verdict of a copy that comes next."""
     from deduper.admin import inspect
-    from deduper.admin.key_values import parse_expiry, parse_key
+    from deduper.admin.keys.values import parse_expiry, parse_key
     from deduper.admin.open_store import open_store
     from deduper.cli.views import inspect as views
 

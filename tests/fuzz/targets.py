@@ -34,7 +34,7 @@ from bucket_store.pieces import reader as piece_reader
 from bucket_store.tables import generation
 from deduper import columns as ddl
 from deduper import units
-from deduper.admin import key_values
+from deduper.admin.keys import values as key_values
 from deduper.config import load, yaml_document
 from deduper.config.problems import ConfigError
 from deduper.core import digests

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.errors_report import ErrorGroup, ErrorsReport
-from deduper.admin.forecast import CopyForecast
 from deduper.admin.inspect import BucketReport, KeyReport
+from deduper.admin.keys.forecast import CopyForecast
 from deduper.cli.terminal import counted, pairs, table
 from deduper.units import approximate_size
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
-from deduper.admin.forecast import CopyForecast, category_of, new_category
 from deduper.admin.inspect import inspect_key
+from deduper.admin.keys.forecast import CopyForecast, category_of, new_category
 from deduper.admin.open_store import OpenStore
 from deduper.core.categories import CategoryState
 from tests.deduper.small_service import BEGIN_US, SECOND, Process, World, machine_of

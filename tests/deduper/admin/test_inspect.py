@@ -10,7 +10,7 @@ import pytest
 
 from bucket_store.errors import CorruptionError
 from deduper.admin.inspect import bucket_of, inspect_bucket, inspect_key, inspect_window
-from deduper.admin.key_values import parse_key
+from deduper.admin.keys.values import parse_key
 from deduper.admin.open_store import open_store
 from deduper.columns import parse_columns
 from deduper.core.categories import CategoryState

@@ -12,10 +12,11 @@ from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.doctor import Diagnosis
 from deduper.admin.errors_report import ErrorGroup, ErrorsReport
-from deduper.admin.forecast import CopyForecast
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.health import Health, State
 from deduper.admin.inspect import BucketPart, BucketReport, KeyEntry, KeyReport
+from deduper.admin.keys.explain import Explanation, SeenCopy
+from deduper.admin.keys.forecast import CopyForecast
 from deduper.admin.lag import PartitionLag, SourceLag
 from deduper.admin.orphans import Orphan, OrphanKind
 from deduper.admin.profile import ProfileView
@@ -105,6 +106,20 @@ REPORTS = {
     ),
     "inspect_errors": ErrorsReport(
         "/out/error", 2, 9, None, (ErrorGroup("null_key", "user: null", 8, 3, 5, "in/a.json:7"),), 1
+    ),
+    "explain": Explanation(
+        {"a": "x", "b": None},
+        (
+            SeenCopy(
+                *("duplicate", "same_window", 4, "2024-12-31T00:00:00Z", "in/0.json:8", "/out/d.parquet:0"),
+                {"window": 4, "place": "in/0.json:7"},
+                {"page": "/", "n": None},
+                "output",
+            ),
+        ),
+        ("unique: 3 rows are not kept (format: none)",),
+        2,
+        9,
     ),
     "inspect_bucket": BucketReport(
         7,

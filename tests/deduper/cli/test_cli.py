@@ -86,6 +86,7 @@ def test_all_commands_are_there() -> None:
         "run",
         "doctor",
         "status",
+        "explain",
         "verify",
         "gc",
         "repair",
@@ -118,7 +119,7 @@ def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words
     [
         words
         for words in COMMANDS
-        if words[0] in ("doctor", "status", "verify", "gc", "repair", "inspect", "run", "bench")
+        if words[0] in ("doctor", "status", "verify", "gc", "repair", "inspect", "explain", "run", "bench")
     ],
     ids=" ".join,
 )

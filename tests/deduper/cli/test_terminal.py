@@ -22,7 +22,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from deduper.cli.terminal import WindowLines, counted, pairs, print_parts, table, wrapped
-from deduper.cli.views import doctor, gc, inspect, repair, status, verify
+from deduper.cli.views import doctor, explain, gc, inspect, repair, status, verify
 from deduper.cli.watch import line, watch
 from deduper.config.sections import PORTS
 from deduper.window.progress import BatchProgress, Left
@@ -42,6 +42,7 @@ VIEWS: dict[str, Callable[[Any], Iterable[RenderableType]]] = {
     "status": lambda report: status.render(report, timings=True),
     "gc": gc.render,
     "doctor": doctor.render,
+    "explain": explain.render,
     "inspect_key": inspect.render_key,
     "inspect_bucket": inspect.render_bucket,
     "repair": repair.render,

@@ -1,0 +1,93 @@
+"""The entries of one key in a store's live pieces, and where their records were read. Locks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store.errors import StoreError
+from bucket_store.log.sources_archive import SourcesReader
+from bucket_store.log.sources_file import SourcePartition
+from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket
+from bucket_store.pieces.reader import PieceReader
+from deduper.admin.keys.forecast import StoredEntry
+from deduper.admin.open_store import OpenStore
+from deduper.core.clock import POSITION_BITS
+from deduper.core.digests import KeyValue, key_digest
+
+
+def find_key(store: OpenStore, values: Sequence[KeyValue]) -> tuple[tuple[int, int], int, tuple[StoredEntry, ...]]:
+    """(digest, shard, entries by window) of a key, by binary search in every bucket of its shard's live pieces.
+
+    Raises:
+        CorruptionError: a piece is damaged.
+        ValueError: a value that is none of its column's type.
+    """
+    settings = store.settings
+    hi, lo = key_digest(
+        values,
+        [column.type.text for column in store.key_columns],
+        store.log.manifest.salt,
+        secure=settings["digest"] == "secure",
+    )
+    shard = lo % settings["shards"]
+    buckets = {hi % settings["expiry.buckets"]} if settings["expiry.by"] == "never" else None
+    entries = [
+        StoredEntry(
+            window=piece.first_window if found.window is None else int(found.window[row]),
+            bucket=found.bucket,
+            piece=piece.name,
+            expiry=None if found.expiry is None else found.expiry[row].item(),
+            origin=None if found.origin is None else int(found.origin[row]),
+        )
+        for piece in store.log.state.pieces.get(shard, ())
+        for found in _buckets_of(store, piece, buckets)
+        for row in [_row_of(found.digests, hi, lo)]
+        if row is not None
+    ]
+    return (hi, lo), shard, tuple(sorted(entries, key=lambda entry: entry.window))
+
+
+def _row_of(digests: NDArray[np.uint64], hi: int, lo: int) -> int | None:
+    """Row of a digest in ascending digests, by binary search; None when it is not there."""
+    first = int(np.searchsorted(digests[:, 0], np.uint64(hi), side="left"))
+    last = int(np.searchsorted(digests[:, 0], np.uint64(hi), side="right"))
+    row = first + int(np.searchsorted(digests[first:last, 1], np.uint64(lo)))
+    return row if row < last and int(digests[row, 1]) == lo else None
+
+
+def origin_of(store: OpenStore, window: int, origin: int) -> tuple[str | None, int | None]:
+    """Name of the source partition and number of the record in it: from 0 for files, the offset for topics."""
+    partitions = sources_of_window(store, window)
+    ordinal, position = origin >> POSITION_BITS, origin & ((1 << POSITION_BITS) - 1)
+    if partitions is None or ordinal >= len(partitions):
+        return None, position
+    return partitions[ordinal].name, position + partitions[ordinal].start
+
+
+def sources_of_window(store: OpenStore, window: int) -> tuple[SourcePartition, ...] | None:
+    """The source partitions of a window; None when its file is gone."""
+    state = store.log.state
+    try:
+        return SourcesReader(store.root, state).of(window)
+    except StoreError:
+        if store.log.refresh().sources_of(window) == state.sources_of(window):
+            raise
+        return SourcesReader(store.root, store.log.state).of(window)  # folded or forgotten meanwhile
+
+
+def piece_header(store: OpenStore, piece: PieceRef) -> PieceHeader:
+    """The header of a piece, which is the one that the log names; one ranged read, two when its directory is long."""
+    return PieceReader(store.pieces, store.log.manifest.store_id).header(piece)
+
+
+def _buckets_of(store: OpenStore, piece: PieceRef, wanted: set[int] | None) -> Iterator[BucketEntries]:
+    """The buckets of a piece, or those wanted, each read and checked as it is taken."""
+    header = piece_header(store, piece)
+    for index, bucket in enumerate(header.buckets.tolist()):
+        if wanted is None or bucket in wanted:
+            start, length = header.block_range(index)
+            block = store.pieces.read(piece, start, length)
+            yield decode_bucket(header, index, block, file=piece.file, offset=piece.offset)

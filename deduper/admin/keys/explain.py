@@ -1,0 +1,270 @@
+"""Every copy of a key that the outputs and the store still show: verdict, window, place, and why.
+
+Three sources, in this order: rows of the ports, the first copies that duplicates name, and the entries of the store. So
+a first copy is known after its file was taken away, and a forgotten one as long as a duplicate of it is there. What
+could not be read is said.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from bucket_store.log.marks import PUBLISHED_NAME, read_published
+from bucket_store.log.records import CommitRecord
+from deduper.admin.keys.entries import find_key, origin_of
+from deduper.admin.keys.outputs import FoundRow, SoughtKey, find_rows
+from deduper.admin.open_store import OpenStore
+from deduper.as_json import AsJson
+from deduper.config.files import FileSink
+from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.model import Config
+from deduper.core.digests import KeyValue
+from deduper.core.verdict import Admission, Verdict
+from deduper.errors import UsageError
+from deduper.sinks.names import FinalName
+from deduper.units import UnitError, format_time, parse_duration
+
+_WITHOUT_COLUMNS = {
+    admission.reason
+    for admission in (
+        *(Admission.MALFORMED, Admission.INVALID_UTF8, Admission.TOMBSTONE),
+        *(Admission.FILE_CHANGED, Admission.FILE_MISSING, Admission.FILE_UNREADABLE),
+    )
+}
+"""Errors whose rows have no values: a null in them is no null key."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCopy(AsJson):
+    """One copy of a key.
+
+    `when`: the window's begin; of a window whose record is folded away, the time of its file; None when unknown.
+    `place`: `file:row`, from 0, or `topic-partition@offset`, where the source had it. `output`: `file:row` of the port;
+    None when the copy is known by a duplicate or by the store alone. `first`: place and window of the first copy that
+    a duplicate names. `record`: the other columns. `known_by`: `output`, `duplicate` or `store`.
+    """
+
+    verdict: str
+    reason: str
+    window: int
+    when: str | None
+    place: str | None
+    output: str | None
+    first: dict[str, Any] | None
+    record: dict[str, str | None]
+    known_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(AsJson):
+    """The copies in the order of their windows. `unread` says what could not be read; `rows` and `files` were."""
+
+    key: dict[str, str | None]
+    copies: tuple[SeenCopy, ...]
+    unread: tuple[str, ...]
+    files: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _PortFile:
+    port: str
+    window: int
+    path: Path
+    size_bytes: int
+    when_us: int
+
+
+def explain(
+    store: OpenStore,
+    values: Sequence[KeyValue],
+    *,
+    since_us: int | None = None,
+    on_progress: Callable[[int, int], None] = lambda _read, _all: None,
+) -> Explanation:
+    """What was said of every copy of a key, in windows that began at `since_us` or later.
+
+    `on_progress` is given the bytes of the files that are done, and of all, after each file.
+
+    Raises:
+        UsageError: the store was opened without a config, which names the ports.
+        IntegrityError: a file of a port is none.
+        CorruptionError: a piece of the store is damaged.
+    """
+    if store.config is None:
+        raise UsageError("name the config: it says where the outputs are")
+    key = SoughtKey(store.key_columns, tuple(values))
+    commits = [record.body for record in store.log.records() if isinstance(record.body, CommitRecord)]
+    began = {commit.window: commit.wall_us for commit in commits}
+    files = [file for file in _files(store, store.config, began) if since_us is None or file.when_us >= since_us]
+    all_bytes, done, rows_of = sum(file.size_bytes for file in files), 0, dict.fromkeys(store.config.file_ports, 0)
+    copies, gone = [], 0
+    for file in files:
+        try:
+            count, found = find_rows(file.path, key, store.config.source.parsed_columns)
+        except FileNotFoundError:
+            gone += 1
+            continue
+        rows_of[file.port] += count
+        copies += [_copy(store, file, row) for row in found if row.dedup.get("reason") not in _WITHOUT_COLUMNS]
+        done += file.size_bytes
+        on_progress(done, all_bytes)
+    uniques = {(copy.window, copy.place) for copy in copies if copy.verdict == Verdict.UNIQUE.port}
+    for known in (*_named_by_duplicates(copies), *_of_store(store, values)):
+        # An entry without a place is the copy of its window.
+        is_there = (known.window, known.place) in uniques or (
+            known.place is None and any(window == known.window for window, _ in uniques)
+        )
+        if not is_there and (since_us is None or began.get(known.window, -1) >= since_us):
+            uniques.add((known.window, known.place))
+            copies.append(replace(known, when=_when(began, known.window)))
+    names = [column.name for column in key.columns]
+    return Explanation(
+        {name: None if value is None else str(value) for name, value in zip(names, values, strict=True)},
+        tuple(sorted(copies, key=_in_order)),
+        tuple(_unread(store, store.config, rows_of, since_us)),
+        len(files) - gone,
+        sum(rows_of.values()),
+    )
+
+
+def _files(store: OpenStore, config: Config, began: dict[int, int]) -> Iterator[_PortFile]:
+    """The published files of this store in its ports, by port and window."""
+    prefix, next_window = store.log.manifest.store_id[:8], store.log.state.next_window
+    for port, sink in config.file_ports.items():
+        for path in sorted(sink.path.iterdir()) if sink.path.is_dir() else ():
+            name = FinalName.of(path.name)
+            if name is None or name.store != prefix or name.window >= next_window:
+                continue
+            try:
+                stat = path.stat()
+            except FileNotFoundError:
+                continue
+            yield _PortFile(port, name.window, path, stat.st_size, began.get(name.window, stat.st_mtime_ns // 1000))
+
+
+def _copy(store: OpenStore, file: _PortFile, found: FoundRow) -> SeenCopy:
+    dedup = found.dedup
+    keys = {column.name for column in store.key_columns}
+    first = dedup.get("first_seen")
+    named = None
+    if first is not None and first.get("window") is not None:
+        named = {"window": int(first["window"]), "place": _place(store, first["source"], first["position"])}
+    return SeenCopy(
+        verdict=dedup["verdict"],
+        reason=dedup.get("reason") or "",
+        window=int(dedup["window"]),
+        when=format_time(file.when_us),
+        place=_place(store, dedup["source"], dedup["position"]),
+        output=f"{file.path}:{found.row}",
+        first=named,
+        record={name: _shown(value) for name, value in found.record.items() if name not in keys},
+        known_by="output",
+    )
+
+
+def _in_order(copy: SeenCopy) -> tuple[int, bool, str, int]:
+    """By window, a first copy first, then by source and position."""
+    source, position = re.fullmatch(r"(.*?)[:@]?(\d*)", copy.place or "").groups()  # type: ignore[union-attr]
+    return copy.window, copy.verdict != Verdict.UNIQUE.port, source, int(position or 0)
+
+
+def _shown(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, datetime | date):
+        return value.isoformat().replace("+00:00", "Z")
+    return (
+        str(value) if isinstance(value, Decimal | int | float) else json.dumps(value, default=str, ensure_ascii=False)
+    )
+
+
+def _place(store: OpenStore, source: str | None, position: int | None) -> str | None:
+    if source is None:
+        return None
+    is_topic = store.config is not None and isinstance(store.config.source, KafkaSource)
+    return f"{source}{'@' if is_topic else ':'}{position}"
+
+
+def _named_by_duplicates(copies: Iterable[SeenCopy]) -> Iterator[SeenCopy]:
+    for copy in copies:
+        if copy.first is not None:
+            window, place = copy.first["window"], copy.first["place"]
+            yield SeenCopy(Verdict.UNIQUE.port, "", window, None, place, None, None, {}, "duplicate")
+
+
+def _of_store(store: OpenStore, values: Sequence[KeyValue]) -> Iterator[SeenCopy]:
+    for entry in find_key(store, values)[2]:
+        source, row = (None, None) if entry.origin is None else origin_of(store, entry.window, entry.origin)
+        yield SeenCopy(Verdict.UNIQUE.port, "", entry.window, None, _place(store, source, row), None, None, {}, "store")
+
+
+def _when(began: dict[int, int], window: int) -> str | None:
+    return format_time(began[window]) if window in began else None
+
+
+def _unread(store: OpenStore, config: Config, rows_of: dict[str, int], since_us: int | None) -> Iterator[str]:
+    """What the answer is without, one sentence each."""
+    state, mark = store.log.state, read_published(store.root / PUBLISHED_NAME)
+    published = max(-1 if mark is None else mark.window, state.published_through)
+    for port, sink in config.sinks.items():
+        rows = state.totals.get(port, 0)
+        if isinstance(sink, FileSink):
+            expected = rows if since_us is None else _rows_since(store, port, since_us)
+            missing = expected - rows_of[port]
+            if missing > 0:
+                late = sum(
+                    output.rows
+                    for window, written in state.outputs.items()
+                    for output in written
+                    if output.port == port and window > published
+                )
+                yet = f" ({late:,} are not published yet)" if late else ""
+                place = f"{missing:,} of {expected:,} rows are not in {sink.path}"
+                yield f"{port}: {place}: taken away by a reader{yet}"
+        elif isinstance(sink, KafkaSink) and rows:
+            yield f"{port}: {_rows(rows)} went to the topic {sink.topic}, which is not read"
+        elif rows:
+            yield f"{port}: {_rows(rows)} not kept (format: none)"
+    if since_us is None and state.totals.get("error", 0):
+        yield "error: records that could not be parsed have no key; `deduper inspect errors` groups them"
+
+
+def _rows(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count:,} rows are"
+
+
+def _rows_since(store: OpenStore, port: str, since_us: int) -> int:
+    """Rows of a port in the windows since then whose records are in the log."""
+    return sum(
+        record.body.counts.get(port, 0)
+        for record in store.log.records()
+        if isinstance(record.body, CommitRecord) and record.body.wall_us >= since_us
+    )
+
+
+def since(text: str, now_us: int | None = None) -> int:
+    """µs since the epoch of `7d` (that long ago) or of a time in ISO 8601, UTC if no zone is written.
+
+    Raises:
+        UsageError: neither.
+    """
+    try:
+        return (time.time_ns() // 1000 if now_us is None else now_us) - parse_duration(text)
+    except UnitError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--since {text}: write a time as 2024-12-31T23:00Z, or how long ago as 7d") from None
+    return round((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)
