@@ -1,0 +1,54 @@
+"""What pages say about Kafka, on a real broker: the example and the how-to, with this broker in their configs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deduper.service.test_metrics_page import free_port
+from tests.services.jars import connector_folder
+from tests.services.kafka_broker import Broker
+from tests.services.test_kafka_example import run, table
+from tests.test_docs import ROOT, blocks
+
+pytestmark = pytest.mark.services
+PORTS = ("unique", "duplicate", "expired", "error")
+
+
+def deduper(*arguments: str, cwd: Path, **settings: object) -> str:
+    """The answer of a command that must end well; `settings` override those of the config, `__` for a dot."""
+    overrides = [f"--set={name.replace('__', '.')}={value}" for name, value in settings.items()]
+    environment = os.environ | {"DEDUPER_SPARK_JARS": str(connector_folder())}
+    command = [str(Path(sys.executable).with_name("deduper")), *arguments, *overrides]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_example_and_the_how_to_run(broker: Broker, tmp_path: Path) -> None:
+    """The example's two tables are equal once the source is drained, and the how-to's job reads the same topic."""
+    for name, partitions in {"clicks": 4, "unique": 4, "duplicate": 1, "expired": 1, "error": 1}.items():
+        broker.create_topic(name, partitions)
+    sent = table(run("producer.py", "--bootstrap", broker.bootstrap, "--count", "5000"))
+    job = str(ROOT / "examples" / "kafka" / "deduper.yaml")
+    own = {"source__bootstrap_servers": broker.bootstrap, "metrics__port": free_port()}
+    deduper("run", job, "--once", cwd=tmp_path, **own, store__url=f"rocksdb:{tmp_path}/example")
+    arrived = table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", *PORTS))
+    assert arrived == {port: sent[port] for port in PORTS}
+
+    page = ROOT / "docs" / "how-to" / "kafka.md"
+    (config,) = (block.text for block in blocks(page) if block.language == "yaml")
+    (tmp_path / "clicks.yaml").write_text(config, encoding="utf-8")
+    (create,) = re.findall(r"--topic (\S+) --partitions (\d+) --config (\S+)=(\d+)", page.read_text(encoding="utf-8"))
+    broker.create_topic(create[0], int(create[1]), **{create[2]: create[3]})
+    own |= {"name": "how-to", "metrics__port": free_port()}
+    deduper("doctor", "clicks.yaml", cwd=tmp_path, **own)
+    deduper("run", "clicks.yaml", "--once", cwd=tmp_path, **own)
+    assert "rocksdb:" in deduper("status", "clicks.yaml", cwd=tmp_path)
+    arrived = table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", create[0]))
+    assert arrived[create[0]] == sent["unique"]
