@@ -32,6 +32,8 @@ def run_rounds(
     report: Callable[[str], None],
 ) -> list[LaneResult]:
     """Fill the state of every lane, then run their turns; remove their folders."""
+    if not specs:
+        return []
     workloads = dict.fromkeys(spec.workload for spec in specs)
     rows = {workload: engine.rows(workload, work / f"rows-{place}") for place, workload in enumerate(workloads)}
     lanes = []

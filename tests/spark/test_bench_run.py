@@ -17,8 +17,10 @@ from bucket_store.tables.manager import ShardTables
 from deduper.bench.command import Benchmark
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import service_config
+from deduper.bench.measures import WITH_BAD_LINES
 from deduper.bench.plan import plan
 from deduper.bench.seeding import digests_of, seed_store
+from deduper.bench.targets import TARGETS
 from deduper.bench.workload import START_US, Workload
 from deduper.core.digests import plain_digest, shards_of
 from deduper.window import policy
@@ -54,6 +56,21 @@ def test_a_benchmark_measures_both_and_cleans_up(
     assert math.isclose(measure["value"], ratio, rel_tol=0.01)
     assert list(work.iterdir()) == []
     assert reported
+
+
+def test_the_formats_are_measured_with_and_without_malformed_lines(tmp_path: Path, session: SparkSession) -> None:
+    """Each beside the pipeline, on a state that was written straight into the store; every measure has its value."""
+    workload = Workload(batch_rows=1000, state_keys=500, batches_a_turn=2)
+    small = replace(plan(rounds=1), workload=workload, table=(), families=("formats",))
+    settings = {"spark.master": "local[2]"}
+    document = Benchmark(small, tmp_path / "out", settings, lambda _: None, session=session).run()
+    assert [lane["failure"] for lane in document["lanes"]] == [None] * 11
+    names = {target.name for target in TARGETS.values() if target.family == "formats"}
+    assert {measure["name"] for measure in document["measures"] if measure["value"] is not None} == names
+    keys = {lane["kept"]["keys"] for lane in document["lanes"] if lane["name"] == "deduper"}
+    (bad,) = [lane["kept"]["keys"] for lane in document["lanes"] if lane["name"] == WITH_BAD_LINES]
+    assert keys == {500 + 2 * 800}
+    assert bad < 500 + 2 * 800
 
 
 def test_a_state_written_straight_into_a_store_holds_the_keys_of_the_rows(
