@@ -502,6 +502,28 @@ def test_rocksdb_a_kept_database_is_another_process_own_after_it_is_closed(tmp_p
     pieces.close_writers()
 
 
+def test_rocksdb_a_piece_of_a_kept_database_is_read_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is opened for it; one that is missing there, or in another database, is looked for as ever."""
+    pieces = RocksPieces(tmp_path)
+    here = pieces.append(shard=0, epoch=1, name="here", data=b"h" * 9000, stays_open=True)
+    elsewhere = pieces.append(shard=1, epoch=1, name="elsewhere", data=b"e")
+    opened: list[Path] = []
+    open_read_only = rocksdb_backend._open_read_only
+
+    def opening(path: Path) -> Any:
+        opened.append(path)
+        return open_read_only(path)
+
+    monkeypatch.setattr(rocksdb_backend, "_open_read_only", opening)
+    assert (pieces.read(here), pieces.read(here, 10, 20), opened) == (b"h" * 9000, b"h" * 20, [])
+    assert pieces.read(elsewhere) == b"e"
+    assert opened == [tmp_path / elsewhere.file]
+    with pytest.raises(CorruptionError):
+        pieces.read(replace(here, name="missing"))
+    pieces.close_writers()
+    assert pieces.read(here) == b"h" * 9000
+
+
 def test_rocksdb_a_kept_database_is_left_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And for another epoch: one database a shard is kept."""
     monkeypatch.setattr(rocksdb_backend, "_MOST_TABLES", 3)
