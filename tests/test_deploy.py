@@ -26,6 +26,7 @@ from ruamel.yaml import YAML
 import deduper
 from deduper.config.load import load_config
 from deduper.errors import ExitCode
+from tests.services.draw_dashboard import filled
 from tests.services.jars import BROKER_JARS, KAFKA_VERSION
 
 ROOT = Path(__file__).parent.parent
@@ -327,7 +328,8 @@ def test_the_example_is_scraped_where_it_serves() -> None:
     assert metrics is not None
     prometheus = loaded(folder / "prometheus.yml")
     assert prometheus["scrape_configs"][0]["static_configs"][0]["targets"] == [f"{metrics.host}:{metrics.port}"]
-    assert [(folder / name).resolve() for name in prometheus["rule_files"]] == [DEPLOY / "alerts.yml"]
+    rules = [(folder / name).resolve() for name in prometheus["rule_files"]]
+    assert rules == [DEPLOY / "rules/*.yml", DEPLOY / "alerts.yml"]
 
 
 def test_the_mounted_config_is_one_of_ours() -> None:
@@ -399,6 +401,7 @@ def test_alerts_ask_for_metrics_that_there_are() -> None:
     asked = {name for rule in (*alerts["rules"], *recording["rules"]) for name in names_in(rule["expr"])}
     assert len(asked) > 40
     assert [name for name in asked if name not in recorded and not is_shown(name)] == []
+    assert recorded <= asked | {name for query in queries() for name in names_in(query)}, "a rule that nobody uses"
     assert loaded(DEPLOY / "prometheus.yml")["rule_files"] == ["rules/*.yml", "alerts.yml"]
     mounted = {target: source for source, target, *_ in mounts(SERVICES["prometheus"])}
     assert mounted["/etc/prometheus/alerts.yml"].endswith("deploy/alerts.yml")
@@ -426,7 +429,8 @@ def names_in(query: str) -> list[str]:
 def is_shown(name: str) -> bool:
     """Whether the job's page has a metric of this name."""
     base = re.sub(r"_(bucket|sum|count|total)$", "", name)
-    return any(f'"{one}"' in SHOWN for one in (name, base))
+    estimate = re.sub(r"_estimate(_low|_high)?_", "_estimate{name}_", name)
+    return any(f'"{one}"' in SHOWN for one in (name, base, estimate))
 
 
 SHOWN = "".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "deduper/service").glob("*.py")))
@@ -446,7 +450,7 @@ def test_grafana_finds_its_dashboard() -> None:
     host, port = source["url"].removeprefix("http://").split(":")
     assert SERVICES[host]["ports"] == [f"127.0.0.1:{port}:{port}"]
     for panel in DASHBOARD["panels"]:
-        for target in panel["targets"]:
+        for target in panel.get("targets", ()):
             assert target["datasource"]["uid"] == panel["datasource"]["uid"] == source["uid"], panel["title"]
 
 
@@ -473,11 +477,32 @@ def test_panels_ask_for_metrics_that_there_are() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus is not installed")
 def test_every_query_of_the_dashboard_is_one(tmp_path: Path) -> None:
     """Prometheus' own checker reads each as the expression of a rule."""
-    queries = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-    queries += [one["expr"] for one in DASHBOARD["annotations"]["list"]]
-    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
+    asked = [filled(query) for query in (*queries(), *(one["expr"] for one in DASHBOARD["annotations"]["list"]))]
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(asked)]
     file = tmp_path / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
     done = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(queries)} rules found" in done.stdout
+    assert f"{len(asked)} rules found" in done.stdout
+
+
+def test_the_dashboard_is_the_one_that_its_script_writes() -> None:
+    """A change by hand would be lost."""
+    script = [sys.executable, str(ROOT / "scripts/dashboard.py"), "--check"]
+    assert subprocess.run(script, check=False).returncode == 0, "run `python scripts/dashboard.py`"
+
+
+def test_every_panel_says_what_it_shows() -> None:
+    """A description, a unit, and queries for the chosen job and instance; rows from health to runtime."""
+    rows = [panel["title"] for panel in DASHBOARD["panels"] if panel["type"] == "row"]
+    assert rows == ["Healthy?", "Duplicates?", "Lateness?", "Throughput?", "Topics?", "Store?", "Runtime?"]
+    assert [one["name"] for one in DASHBOARD["templating"]["list"]] == ["job", "instance"]
+    for panel in DASHBOARD["panels"]:
+        if panel["type"] != "row":
+            assert len(panel["description"]) > 10, panel["title"]
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+    asked = [*queries(), *(one["expr"] for one in DASHBOARD["annotations"]["list"])]
+    for query in asked:
+        selectors = re.findall(r"(?:deduper_\w+(?::\w+)?|process_\w+|ALERTS|\bup)({[^}]*})?", query)
+        assert selectors, query
+        assert all('job=~"$job",instance=~"$instance"' in one for one in selectors), query

@@ -1,9 +1,10 @@
-"""A real Prometheus on 127.0.0.1 that scrapes one page every second, and answers queries."""
+"""A real Prometheus on 127.0.0.1: scrapes one page every second, evaluates the rules of deploy, answers queries."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,8 @@ from types import TracebackType
 from typing import Any
 
 READY_DEADLINE_S = 60.0
+DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+RULES = (DEPLOY / "rules/recording.yml", DEPLOY / "alerts.yml")
 _LEASH = Path(__file__).parent / "leash.py"
 _MISSING = """\
 Missing: Prometheus, which the tests of the metrics start. Install it, then run this again:
@@ -49,8 +52,13 @@ class Prometheus:
             raise PrometheusFailed(_MISSING)
         self._directory.mkdir(parents=True, exist_ok=True)
         settings = self._directory / "prometheus.yml"
+        # Every second too; the rules' own interval would be half a minute.
+        rules = [re.sub(r"(?m)^    interval: .*\n", "", file.read_text(encoding="utf-8")) for file in RULES]
+        for number, text in enumerate(rules):
+            (self._directory / f"rules-{number}.yml").write_text(text, encoding="utf-8")
         settings.write_text(
-            "global: {scrape_interval: 1s}\n"
+            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+            "rule_files: ['rules-*.yml']\n"
             f"scrape_configs: [{{job_name: deduper, static_configs: [{{targets: ['{self._target}']}}]}}]\n",
             encoding="ascii",
         )
