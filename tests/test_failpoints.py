@@ -27,7 +27,7 @@ def test_the_list_and_the_code_agree() -> None:
     ]
     hit = {name for text in sources for name in re.findall(r"failpoints\.hit\(\"([^\"]+)\"\)", text)}
     listed = re.findall(
-        r"^\| `([a-z0-9.]+)` \| (?:driver|worker|deleter) \|",
+        r"^\| `([a-z0-9.]+)` \| (?:driver|worker|deleter|command) \|",
         (ROOT / "docs" / "failpoints.md").read_text("utf-8"),
         re.MULTILINE,
     )

@@ -456,6 +456,35 @@ def repair(
         raise typer.Exit(ExitCode.INTEGRITY)
 
 
+@_command(app, "replay-errors", *_READING, ExitCode.FENCED)
+def replay_errors(
+    config: ConfigArgument,
+    window: Annotated[
+        str | None, typer.Option("--window", metavar="A..B", help="Only errors of these windows.")
+    ] = None,
+    reason: Annotated[
+        list[str] | None, typer.Option("--reason", metavar="R", help="Only errors of this reason. Repeatable.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Send errors that were sent again before and have failed again.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Send error records through the job once more, exactly once, after a mend of the config or of a producer."""
+    from deduper.admin.error_rows import Windows
+    from deduper.admin.open_store import open_store
+    from deduper.admin.replay_errors import replay_errors as replay
+    from deduper.cli.views.replay import render
+
+    try:
+        windows = Windows() if window is None else Windows.of(window)
+    except ValueError as error:
+        raise UsageError(f"--window: {error}") from error
+    report = replay(open_store(str(config)), windows, reason or (), again=again, dry_run=dry_run)
+    _answer(report, render, as_json=as_json)
+
+
 @_command(app, "bench", *_BASIC)
 def bench(
     preset: Annotated[str, typer.Option(metavar="NAME", help="Size of the run: quick, standard or all.")] = "standard",

@@ -13,6 +13,7 @@ from bucket_store.log.commit_log import CommitLog
 from deduper.admin.error_rows import Windows
 from deduper.admin.errors_report import errors_report
 from deduper.admin.open_store import OpenStore
+from deduper.admin.replay_errors import replay_errors
 from tests.spark.harness import READ_BY_SPARK, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -78,3 +79,30 @@ def test_a_wrong_name_of_a_column_is_reported(new_job: Callable[..., Job], caplo
     assert f"window 0: {said}" in [record.getMessage() for record in caplog.records]
     assert job.progress[0].causes == (cause,)
     assert "Zq7xW" not in caplog.text
+
+
+@pytest.mark.parametrize("port", ["parquet", "json", "csv"])
+@pytest.mark.parametrize("by_spark", [False, True], ids=["plain", "by-spark"])
+def test_errors_are_sent_again_after_a_mend(new_job: Callable[..., Job], port: str, by_spark: bool) -> None:
+    """Through the job, once, from every format of the port; what fails again is a new error, and is left alone."""
+    spark = READ_BY_SPARK if by_spark else {}
+    sinks = {"error": {"format": port, "path": "out/error"}}
+    job = new_job(source={"schema": "k string, t tinyint"}, sinks=sinks, spark=spark)
+    job.add_file(['\ufeff{"k":"a","t":1000}', '{"k":"b","t":1}', '{"k":"c","t":"x, \\"y\\""}\r', b'{"k":"\xff"}'])
+    job.run()
+    job.settings = {**job.settings, "source": {"schema": "k string, t long"}}
+
+    def replay() -> dict[str, int]:
+        store = OpenStore(job.config.store.url, job.config, CommitLog.open(job.config.store.path), None)  # type: ignore[arg-type]
+        return replay_errors(store, Windows()).rows
+
+    assert replay() == {"malformed": 2, "invalid_utf8": 1}
+    job.run()
+    assert sorted((row["k"], row["t"]) for row in job.rows("unique")) == [("a", 1000), ("b", 1)]
+    replayed = [dedup for dedup in _dedups(job, port) if "deduper-replay-" in dedup["source"]]
+    assert sorted((one["reason"], one["position"]) for one in replayed) == [("invalid_utf8", 2), ("malformed", 1)]
+    texts = {one["raw"] for one in replayed if one["reason"] == "malformed"}
+    assert texts == {'{"k":"c","t":"x, \\"y\\""}\r'}
+    assert replay() == {}
+    job.run()
+    assert len(job.rows("unique")) == 2
