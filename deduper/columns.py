@@ -38,6 +38,26 @@ _SCALARS = {
     "timestamp_ntz": "timestamp_ntz",
     "binary": "binary",
 }
+_FOREIGN = {
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float32": "float",
+    "float64": "double",
+    "str": "string",
+    "text": "string",
+    "varchar": "string",
+    "char": "string",
+    "uuid": "string",
+    "json": "string",
+    "bool": "boolean",
+    "bytes": "binary",
+    "blob": "binary",
+    "datetime": "timestamp",
+    "timestamptz": "timestamp",
+}
+"""Other systems' names of types: the nearest text would often be a narrower type."""
 _NESTED = ("struct", "array", "map")
 _MOST_NESTED = 100
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([\w]+)|(.))", re.DOTALL)
@@ -196,7 +216,8 @@ class _Reader:
         if word == "struct":
             return self._struct()
         if word not in _SCALARS:
-            close = difflib.get_close_matches(word, [*_SCALARS, *_NESTED], n=1)
+            foreign = _FOREIGN.get(word)
+            close = [foreign] if foreign else difflib.get_close_matches(word, [*_SCALARS, *_NESTED], n=1)
             advice = (
                 f"did you mean `{close[0]}`?" if close else "types are " + ", ".join(dict.fromkeys(_SCALARS.values()))
             )

@@ -284,7 +284,9 @@ def inspect_window(store: OpenStore, window: int) -> dict[str, Any]:
         CheckFailedError: no such window, or its record has been folded into a snapshot and deleted.
     """
     if not 0 <= window < store.log.state.next_window:
-        raise CheckFailedError(f"window {window} is not committed; the store has {store.log.state.next_window} windows")
+        newest = store.log.state.next_window - 1
+        last = f"the newest window is {newest}" if newest >= 0 else "the store has no window yet"
+        raise CheckFailedError(f"window {window} is not committed; {last}")
     # A window's record never stands before its own number, because every window takes one record.
     for record in store.log.records(window):
         body = record.body

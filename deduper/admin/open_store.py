@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
 from bucket_store.pieces.open import open_backend
@@ -72,7 +73,13 @@ def open_store(target: str) -> OpenStore:
         StoreMissingError: there is no store there (yet).
     """
     url, config = named_store(target)
-    return OpenStore(url, config, CommitLog.open(Path(url.partition(":")[2])), open_backend(url))
+    path = Path(url.partition(":")[2])
+    try:
+        return OpenStore(url, config, CommitLog.open(path), open_backend(url))
+    except StoreMissingError as error:
+        if (path / MANIFEST_NAME).exists():
+            raise
+        raise StoreMissingError(f"{path}: there is no store yet; the first start of `deduper run` makes it") from error
 
 
 def named_store(target: str) -> tuple[str, Config | None]:

@@ -119,6 +119,8 @@ def _print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
 
 def _message(error: Exception, *, verbose: bool) -> str:
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        if isinstance(error, OSError) and error.strerror and error.filename is not None:
+            return f"{error.filename}: {error.strerror}"
         return str(error).strip() or type(error).__name__
     from deduper.spark.failures import plain_cause
 
@@ -167,6 +169,8 @@ def init(
             stream.write(starter_config(str(file), name))
     except FileExistsError:
         raise UsageError(f"{file} exists; name another file, or replace it with --force") from None
+    except FileNotFoundError:
+        raise UsageError(f"{file.parent}: there is no such folder; make it (mkdir -p {file.parent})") from None
     typer.echo(f"{file} is written. Set `source`, `key` and `expiry`, then: deduper config validate {file}")
 
 
@@ -387,9 +391,12 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Read a whole store and its outputs, and check that they agree; safe beside a running job."""
+    from deduper.admin.open_store import named_store
     from deduper.admin.verify.run import verify_target
     from deduper.cli.views.verify import render
 
+    if rows and named_store(store)[1] is None:
+        raise UsageError("--rows needs the config: it says where the outputs are")
     report = verify_target(store, rows=rows)
     _answer(report, render, as_json=as_json)
     if not report.is_sound:

@@ -249,6 +249,8 @@ def _syntax_problem(error: MarkedYAMLError, text: str, source: str, in_file: boo
     mark = error.problem_mark or error.context_mark
     what = f"is not YAML: {error.problem or error.context}"
     write = "indent with spaces, and put a value with `: `, `#` or `{` in quotes"
+    if error.problem == "mapping values are not allowed here":
+        write = f"put a colon behind each name, here and in the line before; {write}"
     if mark is None or not in_file:
         return Problem(Place(source), "", what, write)
     lines = text.splitlines()

@@ -22,7 +22,9 @@ def parse_key(texts: Sequence[str], columns: Sequence[Column], *, null: str) -> 
     """
     if len(texts) != len(columns):
         wanted = ", ".join(f"{column.name} {column.type.text}" for column in columns)
-        raise UsageError(f"the key has {len(columns)} columns ({wanted}), and {len(texts)} values were given")
+        of_key = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+        given = "1 value was" if len(texts) == 1 else f"{len(texts)} values were"
+        raise UsageError(f"the key has {of_key} ({wanted}), and {given} given")
     return [None if text == null else _value(text, column) for text, column in zip(texts, columns, strict=True)]
 
 

@@ -187,7 +187,7 @@ def test_a_window_s_record_is_shown_in_full(tmp_path: Path) -> None:
     assert [piece["entries"] for piece in record["pieces"]] == [1]
     assert record["sources"][0]["name"] == "in/1.json"
     assert record["outputs"][0]["final"] == "out/1.parquet"
-    with pytest.raises(CheckFailedError, match="window 2 is not committed; the store has 2 windows"):
+    with pytest.raises(CheckFailedError, match="window 2 is not committed; the newest window is 1"):
         inspect_window(open_store(str(file)), 2)
 
 
@@ -240,7 +240,7 @@ def test_too_few_values_name_the_columns() -> None:
     """So that the next try is right."""
     with pytest.raises(UsageError) as caught:
         parse_key(["a"], parse_columns("user string, id long"), null=r"\N")
-    assert str(caught.value) == "the key has 2 columns (user string, id bigint), and 1 values were given"
+    assert str(caught.value) == "the key has 2 columns (user string, id bigint), and 1 value was given"
 
 
 def test_a_record_of_a_topic_is_named_by_its_offset(tmp_path: Path) -> None:

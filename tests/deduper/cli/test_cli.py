@@ -379,6 +379,6 @@ def test_a_key_of_another_shape_is_wrong_usage(config_file: Path) -> None:
     """The error lists the columns and types of the key."""
     result = run("inspect", "key", config_file, "a")
     assert result.exit_code == 2
-    assert result.stderr == "error: the key has 2 columns (user string, id bigint), and 1 values were given\n"
+    assert result.stderr == "error: the key has 2 columns (user string, id bigint), and 1 value was given\n"
     result = run("inspect", "key", config_file, "a", str(2**63))
     assert (result.exit_code, result.stderr) == (2, f"error: {2**63} is no bigint\n")
