@@ -17,8 +17,7 @@ BROKER_JARS = read_list(Path(__file__).with_name("kafka_jars.txt"))
 
 def broker_jars() -> list[Path]:
     """The class path of a Kafka broker."""
-    folder = connector_folder().with_name(f"kafka-{KAFKA_VERSION}")
-    return _fetched(BROKER_JARS, folder)
+    return _fetched(BROKER_JARS, _cache() / f"kafka-{KAFKA_VERSION}")
 
 
 def connector_folder() -> Path:
@@ -27,6 +26,12 @@ def connector_folder() -> Path:
     assert folder is not None
     _fetched(connector_jars(), folder)
     return folder
+
+
+def _cache() -> Path:
+    folder = default_folder()
+    assert folder is not None
+    return folder.parent
 
 
 def _fetched(jars: list[Jar], folder: Path) -> list[Path]:
