@@ -189,10 +189,15 @@ def test_pyspark_is_pinned_to_the_release_of_the_connector() -> None:
     """In pyproject.toml, by which environments and the image are made; the image fetches that connector."""
     pinned = re.findall(r'"(pyspark[<>=~!][^"]*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert pinned == [f"pyspark=={RELEASE}"]
+    locked = re.findall(r"^pyspark==(\S+)", (ROOT / "deploy" / "requirements.txt").read_text(), re.MULTILINE)
+    assert locked == [RELEASE]
     image = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
-    assert re.search(r"^COPY pyproject\.toml .*^RUN pip install \S* '\.\[kafka\]'$", image, re.MULTILINE | re.DOTALL)
-    assert re.search(r"^RUN deduper jars --into (\S+)\nENV DEDUPER_SPARK_JARS=\1 ", image, re.MULTILINE)
-    assert "pyspark" not in image
+    final = image.rpartition("\nFROM ")[2]
+    # With the Java that fetches them.
+    steps = ["openjdk-17-jre-headless", "COPY --from=build /opt/deduper ", "DEDUPER_SPARK_JARS=/opt/connector "]
+    places = [final.find(step) for step in (*steps, "RUN deduper jars --into /opt/connector\n", "USER 10001")]
+    assert -1 not in places
+    assert places == sorted(places)
 
 
 @pytest.fixture
