@@ -382,6 +382,32 @@ def explain(
     _answer(found, render, as_json=as_json)
 
 
+@_command(app, "report", *_READING)
+def report(
+    store: StoreArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write a page with plots to this file, such as report.html."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Summarise a store over time: ports, lateness, distances, missed copies, advice; safe beside a running job."""
+    from deduper.admin.open_store import open_store
+    from deduper.admin.report.collect import report_of
+    from deduper.cli.views.report import render
+
+    found = report_of(open_store(store))
+    _answer(found, render, as_json=as_json)
+    if out is not None:
+        from deduper.admin.report.page import page
+
+        try:
+            out.write_text(page(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written: {error.strerror}") from error
+        typer.echo(f"{out} is written", err=True)
+
+
 @_command(app, "verify", *_READING)
 def verify(
     store: StoreArgument,

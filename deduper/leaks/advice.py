@@ -39,13 +39,16 @@ class Advice(AsJson):
     text: str
 
 
-def advise(
-    figures: LeakFigures, *, lookup: str, first_seen: bool, found: int, rows: int, entries: int, shown_period: str
-) -> Advice:
-    """Of a job with this look-up that has found so many duplicates among its rows, and remembers so many entries."""
-    present = Option(
-        lookup, figures.period, True, found / rows if rows else None, None, entries, _bytes(entries, lookup, first_seen)
-    )
+def advise(figures: LeakFigures, *, lookup: str, first_seen: bool, shown_period: str) -> Advice:
+    """Of a job with this look-up; keys that are dead and not yet dropped are left out everywhere."""
+    # Every other period says by how much its duplicates differ from the job's.
+    shares = [
+        (other.duplicate - other.gain.records) / judged
+        for other in figures.others
+        if (judged := other.unique + other.duplicate + other.expired)
+    ]
+    share, keys = shares[0] if shares else None, figures.recent_keys
+    present = Option(lookup, figures.period, True, share, None, keys, _bytes(keys, lookup, first_seen))
     options = [present]
     for other in figures.others:
         if lookup == "all_live" and other.period == figures.period:

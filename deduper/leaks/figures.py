@@ -31,8 +31,8 @@ class LeakFigures(AsJson):
     """The estimates since `first_window`, of the windows below `next_window`.
 
     missed, found: copies by kind, and those that left as duplicates, estimated. records: all of the measured windows;
-    seen: of sampled keys. sample: one key of so many. distances: (upper end in steps, None for the last class; found;
-    missed).
+    seen: of sampled keys. sample: one key of so many. keys: in the sample; recent_keys: of the stream, with a copy of
+    the last period, estimated. distances: (upper end in steps, None for the last class; found; missed).
     """
 
     first_window: int
@@ -43,6 +43,7 @@ class LeakFigures(AsJson):
     seen: int
     sample: int
     keys: int
+    recent_keys: float
     period: int | float
     memory: int | float
     missed: dict[str, Estimate]
@@ -87,6 +88,7 @@ def figures_of(
         seen=totals.seen,
         sample=2**meter.bits,
         keys=meter.count,
+        recent_keys=meter.recent_keys(latest),
         period=settings.period,
         memory=settings.memory,
         missed=missed,

@@ -192,6 +192,12 @@ class LeakMeter:
             lived.append(float(np.count_nonzero(alive)) * self.weight)
         return lived
 
+    def recent_keys(self, latest: int | float | None) -> float:
+        """Keys of the whole stream with a copy of the last period, estimated."""
+        seen, newest = self.keys.seen[: self.count], self.keys.newest[: self.count]
+        alive = seen if latest is None else seen & (newest > _point(latest, self.settings.period))
+        return float(np.count_nonzero(alive)) * self.weight
+
     def _placed(self, records: SampledRecords, latest: int | float | None) -> tuple[SampledRecords, Int64s]:
         """The records with the rows of their keys. Where the sample is full, some of both leave it."""
         new = self._unknown(records)

@@ -44,6 +44,7 @@ LEAKS = LeakFigures(
     seen=3,
     sample=256,
     keys=2,
+    recent_keys=512.0,
     period=60,
     memory=120,
     missed={"lookup": Estimate(256.0, 6.5, 1426.5, 1)},

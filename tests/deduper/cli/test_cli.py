@@ -87,6 +87,7 @@ def test_all_commands_are_there() -> None:
         "doctor",
         "status",
         "explain",
+        "report",
         "verify",
         "gc",
         "repair",
@@ -119,7 +120,7 @@ def test_every_command_has_help_exit_codes_and_a_line_in_the_documentation(words
     [
         words
         for words in COMMANDS
-        if words[0] in ("doctor", "status", "verify", "gc", "repair", "inspect", "explain", "run", "bench")
+        if words[0] in ("doctor", "status", "report", "verify", "gc", "repair", "inspect", "explain", "run", "bench")
     ],
     ids=" ".join,
 )
