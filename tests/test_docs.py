@@ -125,6 +125,23 @@ def test_configs_in_pages_are_valid(page: Path, tmp_path: Path) -> None:
             load_config(tmp_path / "job.yaml", environment={})
 
 
+def test_sizes_are_the_measured_ones() -> None:
+    """The figures of the sizing page stand in docs/performance.md, and its examples follow from them."""
+    page = (ROOT / "docs/how-to/sizing.md").read_text(encoding="utf-8")
+    measured = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
+    (tables, tables_alone) = re.findall(r"^\| in memory \(tables\) \| ([\d.]+) \| ([\d.]+) \|", page, re.MULTILINE)[0]
+    (disk, disk_alone) = re.findall(r"^\| on disk \(live pieces\) \| ([\d.]+) \| ([\d.]+) \|", page, re.MULTILINE)[0]
+    assert f"(`true`: {tables}, {disk})" in measured
+    assert f"| {tables_alone}, {disk_alone} at the start" in measured
+    examples = re.findall(r"^\| ([\d,]+) \| (24|1)h.*? \| (\d+) M \| ([\d.]+) GB \| ([\d.]+) GB \|", page, re.MULTILINE)
+    assert len(examples) == 4
+    for rate, period, keys, memory, room in examples:
+        live = int(rate.replace(",", "")) * 3600 * (25 if period == "24" else 65 / 60)
+        assert live == pytest.approx(int(keys) * 1e6, rel=0.01)
+        assert live * float(tables) == pytest.approx(float(memory) * 1e9, rel=0.1)
+        assert live * float(disk) == pytest.approx(float(room) * 1e9, rel=0.1)
+
+
 @pytest.mark.slow
 def test_pages_build_as_a_site_without_a_warning(tmp_path: Path) -> None:
     """Every link leads to a page and a heading, every page has a place in the navigation."""
