@@ -14,7 +14,7 @@ from deduper.units import format_time
 from deduper.window.progress import json_line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from deduper.admin.status import StoreStatus
 
@@ -36,8 +36,9 @@ def watch(
                 typer.echo(json_line(status.to_json()))
             elif console.is_terminal:
                 console.clear()
-                print_parts(console, render(status))
-                console.print(f"\nevery {every_s:g} s; Ctrl-C ends", style="dim", end="")
+                for text in top(console, render(status)):
+                    console.out(text, highlight=False)
+                console.print(f"every {every_s:g} s; Ctrl-C ends", style="dim", end="")
             else:
                 typer.echo(line(status, time.time_ns() // 1000))
             sys.stdout.flush()
@@ -45,6 +46,13 @@ def watch(
     except KeyboardInterrupt:
         if console.is_terminal:
             console.print()
+
+
+def top(console: Console, parts: Sequence[RenderableType]) -> list[str]:
+    """The first lines of an answer, as many as the screen has room for: what is above it would be lost."""
+    with console.capture() as captured:
+        print_parts(console, parts)
+    return captured.get().splitlines()[: max(1, console.height - 1)]
 
 
 def line(status: StoreStatus, now_us: int) -> str:

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from deduper.cli.terminal import WindowLines, counted, pairs, print_parts, table, wrapped
 from deduper.cli.views import doctor, explain, gc, inspect, repair, status, verify
-from deduper.cli.watch import line, watch
+from deduper.cli.watch import line, top, watch
 from deduper.config.sections import PORTS
 from deduper.window.progress import BatchProgress, Left
 from tests.deduper.admin.test_json_answers import REPORTS
@@ -189,6 +189,15 @@ def test_commands_follow_a_real_terminal(width: int, command: tuple[str, ...], t
     assert code == 0, lines
     check_lines([text.rstrip() for text in lines], width)
     assert max(map(cell_len, lines)) > width * 0.6
+
+
+def test_a_watched_status_keeps_its_verdict_on_a_small_screen() -> None:
+    """The rest is cut off below."""
+    console = Console(width=80, height=6, file=io.StringIO(), force_terminal=True)
+    lines = top(console, status.render(SHOWN["status"]))
+    assert len(lines) == 5
+    assert "behind" in lines[0]
+    assert len(top(Console(width=80, height=500, file=io.StringIO()), status.render(SHOWN["status"]))) > 20
 
 
 def test_a_watched_status_is_a_line_each_time_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,55 @@
+"""What a job writes to a shell: objects alone with --json, plain lines for people, one line of a failure of Spark's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deduper.store_samples import write_config
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`deduper run` on two records, of which one is no JSON, as a shell starts it."""
+    file = write_config(directory)
+    (directory / "in").mkdir(exist_ok=True)
+    (directory / "in" / "a.json").write_text(
+        '{"user": "a", "id": 1, "ts": "2024-12-31T00:00:00Z"}\n{\n', encoding="utf-8"
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "deduper.cli", "run", str(file), "--once", *arguments],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("DEDUPER__")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_with_json_both_outputs_are_ours(tmp_path: Path) -> None:
+    """An object a line; nothing of Java's or Spark's beside it."""
+    done = run(tmp_path, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line)["event"] for line in done.stdout.splitlines()] == ["window", "summary"]
+    window = json.loads(done.stdout.splitlines()[0])
+    assert (window["unique"], window["error"], window["left"]) == (1, 1, {"count": 0, "noun": "file", "seconds": 0.0})
+
+
+def test_a_person_reads_what_is_waited_for_and_why_spark_failed(tmp_path: Path) -> None:
+    """No stack trace, and none of Spark's codes."""
+    done = run(tmp_path, "--set", "spark.sql.shuffle.partitions=abc")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        f"clicks: {tmp_path}/in into file:{tmp_path}/state",
+        "Spark is starting, which takes some seconds",
+        "error: Spark did not start: The value 'abc' in the config \"spark.sql.shuffle.partitions\" is invalid. It "
+        "should be a/an 'int' value; --verbose shows its log",
+    ]
