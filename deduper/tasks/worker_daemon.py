@@ -22,6 +22,7 @@ import deduper.core.clock
 import deduper.core.digest_kernels
 import deduper.core.judge
 import deduper.core.statistics
+import deduper.leaks.meter
 import deduper.spark.task_pool
 import deduper.tasks.judge
 import deduper.tasks.read
@@ -38,6 +39,7 @@ deduper.core.digest_kernels.warm()
 deduper.core.judge.warm()
 deduper.core.clock.warm()
 deduper.core.statistics.warm()
+deduper.leaks.meter.warm()  # for the driver, which finds it in the cache
 deduper.tasks.read.warm()
 deduper.text.block.warm()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,6 +25,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.leak_sample import write_leak_sample
 from bucket_store.log.records import CommitRecord, LogState
 from bucket_store.pieces.piece import PieceRef
 from deduper.config.model import Config
@@ -31,6 +33,10 @@ from deduper.core.statistics import SpanCounts, Statistics
 from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
 from deduper.errors import DeduperError
 from deduper.kafka.offsets import ENDS, End, Ends, Offsets, TopicPartition, ends_to_wire
+from deduper.leaks.figures import figures_of
+from deduper.leaks.meter import LeakMeter, LeakSettings
+from deduper.leaks.sample import SampledRecords
+from deduper.leaks.stored import sample_of
 from deduper.service import job, lag_watch, metrics, process_memory
 from deduper.service.metrics import FAILURES, SECONDS_BOUNDS, JobMetrics
 from deduper.service.metrics_server import serving_metrics
@@ -269,6 +275,40 @@ def test_an_observation_on_a_bound_counts_below_it(tmp_path: Path, registry: Col
     ]
     assert not [name for name, _ in page(registry) if name.endswith("_created")]
     assert sorted(SECONDS_BOUNDS) == list(SECONDS_BOUNDS)
+
+
+def test_estimates_of_the_leak_meter_show(tmp_path: Path, registry: CollectorRegistry) -> None:
+    """From the store's file at the start, then with every window; absent while nothing was measured."""
+    settings = config(tmp_path)
+    log = owned_log(settings)
+    shown = JobMetrics(settings, registry, lambda: NOW_US)
+    shown.opened(log)
+    assert "deduper_leak" not in generate_latest(registry).decode()
+    meter = LeakMeter.new(LeakSettings(8, 16, False, 40, 80, True, (40,), (40.0,)))
+    for window, expiry in enumerate((0, 39)):
+        records = SampledRecords(
+            np.array([5], np.uint64), np.array([expiry]), np.zeros(1, np.int64), np.zeros(1, np.uint8)
+        )
+        meter.add(records, None if not window else 0, 100)
+    about = {"next_window": 2, "first_window": 0, "since_us": NOW_US, "missed_windows": 3}
+    leaks = figures_of(meter, 39, **about)
+    write_leak_sample(log.root, sample_of(meter, store_id=log.manifest.store_id, **about))
+    again = CollectorRegistry()
+    JobMetrics(settings, again, lambda: NOW_US).opened(log)
+    shown.window_ended(replace(PROGRESS, leaks=leaks))
+    for page in (again, registry):
+        assert page.get_sample_value("deduper_leak_estimate_records", {"kind": "lookup"}) == 256
+        low = page.get_sample_value("deduper_leak_estimate_low_records", {"kind": "lookup"})
+        high = page.get_sample_value("deduper_leak_estimate_high_records", {"kind": "lookup"})
+        assert low is not None
+        assert high is not None
+        assert 0 < low < 256 < high < 1600
+        assert page.get_sample_value("deduper_leak_sampled_records_total", {"kind": "lookup"}) == 1
+        assert page.get_sample_value("deduper_leak_sampled_records_total", {"kind": "expired"}) == 0
+        assert page.get_sample_value("deduper_leak_seen_records_total") == 2
+        assert page.get_sample_value("deduper_leak_sample_ratio") == 1 / 256
+        assert page.get_sample_value("deduper_leak_sample_keys") == 1
+        assert page.get_sample_value("deduper_leak_missed_windows") == 3
 
 
 @pytest.mark.parametrize(
