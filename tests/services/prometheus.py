@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,9 +36,10 @@ class PrometheusFailed(Exception):
 class Prometheus:
     """One server with its data in a directory of its own; it runs inside a `with` block, on a leash (leash.py)."""
 
-    def __init__(self, directory: Path, target: str) -> None:
-        """`target` is the `host:port` of the page."""
+    def __init__(self, directory: Path, target: str, rules: Sequence[str] | None = None) -> None:
+        """`target` is the `host:port` of the page; `rules` are the texts of rules files, by default deploy's."""
         self._directory = directory
+        self._rules = rules
         self._target = target
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -53,7 +54,9 @@ class Prometheus:
         self._directory.mkdir(parents=True, exist_ok=True)
         settings = self._directory / "prometheus.yml"
         # Every second too; the rules' own interval would be half a minute.
-        rules = [re.sub(r"(?m)^    interval: .*\n", "", file.read_text(encoding="utf-8")) for file in RULES]
+        rules = self._rules
+        if rules is None:
+            rules = [re.sub(r"(?m)^    interval: .*\n", "", file.read_text(encoding="utf-8")) for file in RULES]
         for number, text in enumerate(rules):
             (self._directory / f"rules-{number}.yml").write_text(text, encoding="utf-8")
         settings.write_text(
