@@ -1,9 +1,10 @@
 """Fills the tables of docs/performance.md from the documents that `deduper bench` writes.
 
-    python scripts/performance.py broker-100k=bench/kafka/bench.json latency-1000=bench/latency/bench.json
+    python scripts/performance.py broker-100k=kafka/bench.json latency=1000/bench.json latency=20000/bench.json
 
 A table stands between `<!-- figures NAME: begin -->` and `<!-- figures NAME: end -->`. A document fills the table of
-its name with contenders or latencies, and, where the page has one, that of `NAME-cpu` with CPU times.
+its name with contenders or latencies, and that of `NAME-cpu` with CPU times, where the page has them. Latencies of
+several documents of one name go into one table.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ def _about(document: Mapping[str, Any]) -> str:
     loads = [turn["load"] for lane in document["lanes"] for turn in lane["turns"]]
     loads += [result["load"] for result in document.get("latency", ())]
     between = f"{min(loads):.1f} to {max(loads):.1f}" if loads else "unknown"
-    words = [word for word in document["command"][1:] if not re.fullmatch(r"[\w.]+:\d+", word)]
-    shown = " ".join(word for word in words if word != "--bootstrap-servers")
+    shown = re.sub(r" --(out|bootstrap-servers) \S+", "", " ".join(document["command"][1:]))
     return f"`deduper {shown}`, load {between}, {document['machine']['cores']} cores."
 
 

@@ -33,8 +33,8 @@ def document() -> dict[str, Any]:
 
 
 def test_a_table_is_replaced_by_the_figures_of_a_run(performance: ModuleType, document: dict[str, Any]) -> None:
-    """Rates, ratios, command and load; the rest of the page stays; the brokers' address is left out."""
-    document["command"] += ["--bootstrap-servers", "10.1.2.3:9092"]
+    """Rates, ratios, command and load; the rest of the page stays; brokers and folders are left out."""
+    document["command"] += ["--bootstrap-servers", "10.1.2.3:9092", "--out", "/somewhere/else"]
     page = performance.filled(PAGE.format("some"), "some", document)
     assert page.startswith("before\n<!-- figures some: begin -->\n| contender |")
     assert page.endswith("<!-- figures some: end -->\nafter\n")
