@@ -43,7 +43,9 @@ class Panel:
 def stat(title: str, description: str, query: str, unit: str = "short", **more: Any) -> Panel:
     """One number."""
     legend = more.pop("legend", "")
-    return Panel(title, description, ((query, legend),), unit, "stat", more.pop("width", 3), 4, **more)
+    return Panel(
+        title, description, ((query, legend),), unit, "stat", more.pop("width", 3), more.pop("height", 4), **more
+    )
 
 
 def quantiles(metric: str, width: str = "$__rate_interval") -> tuple[tuple[str, str], ...]:
@@ -217,6 +219,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "max(deduper_latest_point_timestamp_seconds{$} - deduper_expiry_point_timestamp_seconds{$})",
             "s",
             width=4,
+            height=7,
         ),
         stat(
             "Latest point",
@@ -224,6 +227,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "max(deduper_latest_point_timestamp_seconds{$}) * 1000",
             "dateTimeAsIso",
             width=4,
+            height=7,
         ),
     ),
     "Throughput?": (
@@ -492,6 +496,7 @@ def _panel(panel: Panel, number: int, left: int, top: int) -> dict[str, Any]:
         options = {"calculate": False, "yAxis": {"unit": "s"}, "color": {"scheme": "Blues", "mode": "scheme"}}
     else:
         custom: dict[str, Any] = {"lineWidth": 1, "fillOpacity": 30 if panel.stacked else 5, "showPoints": "never"}
+        custom["axisSoftMin"] = 0
         if panel.stacked:
             custom["stacking"] = {"mode": "normal"}
         if panel.steps != (None, None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from deduper.admin.profile import ProfileView, profile_view
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.sections import PORTS
+from deduper.core.statistics import Statistics
 from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import DeduperError
 from deduper.leaks.figures import LeakFigures
@@ -33,7 +35,7 @@ from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.units import format_time
 from deduper.window.leak_watch import stored_figures
-from deduper.window.policy import changed_settings
+from deduper.window.policy import changed_settings, statistics_of
 
 _ALIVE_SECONDS = 10.0
 """An owner beats every 2 s; a file system may show it late."""
@@ -49,6 +51,8 @@ class StoreStatus(AsJson):
     `bytes_per_key`: bytes of all pieces, dead ones too, for each live entry; None without one.
     `epoch` 0 means that no job has ever owned the store. `waiting_files`: files of the source that no window has
     judged; None for topics (`lag` has them), without a config, and when the source cannot be listed.
+    `spans`: lateness, duplicate distance and age of the first copy, as the store has counted them: how many, their
+    mean, and the seconds below which half and 99 % of them are, as upper ends of buckets (None: beyond the last).
     """
 
     health: Health
@@ -80,6 +84,7 @@ class StoreStatus(AsJson):
     lag: SourceLag | None
     profile: ProfileView
     leaks: LeakFigures | None
+    spans: dict[str, dict[str, float | None]]
 
 
 def store_status(store: OpenStore, *, last: int) -> StoreStatus:
@@ -135,7 +140,26 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         lag=lag,
         profile=profile_view(store.root, last=last),
         leaks=stored_figures(store.root, state.latest_point),
+        spans=_spans(statistics_of(state)),
     )
+
+
+def _spans(statistics: Statistics) -> dict[str, dict[str, float | None]]:
+    counted = {"lateness": statistics.lateness, "distance": statistics.distance, "age": statistics.age}
+    return {
+        name: {
+            "count": spans.count,
+            "mean_s": round(spans.total_s / spans.count, 3),
+            "half_s": _finite(spans.quantile_s(0.5)),
+            "most_s": _finite(spans.quantile_s(0.99)),
+        }
+        for name, spans in counted.items()
+        if spans.count
+    }
+
+
+def _finite(seconds: float | None) -> float | None:
+    return None if seconds is None or math.isinf(seconds) else seconds
 
 
 def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:

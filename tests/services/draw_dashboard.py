@@ -159,15 +159,16 @@ def draw(answers: Answers, file: Path) -> list[str]:
         }
         stacked = "stacking" in panel["fieldConfig"]["defaults"]["custom"]
         bottom: dict[float, float] = {}
-        for name, times, values in series:
+        for at, (name, times, values) in enumerate(series):
+            color = colors.get(name, f"C{at % 10}")
             when = [date2num(datetime.fromtimestamp(at, UTC)) for at in times]
             if stacked:
                 low = [bottom.get(at, 0.0) for at in times]
                 values = [under + (0 if math.isnan(value) else value) for under, value in zip(low, values, strict=True)]
                 bottom.update(zip(times, values, strict=True))
-                axes.fill_between(when, low, values, alpha=0.5, label=name, color=colors.get(name))
+                axes.fill_between(when, low, values, alpha=0.5, label=name, color=color)
             else:
-                axes.plot(when, values, linewidth=1.2, label=name, color=colors.get(name))
+                axes.plot(when, values, linewidth=1.2, label=name, color=color)
         for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])[1:]:
             axes.axhline(step["value"], color=_color(panel, step["value"]), linewidth=0.8, linestyle="--")
         for color, at in starts:
@@ -175,7 +176,7 @@ def draw(answers: Answers, file: Path) -> list[str]:
         axes.xaxis.set_major_formatter(DateFormatter("%H:%M"))
         axes.yaxis.set_major_formatter(lambda value, _, unit=unit: shown(value, unit))
         axes.set_xlim(*(date2num(datetime.fromtimestamp(at, UTC)) for at in (answers.begin_s, answers.end_s)))
-        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+        axes.set_ylim(min(0, axes.dataLim.y0), max(axes.dataLim.y1 * 1.08, 1e-3))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, framealpha=0.6, loc="upper left", ncols=2)
     figure.savefig(file)

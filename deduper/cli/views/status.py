@@ -14,9 +14,10 @@ from deduper.cli.terminal import counted, pairs, table
 from deduper.cli.views.profile import render as render_profile
 from deduper.config.sections import PORTS
 from deduper.leaks.figures import LeakFigures
-from deduper.units import approximate_size
+from deduper.units import approximate_size, format_duration
 
 _MOST_PARTITIONS = 50
+_SPANS = {"lateness": "late by", "distance": "copies apart", "age": "first copies"}
 
 
 _STATE_STYLES = {
@@ -92,6 +93,7 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
         ("lag", None if status.lag is None else _lag_line(status.lag)),
         ("waiting", None if status.waiting_files is None else counted(status.waiting_files, "file")),
         ("keys", f"{status.entries:,} in {counted(status.pieces, 'piece')}"),
+        *((words, _spans_line(status.spans[name])) for name, words in _SPANS.items() if name in status.spans),
         ("not found", None if status.leaks is None else missed_line(status.leaks)),
         ("on disk", f"{size}{per_key}"),
     ]
@@ -110,6 +112,18 @@ def _lag_line(lag: SourceLag) -> Text:
         return Text(f"not known {over}: a topic ends before the judged offset, or is gone", style="yellow")
     most = ", the largest below" if count > _MOST_PARTITIONS else ""
     return Text(f"{counted(lag.total, 'offset')} {over}{most}")
+
+
+def _spans_line(spans: dict[str, float | None]) -> str:
+    """Half and 99 % of some spans of time are below these."""
+    half, most = (_at_most(spans[name]) for name in ("half_s", "most_s"))
+    return f"half {half}, 99 % {most}"
+
+
+def _at_most(seconds: float | None) -> str:
+    if seconds is None:
+        return "more than 30d"
+    return f"up to {format_duration(round(seconds * 1_000_000))}" if seconds else "0 s"
 
 
 def missed_line(leaks: LeakFigures) -> Text:

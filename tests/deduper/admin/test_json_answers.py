@@ -83,6 +83,7 @@ REPORTS = {
         profile=PROFILE,
         lag=LAG,
         leaks=LEAKS,
+        spans={"lateness": {"count": 3, "mean_s": 0.5, "half_s": 0.0, "most_s": None}},
     ),
     "lag_unknown": SourceLag((), "no brokers"),
     "no_profile": ProfileView(()),

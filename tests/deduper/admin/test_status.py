@@ -15,7 +15,9 @@ from deduper.admin.open_store import open_store
 from deduper.admin.status import store_status
 from deduper.cli.views.status import render
 from deduper.config.problems import ConfigError
+from deduper.core.statistics import SpanCounts, Statistics
 from deduper.errors import UsageError
+from deduper.window.policy import STATISTICS
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
 BUCKET = BEGIN_US // HOUR_US
@@ -25,6 +27,25 @@ WINDOWS = [
     Window([SeenKey(("a", 1), BUCKET, BEGIN_US)], BEGIN_US + HOUR_US, {"error": 3}, {"malformed": 2, "null_key": 1}),
     Window(latest_point=BEGIN_US + HOUR_US, counts={"expired": 1}, reasons={"older_than_period": 1}),
 ]
+
+
+def test_lateness_and_distances_that_windows_have_counted(tmp_path: Path) -> None:
+    """Upper ends of buckets, for programs and people; what was not counted is left out."""
+    late = SpanCounts.of([(0, 50), (20e6, 48), (90 * 86_400e6, 2)])
+    file = write_config(tmp_path)
+    counted = Statistics(lateness=late, distance=SpanCounts.of([(4e6, 1)])).to_wire()
+    make_store(file, [Window(latest_point=BEGIN_US, extra={STATISTICS: counted})])
+    status = store_status(open_store(str(file)), last=1)
+    assert status.spans == {
+        "lateness": {"count": 100, "mean_s": 155529.6, "half_s": 0.0, "most_s": None},
+        "distance": {"count": 1, "mean_s": 4.0, "half_s": 5.0, "most_s": 5.0},
+    }
+    console = Console(file=io.StringIO(), width=100)
+    for part in render(status):
+        console.print(part)
+    lines = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert ["late", "by", "half", "0", "s,", "99", "%", "more", "than", "30d"] in lines
+    assert ["copies", "apart", "half", "up", "to", "5s,", "99", "%", "up", "to", "5s"] in lines
 
 
 def test_everything_a_store_holds(tmp_path: Path) -> None:
@@ -43,6 +64,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
     assert found.pop("pieces") in (2, 3)
     assert found.pop("health")["state"] == "not running"
     assert found.pop("leaks") is None, "no job has measured"
+    assert found.pop("spans") == {}, "nor counted"
     assert found.pop("profile") == {"windows": [], "shares": {}, "task_shares": {}}
     assert found == {
         "url": f"file:{tmp_path}/state",
