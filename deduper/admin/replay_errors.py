@@ -39,7 +39,7 @@ from deduper.errors import IntegrityError, UsageError
 from deduper.sources.files.listing import is_pattern
 
 DIRECTORY: Final = "replays"
-_MAGIC, _VERSION = b"DDREPLAY", 1
+_MAGIC, _VERSION = b"BSREPLAY", 1
 _LOCK = "lock"
 _NUMBER = re.compile(r"\d{6}")
 _REPLAYED = re.compile(r"deduper-replay-[0-9a-f]{8}-\d{6}-\d{4}\.")
@@ -94,8 +94,8 @@ def replay_errors(
         return ReplayReport(False, None, dict(selection.rows), (), (), dict(selection.left_out))
     make_directories(fs, store.root / DIRECTORY)
     with _locked(fs, store.root / DIRECTORY / _LOCK):
-        completed = _complete(fs, source, _records(fs, store.root))
-        number = max(_records(fs, store.root), default=0) + 1
+        completed = _complete(fs, source, read_replays(fs, store.root))
+        number = max(read_replays(fs, store.root), default=0) + 1
         writing = _Writing(fs, source, store.log.manifest.store_id[:8], number)
         selection = _selection(store, windows, reasons, again=again, writing=writing, fs=fs)
         if not selection.rows:
@@ -148,8 +148,12 @@ def _locked(fs: FileSystem, path: Path) -> Iterator[None]:
         yield
 
 
-def _records(fs: FileSystem, root: Path) -> dict[int, dict[str, Any]]:
-    """The replays of a store by number."""
+def read_replays(fs: FileSystem, root: Path) -> dict[int, dict[str, Any]]:
+    """The replays of a store by number.
+
+    Raises:
+        CorruptionError, UnknownFormatError: a record is damaged, or of a later release.
+    """
     records = {}
     for name in listed(fs, root / DIRECTORY):
         if _NUMBER.fullmatch(name):
@@ -205,7 +209,7 @@ def _selection(
     port = error_port(store)
     assert port is not None
     taken: Selected = {}
-    for record in _records(fs, store.root).values():
+    for record in read_replays(fs, store.root).values():
         for one in record["selected"]:
             taken.setdefault((one["reason"], one["again"]), set()).update(one["files"])
     found = _Selection()

@@ -20,7 +20,7 @@ from bucket_store.errors import CorruptionError, FencedError
 from bucket_store.filesystem import LOCAL
 from deduper.admin.error_rows import Windows
 from deduper.admin.open_store import open_store
-from deduper.admin.replay_errors import REASONS, ReplayReport, replay_errors
+from deduper.admin.replay_errors import REASONS, ReplayReport, read_replays, replay_errors
 from deduper.cli.main import app
 from deduper.config.files import FilesSource
 from deduper.errors import IntegrityError, UsageError
@@ -283,6 +283,19 @@ def test_a_taken_name_and_a_damaged_record_are_found(job: Job) -> None:
     record.write_bytes(data)
     job.replay()
     assert job.lines() == ALL
+
+
+def test_a_record_is_whole_or_refused(job: Job) -> None:
+    """Every truncation and every flipped byte: errors must not be sent a second time because a record is misread."""
+    job.replay()
+    record = job.directory / "state" / "replays" / "000001"
+    data = record.read_bytes()
+    damaged = [data[:length] for length in range(len(data))]
+    damaged += [data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :] for at in range(len(data))]
+    for one in damaged:
+        record.write_bytes(one)
+        with pytest.raises(CorruptionError):
+            read_replays(LOCAL, job.directory / "state")
 
 
 def test_names_are_durable_before_they_are_recorded(job: Job) -> None:
