@@ -27,12 +27,18 @@ def filled(page: str, name: str, document: Mapping[str, Any]) -> str:
     Raises:
         SystemExit: it has no table of this name.
     """
+    document = {**document, "lanes": [lane for lane in document["lanes"] if _is_of(name, lane["group"])]}
     names = (name, f"{name}-cpu")
     if not any(f"<!-- figures {one}: begin -->" in page for one in names):
         raise SystemExit(f"{PAGE} has no `<!-- figures {name}: begin -->`")
     body = _latencies(document) if document.get("latency") else _contenders(document)
     page = _replaced(page, name, [*body, "", _about(document)])
     return _replaced(page, names[1], [*_cpu(document), "", _about(document)])
+
+
+def _is_of(name: str, group: str) -> bool:
+    """Whether a lane stands in the table: `formats` has those of all formats, others have the contenders."""
+    return group not in ("table", "small-batch", "state") if name == "formats" else group == "table"
 
 
 def _replaced(page: str, name: str, lines: Iterable[str]) -> str:
@@ -55,14 +61,15 @@ def _contenders(document: Mapping[str, Any]) -> list[str]:
     for lane in document["lanes"]:
         groups.setdefault(lane["group"], []).append(lane)
     for group, lanes in groups.items():
-        ours = next((lane["rows_per_second"] for lane in lanes if lane["contender"] == "deduper"), None)
+        first = next((lane for lane in lanes if lane["contender"].startswith("deduper")), None)
+        ours = None if first is None else first["rows_per_second"]
         for lane in lanes:
             spread = lane["rows_per_second"]
             name = lane["name"] if len(groups) == 1 else f"{group}: {lane['name']}"
             if spread is None:
                 lines.append(f"| {name} | failed | 0 | |")
                 continue
-            is_ours = lane["name"] == "deduper"
+            is_ours = lane is first
             share = "" if is_ours or ours is None else f"{ours['median'] / spread['median']:.2f} x"
             rates = f"{spread['median']:,.0f} ({spread['minimum']:,.0f} to {spread['maximum']:,.0f})"
             lines.append(f"| {f'**{name}**' if is_ours else name} | {rates} | {spread['count']} | {share} |")

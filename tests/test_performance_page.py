@@ -62,6 +62,16 @@ def test_latencies_of_several_runs_stand_in_one_table(performance: ModuleType, d
     assert page.count("| deduper | 1,000 | 100ms | appended | failed |") == 2
 
 
+def test_formats_have_a_table_of_their_own(performance: ModuleType, document: dict[str, Any]) -> None:
+    """Each group beside its own pipeline; the contenders of the other table are left out."""
+    csv = [{**lane, "group": "csv"} for lane in document["lanes"]]
+    both = {**document, "lanes": [*document["lanes"], *csv]}
+    page = performance.filled(PAGE.format("formats"), "formats", both)
+    assert page.count("passthrough") == 1
+    small = performance.filled(PAGE.format("some"), "some", both)
+    assert small.count("passthrough") == 1
+
+
 def test_a_table_that_the_page_lacks_is_named(performance: ModuleType, document: dict[str, Any]) -> None:
     """Nothing is written elsewhere instead."""
     with pytest.raises(SystemExit, match="has no `<!-- figures other: begin -->`"):
