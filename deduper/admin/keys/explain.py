@@ -233,15 +233,11 @@ def _unread(store: OpenStore, config: Config, rows_of: dict[str, int], since_us:
                 place = f"{missing:,} of {expected:,} rows are not in {sink.path}"
                 yield f"{port}: {place}: taken away by a reader{yet}"
         elif isinstance(sink, KafkaSink) and rows:
-            yield f"{port}: {_rows(rows)} went to the topic {sink.topic}, which is not read"
+            yield f"{port}: its rows ({rows:,}) are in the topic {sink.topic}, which is not read"
         elif rows:
-            yield f"{port}: {_rows(rows)} not kept (format: none)"
+            yield f"{port}: its rows ({rows:,}) are not kept (format: none)"
     if since_us is None and state.totals.get("error", 0):
         yield "error: records that could not be parsed have no key; `deduper inspect errors` groups them"
-
-
-def _rows(count: int) -> str:
-    return "1 row is" if count == 1 else f"{count:,} rows are"
 
 
 def _rows_since(store: OpenStore, port: str, since_us: int) -> int:

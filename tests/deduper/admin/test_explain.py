@@ -21,6 +21,7 @@ from deduper.admin.keys.explain import Explanation, explain, since
 from deduper.admin.keys.outputs import SoughtKey, find_rows
 from deduper.cli.views.explain import ScanProgress, render
 from deduper.columns import parse_columns
+from deduper.config.kafka import KafkaSink
 from deduper.core.digests import KeyValue
 from deduper.errors import UsageError
 from tests.deduper.admin.test_forecast import CATEGORIES, KEYS, STEPS, opened
@@ -107,6 +108,19 @@ def test_a_first_copy_is_known_after_its_file_was_taken_away(tmp_path: Path) -> 
     assert explain(opened(world), ("d",)).copies == ()
 
 
+def test_topics_are_said_not_to_be_read(tmp_path: Path) -> None:
+    """Their copies are missing in the answer, so it says where they are."""
+    store = opened(small_world(tmp_path))
+    assert store.config is not None
+    sinks = store.config.sinks.model_copy(
+        update={"duplicate": KafkaSink.model_construct(format="kafka", topic="copies")}
+    )
+    store = replace(store, config=store.config.model_copy(update={"sinks": sinks}))
+    found = explain(store, ("a",))
+    assert {copy.verdict for copy in found.copies} == {"unique"}
+    assert found.unread == ("duplicate: its rows (2) are in the topic copies, which is not read",)
+
+
 def test_since_leaves_out_earlier_windows(tmp_path: Path) -> None:
     """Those that began before it, in the store too."""
     world = small_world(tmp_path)
@@ -132,7 +146,7 @@ def test_every_format_of_a_port_is_searched(kind: str, tmp_path: Path) -> None:
         assert copy.record == {"v": 'line\nend, "quoted" '}
     assert explain(job.open(), ("key 1", 10**9)).copies == ()
     unread = explain(job.open(), ("key 1", 1)).unread
-    assert any(line.startswith("duplicate: ") and line.endswith(" not kept (format: none)") for line in unread)
+    assert any(line.startswith("duplicate: ") and line.endswith(" are not kept (format: none)") for line in unread)
 
 
 @pytest.mark.parametrize(
