@@ -117,6 +117,7 @@ class _Reader:
                     size += given.get_total_buffer_size()
                 if is_over:
                     self._consumer.unassign()  # what it has fetched of the next window's may be another process'
+                    self._consumer.poll(0)  # lines of log and lost connections that have gathered
                 if count and (is_over or count >= MOST_RECORDS or size >= _MOST_BYTES):
                     yield pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
                     pieces, count, size = [], 0, 0
