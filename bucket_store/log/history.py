@@ -132,6 +132,8 @@ def decode_history(data: bytes, *, file: str) -> tuple[str, tuple[tuple[Sample, 
         store_id, names, levels = _BODY.decode(body)
         if len(levels) != len(LEVELS):
             raise ValueError(f"{len(levels)} levels")
+        if not all(0 <= index < len(names) for level in levels for _, _, values in level for index in values):
+            raise ValueError("a number without a name")
         return store_id, tuple(
             tuple(
                 Sample(wall_us, next_window, {names[index]: value for index, value in values.items()})
@@ -139,5 +141,5 @@ def decode_history(data: bytes, *, file: str) -> tuple[str, tuple[tuple[Sample, 
             )
             for level in levels
         )
-    except (ValueError, IndexError, msgspec.MsgspecError) as exc:
+    except (ValueError, msgspec.MsgspecError) as exc:
         raise CorruptionError("body", file=file, offset=10, expected="samples", found=exc) from exc

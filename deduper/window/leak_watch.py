@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bucket_store.errors import StoreError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.leak_sample import FILE_NAME, read_leak_sample, write_leak_sample
 from bucket_store.log.state import LogState
@@ -72,7 +71,7 @@ def stored_figures(root: Path, latest: int | float | None) -> LeakFigures | None
     try:
         sample = read_leak_sample(root)
         return None if sample is None else figures_of_sample(sample, latest)
-    except (OSError, StoreError, ValueError, KeyError, TypeError):
+    except Exception:  # noqa: BLE001  an accessory, whatever is in its file
         return None
 
 
@@ -161,7 +160,7 @@ class LeakWatch:
             if sample is None:
                 return None
             meter = meter_of(sample)
-        except (OSError, StoreError, ValueError, KeyError, TypeError) as exc:
+        except Exception as exc:  # noqa: BLE001  an accessory, whatever is in its file
             logger.warning("the leak meter begins anew: %s", exc)
             return None
         if sample.store_id != self._log.manifest.store_id or sample.next_window > self._next_window:

@@ -12,7 +12,9 @@ from bucket_store.framing import frame, unframe
 from bucket_store.log.codec import decode_record, encode_record, record_name
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat, read_beat
+from bucket_store.log.history import History, Sample, decode_history
 from bucket_store.log.judged_files import JudgedFiles, encode_judged, judged_ref, read_judged
+from bucket_store.log.leak_sample import LeakSample, read_leak_sample, write_leak_sample
 from bucket_store.log.manifest import read_manifest
 from bucket_store.log.marks import decode_intent, encode_intent, read_intents, read_published, write_intent
 from bucket_store.log.profile import Profiles, WindowProfile, read_profiles
@@ -116,6 +118,10 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
     (root / FOLDED_DIRECTORY / table.name).write_bytes(encode_judged(3, judged))
     HeartBeat(root, "host:1").beat()
     Profiles(root).add(WindowProfile(2, 1, 5, 1000, 1.5, {"judge": 1.25, "publish": 0.25}))
+    write_leak_sample(root, LeakSample("id", 3, 0, 5, 1, "{}", 8, 30, 2, 1, {"words": bytes(8), "seen": b"\1"}))
+    history = History(root, "id", next_window=2)
+    history.add(Sample(5, 2, {"unique": 7, "seconds": 0.5}))
+    history.write()
 
     def of(name: str, read: Callable[[Any], object], *, is_absent: bool = False) -> Format:
         path = root / name
@@ -135,6 +141,8 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
         of(f"{FOLDED_DIRECTORY}/{table.name}", lambda fs: read_judged(root, table, fs=fs).size_bytes.tolist()),
         of("heartbeat", lambda fs: read_beat(root, fs=fs), is_absent=True),
         of("profile", lambda fs: read_profiles(root, fs=fs) or None, is_absent=True),
+        of("leaks", lambda fs: read_leak_sample(root, fs=fs)),
+        of("history", lambda fs: decode_history(fs.read(root / "history"), file=str(root / "history"))),
     ]
 
 

@@ -24,9 +24,20 @@ from typing import Any, cast
 
 import msgpack
 
-from bucket_store import framing
+from bucket_store import framing, wire
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
-from bucket_store.log import codec, heartbeat, judged_files, manifest, marks, profile, sources_archive, sources_file
+from bucket_store.log import (
+    codec,
+    heartbeat,
+    history,
+    judged_files,
+    leak_sample,
+    manifest,
+    marks,
+    profile,
+    sources_archive,
+    sources_file,
+)
 from bucket_store.log.records import LogState
 from bucket_store.log.state import fold
 from bucket_store.pieces import file_backend, piece
@@ -303,6 +314,34 @@ def _run_profile(data: bytes) -> None:
             ]
     # For everybody who asks it is there or not.
     assert profile.read_profiles(Path("store"), fs=cast(Any, OneFile(whole))) is not None
+
+
+_HISTORY: list[Any] = ["id", ["unique", "seconds"], [[[5, 1, {0: 7, 1: 0.5}]], [], [[5, 1, {}]]]]
+
+
+def _run_history(data: bytes) -> None:
+    whole = shapes.unwrapped(data, history.MAGIC, _HISTORY, msgpack.packb)
+    with suppress(CorruptionError, UnknownFormatError):
+        store_id, levels = history.decode_history(whole, file="f")
+        assert type(store_id) is str
+        assert len(levels) == len(history.LEVELS)
+        for sample in (sample for level in levels for sample in level):
+            assert type(sample.wall_us) is type(sample.next_window) is int
+            assert all(type(name) is str and type(value) in (int, float) for name, value in sample.values.items())
+    # A start goes on with it, or begins anew.
+    assert len(history.read_history(Path("store"), "id", fs=cast(Any, OneFile(whole)))) == len(history.LEVELS)
+
+
+_LEAKS: list[Any] = ["id", 3, 0, 5, 1, "{}", 8, 30, 2, 1, {"words": bytes(8), "seen": b"\1"}]
+
+
+def _run_leaks(data: bytes) -> None:
+    whole = shapes.unwrapped(data, leak_sample.MAGIC, _LEAKS, msgpack.packb)
+    with suppress(CorruptionError, UnknownFormatError):
+        found = leak_sample.read_leak_sample(Path("store"), fs=cast(Any, OneFile(whole)))
+        assert_typed(found)
+        again = framing.frame(leak_sample.MAGIC, 1, wire.encode(found))
+        assert leak_sample.read_leak_sample(Path("store"), fs=cast(Any, OneFile(again))) == found
 
 
 _BEAT = ["host:1", bytes(8), 3]
@@ -653,6 +692,16 @@ TARGETS: dict[str, Target] = {
         (profile,),
         _run_profile,
         lambda: _three_ways(framing.frame(profile.MAGIC, 1, msgpack.packb(_PROFILE)), _PROFILE),
+    ),
+    "history": Target(
+        (history,),
+        _run_history,
+        lambda: _three_ways(framing.frame(history.MAGIC, 1, msgpack.packb(_HISTORY)), _HISTORY),
+    ),
+    "leaks": Target(
+        (leak_sample,),
+        _run_leaks,
+        lambda: _three_ways(framing.frame(leak_sample.MAGIC, 1, msgpack.packb(_LEAKS)), _LEAKS),
     ),
     "offsets": Target((offsets,), _run_offsets, _seeds_offsets),
     "generation": Target(
