@@ -6,10 +6,12 @@ the source at one moment; alerts watch over time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from deduper.as_json import AsJson
+from deduper.core.verdict import PORT_OF_REASON
 
 BEHIND_S = 60.0
 """More waiting work than is done in this time makes a job behind."""
@@ -18,6 +20,13 @@ STUCK_S = 300.0
 STUCK_TIMES = 10.0
 """A window may take this many times as long as the usual one."""
 MANY_ERRORS = 0.5
+SHARES = {"error": 0.05, "expired": 0.1}
+"""Larger shares of a port are unusual, as for the alerts."""
+TIMES_DUPLICATES = 3.0
+"""So many times as many duplicates for each unique record as in all windows are unusual."""
+FEWEST_DUPLICATES = 0.01
+AHEAD_S = 300.0
+STANDS_S = 300.0
 LEAST_FREE_BYTES = 256 * 2**20
 
 
@@ -64,9 +73,10 @@ class Facts:
 
     `since_window`: since the newest window began, None before the first. `in_work`: the window that is being judged and
     its age. `usual`, `rate`: seconds of a usual window, and waiting things judged a second, 0 when unknown.
-    `unpublished`: committed windows that are not published. `errors`, `reason`: the share of errors in the newest
-    windows, and their most frequent reason. `waiting` is None without a config. `differing`: the settings in which the
-    config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly.
+    `unpublished`: committed windows that are not published. `newest`, `reasons`: rows of the newest windows by port
+    and by reason; `total`: of all windows by port. `ahead`: of the latest point, over the clock; `stands`: for how long
+    event time has stood still while rows came. `waiting` is None without a config. `differing`: the settings in which
+    the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly.
     """
 
     epoch: int
@@ -78,8 +88,11 @@ class Facts:
     usual: float
     rate: float
     unpublished: tuple[int, ...]
-    errors: float
-    reason: str
+    newest: Mapping[str, int]
+    reasons: Mapping[str, int]
+    total: Mapping[str, int]
+    ahead: float
+    stands: float
     waiting: Waiting | None
     differing: tuple[str, ...]
     free_bytes: int
@@ -96,18 +109,54 @@ def health(facts: Facts) -> Health:
     stuck = _why_stuck(facts)
     if stuck:
         return Health(State.STUCK, stuck)
-    if facts.errors >= MANY_ERRORS:
-        mostly = f", most of them {facts.reason}" if facts.reason else ""
+    errors = share(facts.newest, "error")
+    if errors >= MANY_ERRORS:
+        mostly = f", most of them {_reason(facts, 'error')}" if _reason(facts, "error") else ""
         return Health(
             State.NEEDS_A_PERSON,
-            f"{facts.errors:.0%} of the rows of the newest windows are errors{mostly}: does the config fit the data?",
+            f"{errors:.0%} of the rows of the newest windows are errors{mostly}: does the config fit the data?",
         )
-    waiting = facts.waiting
+    waiting, unusual = facts.waiting, _unusual(facts)
     if waiting is not None and waiting.count and facts.rate and waiting.count / facts.rate > BEHIND_S:
-        return Health(State.BEHIND, f"{waiting} wait, which takes {span(waiting.count / facts.rate)} at this rate")
+        late = f"{waiting} wait, which takes {span(waiting.count / facts.rate)} at this rate"
+        return Health(State.BEHIND, late + unusual)
     if facts.since_window is None:
         return Health(State.HEALTHY, "running, and no window was committed yet" + _waits(waiting))
-    return Health(State.HEALTHY, f"the last window began {span(facts.since_window)} ago" + _waits(waiting))
+    return Health(State.HEALTHY, f"the last window began {span(facts.since_window)} ago" + _waits(waiting) + unusual)
+
+
+def share(rows: Mapping[str, int], port: str) -> float:
+    """The share of a port; 0 without rows."""
+    return rows.get(port, 0) / max(1, sum(rows.values()))
+
+
+def _unusual(facts: Facts) -> str:
+    """What alerts watch over time, as far as the newest windows show it."""
+    found = []
+    for port, most in SHARES.items():
+        if share(facts.newest, port) > most:
+            why = f" ({_reason(facts, port)})" if _reason(facts, port) else ""
+            found.append(f"{share(facts.newest, port):.0%} of the newest rows are {port}{why}")
+    newest, total = share(facts.newest, "duplicate"), share(facts.total, "duplicate")
+    times = _odds(facts.newest) / _odds(facts.total) if _odds(facts.total) else 0.0
+    if times > TIMES_DUPLICATES and newest > FEWEST_DUPLICATES:
+        found.append(f"{newest:.0%} of the newest rows are duplicates, {total:.0%} of all")
+    if facts.ahead > AHEAD_S:
+        found.append(f"the latest point is {span(facts.ahead)} ahead of the clock")
+    if facts.stands > STANDS_S:
+        found.append(f"event time has stood still for {span(facts.stands)}")
+    return f"; unusual: {', '.join(found)}" if found else ""
+
+
+def _odds(rows: Mapping[str, int]) -> float:
+    """Duplicates for each unique record."""
+    return rows.get("duplicate", 0) / max(1, rows.get("unique", 0))
+
+
+def _reason(facts: Facts, port: str) -> str:
+    """The most frequent reason of a port in the newest windows."""
+    of_port = {name: rows for name, rows in facts.reasons.items() if PORT_OF_REASON.get(name) == port}
+    return max(of_port, key=of_port.__getitem__, default="")
 
 
 def span(seconds: float) -> str:

@@ -28,7 +28,6 @@ from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.sections import PORTS
 from deduper.core.statistics import Statistics
-from deduper.core.verdict import PORT_OF_REASON
 from deduper.errors import DeduperError
 from deduper.leaks.figures import LeakFigures
 from deduper.sources.files.judged import KnownFiles
@@ -170,10 +169,11 @@ def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:
     seconds = sum(profile.seconds for profile in profiles)
     rows = sum(profile.rows for profile in profiles)
     judged = sum(_files_of(store, profile.window) for profile in profiles) if is_of_files else rows
-    reasons = Counter[str]()
+    newest, reasons = Counter[str](), Counter[str]()
     for commit in commits:
-        reasons.update({name: rows for name, rows in commit.reasons.items() if PORT_OF_REASON.get(name) == "error"})
-    judged_rows = sum(sum(commit.counts.values()) for commit in commits)
+        newest.update(commit.counts)
+        reasons.update(commit.reasons)
+    ahead, stands = _event_time(store, commits[-1] if commits else None, now_us)
     intents = [one for one in read_intents(store.root) if (one.epoch, one.window) == (state.epoch, state.next_window)]
     return {
         "windows": state.next_window,
@@ -181,9 +181,24 @@ def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:
         "in_work": (intents[0].window, (now_us - intents[0].wall_us) / 1e6) if intents else None,
         "usual": sorted(profile.seconds for profile in profiles)[len(profiles) // 2] if profiles else 0.0,
         "rate": judged / seconds if seconds else 0.0,
-        "errors": sum(commit.counts.get("error", 0) for commit in commits) / judged_rows if judged_rows else 0.0,
-        "reason": reasons.most_common(1)[0][0] if reasons else "",
+        "newest": newest,
+        "reasons": reasons,
+        "total": state.totals,
+        "ahead": ahead,
+        "stands": stands,
     }
+
+
+def _event_time(store: OpenStore, last: CommitRecord | None, now_us: int) -> tuple[float, float]:
+    """Seconds by which the latest point is ahead of the clock, and for which it has stood still; 0 for other clocks."""
+    if (
+        last is None
+        or last.latest_point is None
+        or last.latest_moved_us is None
+        or store.settings["expiry.by"] != "event_time"
+    ):
+        return 0.0, 0.0
+    return (last.latest_point - now_us) / 1e6, (last.wall_us - last.latest_moved_us) / 1e6
 
 
 def _files_of(store: OpenStore, window: int) -> int:

@@ -341,14 +341,14 @@ INCIDENTS: tuple[Incident, ...] = (
         changed_traffic(ahead=timedelta(days=1), share_ahead=0.3),
         alerts=("DeduperPoisonedTimestamps",),
         look=(_STATUS, _LOG),
-        cause=r"ahead",
+        cause=r"ahead_of_now",
     ),
     Incident(
         "logs of the day before are sent again",
         changed_traffic(ahead=-timedelta(days=1), share_ahead=0.5),
         alerts=("DeduperExpiredShareHigh",),
         look=(_STATUS,),
-        cause=r"expired",
+        cause=r"are expired",
     ),
     Incident(
         "the broker is frozen",
@@ -411,14 +411,14 @@ INCIDENTS: tuple[Incident, ...] = (
         changed_traffic(repeats=0.4, repeat_later=-timedelta(minutes=6)),
         alerts=("DeduperLeaks",),
         look=(_STATUS,),
-        cause=r"leak|miss|lookup|copies",
+        cause=r"not found",
     ),
     Incident(
         "a producer sends 60 % again",
         changed_traffic(repeats=0.6),
         alerts=("DeduperManyDuplicates",),
         look=(_STATUS,),
-        cause=r"duplicate",
+        cause=r"are duplicates",
         after_s=_YESTERDAY_S + _QUIET_S,
     ),
     Incident(
@@ -426,7 +426,7 @@ INCIDENTS: tuple[Incident, ...] = (
         changed_traffic(ahead=timedelta(minutes=10), share_ahead=0.01),
         alerts=("DeduperClockAhead",),
         look=(_STATUS,),
-        cause=r"ahead|latest",
+        cause=r"ahead of the clock",
     ),
 )
 

@@ -19,13 +19,18 @@ FINE = Facts(
     usual=4.0,
     rate=100.0,
     unpublished=(),
-    errors=0.01,
-    reason="malformed",
+    newest={"unique": 890, "duplicate": 100, "error": 10},
+    reasons={"malformed": 10, "same_window": 100},
+    total={"unique": 8900, "duplicate": 1000, "error": 100},
+    ahead=-2.0,
+    stands=1.0,
     waiting=Waiting(0, "offset"),
     differing=(),
     free_bytes=LEAST_FREE_BYTES,
     place="/state",
 )
+
+FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,29 @@ FINE = Facts(
             "healthy: running, and no window was committed yet; no file waits",
         ),
         ({"waiting": Waiting(6001, "offset")}, "behind: 6,001 offsets wait, which takes 60 s at this rate"),
+        (
+            {
+                "newest": {"unique": 500, "duplicate": 40, "expired": 400, "error": 60},
+                "reasons": {"older_than_period": 400, "ahead_of_now": 50, "malformed": 10},
+            },
+            "healthy: the last window began 12 s ago; no offset waits; unusual: 6% of the newest rows are error "
+            "(ahead_of_now), 40% of the newest rows are expired (older_than_period)",
+        ),
+        (
+            {"newest": {"unique": 400, "duplicate": 600}},
+            "healthy: the last window began 12 s ago; no offset waits; unusual: 60% of the newest rows are duplicates, "
+            "10% of all",
+        ),
+        ({"newest": {"unique": 990, "duplicate": 10}, "total": {"unique": 10_000, "duplicate": 3}}, FINE_LINE),
+        (
+            {"newest": {"unique": 89, "duplicate": 1, "expired": 10}, "ahead": 300.0, "stands": 300.0},
+            FINE_LINE,
+        ),
+        (
+            {"ahead": 600.0, "stands": 301.0},
+            FINE_LINE
+            + "; unusual: the latest point is 10 min ahead of the clock, event time has stood still for 5 min",
+        ),
         ({"waiting": Waiting(90_000, "file")}, "behind: 90,000 files wait, which takes 15 min at this rate"),
         (
             {"in_work": (20, 301.0)},
@@ -61,7 +89,7 @@ FINE = Facts(
             "stuck: what waits is not known: no broker answers",
         ),
         (
-            {"errors": 0.5},
+            {"newest": {"unique": 10, "error": 10}},
             "needs a person: 50% of the rows of the newest windows are errors, most of them malformed: does the config "
             "fit the data?",
         ),
