@@ -27,6 +27,9 @@ TIMES_DUPLICATES = 3.0
 FEWEST_DUPLICATES = 0.01
 AHEAD_S = 300.0
 STANDS_S = 300.0
+MANY_STARTS = 4
+STARTS_WITHIN_S = 1800.0
+"""So many starts within this time are a crash loop."""
 LEAST_FREE_BYTES = 256 * 2**20
 
 
@@ -76,7 +79,8 @@ class Facts:
     `unpublished`: committed windows that are not published. `newest`, `reasons`: rows of the newest windows by port
     and by reason; `total`: of all windows by port. `ahead`: of the latest point, over the clock; `stands`: for how long
     event time has stood still while rows came. `waiting` is None without a config. `differing`: the settings in which
-    the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly.
+    the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly. `starts`: of the
+    last half hour.
     """
 
     epoch: int
@@ -93,6 +97,7 @@ class Facts:
     total: Mapping[str, int]
     ahead: float
     stands: float
+    starts: int
     waiting: Waiting | None
     differing: tuple[str, ...]
     free_bytes: int
@@ -105,10 +110,10 @@ def health(facts: Facts) -> Health:
     if person:
         return Health(State.NEEDS_A_PERSON, person)
     if not facts.is_running:
-        return Health(State.NOT_RUNNING, _why_not_running(facts))
+        return Health(State.NOT_RUNNING, _why_not_running(facts) + _starts(facts))
     stuck = _why_stuck(facts)
     if stuck:
-        return Health(State.STUCK, stuck)
+        return Health(State.STUCK, stuck + _starts(facts))
     errors = share(facts.newest, "error")
     if errors >= MANY_ERRORS:
         mostly = f", most of them {_reason(facts, 'error')}" if _reason(facts, "error") else ""
@@ -145,7 +150,11 @@ def _unusual(facts: Facts) -> str:
         found.append(f"the latest point is {span(facts.ahead)} ahead of the clock")
     if facts.stands > STANDS_S:
         found.append(f"event time has stood still for {span(facts.stands)}")
-    return f"; unusual: {', '.join(found)}" if found else ""
+    return _starts(facts) + (f"; unusual: {', '.join(found)}" if found else "")
+
+
+def _starts(facts: Facts) -> str:
+    return f"; {facts.starts} starts in {span(STARTS_WITHIN_S)}" if facts.starts >= MANY_STARTS else ""
 
 
 def _odds(rows: Mapping[str, int]) -> float:

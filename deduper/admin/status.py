@@ -16,11 +16,11 @@ from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT_NAME
 from bucket_store.log.heartbeat import read_beat
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published
 from bucket_store.log.profile import read_profiles
-from bucket_store.log.records import CommitRecord
+from bucket_store.log.records import ClaimRecord, CommitRecord
 from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import FOLDED_DIRECTORY
-from deduper.admin.health import Facts, Health, Waiting, health
+from deduper.admin.health import STARTS_WITHIN_S, Facts, Health, Waiting, health
 from deduper.admin.lag import SourceLag, source_lag
 from deduper.admin.open_store import OpenStore
 from deduper.admin.profile import ProfileView, profile_view
@@ -38,6 +38,7 @@ from deduper.window.policy import changed_settings, statistics_of
 
 _ALIVE_SECONDS = 10.0
 """An owner beats every 2 s; a file system may show it late."""
+_NEWEST_RECORDS = 200
 _RECENT = 10
 """So many of the newest windows count for the health."""
 
@@ -186,7 +187,15 @@ def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:
         "total": state.totals,
         "ahead": ahead,
         "stands": stands,
+        "starts": _starts(store, now_us),
     }
+
+
+def _starts(store: OpenStore, now_us: int) -> int:
+    """The starts of the last half hour, as far as the newest records show them."""
+    newest = store.log.records(max(0, store.log.state.next_number - _NEWEST_RECORDS))
+    claims = [record.body for record in newest if isinstance(record.body, ClaimRecord)]
+    return sum(now_us - claim.wall_us < STARTS_WITHIN_S * 1e6 for claim in claims)
 
 
 def _event_time(store: OpenStore, last: CommitRecord | None, now_us: int) -> tuple[float, float]:

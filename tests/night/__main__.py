@@ -376,14 +376,14 @@ INCIDENTS: tuple[Incident, ...] = (
         killed_again_and_again,
         alerts=("DeduperCrashLoop",),
         look=(_STATUS,),
-        cause=r"start|running|kill",
+        cause=r"starts in",
     ),
     Incident(
         "two supervisors fight over the store",
         two_drivers,
         alerts=("DeduperCrashLoop", "DeduperDown", "DeduperLogsErrors"),
         look=(_LOG, _STATUS),
-        cause=r"own|epoch|taken",
+        cause=r"[Aa]nother|taken|starts in",
     ),
     Incident(
         "the job is stopped and forgotten",
@@ -397,7 +397,7 @@ INCIDENTS: tuple[Incident, ...] = (
         job_frozen,
         alerts=("DeduperDown",),
         look=(_STATUS,),
-        cause=r"stuck|behind|not|answer",
+        cause=r"^not running|^stuck|^behind",
     ),
     Incident(
         "event time stands still",

@@ -24,6 +24,7 @@ FINE = Facts(
     total={"unique": 8900, "duplicate": 1000, "error": 100},
     ahead=-2.0,
     stands=1.0,
+    starts=3,
     waiting=Waiting(0, "offset"),
     differing=(),
     free_bytes=LEAST_FREE_BYTES,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from bucket_store.errors import StoreMissingError
+from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.marks import PUBLISHED_NAME, Published, prepare_published
 from deduper.admin.open_store import open_store
@@ -173,6 +175,17 @@ def test_files_that_no_window_has_judged_wait(tmp_path: Path) -> None:
     status = store_status(open_store(str(file)), last=0)
     assert status.waiting_files == 2
     assert status.health.why.endswith("; the next start publishes 3 windows (0 to 2); 2 files wait")
+
+
+def test_a_job_that_starts_again_and_again_says_so(tmp_path: Path) -> None:
+    """Whether it runs at the moment or not; starts of long ago do not count."""
+    file = write_config(tmp_path)
+    make_store(file, WINDOWS)
+    log, now_us = CommitLog.open(tmp_path / "state"), time.time_ns() // 1000
+    for minutes in (50, 40, 20, 10, 2, 1):
+        log.claim_epoch("host:7", now_us - minutes * 60_000_000)
+    HeartBeat(tmp_path / "state", "host:7").beat()
+    assert store_status(open_store(str(file)), last=0).health.why.endswith("; 4 starts in 30 min")
 
 
 def test_a_config_that_does_not_fit_the_store_needs_a_person(tmp_path: Path) -> None:
