@@ -66,6 +66,9 @@ def _not_writable(place: str, path: Path) -> Failure | None:
         )
     if os.access(there, os.W_OK | os.X_OK):
         return None
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        error = f"{place}: {there}: Read-only file system; mount it for writing, or choose another folder"
+        return Failure(place, CannotWriteError(error))
     remedy = f"let the user that runs the job write to it: chown {os.geteuid()} {there}"
     return Failure(place, CannotWriteError(f"{place}: {there} cannot be written to; {remedy}"))
 
