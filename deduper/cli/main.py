@@ -23,6 +23,7 @@ from deduper.sinks.publish_state import OnUnknown
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from deduper.admin.error_rows import Windows
     from deduper.config.load import LoadedConfig
     from deduper.window.progress import BatchProgress
 
@@ -505,16 +506,11 @@ def replay_errors(
     as_json: JsonOption = False,
 ) -> None:
     """Send error records through the job once more, exactly once, after a mend of the config or of a producer."""
-    from deduper.admin.error_rows import Windows
     from deduper.admin.open_store import open_store
     from deduper.admin.replay_errors import replay_errors as replay
     from deduper.cli.views.replay import render
 
-    try:
-        windows = Windows() if window is None else Windows.of(window)
-    except ValueError as error:
-        raise UsageError(f"--window: {error}") from error
-    report = replay(open_store(str(config)), windows, reason or (), again=again, dry_run=dry_run)
+    report = replay(open_store(str(config)), _windows(window), reason or (), again=again, dry_run=dry_run)
     _answer(report, render, as_json=as_json)
 
 
@@ -696,16 +692,11 @@ def inspect_errors(
     as_json: JsonOption = False,
 ) -> None:
     """Group the rows of the error port by reason and detail, each with the place of its first record."""
-    from deduper.admin.error_rows import Windows
     from deduper.admin.errors_report import errors_report
     from deduper.admin.open_store import open_store
     from deduper.cli.views import inspect as views
 
-    try:
-        windows = Windows() if window is None else Windows.of(window)
-    except ValueError as error:
-        raise UsageError(f"--window: {error}") from error
-    _answer(errors_report(open_store(store), windows, last), views.render_errors, as_json=as_json)
+    _answer(errors_report(open_store(store), _windows(window), last), views.render_errors, as_json=as_json)
 
 
 @_command(inspect_app, "bucket", *_READING, raw_values=True)
@@ -727,6 +718,16 @@ def inspect_bucket(
     opened = open_store(store)
     report = inspect.inspect_bucket(opened, inspect.bucket_of(opened, bucket))
     _answer(report, views.render_bucket, as_json=as_json)
+
+
+def _windows(text: str | None) -> Windows:
+    """The windows of `--window`, all without it."""
+    from deduper.admin.error_rows import Windows
+
+    try:
+        return Windows() if text is None else Windows.of(text)
+    except ValueError as error:
+        raise UsageError(f"--window: {error}") from error
 
 
 def _answer(report: Any, render: Callable[[Any], Iterable[RenderableType]], *, as_json: bool) -> None:

@@ -46,7 +46,7 @@ MOST_RECORDS: Final = 20_000
 """As many are taken at a time."""
 _MOST_BYTES: Final = 2**31 - 1
 
-_EVENTS, _STRANGERS, _VALUE_BYTES, _KEY_BYTES, _HEADERS, _NAME_BYTES, _HEADER_BYTES = range(7)
+_EVENTS, _OTHERS, _VALUE_BYTES, _KEY_BYTES, _HEADERS, _NAME_BYTES, _HEADER_BYTES = range(7)
 """What `_measure` counts, and where."""
 _TOTALS: Final = 7
 
@@ -102,9 +102,9 @@ class PartitionQueue:
         asked = messages[:taken], self.partition, self.with_headers
         count = _measure(*asked, events, offsets, timestamps, values, keys, headers, totals)
         found = [Event(*librdkafka.taken_event(event)) for event in events[: totals[_EVENTS]].tolist()]
-        if totals.max() > _MOST_BYTES or totals[_STRANGERS]:
+        if totals.max() > _MOST_BYTES or totals[_OTHERS]:
             _release(messages[:count])
-            what = "records of another partition" if totals[_STRANGERS] else "more than 2 GiB of records at a time"
+            what = "records of another partition" if totals[_OTHERS] else "more than 2 GiB of records at a time"
             raise ValueError(f"{self.topic}-{self.partition}: {what}")
         value = _Column(values[: count + 1], totals[_VALUE_BYTES])
         key = _Column(keys[: count + 1], totals[_KEY_BYTES])
@@ -193,7 +193,7 @@ def _measure(
             totals[_EVENTS] += 1
             continue
         if half_at(message + 16) != partition:
-            totals[_STRANGERS] += 1
+            totals[_OTHERS] += 1
         messages[count] = message
         offsets[count] = whole_at(message + 56)
         timestamps[count] = message_timestamp(message, found.ctypes.data)

@@ -62,7 +62,7 @@ def test_every_line_is_json_with_json(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_other_packages_are_silent_and_what_is_waited_for_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """A plain line, without time and level; a program is told nothing of it."""
+    """A plain line, without time and level; JSON leaves it out."""
     configure_logging(as_json=False, verbose=False, waits=True)
     logging.getLogger("py4j.clientserver").error("connection lost")
     logging.exception("Exception while sending command.")
