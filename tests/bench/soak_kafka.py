@@ -3,8 +3,9 @@
     python -m tests.bench.soak_kafka --rate 10000 [--minutes 15] [--warm 5] [--kills 3] [--out docs/bench/soak]
 
 A broker, a process that sends `--rate` records a second (a fifth repeats, 2 % late by an hour, one in 1,009 torn), the
-job as users start it (`deduper run`, its own process, exactly once, four topics, metrics on), and a process that reads
-the four topics with read_committed. Every five seconds a sample is taken from the job's own metrics page.
+job as users start it (`deduper run`, its own process, exactly once, four topics, metrics on), a process that reads the
+four topics with read_committed, and a Prometheus with deploy's rules and alerts. Every five seconds a sample is taken
+from the job's own metrics page. The broker keeps the last gigabyte of each partition.
 
 Keys live for a minute, so expiry sets in within two. A piece that has died keeps its bytes for ten minutes more (the
 store's grace): the store's size in all can be flat only after twelve minutes, its live part after two.
@@ -25,6 +26,7 @@ At the end the sender stops, the job drains what is left and stops by SIGTERM. C
 4. the heap after full garbage collections, likewise
 5. the live part of the store does not grow; all of it, from the twelfth minute on
 6. no records were read by Spark
+7. no alert of deploy's fires after warming
 
 `--kills` SIGKILLs fall into the minutes of warming, on the driver and on the driver with all its processes in turns;
 after each the job is started again and has to catch up. So memory is that of the last start.
@@ -69,6 +71,7 @@ from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope
 from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
+from tests.services.prometheus import RULES, Prometheus
 
 SAMPLE_S = 5.0
 PARTITIONS = 2
@@ -77,6 +80,7 @@ PERIOD_S = 60
 HOUSEKEEPING_MB = 128
 EXPIRING_MINUTES = 2.5
 GRACE_MINUTES = 12.0
+RETENTION = {"log.retention.bytes": 1 << 30, "log.segment.bytes": 128 << 20, "log.retention.check.interval.ms": 5000}
 _ROOT = Path(__file__).parent.parent.parent
 SAMPLES_A_MINUTE = 12
 _AFTER_GC = re.compile(r"\[(?P<at>[\d.]+)s\].*Pause Full .*->(?P<after>\d+)M\(")
@@ -118,12 +122,13 @@ def main() -> int:
     os.environ[kafka_jars.VARIABLE] = str(connector_folder())
     work = Path(tempfile.mkdtemp(prefix="deduper-soak-"))
     loads = [os.getloadavg()[0]]
-    with Broker(work / "broker", heap="768m", fast_start=False) as broker:
+    with Broker(work / "broker", heap="768m", fast_start=False, settings=RETENTION) as broker:
         found = soak(broker, work, arguments)
     loads.append(os.getloadavg()[0])
     checks = [
         once(found.counts, found.sent),
         without_spark(found.by_spark),
+        silent(found.alerts, arguments.warm * 60),
         *checked(found.samples, found.after_gc, arguments),
     ]
     write(arguments, found, checks, loads)
@@ -147,6 +152,8 @@ class Measured:
     sent: int
     kills: int
     by_spark: int
+    alerts: dict[str, list[float]]
+    """Seconds at which each alert was seen firing."""
 
 
 def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
@@ -173,7 +180,9 @@ def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
         encoding="utf-8",
     )
     seen_file = work / "seen.npz"
-    follower = process("deduper.bench.traffic", "follow", broker.bootstrap, *topics, "--result", str(seen_file))
+    follower = process(
+        "deduper.bench.traffic", "follow", broker.bootstrap, *topics, "--counts", "--result", str(seen_file)
+    )
     assert follower.stdout is not None
     assert follower.stdout.readline() == "following\n"
     job = Job(work)
@@ -184,7 +193,10 @@ def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
         seconds = arguments.minutes * 60
         to_the_end = sending(broker, source, arguments.rate, seconds, sent)
         began = time.monotonic()
-        samples = watched(port, job, seconds, kill_times(arguments))
+        alerts: dict[str, list[float]] = {}
+        rules = [file.read_text(encoding="utf-8") for file in RULES]
+        with Prometheus(work / "prometheus", f"127.0.0.1:{port}", rules) as prometheus:
+            samples = watched(port, job, seconds, kill_times(arguments), prometheus, alerts)
         sent += to_the_end()
         until(lambda: job.ended or judged(port) >= sent, 600, f"all {sent:,} records are judged")
     finally:
@@ -195,11 +207,12 @@ def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
     if code:
         raise SystemExit(f"the job ended with {code}:\n{job.log.read_text()[-3000:]}")
     with np.load(seen_file) as seen:
-        number, topic = seen["number"], seen["topic"]
+        read = seen["counts"]
+    assert not read[sent:].any(), "records that nobody sent"
     counts = np.zeros((sent, len(PORTS)), np.uint8)
-    np.add.at(counts, (number, topic), 1)
+    counts[: len(read)] = read[:sent]
     after_gc = [(at + job.started - began, left) for at, left in heap_after_gc(work / "gc.log")]
-    return Measured(samples, after_gc, counts, sent, job.kills, by_spark(job.log.read_text(errors="replace")))
+    return Measured(samples, after_gc, counts, sent, job.kills, by_spark(job.log.read_text(errors="replace")), alerts)
 
 
 class Job:
@@ -275,8 +288,18 @@ def anonymous(process: psutil.Process) -> int:
     return 0
 
 
-def watched(port: int, job: Job, seconds: float, kills: list[float]) -> list[dict[str, float]]:
-    """A sample every five seconds, for as long as the sender sends; the job is killed at some of them."""
+def watched(
+    port: int,
+    job: Job,
+    seconds: float,
+    kills: list[float],
+    prometheus: Prometheus,
+    alerts: dict[str, list[float]],
+) -> list[dict[str, float]]:
+    """A sample every five seconds, for as long as the sender sends; the job is killed at some of them.
+
+    `alerts` gets what fires at each sample.
+    """
     samples: list[dict[str, float]] = []
     began = time.monotonic()
     while (passed := time.monotonic() - began) < seconds:
@@ -286,6 +309,8 @@ def watched(port: int, job: Job, seconds: float, kills: list[float]) -> list[dic
             kills = kills[1:]
             job.kill()
             print(f"{passed / 60:5.1f} min: killed and started again", flush=True)
+        for labels, _ in prometheus.query('ALERTS{alertstate="firing"}'):
+            alerts.setdefault(labels["alertname"], []).append(round(passed, 1))
         found = page(port)
         if found is not None:
             held = {f"anonymous_{name}": float(count) for name, count in summed_by_process(anonymous, job.pid).items()}
@@ -369,6 +394,13 @@ def once(counts: Any, sent: int) -> Check:
 def without_spark(by_spark: int) -> Check:
     """Check 6: the topics are read by the tasks themselves."""
     return Check("all records are read without Spark", "broken" if by_spark else "holds", f"{by_spark} times by Spark")
+
+
+def silent(alerts: dict[str, list[float]], warm_s: float) -> Check:
+    """Check 7."""
+    late = {name: [at for at in times if at >= warm_s] for name, times in alerts.items()}
+    fired = ", ".join(f"{name} from {times[0] / 60:.0f} min on" for name, times in late.items() if times)
+    return Check("no alert fires after warming", "broken" if fired else "holds", fired or "none fired")
 
 
 def checked(

@@ -1,0 +1,117 @@
+"""Places on this machine, over `bucket_store.filesystem`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote
+
+from bucket_store.filesystem import (
+    LOCAL,
+    FileSystem,
+    discard,
+    listed,
+    make_directories,
+    read_at,
+    remove_tree,
+    replace_whole,
+    stage,
+)
+from bucket_store.places.place import Entry, NotPlacedError, Place
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNames:
+    """The files of this machine; tests give an `fs` that fails, or that loses unsynced bytes."""
+
+    fs: FileSystem = LOCAL
+
+    @property
+    def scheme(self) -> str:
+        """See `Names`."""
+        return "file"
+
+    def url(self, path: PurePosixPath) -> str:
+        """See `Names`."""
+        return f"file://{quote(str(path))}"
+
+    def create(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`."""
+        target = Path(path)
+        try:
+            temporary = stage(self.fs, target.parent, target.name, data)
+        except OSError as exc:
+            raise NotPlacedError(exc.errno, exc.strerror or str(exc), str(target)) from exc
+        try:
+            self.fs.link(temporary, target)
+            self.fs.fsync_dir(target.parent)
+        finally:
+            # After the directory sync: the sync covers the link alone, and a later cleaning removes an orphan.
+            discard(self.fs, temporary)
+
+    def replace(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`."""
+        replace_whole(self.fs, Path(path), data)
+
+    def read(self, path: PurePosixPath) -> bytes:
+        """See `Names`."""
+        return self.fs.read(Path(path))
+
+    def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
+        """See `Names`."""
+        with self.fs.open(Path(path)) as file:
+            return read_at(file, length, start)
+
+    def stat(self, path: PurePosixPath) -> Entry:
+        """See `Names`."""
+        is_directory = self.fs.is_dir(Path(path))
+        modified = self.fs.modified_us(Path(path))
+        if is_directory:
+            return Entry(path.name, True, 0, modified)
+        with self.fs.open(Path(path)) as file:
+            return Entry(path.name, False, file.size(), modified)
+
+    def entries(self, path: PurePosixPath) -> list[Entry]:
+        """See `Names`."""
+        found = []
+        for name in listed(self.fs, Path(path)):
+            try:
+                found.append(self.stat(path / name))
+            except FileNotFoundError:
+                continue  # removed since it was listed
+        return found
+
+    def remove(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        self.fs.remove(Path(path))
+
+    def remove_tree(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        remove_tree(self.fs, Path(path))
+
+    def make_directories(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        make_directories(self.fs, Path(path))
+
+    def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
+        """See `Names`."""
+        self.fs.link(Path(source), Path(target))
+        self.fs.remove(Path(source))
+
+    def touch(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        os.utime(path)
+
+    def sync(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        if self.fs.is_dir(Path(path)):
+            self.fs.fsync_dir(Path(path))
+            return
+        with self.fs.open(Path(path)) as file:
+            file.sync()
+
+
+def local_place(path: Path | str, fs: FileSystem = LOCAL) -> Place:
+    """The place of a path of this machine, which is made absolute."""
+    return Place(LocalNames(fs), PurePosixPath(Path(path).absolute()))

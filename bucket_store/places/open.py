@@ -1,0 +1,20 @@
+"""The place that a URL names."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
+
+
+def open_place(url: str) -> Place:
+    """The place of a URL, or of a bare path of this machine. Nothing is connected to yet.
+
+    Raises:
+        ValueError: no storage has this scheme.
+    """
+    parts = urlsplit(url)
+    if not parts.scheme or parts.scheme in ("file", "rocksdb"):
+        return local_place(unquote(parts.path) if parts.scheme else url)
+    raise ValueError(f"{url}: no storage has the scheme {parts.scheme}:")

@@ -1,0 +1,205 @@
+"""A name on some storage: `Place`, and the protocol of the storages, `Names`.
+
+A place has no method of `pathlib.Path` that touches a disk, so the type checker finds every module that passes by this
+seam.
+
+What a storage promises:
+
+| | `file:` | `hdfs:` | object stores |
+|---|---|---|---|
+| create | temporary file, sync, link, directory sync | temporary file, rename without overwrite | conditional put |
+| replace | temporary file, rename | temporary file, rename with overwrite | put |
+| rename | link and unlink of one file | rename without overwrite | not supported |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+
+class NotPlacedError(OSError):
+    """A new file is certainly not in place, and will not be: the storage refused it before anything could be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name in a directory. A directory's `size` is 0; `modified_us` is µs since the epoch, by the storage's clock."""
+
+    name: str
+    is_directory: bool
+    size: int
+    modified_us: int
+
+
+class Names(Protocol):
+    """The storage under a `Place`. Safe for several threads, and pickles; each process makes its own connections.
+
+    Every method raises OSError, FileNotFoundError for an absent file, TimeoutError when an outage lasts longer than the
+    storage's bound: no call waits for ever. Paths are absolute.
+    """
+
+    @property
+    def scheme(self) -> str:
+        """`file`, `hdfs`, `s3`, `gs`, `az` or `memory`."""
+
+    def url(self, path: PurePosixPath) -> str:
+        """The URL by which `open_place` gives the same place."""
+
+    def create(self, path: PurePosixPath, data: bytes) -> None:
+        """Put a new file in place: whole, and durable with its name on return. Of all racers one wins.
+
+        Raises:
+            FileExistsError: the name is taken; its file is untouched. After an outage this very call may have taken it.
+            NotPlacedError: it is not in place and will not be.
+            OSError: unclear; only reading it back shows it.
+        """
+
+    def replace(self, path: PurePosixPath, data: bytes) -> None:
+        """Put a file in place of the old one, if any. Readers see one of both, whole; the new one may be lost."""
+
+    def read(self, path: PurePosixPath) -> bytes:
+        """All bytes of a file."""
+
+    def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
+        """`length` bytes from `start` on; fewer only where the file ends."""
+
+    def stat(self, path: PurePosixPath) -> Entry:
+        """The entry of a file or a directory."""
+
+    def entries(self, path: PurePosixPath) -> list[Entry]:
+        """What is in a directory, by name; none when it is absent. Entries added meanwhile may be missing."""
+
+    def remove(self, path: PurePosixPath) -> None:
+        """Remove a file; an absent one is no error."""
+
+    def remove_tree(self, path: PurePosixPath) -> None:
+        """Remove a directory and all below it; what is absent, or goes away meanwhile, is no error."""
+
+    def make_directories(self, path: PurePosixPath) -> None:
+        """Make a directory and its missing parents, durable on return; safe to repeat and to race."""
+
+    def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
+        """Give a file another name, never over another file; durable after `sync` of both directories.
+
+        Raises:
+            FileExistsError: the target is taken.
+            FileNotFoundError: there is no source.
+            NotImplementedError: this storage cannot.
+        """
+
+    def touch(self, path: PurePosixPath) -> None:
+        """Set the modification time of a file to now, by the storage's clock."""
+
+    def sync(self, path: PurePosixPath) -> None:
+        """Make a file's bytes, or the names in a directory, durable as they are; where every write is, do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name on a storage: a file's or a directory's, whether it is there or not."""
+
+    names: Names
+    path: PurePosixPath
+
+    def __truediv__(self, relative: str) -> Place:
+        return Place(self.names, self.path / relative)
+
+    def __str__(self) -> str:
+        """For people: the bare path of a local place, else the URL."""
+        return str(self.path) if self.names.scheme == "file" else self.url
+
+    @property
+    def url(self) -> str:
+        """The URL by which `open_place` gives the same place."""
+        return self.names.url(self.path)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.name
+
+    @property
+    def parent(self) -> Place:
+        """The directory that the name is in."""
+        return Place(self.names, self.path.parent)
+
+    @property
+    def local(self) -> Path:
+        """The path on this machine, for what only a local disk can do.
+
+        Raises:
+            ValueError: the place is elsewhere.
+        """
+        if self.names.scheme != "file":
+            raise ValueError(f"{self.url} is not on this machine")
+        return Path(self.path)
+
+    def create(self, data: bytes) -> None:
+        """See `Names.create`."""
+        self.names.create(self.path, data)
+
+    def replace(self, data: bytes) -> None:
+        """See `Names.replace`."""
+        self.names.replace(self.path, data)
+
+    def read(self) -> bytes:
+        """See `Names.read`."""
+        return self.names.read(self.path)
+
+    def read_range(self, start: int, length: int) -> bytes:
+        """See `Names.read_range`."""
+        return self.names.read_range(self.path, start, length)
+
+    def stat(self) -> Entry:
+        """See `Names.stat`."""
+        return self.names.stat(self.path)
+
+    def exists(self) -> bool:
+        """Whether the name is there now."""
+        try:
+            self.names.stat(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def entries(self) -> list[Entry]:
+        """See `Names.entries`."""
+        return self.names.entries(self.path)
+
+    def walk(self) -> Iterator[Place]:
+        """Every file below, in no order."""
+        for entry in self.entries():
+            inner = self / entry.name
+            if entry.is_directory:
+                yield from inner.walk()
+            else:
+                yield inner
+
+    def remove(self) -> None:
+        """See `Names.remove`."""
+        self.names.remove(self.path)
+
+    def remove_tree(self) -> None:
+        """See `Names.remove_tree`."""
+        self.names.remove_tree(self.path)
+
+    def make_directories(self) -> None:
+        """See `Names.make_directories`."""
+        self.names.make_directories(self.path)
+
+    def rename(self, target: Place) -> None:
+        """See `Names.rename`; both places are of one storage."""
+        if target.names != self.names:
+            raise ValueError(f"{self} and {target} are on different storages")
+        self.names.rename(self.path, target.path)
+
+    def touch(self) -> None:
+        """See `Names.touch`."""
+        self.names.touch(self.path)
+
+    def sync(self) -> None:
+        """See `Names.sync`."""
+        self.names.sync(self.path)

@@ -1,0 +1,110 @@
+"""What every storage promises. A storage joins by a fixture parameter; one that needs a server is marked `services`."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from bucket_store.places.local import local_place
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
+
+
+@pytest.fixture(params=["file"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty directory on each kind of storage."""
+    place = local_place(tmp_path / "root")
+    place.make_directories()
+    return place
+
+
+def test_a_created_file_is_whole_and_stays(root: Place) -> None:
+    """A second creation is refused and changes nothing."""
+    file = root / "one"
+    file.create(b"first")
+    with pytest.raises(FileExistsError):
+        file.create(b"second")
+    assert file.read() == b"first"
+    assert [entry.name for entry in root.entries()] == ["one"]
+
+
+def test_one_of_all_racers_creates(root: Place) -> None:
+    """Eight at once, many times: one winner, its bytes."""
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(25):
+            file = root / f"slot-{number}"
+
+            def race(racer: int, file: Place = file) -> int | None:
+                try:
+                    file.create(bytes([racer]) * 1000)
+                except FileExistsError:
+                    return None
+                return racer
+
+            winners = [racer for racer in pool.map(race, range(8)) if racer is not None]
+            assert len(winners) == 1
+            assert file.read() == bytes([winners[0]]) * 1000
+
+
+def test_replacing_ranges_and_stat(root: Place) -> None:
+    """The new bytes, whole; ranges end where the file does."""
+    file = root / "mark"
+    file.replace(b"old")
+    file.replace(b"0123456789")
+    assert file.read() == b"0123456789"
+    assert file.read_range(2, 3) == b"234"
+    assert file.read_range(8, 10) == b"89"
+    assert file.stat().size == 10
+    assert not file.stat().is_directory
+    before = file.stat().modified_us
+    file.touch()
+    assert file.stat().modified_us >= before
+
+
+def test_what_is_absent(root: Place) -> None:
+    """Reading it is an error by name, removing it none, listing it empty."""
+    absent = root / "absent"
+    for look in (absent.read, absent.stat, lambda: absent.read_range(0, 1)):
+        with pytest.raises(FileNotFoundError):
+            look()
+    assert not absent.exists()
+    absent.remove()
+    absent.remove_tree()
+    assert absent.entries() == []
+
+
+def test_directories_are_walked_and_removed(root: Place) -> None:
+    """All files below, whatever their depth."""
+    deep = root / "a/b/c"
+    deep.make_directories()
+    deep.make_directories()
+    (deep / "x").create(b"x")
+    (root / "a/y").create(b"y")
+    assert {file.name for file in root.walk()} == {"x", "y"}
+    (root / "a").remove_tree()
+    assert list(root.walk()) == []
+
+
+def test_a_rename_never_replaces(root: Place) -> None:
+    """The name moves, or both files stay."""
+    (root / "from").create(b"1")
+    (root / "to").create(b"2")
+    with pytest.raises(FileExistsError):
+        (root / "from").rename(root / "to")
+    assert (root / "to").read() == b"2"
+    (root / "to").remove()
+    (root / "from").rename(root / "to")
+    assert (root / "to").read() == b"1"
+    assert not (root / "from").exists()
+    with pytest.raises(FileNotFoundError):
+        (root / "from").rename(root / "elsewhere")
+
+
+def test_a_place_goes_by_url_and_by_pickle(root: Place) -> None:
+    """Another process sees the same file."""
+    (root / "with space").create(b"1")
+    assert open_place((root / "with space").url).read() == b"1"
+    assert pickle.loads(pickle.dumps(root / "with space")).read() == b"1"
