@@ -1,12 +1,11 @@
 """The history of a job: a sample of the store's numbers after every window; see `bucket_store.log.history`.
 
-An accessory: none of its failures stops a window. It is written every ten seconds and at the end of a run. The numbers
-are totals of the committed state, so samples that a crash has lost leave no gap, only a coarser step.
+An accessory (`window.accessory`). The numbers are totals of the committed state, so samples that a crash has lost leave
+no gap, only a coarser step.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
@@ -18,10 +17,8 @@ from deduper.core.verdict import Verdict
 from deduper.kafka.offsets import judged_ends
 from deduper.leaks.figures import LeakFigures
 from deduper.window import policy
+from deduper.window.accessory import Accessory
 
-logger = logging.getLogger(__name__)
-
-WRITTEN_EVERY_S = 10.0
 MOST_PARTITIONS = 64
 """Partitions of topics that have numbers of their own: the first ones by name."""
 SECONDS, FILES, LATEST, ENTRIES, PIECES, BYTES = "seconds", "files", "latest", "entries", "pieces", "bytes"
@@ -35,55 +32,39 @@ class HistoryWatch:
     def __init__(self, config: Config, log: CommitLog, seconds: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._log = log
-        self._seconds = seconds
-        self._written_s = seconds()
-        self._is_changed = False
-        state = log.state
         self._history: History | None = None
-        try:
-            self._history = History(log.root, log.manifest.store_id, next_window=state.next_window, fs=log.fs)
-        except Exception as exc:  # noqa: BLE001  an accessory
-            self._broke(exc)
+        self._accessory = Accessory("history", self._write, seconds)
+        with self._accessory.working():
+            next_window = log.state.next_window
+            self._history = History(log.root, log.manifest.store_id, next_window=next_window, fs=log.fs)
 
     def add(
         self, before: LogState, wall_us: int, leaks: LeakFigures | None, *, seconds: float, partitions: int
     ) -> None:
         """Sample the state after the window that was committed after `before`, which took so long."""
-        if self._history is None:
+        history = self._history
+        if history is None or not self._accessory.is_on:
             return
-        try:
-            newest, state = self._history.newest, self._log.state
+        with self._accessory.working():
+            newest, state = history.newest, self._log.state
             if newest is None:
-                self._history.begin(Sample(wall_us, before.next_window, values_of(before)))
+                history.begin(Sample(wall_us, before.next_window, values_of(before)))
             last = {} if newest is None else newest.values
             values = values_of(state) | _of_leaks(leaks)
             values[SECONDS] = last.get(SECONDS, 0) + round(seconds, 3)
             if not judged_ends(state):
                 values[FILES] = last.get(FILES, 0) + partitions
-            self._history.add(Sample(wall_us, before.next_window + 1, values))
-            self._is_changed = True
-            if self._seconds() - self._written_s >= WRITTEN_EVERY_S:
-                self._write(self._history)
-        except Exception as exc:  # noqa: BLE001  an accessory
-            self._broke(exc)
+            history.add(Sample(wall_us, before.next_window + 1, values))
+            self._accessory.changed()
 
     def close(self) -> None:
         """Write the samples, at the end of a run. Safe to repeat."""
-        if self._history is not None and self._is_changed:
-            try:
-                self._write(self._history)
-            except Exception as exc:  # noqa: BLE001  an accessory
-                self._broke(exc)
+        self._accessory.close()
 
-    def _write(self, history: History) -> None:
-        self._written_s = self._seconds()
+    def _write(self) -> None:
+        assert self._history is not None
         self._log.check_owner()
-        history.write()
-        self._is_changed = False
-
-    def _broke(self, error: Exception) -> None:
-        self._history = None
-        logger.warning("the history stops until the next start; the job continues", exc_info=error)
+        self._history.write()
 
 
 def values_of(state: LogState) -> dict[str, Number]:

@@ -1,7 +1,6 @@
 """The leak meter of a job: counts each committed window's sampled records, and keeps the sample in the store.
 
-An accessory: none of its failures stops a window. It is written every ten seconds and at the end of a run; windows
-after the last writing before a crash count as missed.
+An accessory (`window.accessory`). Windows after the last writing before a crash count as missed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.log.leak_sample import FILE_NAME, read_leak_sample, write_leak_sample
+from bucket_store.log.leak_sample import read_leak_sample, write_leak_sample
 from bucket_store.log.state import LogState
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.model import Config
@@ -23,10 +22,10 @@ from deduper.leaks.sample import SampledRecords
 from deduper.leaks.stored import meter_of, sample_of, settings_text
 from deduper.tasks.receipts import Receipt
 from deduper.window import policy
+from deduper.window.accessory import Accessory
 
 logger = logging.getLogger(__name__)
 
-WRITTEN_EVERY_S = 10.0
 _SECOND, _MINUTE, _HOUR, _DAY = 1e6, 60e6, 3600e6, 86400e6
 _TIMES = (_SECOND, 10 * _SECOND, _MINUTE, 5 * _MINUTE, 15 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR)
 _DAYS = (_DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY, 365 * _DAY)
@@ -81,20 +80,18 @@ class LeakWatch:
     def __init__(self, config: Config, log: CommitLog, seconds: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._log = log
-        self._seconds = seconds
-        self._written_s = seconds()
-        self._is_changed = False
         self._next_window = log.state.next_window
         self._first_window, self._since_us, self._missed = self._next_window, 0, 0
+        self._accessory = Accessory("leak meter", self._write, seconds)
         settings = leak_settings(config)
         self._meter = None if settings is None else self._stored(settings) or LeakMeter.new(settings)
 
     @property
     def figures(self) -> LeakFigures | None:
         """The estimates; None before the first window, and without a meter."""
-        if self._meter is None or self._next_window == self._first_window:
+        if self._meter is None or not self._accessory.is_on or self._next_window == self._first_window:
             return None
-        try:
+        with self._accessory.working():
             return figures_of(
                 self._meter,
                 self._log.state.latest_point,
@@ -103,43 +100,33 @@ class LeakWatch:
                 since_us=self._since_us,
                 missed_windows=self._missed,
             )
-        except Exception as exc:  # noqa: BLE001  an accessory
-            self._broke(exc)
-            return None
+        return None
 
     def add(self, before: LogState, wall_us: int, receipts: Iterable[Receipt], rows: int) -> None:
         """Count the window that was committed after `before`."""
-        if self._meter is None:
+        if self._meter is None or not self._accessory.is_on:
             return
-        try:
+        with self._accessory.working():
             given = [receipt.sampled for receipt in receipts]
             if self._next_window == self._first_window:
                 self._since_us = wall_us
             self._next_window = before.next_window + 1
-            self._is_changed = True
             parts = [part for part in given if part is not None]
             if len(parts) < len(given):
                 self._missed += 1
             else:
                 sampled = SampledRecords.joined(parts, float_domain=self._meter.settings.float_domain)
                 self._meter.add(sampled, policy.judge_rules(self._config, before, wall_us).latest, rows)
-            if self._seconds() - self._written_s >= WRITTEN_EVERY_S:
-                self._write(self._meter)
-        except Exception as exc:  # noqa: BLE001  an accessory
-            self._broke(exc)
+            self._accessory.changed()
 
     def close(self) -> None:
         """Write the sample, at the end of a run. Safe to repeat."""
-        if self._meter is not None and self._is_changed:
-            try:
-                self._write(self._meter)
-            except Exception as exc:  # noqa: BLE001  an accessory
-                self._broke(exc)
+        self._accessory.close()
 
-    def _write(self, meter: LeakMeter) -> None:
-        self._written_s = self._seconds()
+    def _write(self) -> None:
+        assert self._meter is not None
         sample = sample_of(
-            meter,
+            self._meter,
             store_id=self._log.manifest.store_id,
             next_window=self._next_window,
             first_window=self._first_window,
@@ -147,11 +134,7 @@ class LeakWatch:
             missed_windows=self._missed,
         )
         self._log.check_owner()
-        try:
-            write_leak_sample(self._log.root, sample, fs=self._log.fs)
-            self._is_changed = False
-        except OSError as exc:
-            logger.warning("%s could not be written: %s", self._log.root / FILE_NAME, exc)
+        write_leak_sample(self._log.root, sample, fs=self._log.fs)
 
     def _stored(self, settings: LeakSettings) -> LeakMeter | None:
         """The measurement that the store has, if it can go on."""
@@ -172,7 +155,3 @@ class LeakWatch:
         self._first_window, self._since_us = sample.first_window, sample.since_us
         self._missed = sample.missed_windows + self._next_window - sample.next_window
         return meter
-
-    def _broke(self, error: Exception) -> None:
-        self._meter = None
-        logger.warning("the leak meter stops until the next start; the job continues", exc_info=error)
