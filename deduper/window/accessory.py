@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +28,17 @@ class Accessory:
         self._written_s = seconds()
         self._is_changed = False
 
-    @contextmanager
-    def working(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Around its work: an error ends it, and nothing else."""
-        try:
-            yield
-        except Exception as exc:
-            self.is_on = False
-            logger.warning("the %s stops until the next start; the job continues", self._name, exc_info=exc)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.is_on = False
+        logger.warning("the %s stops until the next start; the job continues", self._name, exc_info=error)
+        return True
 
     def changed(self) -> None:
         """There is something to write; written now if it is time."""
@@ -46,7 +49,7 @@ class Accessory:
     def close(self) -> None:
         """Write what is not written yet. Safe to repeat."""
         if self.is_on and self._is_changed:
-            with self.working():
+            with self:
                 self._write_now()
 
     def _write_now(self) -> None:

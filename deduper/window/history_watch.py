@@ -34,7 +34,7 @@ class HistoryWatch:
         self._log = log
         self._history: History | None = None
         self._accessory = Accessory("history", self._write, seconds)
-        with self._accessory.working():
+        with self._accessory:
             next_window = log.state.next_window
             self._history = History(log.root, log.manifest.store_id, next_window=next_window, fs=log.fs)
 
@@ -45,7 +45,7 @@ class HistoryWatch:
         history = self._history
         if history is None or not self._accessory.is_on:
             return
-        with self._accessory.working():
+        with self._accessory:
             newest, state = history.newest, self._log.state
             if newest is None:
                 history.begin(Sample(wall_us, before.next_window, values_of(before)))

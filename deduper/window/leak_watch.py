@@ -91,7 +91,7 @@ class LeakWatch:
         """The estimates; None before the first window, and without a meter."""
         if self._meter is None or not self._accessory.is_on or self._next_window == self._first_window:
             return None
-        with self._accessory.working():
+        with self._accessory:
             return figures_of(
                 self._meter,
                 self._log.state.latest_point,
@@ -106,7 +106,7 @@ class LeakWatch:
         """Count the window that was committed after `before`."""
         if self._meter is None or not self._accessory.is_on:
             return
-        with self._accessory.working():
+        with self._accessory:
             given = [receipt.sampled for receipt in receipts]
             if self._next_window == self._first_window:
                 self._since_us = wall_us
