@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from bucket_store.filesystem import (
     LOCAL,
     FileSystem,
+    LocalFileSystem,
     discard,
     listed,
     make_directories,
@@ -65,6 +69,8 @@ class LocalNames:
 
     def stat(self, path: PurePosixPath) -> Entry:
         """See `Names`."""
+        if isinstance(self.fs, LocalFileSystem):
+            return _entry(path.name, Path(path).stat())
         is_directory = self.fs.is_dir(Path(path))
         modified = self.fs.modified_us(Path(path))
         if is_directory:
@@ -75,6 +81,15 @@ class LocalNames:
     def entries(self, path: PurePosixPath) -> list[Entry]:
         """See `Names`."""
         found = []
+        if isinstance(self.fs, LocalFileSystem):
+            try:
+                with os.scandir(path) as scanned:
+                    for one in scanned:
+                        with suppress(FileNotFoundError):  # removed since it was listed
+                            found.append(_entry(one.name, one.stat(), is_link=one.is_symlink()))
+            except FileNotFoundError:
+                return []
+            return sorted(found, key=attrgetter("name"))
         for name in listed(self.fs, Path(path)):
             try:
                 found.append(self.stat(path / name))
@@ -110,6 +125,12 @@ class LocalNames:
             return
         with self.fs.open(Path(path)) as file:
             file.sync()
+
+
+def _entry(name: str, found: os.stat_result, *, is_link: bool = False) -> Entry:
+    """A link in a directory is a file: nothing behind it belongs to the directory."""
+    is_directory = stat.S_ISDIR(found.st_mode) and not is_link
+    return Entry(name, is_directory, 0 if is_directory else found.st_size, found.st_mtime_ns // 1000)
 
 
 def local_place(path: Path | str, fs: FileSystem = LOCAL) -> Place:

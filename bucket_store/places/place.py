@@ -169,14 +169,18 @@ class Place:
         """See `Names.entries`."""
         return self.names.entries(self.path)
 
-    def walk(self) -> Iterator[Place]:
-        """Every file below, in no order."""
+    def files(self) -> Iterator[tuple[Place, Entry]]:
+        """Every file below with its entry, in no order: one listing a directory, and no look at each file."""
         for entry in self.entries():
             inner = self / entry.name
             if entry.is_directory:
-                yield from inner.walk()
+                yield from inner.files()
             else:
-                yield inner
+                yield inner, entry
+
+    def walk(self) -> Iterator[Place]:
+        """Every file below, in no order."""
+        return (file for file, _ in self.files())
 
     def remove(self) -> None:
         """See `Names.remove`."""

@@ -11,12 +11,13 @@ import pytest
 from bucket_store.places.local import local_place
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
+from tests.bucket_store.places.memory_names import memory_place
 
 
-@pytest.fixture(params=["file"])
+@pytest.fixture(params=["file", "memory"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty directory on each kind of storage."""
-    place = local_place(tmp_path / "root")
+    place = local_place(tmp_path / "root") if request.param == "file" else memory_place() / "root"
     place.make_directories()
     return place
 
@@ -84,6 +85,8 @@ def test_directories_are_walked_and_removed(root: Place) -> None:
     (deep / "x").create(b"x")
     (root / "a/y").create(b"y")
     assert {file.name for file in root.walk()} == {"x", "y"}
+    assert all(entry == file.stat() for file, entry in root.files()), "a listing says what a look at each file does"
+    assert root.entries() == [(root / "a").stat()]
     (root / "a").remove_tree()
     assert list(root.walk()) == []
 
@@ -105,6 +108,8 @@ def test_a_rename_never_replaces(root: Place) -> None:
 
 def test_a_place_goes_by_url_and_by_pickle(root: Place) -> None:
     """Another process sees the same file."""
+    if root.names.scheme == "memory":
+        pytest.skip("the memory of a process is no other's")
     (root / "with space").create(b"1")
     assert open_place((root / "with space").url).read() == b"1"
     assert pickle.loads(pickle.dumps(root / "with space")).read() == b"1"

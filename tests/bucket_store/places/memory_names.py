@@ -1,0 +1,123 @@
+"""A storage in this process's memory: places that are no paths of this machine, without a server."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from bucket_store.places.place import Entry, Place
+
+
+@dataclass(eq=False)
+class MemoryNames:
+    """Files by path, with directories; its clock is what a test makes it, and goes one microsecond a change."""
+
+    now_us: int = 1_000_000
+    can_rename: bool = True
+    files: dict[PurePosixPath, tuple[bytes, int]] = field(default_factory=dict)
+    directories: dict[PurePosixPath, int] = field(default_factory=lambda: {PurePosixPath("/"): 0})
+    calls: list[tuple[str, PurePosixPath]] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def scheme(self) -> str:
+        """See `Names`."""
+        return "memory"
+
+    def url(self, path: PurePosixPath) -> str:
+        """See `Names`; nothing opens it elsewhere."""
+        return f"memory://{path}"
+
+    def create(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`."""
+        with self._lock:
+            if path in self.files:
+                raise FileExistsError(str(path))
+            self.replace(path, data)
+
+    def replace(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`."""
+        with self._lock:
+            if path.parent not in self.directories:
+                raise FileNotFoundError(str(path.parent))
+            self.files[path] = (bytes(data), self._tick())
+
+    def read(self, path: PurePosixPath) -> bytes:
+        """See `Names`."""
+        self.calls.append(("read", path))
+        return self._file(path)[0]
+
+    def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
+        """See `Names`."""
+        self.calls.append(("read_range", path))
+        return self._file(path)[0][start : start + length]
+
+    def stat(self, path: PurePosixPath) -> Entry:
+        """See `Names`."""
+        self.calls.append(("stat", path))
+        return self._entry(path)
+
+    def entries(self, path: PurePosixPath) -> list[Entry]:
+        """See `Names`."""
+        self.calls.append(("entries", path))
+        with self._lock:
+            if path in self.files:
+                raise NotADirectoryError(str(path))
+            inside = {one for one in (*self.files, *self.directories) if one.parent == path != one}
+            return [self._entry(one) for one in sorted(inside)]
+
+    def remove(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        self.files.pop(path, None)
+
+    def remove_tree(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        with self._lock:
+            for known in (self.files, self.directories):
+                for one in [one for one in known if one.is_relative_to(path)]:
+                    del known[one]
+
+    def make_directories(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        with self._lock:
+            for one in (path, *path.parents):
+                self.directories.setdefault(one, self._tick())
+
+    def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
+        """See `Names`."""
+        if not self.can_rename:
+            raise NotImplementedError("rename")
+        with self._lock:
+            found = self._file(source)
+            if target in self.files:
+                raise FileExistsError(str(target))
+            self.files[target] = found
+            del self.files[source]
+
+    def touch(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        self.files[path] = (self._file(path)[0], self._tick())
+
+    def sync(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+
+    def _file(self, path: PurePosixPath) -> tuple[bytes, int]:
+        if path not in self.files:
+            raise FileNotFoundError(str(path))
+        return self.files[path]
+
+    def _entry(self, path: PurePosixPath) -> Entry:
+        if path in self.directories:
+            return Entry(path.name, True, 0, self.directories[path])
+        data, modified_us = self._file(path)
+        return Entry(path.name, False, len(data), modified_us)
+
+    def _tick(self) -> int:
+        self.now_us += 1
+        return self.now_us
+
+
+def memory_place(names: MemoryNames | None = None) -> Place:
+    """The root of an empty storage."""
+    return Place(MemoryNames() if names is None else names, PurePosixPath("/"))
