@@ -43,7 +43,7 @@ class Names(Protocol):
 
     @property
     def scheme(self) -> str:
-        """`file`, `hdfs`, `s3`, `gs`, `az` or `memory`."""
+        """`file`, `hdfs`, `s3`, `gs`, `az`, or in tests `objects`."""
 
     def url(self, path: PurePosixPath) -> str:
         """The URL by which `open_place` gives the same place."""

@@ -12,12 +12,22 @@ from bucket_store.places.local import local_place
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from tests.bucket_store.places.memory_names import memory_place
+from tests.s3_server import new_prefix
+
+_WITHOUT_RENAME = ("s3", "gs", "az", "objects")
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "objects", pytest.param("s3", marks=pytest.mark.services)])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty directory on each kind of storage."""
-    place = local_place(tmp_path / "root") if request.param == "file" else memory_place() / "root"
+    if request.param == "file":
+        place = local_place(tmp_path / "root")
+    elif request.param == "memory":
+        place = memory_place() / "root"
+    elif request.param == "objects":
+        place = open_place(f"objects:{tmp_path}/root")
+    else:
+        place = open_place(new_prefix(request.getfixturevalue("s3_bucket")))
     place.make_directories()
     return place
 
@@ -92,9 +102,14 @@ def test_directories_are_walked_and_removed(root: Place) -> None:
 
 
 def test_a_rename_never_replaces(root: Place) -> None:
-    """The name moves, or both files stay."""
+    """The name moves, or both files stay. A storage without renames does nothing."""
     (root / "from").create(b"1")
     (root / "to").create(b"2")
+    if root.names.scheme in _WITHOUT_RENAME:
+        with pytest.raises(NotImplementedError):
+            (root / "from").rename(root / "elsewhere")
+        assert [(entry.name, entry.size) for entry in root.entries()] == [("from", 1), ("to", 1)]
+        return
     with pytest.raises(FileExistsError):
         (root / "from").rename(root / "to")
     assert (root / "to").read() == b"2"
@@ -113,3 +128,22 @@ def test_a_place_goes_by_url_and_by_pickle(root: Place) -> None:
     (root / "with space").create(b"1")
     assert open_place((root / "with space").url).read() == b"1"
     assert pickle.loads(pickle.dumps(root / "with space")).read() == b"1"
+
+
+@pytest.mark.slow
+def test_races_have_one_winner(root: Place) -> None:
+    """A thousand rounds of eight creators."""
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(1000):
+            file = root / f"slot-{number}"
+
+            def creates(racer: int, file: Place = file) -> bool:
+                try:
+                    file.create(bytes([racer]) * 1000)
+                except FileExistsError:
+                    return False
+                return True
+
+            winners = [racer for racer, won in enumerate(pool.map(creates, range(8))) if won]
+            assert len(winners) == 1
+            assert file.read() == bytes([winners[0]]) * 1000

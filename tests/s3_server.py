@@ -1,0 +1,63 @@
+"""An S3 emulator (moto) for tests: a process on 127.0.0.1, its data in its memory."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.error import URLError
+
+import pytest
+
+BUCKET = "deduper"
+_READY_S = 60.0
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """A running emulator with an empty bucket, found by the variables of the environment: the bucket's URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    endpoint = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
+    with (
+        pytest.MonkeyPatch.context() as environment,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
+    ):
+        for name, value in {
+            "AWS_ENDPOINT": endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            environment.setenv(name, value)
+        try:
+            _make_bucket(endpoint, server)
+            yield f"s3://{BUCKET}"
+        finally:
+            server.kill()
+
+
+def new_prefix(bucket_url: str) -> str:
+    """The URL of a directory that is empty."""
+    return f"{bucket_url}/{uuid.uuid4().hex}"
+
+
+def _make_bucket(endpoint: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _READY_S
+    while True:
+        try:
+            urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT"), timeout=10).close()
+        except URLError:
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
