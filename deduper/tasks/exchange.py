@@ -1,4 +1,7 @@
-"""Exchange files between the three steps of a window on one machine: of one attempt, mapped and never synced.
+"""How keys and verdicts travel between the three steps of a window, and the exchange files of one machine.
+
+`JudgeExchange` and `WriteExchange` are what the tasks that judge and write see of it; readers are numbered in source
+order. `FileExchange` is one folder of files that all tasks see, of one attempt, mapped and never synced:
 
     <directory>/<reading task>.rows    the columns of every record for the ports, in the order of the source
     <directory>/<reading task>.keys    the columns for judging: one record batch a shard
@@ -19,10 +22,10 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +39,67 @@ WINDOW, ORIGIN = "window", "origin"
 
 _ROWS, _KEYS, _LEFT = ".rows", ".keys", "left-"
 
+OfReaders = list[tuple[int, pa.RecordBatch]]
+"""Batches of one shard by the number of their reading task, in source order."""
+
+
+class JudgeExchange(Protocol):
+    """The side of a shard's task."""
+
+    def keys(self, shard: int) -> OfReaders:
+        """The columns for judging. A reading task without rows of the shard may be missing."""
+
+    def leave_verdicts(self, shard: int, verdicts: OfReaders, firsts: OfReaders) -> None:
+        """Leave the verdicts of all these rows for the writers, and the first copies, if they are kept."""
+
+
+class WriteExchange(Protocol):
+    """The side of a writer."""
+
+    def verdicts(self, reader: int) -> list[pa.RecordBatch]:
+        """The verdicts of a reading task's rows, by shard. A shard without rows of it may be missing."""
+
+    def firsts(self, reader: int) -> list[pa.RecordBatch]:
+        """The first copies of its duplicates, likewise; one batch at least if the task has rows."""
+
+    def records(self, reader: int) -> pa.RecordBatchFileReader:
+        """Its records."""
+
+
+class FileExchange:
+    """Both sides, in a folder of files. `readers` are the names of the reading tasks, in source order."""
+
+    def __init__(self, directory: str, readers: Sequence[str], shards: int = 0) -> None:
+        """`shards`: their number, for the writers' side."""
+        self._directory = directory
+        self._readers = readers
+        self._shards = range(shards)
+        self._verdicts: list[pa.RecordBatchFileReader] | None = None
+        self._firsts: list[pa.RecordBatchFileReader] | None = None
+
+    def keys(self, shard: int) -> OfReaders:
+        names = enumerate(self._readers)
+        return [(number, mapped(keys_file(self._directory, name)).get_batch(shard)) for number, name in names]
+
+    def leave_verdicts(self, shard: int, verdicts: OfReaders, firsts: OfReaders) -> None:
+        if verdicts:
+            write_batches(verdicts_file(self._directory, shard), [batch for _, batch in verdicts])
+        if firsts:
+            write_batches(firsts_file(self._directory, shard), [batch for _, batch in firsts])
+
+    def verdicts(self, reader: int) -> list[pa.RecordBatch]:
+        if self._verdicts is None:
+            self._verdicts = [mapped(verdicts_file(self._directory, shard)) for shard in self._shards]
+        return [file.get_batch(reader) for file in self._verdicts]
+
+    def firsts(self, reader: int) -> list[pa.RecordBatch]:
+        if self._firsts is None:
+            self._firsts = [mapped(firsts_file(self._directory, shard)) for shard in self._shards]
+        return [file.get_batch(reader) for file in self._firsts]
+
+    def records(self, reader: int) -> pa.RecordBatchFileReader:
+        return mapped(rows_file(self._directory, self._readers[reader]))
+
 
 def numbers(column: pa.Array) -> np.ndarray[Any, Any]:
     """A column of numbers; nulls become 0 (the admission of their rows keeps the value from being read)."""
@@ -48,11 +112,6 @@ def numbers(column: pa.Array) -> np.ndarray[Any, Any]:
 def rows_file(directory: str, name: str) -> str:
     """The records of a reading task."""
     return str(Path(directory, f"{name}{_ROWS}"))
-
-
-def spilled_bytes(directory: str, readers: Iterable[str]) -> int:
-    """The bytes of the rows files of these readers."""
-    return sum(Path(rows_file(directory, name)).stat().st_size for name in readers)
 
 
 def keys_file(directory: str, name: str) -> str:

@@ -1,6 +1,6 @@
 """The second job of a window, in Python: a shard's keys from all source partitions are judged against the store.
 
-A shard takes its keys from the files that the reading tasks left (`tasks.exchange`), in source order, because equal
+A shard takes the keys that the reading tasks left (`tasks.exchange`), in source order, because equal
 keys may come from several source partitions and the first *in source order* is the unique one. It judges them at once,
 leaves the verdicts for the job that writes the ports, and writes the piece. This module travels to executors, so it
 imports nothing of the job.
@@ -29,6 +29,7 @@ from deduper.core.judge import JudgeRules, ShardOutcome, ShardRows, judge_shard
 from deduper.core.verdict import FIRST_DUPLICATE_CODE, Verdict
 from deduper.leaks.sample import SampledRecords, sampled_records
 from deduper.tasks import exchange
+from deduper.tasks.exchange import FileExchange, JudgeExchange, OfReaders
 from deduper.tasks.receipts import Receipt, cpu_seconds
 
 logger = logging.getLogger(__name__)
@@ -58,13 +59,14 @@ class JudgeTask:
     sample_bits: int | None = None
 
 
-def judge(task: JudgeTask, shard: int, *, stays_open: bool = False) -> Receipt:
-    """Judge a shard's part of the window: its verdicts in exchange files, its piece durable in the store.
+def judge(task: JudgeTask, shard: int, *, stays_open: bool = False, exchange: JudgeExchange | None = None) -> Receipt:
+    """Judge a shard's part of the window: its verdicts are left for the writers, its piece is durable in the store.
 
-    `stays_open`: see `PieceStore.append`.
+    `stays_open`: see `PieceStore.append`. `exchange`: the task's folder without another one.
     """
     started, cpu = time.perf_counter(), cpu_seconds()
-    parts = [_part(task, reader, shard) for reader in range(len(task.readers))]
+    travels = FileExchange(task.directory, task.readers) if exchange is None else exchange
+    parts = [_part(task, reader, batch) for reader, batch in travels.keys(shard)]
     rows = _rows(parts, task)
     drained = time.perf_counter()
     failpoints.hit("judge.drained")
@@ -75,7 +77,7 @@ def judge(task: JudgeTask, shard: int, *, stays_open: bool = False) -> Receipt:
             outcome = judge_shard(rows, task.rules, task.window, tables.find, tables.load)
             counters = asdict(tables.counters)
         judged = time.perf_counter()
-        _leave_verdicts(outcome, task, shard, [part.rows for part in parts])
+        travels.leave_verdicts(shard, *_verdicts(outcome, task, parts))
         failpoints.hit("judge.piece.before")
         left = time.perf_counter()
         piece = _append(outcome, task, shard, store, stays_open=stays_open)
@@ -104,15 +106,15 @@ def judge(task: JudgeTask, shard: int, *, stays_open: bool = False) -> Receipt:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A shard's rows from one reading task: their numbers there, and their columns."""
+    """A shard's rows from one reading task: its number, theirs there, and their columns."""
 
+    reader: int
     rows: np.ndarray[Any, Any]
     columns: dict[str, np.ndarray[Any, Any]]
     has_latest: np.ndarray[Any, Any] | None
 
 
-def _part(task: JudgeTask, reader: int, shard: int) -> _Part:
-    batch = exchange.mapped(exchange.keys_file(task.directory, task.readers[reader])).get_batch(shard)
+def _part(task: JudgeTask, reader: int, batch: pa.RecordBatch) -> _Part:
     columns = {name: batch.column(name) for name in batch.schema.names}
     latest = columns.get(exchange.LATEST)
     has_latest = None if latest is None else latest.is_valid().to_numpy(zero_copy_only=False)
@@ -120,7 +122,7 @@ def _part(task: JudgeTask, reader: int, shard: int) -> _Part:
     if task.places is not None:
         ids = np.append(task.category_ids[reader], np.int32(-1))
         numbers[exchange.CATEGORY] = ids[numbers[exchange.CATEGORY]]
-    return _Part(numbers.pop(exchange.ROW), numbers, has_latest)
+    return _Part(reader, numbers.pop(exchange.ROW), numbers, has_latest)
 
 
 def _rows(parts: Sequence[_Part], task: JudgeTask) -> ShardRows:
@@ -149,16 +151,16 @@ def _joined(parts: Sequence[_Part], name: str, dtype: type[np.generic]) -> np.nd
     return np.concatenate([part.columns[name] for part in parts]).astype(dtype, copy=False)
 
 
-def _leave_verdicts(outcome: ShardOutcome, task: JudgeTask, shard: int, rows: Sequence[np.ndarray[Any, Any]]) -> None:
-    """The verdicts, one batch a reading task, for the job that writes the ports; none without rows."""
-    if not rows:
-        return
+def _verdicts(outcome: ShardOutcome, task: JudgeTask, parts: Sequence[_Part]) -> tuple[OfReaders, OfReaders]:
+    """The verdicts, and the first copies if they are kept, of each reading task's rows."""
     reasons = _reason_codes(outcome)
     has_first = outcome.first_window >= 0
     firsts = _first_copies(outcome) if task.rules.keep_first_seen else None
     begin = first = 0
-    verdicts, copies = [], []
-    for numbers in rows:
+    verdicts: OfReaders = []
+    copies: OfReaders = []
+    for of_reader in parts:
+        numbers = of_reader.rows
         end = begin + numbers.size
         part = slice(begin, end)
         columns = {
@@ -166,17 +168,14 @@ def _leave_verdicts(outcome: ShardOutcome, task: JudgeTask, shard: int, rows: Se
             exchange.VERDICT: pa.array(outcome.verdict[part]),
             exchange.REASON: pa.array(reasons[part]),
         }
-        verdicts.append(pa.RecordBatch.from_pydict(columns))
+        verdicts.append((of_reader.reader, pa.RecordBatch.from_pydict(columns)))
         if firsts is not None:
             here = numbers[has_first[part]]
-            copies.append(
-                pa.RecordBatch.from_pydict({exchange.ROW: pa.array(here), **_slice(firsts, first, here.size)})
-            )
+            named = {exchange.ROW: pa.array(here), **_slice(firsts, first, here.size)}
+            copies.append((of_reader.reader, pa.RecordBatch.from_pydict(named)))
             first += here.size
         begin = end
-    exchange.write_batches(exchange.verdicts_file(task.directory, shard), verdicts)
-    if copies:
-        exchange.write_batches(exchange.firsts_file(task.directory, shard), copies)
+    return verdicts, copies
 
 
 def _sampled(rows: ShardRows, outcome: ShardOutcome, rules: JudgeRules, bits: int) -> SampledRecords | None:

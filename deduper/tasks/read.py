@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from bucket_store import failpoints
 from deduper.core import kernels
@@ -61,6 +63,7 @@ class ReadReceipt:
     `first_order` is the least source order, 0 without rows. `left_out` are records that the window does not take.
     `categories` are the values of the task's ids, and `first_arrivals` the source order at which each of them was first
     admitted, the greatest int64 for one that never was. `lateness` is that of the rows, with `is_time`.
+    `spilled_bytes` is the size of the records as they were left.
     """
 
     name: str
@@ -71,6 +74,7 @@ class ReadReceipt:
     first_arrivals: tuple[int, ...] = ()
     lateness: SpanCounts = NO_SPANS
     seconds: dict[str, float] = field(default_factory=dict)
+    spilled_bytes: int = field(default=0, compare=False)
 
 
 def read_function(task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -103,7 +107,8 @@ def spill(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
         return None
     kept = task.layout.kept
     writing = 0.0
-    with exchange.writing(exchange.rows_file(task.directory, name), kept) as writer:
+    records = exchange.rows_file(task.directory, name)
+    with exchange.writing(records, kept) as writer:
         batch: pa.RecordBatch | None = first
         while batch is not None:
             keys.add(batch)
@@ -114,11 +119,27 @@ def spill(task: ReadTask, batches: Iterator[pa.RecordBatch]) -> ReadReceipt | No
             writing += time.perf_counter() - wrote
             batch = next(batches, None)
     spilled = time.perf_counter()
-    receipt = keys.partition(name)
+    receipt = replace(keys.partition(name), spilled_bytes=Path(records).stat().st_size)
     failpoints.hit("read.spilled")
     receipt.seconds.update({"rows": writing, "keys": time.perf_counter() - spilled, "read": spilled - began - writing})
     receipt.seconds["cpu.read"] = cpu_seconds() - cpu
     return receipt
+
+
+Admitted = tuple[NDArray[np.int32], NDArray[np.int64]]
+"""The category, by the reading task's id, and the source order of rows."""
+
+
+def admitted_rows(task: ReadTask, name: str) -> Admitted:
+    """Those that were admitted, of the reading task of this name."""
+    file = exchange.mapped(exchange.keys_file(task.directory, name))
+    categories, orders = [], []
+    for shard in range(task.shards):
+        batch = file.get_batch(shard)
+        admitted = batch.column(exchange.ADMISSION).to_numpy() == Admission.ADMITTED
+        categories.append(batch.column(exchange.CATEGORY).to_numpy()[admitted])
+        orders.append(batch.column(exchange.ORDER).to_numpy()[admitted])
+    return np.concatenate(categories), np.concatenate(orders)
 
 
 class _Placed(Iterator[pa.RecordBatch]):

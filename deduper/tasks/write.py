@@ -24,11 +24,12 @@ from bucket_store import failpoints
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import REASONS, Verdict
 from deduper.errors import telling_where
-from deduper.tasks import exchange, layout
+from deduper.tasks import layout
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.dictionary_columns import dictionary_columns
 from deduper.tasks.error_causes import ErrorCounts, ErrorSummary
 from deduper.tasks.error_detail import ErrorDetails, Examination
+from deduper.tasks.exchange import EXPIRY, ORIGIN, REASON, ROW, VERDICT, WINDOW, FileExchange, WriteExchange
 from deduper.tasks.kafka_rows import rows_to_send
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.receipts import cpu_seconds
@@ -91,20 +92,19 @@ def port_folder(target: str | Path, port: str) -> Path:
     return Path(target, f"_port={port}")
 
 
-def write(task: WriteTask, writer: int) -> WriteReceipt:
-    """Write the ports' rows of a writer's source partitions."""
+def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -> WriteReceipt:
+    """Write the ports' rows of a writer's source partitions. `exchange`: the task's folder without another one."""
     began, cpu = time.perf_counter(), cpu_seconds()
     files = {port: _PortFile(task, writer, port) for port in task.ports}
-    verdicts = [exchange.mapped(exchange.verdicts_file(task.directory, shard)) for shard in range(task.shards)]
-    firsts = [
-        exchange.mapped(exchange.firsts_file(task.directory, shard))
-        for shard in (range(task.shards) if task.keep_first_seen else ())
-    ]
+    if exchange is None:
+        exchange = FileExchange(task.directory, [name for name, _ in task.readers], task.shards)
     for reader in task.groups[writer]:
-        name, rows = task.readers[reader]
-        judged = _Judged.of([file.get_batch(reader) for file in verdicts], rows)
-        first_seen = _first_seen(task, [file.get_batch(reader) for file in firsts]) if firsts else None
-        records = exchange.mapped(exchange.rows_file(task.directory, name))
+        _, rows = task.readers[reader]
+        if not rows:
+            continue
+        judged = _Judged.of(exchange.verdicts(reader), rows)
+        first_seen = _first_seen(task, exchange.firsts(reader)) if task.keep_first_seen else None
+        records = exchange.records(reader)
         begin = 0
         for number in range(records.num_record_batches):
             batch = records.get_batch(number)
@@ -135,9 +135,9 @@ class _Judged:
         verdict = np.full(rows, 255, np.uint8)
         reason = np.empty(rows, np.int8)
         for part in parts:
-            numbers = part.column(exchange.ROW).to_numpy()
-            verdict[numbers] = part.column(exchange.VERDICT).to_numpy()
-            reason[numbers] = part.column(exchange.REASON).to_numpy()
+            numbers = part.column(ROW).to_numpy()
+            verdict[numbers] = part.column(VERDICT).to_numpy()
+            reason[numbers] = part.column(REASON).to_numpy()
         if rows and verdict.max() >= len(_PORTS):
             raise RuntimeError("a spilled row was never judged")
         return cls(verdict, reason)
@@ -167,11 +167,11 @@ class _FirstSeen:
 
 def _first_seen(task: WriteTask, parts: Sequence[pa.RecordBatch]) -> _FirstSeen:
     whole = pa.Table.from_batches(parts).combine_chunks()
-    rows = whole.column(exchange.ROW).to_numpy()
+    rows = whole.column(ROW).to_numpy()
     ordered = np.argsort(rows, kind="stable")
-    windows = _column(whole, exchange.WINDOW)
-    source, position = task.sources.places(windows.to_numpy(), _column(whole, exchange.ORIGIN).to_numpy())
-    columns = [windows, source.cast(pa.string()), position, _expiry(_column(whole, exchange.EXPIRY), task)]
+    windows = _column(whole, WINDOW)
+    source, position = task.sources.places(windows.to_numpy(), _column(whole, ORIGIN).to_numpy())
+    columns = [windows, source.cast(pa.string()), position, _expiry(_column(whole, EXPIRY), task)]
     struct = pa.StructArray.from_arrays(columns, ["window", "source", "position", "expiry"])
     return _FirstSeen(rows[ordered], struct.take(pa.array(ordered)))
 

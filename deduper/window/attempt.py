@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
@@ -36,7 +36,6 @@ from deduper.sources.error_details import error_details
 from deduper.sources.protocol import SourceBatch
 from deduper.sources.record_layout import record_layout
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
-from deduper.tasks import exchange
 from deduper.tasks.dedup_column import expiry_type
 from deduper.tasks.error_causes import ErrorSummary, merged
 from deduper.tasks.judge import JudgeTask
@@ -198,7 +197,7 @@ class WindowJudge:
             categories = None
             if isinstance(config.expiry, CategoryExpiry):
                 known = policy.category_state(state)
-                categories = arrange_categories(directory, readers, config.store.shards, config.expiry, known)
+                categories = arrange_categories(partial(run.admitted, read), readers, config.expiry, known)
             judge = self._shard_task(attempt, state, wall_us, directory, readers, categories)
             with self._writing_exchange(folder):
                 shards = run.judge(judge, config.store.shards)
@@ -296,7 +295,7 @@ class WindowJudge:
         ports = (*config.file_ports, *topics)
         keeps_order = any(sink.preserve_order for sink in topics.values())
         codec = str(config.spark.get(_CODEC, "snappy")).lower()
-        exchanged = exchange.spilled_bytes(directory, [receipt.name for receipt in readers])
+        exchanged = sum(receipt.spilled_bytes for receipt in readers)
         writers = writers_for(exchanged, config.store.shards)
         return WriteTask(
             directory=directory,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from deduper.config.expiry import CategoryExpiry
 from deduper.core.categories import CategoryState, PlaceIntervals, arrange
 from deduper.core.kernels import Int64s
-from deduper.core.verdict import INT64_MAX, Admission
-from deduper.tasks import exchange
-from deduper.tasks.read import ReadReceipt
+from deduper.core.verdict import INT64_MAX
+from deduper.tasks.read import Admitted, ReadReceipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,15 @@ class Categories:
 
 
 def arrange_categories(
-    directory: str, readers: Sequence[ReadReceipt], shards: int, expiry: CategoryExpiry, state: CategoryState
+    admitted: Callable[[Sequence[ReadReceipt]], Sequence[Admitted]],
+    readers: Sequence[ReadReceipt],
+    expiry: CategoryExpiry,
+    state: CategoryState,
 ) -> Categories:
-    """The categories of a window whose records were read; a shard has only a slice of them."""
+    """The categories of a window whose records were read; a shard has only a slice of them.
+
+    `admitted` gives the admitted rows of reading tasks; it is called only if the first arrivals are not enough.
+    """
     encoded = pa.array([value for reader in readers for value in reader.categories], pa.string()).dictionary_encode()
     whole = encoded.indices.to_numpy()
     first = np.full(len(encoded.dictionary), INT64_MAX)
@@ -37,9 +42,7 @@ def arrange_categories(
     ids = np.split(whole, np.cumsum([len(reader.categories) for reader in readers])[:-1])
 
     def arrivals() -> tuple[NDArray[np.int32], Int64s]:
-        parts = [
-            part for reader, of in zip(readers, ids, strict=True) for part in _admitted(directory, reader, shards, of)
-        ]
+        parts = [(of[category], order) for of, (category, order) in zip(ids, admitted(readers), strict=True)]
         category, order = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         in_order = np.argsort(order)
         return category[in_order], order[in_order]
@@ -47,15 +50,3 @@ def arrange_categories(
     values = encoded.dictionary.to_pylist()
     after, places = arrange(state, values, first, arrivals, expiry.live_categories, expiry.remember_dropped)
     return Categories(after, places, tuple(ids))
-
-
-def _admitted(
-    directory: str, reader: ReadReceipt, shards: int, ids: NDArray[np.int32]
-) -> Iterator[tuple[NDArray[np.int32], Int64s]]:
-    """(category id of the window, source order) of the admitted rows of a reading task, shard by shard."""
-    file = exchange.mapped(exchange.keys_file(directory, reader.name))
-    for shard in range(shards):
-        batch = file.get_batch(shard)
-        admitted = batch.column(exchange.ADMISSION).to_numpy() == Admission.ADMITTED
-        category = batch.column(exchange.CATEGORY).to_numpy()[admitted]
-        yield ids[category], batch.column(exchange.ORDER).to_numpy()[admitted]

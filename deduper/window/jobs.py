@@ -36,7 +36,7 @@ from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
 from deduper.spark.task_pool import TaskPool
 from deduper.tasks.judge import JudgeTask, judge
-from deduper.tasks.read import ReadReceipt, ReadTask, read_function
+from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small, write
@@ -54,6 +54,9 @@ class WindowRun(Protocol):
 
     def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
         """Spill the records of a batch. The receipts are in source order."""
+
+    def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
+        """The admitted rows of reading tasks with categories."""
 
     def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
         """Judge every shard."""
@@ -166,6 +169,10 @@ class SparkRun:
         except OSError as exc:
             # Not every file system has sockets; one job per step gives the same.
             logger.info("three jobs a window, no socket in %s: %s", task.directory, exc)
+
+    def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
+        """The admitted rows of reading tasks with categories."""
+        return [admitted_rows(task, receipt.name) for receipt in readers]
 
     def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
         """Judge every shard."""

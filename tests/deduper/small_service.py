@@ -15,7 +15,7 @@ import random
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -59,7 +59,7 @@ from deduper.tasks import exchange
 from deduper.tasks import write as write_task
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.origins import WindowSources
-from deduper.tasks.read import ReadReceipt, ReadTask, read_function
+from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, port_folder, write
 from deduper.window import policy, recovery
@@ -427,6 +427,10 @@ class SmallJobs:
                 world.figures[f"tables {name}"] += int(receipt.table_counters[name])
         self._lose("judge", receipts)
         return receipts
+
+    def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
+        """From the files of the reading tasks."""
+        return [admitted_rows(task, receipt.name) for receipt in readers]
 
     @contextmanager
     def open(self) -> Iterator[SmallJobs]:

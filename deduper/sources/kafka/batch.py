@@ -51,7 +51,6 @@ from deduper.sources.kafka.stream import SparkReading, kafka_stream
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun, SourceBatch
 from deduper.spark.failures import whole_text
-from deduper.tasks import exchange
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers.reading_tasks import read_part
 
@@ -141,7 +140,7 @@ class KafkaBatch:
         found = run.plain(partial(read_part, self.plain), self._parts(), task, have_pool=True)
         receipts = [one.receipt for one in found if one.receipt is not None]
         rows = sum(one.rows for one in found)
-        self.sizes.learn(exchange.spilled_bytes(task.directory, [receipt.name for receipt in receipts]), rows)
+        self.sizes.learn(sum(receipt.spilled_bytes for receipt in receipts), rows)
         refused = [taken for taken, one in zip(self.ranges, found, strict=True) if one.refusal is not None]
         if refused:
             reason = next(one.refusal for one in found if one.refusal is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,19 @@ from deduper.core.categories import CategoryState
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import Admission
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.read import ReadReceipt, ReadTask, spill
+from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, spill
 from deduper.window.categories import arrange_categories
 
 SHARDS = 3
+
+
+def task_in(directory: Path) -> ReadTask:
+    return ReadTask(str(directory), SHARDS, RecordLayout.of(pa.string()), None, in_order=True, keeps_latest=False)
+
+
+def admitted_in(directory: Path) -> Callable[[Sequence[ReadReceipt]], list[Admitted]]:
+    """The admitted rows that the reading tasks have left in a folder."""
+    return lambda readers: [admitted_rows(task_in(directory), receipt.name) for receipt in readers]
 
 
 def read(directory: Path, orders: list[int], values: list[bytes], admissions: list[int]) -> ReadReceipt:
@@ -33,8 +43,7 @@ def read(directory: Path, orders: list[int], values: list[bytes], admissions: li
         "_category": pa.array(values, pa.binary()).view(pa.string()),
         "_raw": pa.nulls(count, pa.string()),
     }
-    task = ReadTask(str(directory), SHARDS, RecordLayout.of(pa.string()), None, in_order=True, keeps_latest=False)
-    receipt = spill(task, iter([pa.record_batch(columns)]))
+    receipt = spill(task_in(directory), iter([pa.record_batch(columns)]))
     assert receipt is not None
     return receipt
 
@@ -86,7 +95,7 @@ def test_every_record_has_the_place_that_a_plain_reading_gives(seed: int, tmp_pa
                 for *pair, admission in zip(orders, values, admissions, strict=True)
                 if admission == Admission.ADMITTED
             ]
-        found = arrange_categories(str(folder), receipts, SHARDS, expiry, state)
+        found = arrange_categories(admitted_in(folder), receipts, expiry, state)
         state, expected = literal(state, [(order, value) for order, value in tuples], live, remember)
         assert found.after == state
         for receipt, ids, (orders, values, admissions) in zip(receipts, found.ids, parts, strict=True):
@@ -104,7 +113,7 @@ def test_texts_that_read_alike_are_one_category(tmp_path: Path) -> None:
     """A byte that is no UTF-8, and the text by which it is shown: the first of either takes the place."""
     receipt = read(tmp_path, [0, 1, 2], [b"\xff", b"a", b"\\xff"], [0, 0, 0])
     expiry = CategoryExpiry(by="category", field="c", live_categories=2)
-    found = arrange_categories(str(tmp_path), [receipt], SHARDS, expiry, CategoryState())
+    found = arrange_categories(admitted_in(tmp_path), [receipt], expiry, CategoryState())
     assert found.after == CategoryState(2, (("\\xff", 0), ("a", 1)), ())
     places, _ = found.places.places(found.ids[0], np.arange(3), np.zeros(3, np.uint8))
     assert places.tolist() == [0, 1, 0]
