@@ -8,12 +8,12 @@ from bucket_store.pieces.store import PieceStore
 
 
 def open_backend(url: str, fs: FileSystem = LOCAL) -> PieceStore:
-    """The backend of a `store.url`: `file:PATH` or `rocksdb:PATH`. Opening touches nothing on disk.
+    """The backend of a `store.url`: `file:PATH`, `rocksdb:PATH`, or `s3:`, `gs:` or `az:` with `//BUCKET/PREFIX`.
 
-    `fs` is the file system of `file:`; RocksDB has its own I/O.
+    Opening touches nothing. `fs` is the file system of `file:`; the others have their own I/O.
 
     Raises:
-        StoreError: another scheme, or no path.
+        StoreError: another scheme, no path, or a client that is not installed.
     """
     scheme, _, path = url.partition(":")
     if path and scheme == "file":
@@ -24,4 +24,11 @@ def open_backend(url: str, fs: FileSystem = LOCAL) -> PieceStore:
         from bucket_store.pieces.rocksdb_backend import RocksPieces  # the extension module is 20 MB
 
         return RocksPieces(path)
-    raise StoreError(f"store.url {url!r}: write file:PATH or rocksdb:PATH")
+    if path and scheme in ("s3", "gs", "az", "objects"):
+        try:
+            from bucket_store.pieces.object_backend import ObjectPieces  # obstore need not be installed
+
+            return ObjectPieces(url)
+        except (ImportError, ValueError) as error:
+            raise StoreError(f"store.url: {error}") from error
+    raise StoreError(f"store.url {url!r}: write file:PATH or rocksdb:PATH, or s3://BUCKET/PREFIX")

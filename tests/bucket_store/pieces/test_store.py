@@ -23,10 +23,20 @@ from bucket_store.pieces.file_backend import FilePieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.rocksdb_backend import CHUNK_BYTES, RocksPieces
 from bucket_store.pieces.store import PieceLocation, PieceStore, StoredPiece
+from tests.s3_server import new_prefix
+
+
+@pytest.fixture(params=["file", "rocksdb", "objects", pytest.param("s3", marks=pytest.mark.services)])
+def pieces(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PieceStore]:
+    url = f"{request.param}:{tmp_path / 'store'}"
+    store = open_backend(new_prefix(request.getfixturevalue("s3_bucket")) if request.param == "s3" else url)
+    yield store
+    store.close()
 
 
 @pytest.fixture(params=["file", "rocksdb"])
-def pieces(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PieceStore]:
+def appended(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PieceStore]:
+    """A backend whose files hold many pieces each."""
     store = open_backend(f"{request.param}:{tmp_path / 'store'}")
     yield store
     store.close()
@@ -54,15 +64,15 @@ def test_bytes_come_back_whole_and_by_range(pieces: PieceStore) -> None:
     assert pieces.read(location, CHUNK_BYTES + 3) == data[CHUNK_BYTES + 3 :]
 
 
-def test_pieces_of_many_windows_share_a_file(pieces: PieceStore) -> None:
+def test_pieces_of_many_windows_share_a_file(appended: PieceStore) -> None:
     """Of one shard and epoch; another epoch or shard has its own."""
-    first, second = (pieces.append(shard=0, epoch=1, name=name, data=name.encode() * 99) for name in ("a", "b"))
-    other_epoch = pieces.append(shard=0, epoch=2, name="c", data=b"c")
-    other_shard = pieces.append(shard=1, epoch=1, name="d", data=b"d")
+    first, second = (appended.append(shard=0, epoch=1, name=name, data=name.encode() * 99) for name in ("a", "b"))
+    other_epoch = appended.append(shard=0, epoch=2, name="c", data=b"c")
+    other_shard = appended.append(shard=1, epoch=1, name="d", data=b"d")
     assert first.file == second.file
     assert len({first.file, other_epoch.file, other_shard.file}) == 3
-    assert pieces.read(first) == b"a" * 99
-    assert pieces.read(second) == b"b" * 99
+    assert appended.read(first) == b"a" * 99
+    assert appended.read(second) == b"b" * 99
 
 
 def test_listing_shows_everything_that_lies_there(pieces: PieceStore) -> None:
@@ -77,10 +87,10 @@ def test_listing_shows_everything_that_lies_there(pieces: PieceStore) -> None:
     assert listed(pieces) == ["a", "b", "c"]
 
 
-def test_damage_to_one_piece_does_not_delete_the_others(pieces: PieceStore, tmp_path: Path) -> None:
+def test_damage_to_one_piece_does_not_delete_the_others(appended: PieceStore, tmp_path: Path) -> None:
     """A file that a record names stays, whatever a look into it shows: its list of pieces may be what is damaged."""
-    kept = [pieces.append(shard=0, epoch=1, name=name, data=name.encode() * 5000) for name in "abc"]
-    doomed = pieces.append(shard=0, epoch=1, name="d", data=b"d")
+    kept = [appended.append(shard=0, epoch=1, name=name, data=name.encode() * 5000) for name in "abc"]
+    doomed = appended.append(shard=0, epoch=1, name="d", data=b"d")
     path = tmp_path / "store" / kept[0].file
     if path.is_dir():
         # The table of the first piece: a listing ends there as if it were the last one.
@@ -92,12 +102,12 @@ def test_damage_to_one_piece_does_not_delete_the_others(pieces: PieceStore, tmp_
         data[place] ^= 1
     damaged.write_bytes(data)
     with contextlib.suppress(CorruptionError):
-        pieces.delete([doomed], keep={kept[0].file})
+        appended.delete([doomed], keep={kept[0].file})
     assert path.exists()
-    assert pieces.read(kept[2]) == b"c" * 5000
+    assert appended.read(kept[2]) == b"c" * 5000
     with contextlib.suppress(CorruptionError):
-        pieces.delete([], keep={kept[0].file})
-    assert pieces.read(kept[1]) == b"b" * 5000
+        appended.delete([], keep={kept[0].file})
+    assert appended.read(kept[1]) == b"b" * 5000
 
 
 def test_a_database_that_cannot_be_listed_to_its_end_says_so(tmp_path: Path) -> None:
@@ -177,11 +187,49 @@ def test_threads_append_side_by_side(pieces: PieceStore) -> None:
     assert listed(pieces) == sorted(data)
 
 
-@pytest.mark.parametrize("url", ["file:", "hdfs://host/path", "path", "rocksdb:"])
+@pytest.mark.parametrize("url", ["file:", "ftp://host/path", "path", "rocksdb:"])
 def test_other_urls_are_refused(url: str) -> None:
     """With what to write instead."""
     with pytest.raises(StoreError, match=r"file:PATH or rocksdb:PATH"):
         open_backend(url)
+
+
+def test_objects_a_url_with_a_secret_is_refused() -> None:
+    """And is not repeated."""
+    with pytest.raises(StoreError, match="//BUCKET/PREFIX") as caught:
+        open_backend("s3://id:secret@bucket/prefix")
+    assert "secret" not in str(caught.value)
+
+
+def test_objects_a_listing_has_pieces_only(tmp_path: Path) -> None:
+    """Other objects below the root are nobody's pieces, and stay."""
+    pieces = open_backend(f"objects:{tmp_path}")
+    location = pieces.append(shard=3, epoch=2, name="a", data=b"abc")
+    assert location.file == "pieces/0003/000002-a.piece"
+    for other in ("pieces/0003/note.txt", "pieces/notes/000001-a.piece", "pieces/0003/x-a.piece", "pieces/note"):
+        (tmp_path / other).parent.mkdir(exist_ok=True)
+        (tmp_path / other).write_bytes(b"")
+    assert list(pieces.pieces()) == [StoredPiece(location.file, "a", 3, 2, 0, 3)]
+    pieces.delete(list(pieces.pieces()))
+    assert (tmp_path / "pieces/0003/note.txt").exists()
+
+
+def test_objects_a_piece_put_by_an_unclear_request_is_there(tmp_path: Path) -> None:
+    """The same bytes under its name are its own; others are an error, and stay."""
+    pieces = open_backend(f"objects:{tmp_path}")
+    first = pieces.append(shard=0, epoch=1, name="a", data=b"abc")
+    assert pieces.append(shard=0, epoch=1, name="a", data=memoryview(b"abc")) == first
+    with pytest.raises(StoreError, match="exists"):
+        pieces.append(shard=0, epoch=1, name="a", data=b"other")
+    assert pieces.read(first) == b"abc"
+
+
+def test_objects_a_piece_in_a_file_to_keep_stays(tmp_path: Path) -> None:
+    """Whatever the epoch of the writers."""
+    pieces = open_backend(f"objects:{tmp_path}")
+    kept, gone = (pieces.append(shard=0, epoch=epoch, name="a", data=b"abc") for epoch in (1, 2))
+    assert pieces.delete([kept, gone], keep={kept.file}, writing_epoch=1) == ()
+    assert [piece.file for piece in pieces.pieces()] == [kept.file]
 
 
 def test_file_a_held_segment_is_left_to_its_holder(tmp_path: Path) -> None:
@@ -320,19 +368,19 @@ def test_rocksdb_deleting_gives_the_space_back(tmp_path: Path) -> None:
     assert len(pieces.read(locations[3])) == 1 << 20
 
 
-def test_a_held_file_is_given_back(pieces: PieceStore, tmp_path: Path) -> None:
+def test_a_held_file_is_given_back(appended: PieceStore, tmp_path: Path) -> None:
     """So that its pieces are asked for again; those of other files are gone."""
-    held, free = (pieces.append(shard=shard, epoch=1, name=f"p{shard}", data=b"x" * 500) for shard in (0, 1))
+    held, free = (appended.append(shard=shard, epoch=1, name=f"p{shard}", data=b"x" * 500) for shard in (0, 1))
     path = tmp_path / "store" / held.file
     code = _HOLD if path.is_dir() else _FLOCK
     with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        assert pieces.delete([held, free], writing_epoch=1) == (held,)
-        assert listed(pieces) == ["p0"]
+        assert appended.delete([held, free], writing_epoch=1) == (held,)
+        assert listed(appended) == ["p0"]
         holder.kill()
-    assert pieces.delete([held, free], writing_epoch=1) == ()
-    assert listed(pieces) == []
+    assert appended.delete([held, free], writing_epoch=1) == ()
+    assert listed(appended) == []
 
 
 _FLOCK = """
@@ -344,15 +392,15 @@ time.sleep(60)
 """
 
 
-def test_beside_writers_a_file_goes_only_when_it_gets_no_more_pieces(pieces: PieceStore, tmp_path: Path) -> None:
+def test_beside_writers_a_file_goes_only_when_it_gets_no_more_pieces(appended: PieceStore, tmp_path: Path) -> None:
     """Of the writers' epoch the one that the next piece goes to stays, and of later epochs all do."""
-    mine, old, later = (pieces.append(shard=0, epoch=epoch, name=f"e{epoch}", data=b"x" * 500) for epoch in (2, 1, 3))
-    pieces.delete([mine, old, later], writing_epoch=2)
-    assert listed(pieces) == []
+    mine, old, later = (appended.append(shard=0, epoch=epoch, name=f"e{epoch}", data=b"x" * 500) for epoch in (2, 1, 3))
+    appended.delete([mine, old, later], writing_epoch=2)
+    assert listed(appended) == []
     assert [(tmp_path / "store" / each.file).exists() for each in (mine, old, later)] == [True, False, True]
-    again = pieces.append(shard=0, epoch=2, name="f", data=b"f")
+    again = appended.append(shard=0, epoch=2, name="f", data=b"f")
     assert again.file == mine.file
-    pieces.delete([again], writing_epoch=3)
+    appended.delete([again], writing_epoch=3)
     assert not (tmp_path / "store" / mine.file).exists()
 
 
