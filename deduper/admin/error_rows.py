@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from deduper.admin.open_store import OpenStore
 from deduper.config.files import FileSink
-from deduper.core.verdict import Verdict
+from deduper.core.verdict import Admission, Verdict
 from deduper.errors import IntegrityError
 from deduper.sinks.names import FinalName
 from deduper.tasks.dedup_column import DEDUP
@@ -36,6 +36,8 @@ SCHEMA = pa.schema(
         ("raw", pa.string()),
     ]
 )
+REASONS: Final = tuple(one.reason for one in Admission if one.verdict is Verdict.ERROR)
+"""All reasons of an error."""
 _BATCH_ROWS = 16_384
 
 

@@ -1,4 +1,4 @@
-"""The errors of a store by reason and detail, for `inspect errors`: from the error port's files, else from the log."""
+"""The errors of a store by reason and detail, for `inspect errors`: from the error port's rows, else from the log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from deduper.admin.error_rows import ERROR, Windows, error_files, error_port, re
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
+from deduper.config.kafka import KafkaSink
+from deduper.config.kafka_options import librdkafka_options
 from deduper.core.verdict import PORT_OF_REASON
 
 _MOST_GROUPS = 10_000
@@ -31,9 +33,9 @@ class ErrorGroup(AsJson):
 class ErrorsReport(AsJson):
     """The answer of `inspect errors`.
 
-    `origin` is the folder of the error port, or says why only the log was read. `windows` and `rows` are those with
-    errors. `taken_rows`: error rows that the log counts and that are not in the folder any more; None for some windows
-    only. `others` are rows of further groups.
+    `origin` is the folder or the topic of the error port, or says why only the log was read. `windows` and `rows` are
+    those with errors. `taken_rows`: error rows that the log counts and that are not there any more; None for some
+    windows only. `others` are rows of further groups.
     """
 
     origin: str
@@ -64,8 +66,10 @@ class _Groups:
                 self.others += rows
                 return
             group = self.found[key] = _Group(window, window, place)
+        elif window < group.first:  # partitions of a topic are read in turns
+            group.first, group.place = window, place
         group.rows += rows
-        group.last = window
+        group.last = max(group.last, window)
 
     def report(self) -> tuple[ErrorGroup, ...]:
         ordered = sorted(self.found.items(), key=lambda item: (-item[1].rows, item[0][0], item[0][1] or ""))
@@ -77,11 +81,15 @@ def errors_report(store: OpenStore, windows: Windows, last: int | None) -> Error
 
     Raises:
         IntegrityError: a file of the port is not what the job writes.
+        KafkaSinkError: the brokers do not answer, or refuse.
     """
     if last is not None:
         windows = Windows(max(windows.first, store.log.state.next_window - last), windows.last)
     port = error_port(store)
     if port is None:
+        sink = None if store.config is None else store.config.sinks.error
+        if isinstance(sink, KafkaSink) and "reason" in sink.dedup_headers:
+            return _of_topic(store, sink, windows)
         return _of_log(store, windows)
     groups, met = _Groups(), set[int]()
     for window, path in error_files(store, port, windows):
@@ -97,10 +105,29 @@ def errors_report(store: OpenStore, windows: Windows, last: int | None) -> Error
                     groups.add(key, len(same), window, _place(store, first["source"], first["position"], key[0]))
         except FileNotFoundError:
             continue  # a reader has taken it
+    return _report(store, str(port.path), windows, groups, met)
+
+
+def _report(store: OpenStore, origin: str, windows: Windows, groups: _Groups, met: set[int]) -> ErrorsReport:
     rows = groups.others + sum(group.rows for group in groups.found.values())
     counted_rows = store.log.state.totals.get(ERROR, 0)
     taken = max(0, counted_rows - rows) if windows == Windows() else None
-    return ErrorsReport(str(port.path), len(met), rows, taken, groups.report(), groups.others)
+    return ErrorsReport(origin, len(met), rows, taken, groups.report(), groups.others)
+
+
+def _of_topic(store: OpenStore, sink: KafkaSink, windows: Windows) -> ErrorsReport:
+    """By the headers of the records that the brokers still hold, each record once."""
+    from deduper.kafka.topic_records import read_topic  # it loads Kafka's client, which is an extra
+
+    groups, met = _Groups(), set[int]()
+    client = librdkafka_options(sink.bootstrap_servers, sink.options)
+    for batch in read_topic(client, sink.topic):
+        for record in batch:
+            reason, window = record.header("dedup-reason"), int(record.header("dedup-window") or -1)
+            if reason is not None and (window in windows or windows == Windows()):
+                met.add(window)
+                groups.add((reason, record.header("dedup-detail")), 1, window, record.header("dedup-origin"))
+    return _report(store, f"topic {sink.topic}", windows, groups, met)
 
 
 def _place(store: OpenStore, source: str, position: int, reason: str) -> str:
@@ -123,7 +150,7 @@ def _of_log(store: OpenStore, windows: Windows) -> ErrorsReport:
     if store.config is None:
         why = "the log: name the config file to read the error port"
     else:
-        why = f"the log: the error port is `{store.config.sinks.error.format}`, only files are read back"
+        why = f"the log: the error port is `{store.config.sinks.error.format}`, which has no rows to read back"
     return ErrorsReport(why, len(met), rows, None, groups.report(), 0)
 
 

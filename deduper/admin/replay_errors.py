@@ -1,4 +1,4 @@
-"""Sends error records of a source of files through the job once more, exactly once; SEMANTICS.md has the steps.
+"""Sends error records through the job once more, exactly once; SEMANTICS.md has the steps. Of topics: `replay_topic`.
 
 A store's `replays/<6 digits>` is a frame (`bucket_store.framing`) around a JSON object, placed by link, never changed:
 
@@ -30,11 +30,12 @@ from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.filesystem import LOCAL, FileSystem, listed, make_directories, place_new, write_at
 from bucket_store.framing import frame, unframe
-from deduper.admin.error_rows import Windows, error_files, error_port, read_errors
+from deduper.admin.error_rows import REASONS, Windows, error_files, error_port, read_errors
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
-from deduper.core.verdict import Admission, Verdict
+from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
 from deduper.sources.files.listing import is_pattern
 
@@ -46,7 +47,6 @@ _REPLAYED = re.compile(r"deduper-replay-[0-9a-f]{8}-\d{6}-\d{4}\.")
 _PART_BYTES = 256 << 20
 _BOM: Final = "\ufeff".encode()
 _NO_RECORDS: Final = ("file_missing", "file_unreadable")
-REASONS: Final = tuple(one.reason for one in Admission if one.verdict is Verdict.ERROR)
 _PATTERN = glob.BRACE | glob.DOTMATCH | glob.NODOTDIR | glob.FORCEUNIX
 
 Selected = dict[tuple[str, bool], set[str]]
@@ -57,9 +57,9 @@ Selected = dict[tuple[str, bool], set[str]]
 class ReplayReport(AsJson):
     """The answer of `replay-errors`.
 
-    `number` is that of the replay, None if there was nothing to send or nothing was to be done. `rows` are the selected
-    ones by reason, `files` the new files of the source. `completed`: files of an interrupted replay that have got their
-    names. `left_out`: rows without a record by reason, and rows that were replayed before.
+    `number` is that of the replay, None if there was nothing to send, nothing was to be done, or the source has topics.
+    `rows` are the selected ones by reason, `files` the new files of the source. `completed`: files of an interrupted
+    replay that have got their names. `left_out`: rows without a record by reason, and rows that were replayed before.
     """
 
     is_done: bool
@@ -85,10 +85,24 @@ def replay_errors(
 
     Raises:
         UsageError: the errors of this job cannot be replayed; the text says why.
-        FencedError: another call is running.
+        FencedError, ProducerFencedError: another call is running.
         IntegrityError: a file of the error port or a record of a replay is not what it should be.
     """
-    source = _source(store, reasons)
+    if store.config is None:
+        raise UsageError("name the job's config file: a store alone does not know its source")
+    topics, port = store.config.source, store.config.sinks.error
+    if isinstance(topics, KafkaSource):
+        if not isinstance(port, KafkaSink):
+            raise UsageError(
+                f"the error port is `{port.format}`: errors of topics are sent again from an error port that is a "
+                "topic, where they have their key and headers"
+            )
+        _require_reasons(reasons)
+        from deduper.admin.replay_topic import replay_topic  # it loads Kafka's client, which is an extra
+
+        sent = replay_topic(store, topics, port, windows, reasons, again=again, dry_run=dry_run)
+        return ReplayReport(not dry_run, None, dict(sent.rows), (), (), dict(sent.left_out))
+    source = _source(store, topics, reasons)
     if dry_run:
         selection = _selection(store, windows, reasons, again=again, writing=None, fs=fs)
         return ReplayReport(False, None, dict(selection.rows), (), (), dict(selection.left_out))
@@ -110,16 +124,8 @@ def replay_errors(
         return ReplayReport(True, number, dict(selection.rows), placed, completed, dict(selection.left_out))
 
 
-def _source(store: OpenStore, reasons: Collection[str]) -> FilesSource:
+def _source(store: OpenStore, source: FilesSource, reasons: Collection[str]) -> FilesSource:
     """The source of files that errors are sent to; raises UsageError if they cannot be."""
-    if store.config is None:
-        raise UsageError("name the job's config file: a store alone does not know its source")
-    source = store.config.source
-    if not isinstance(source, FilesSource):
-        raise UsageError(
-            "errors of topics are not sent again: an error port of files has neither key nor headers of a record. If "
-            "the error port is a topic, produce its records into the source's topic"
-        )
     if not source.is_text:
         raise UsageError(
             "errors of Parquet files are not sent again: their rows have the columns as they were read, not the file's "
@@ -129,15 +135,20 @@ def _source(store: OpenStore, reasons: Collection[str]) -> FilesSource:
     if source.folder == Path(source.path) and source.folder.is_file():
         raise UsageError(f"{source.path} is one file: a source that takes more files is needed")
     if error_port(store) is None:
+        assert store.config is not None
         sink = store.config.sinks.error.format
         raise UsageError(f"the error port is `{sink}`: only rows of files (parquet, json, csv) can be sent again")
-    unknown = sorted(set(reasons) - set(REASONS))
-    if unknown:
-        raise UsageError(f"`{unknown[0]}` is no reason of an error; reasons are {', '.join(REASONS)}")
+    _require_reasons(reasons)
     wanted = sorted(set(reasons) & set(_NO_RECORDS))
     if wanted:
         raise UsageError(f"rows of {wanted[0]} are no records: put the file into the source under another name")
     return source
+
+
+def _require_reasons(reasons: Collection[str]) -> None:
+    unknown = sorted(set(reasons) - set(REASONS))
+    if unknown:
+        raise UsageError(f"`{unknown[0]}` is no reason of an error; reasons are {', '.join(REASONS)}")
 
 
 @contextmanager

@@ -21,6 +21,8 @@ def render(report: ReplayReport) -> list[RenderableType]:
         parts.append(Text("no error rows to send again"))
     elif not report.is_done:
         parts.append(Text(f"{rows} would be sent again"))
+    elif report.number is None:
+        parts.append(Text(f"{rows} sent again, each to the topic and partition that it was read from"))
     else:
         parts.append(Text(f"replay {report.number}: {rows} in {counted(len(report.files), 'new file')} of the source"))
     if report.rows:

@@ -1,0 +1,138 @@
+"""Records of one topic sent to others exactly once: the positions in the one go into the transactions that send.
+
+A position is the committed offset of a consumer group without members. A caller may keep several, one for each kind of
+record that it sends. Whoever opens the same transactional id after this fences it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from deduper.kafka.calls import HungError, bounded
+from deduper.kafka.error_actions import ErrorAction, action_of, client_errors, error_of
+from deduper.kafka.errors import BrokerUnavailableError, ProducerFencedError
+from deduper.kafka.quiet import QUIET
+from deduper.kafka.topic_records import ANSWER_S, TopicRecord, broker_failure, partitions_of
+
+Offsets = dict[int, int]
+"""Offsets by partition."""
+
+
+class Resend:
+    """From `topic` to other topics of its cluster, under one transactional id. For one thread; a context manager.
+
+    Every method raises ProducerFencedError when another process has taken over, BrokerUnavailableError when the brokers
+    do not answer, and what `lasting_error` has; after an error nothing of the open transaction is sent.
+    """
+
+    def __init__(self, client: Mapping[str, str], transactional_id: str, topic: str) -> None:
+        self._client = dict(client)
+        self._topic = topic
+        self._subject = f"sending records of {topic} again"
+        self._groups: dict[str, Any] = {}
+        self._is_open = False
+        with self._errors():
+            self._producer = Producer(
+                {
+                    **self._client,
+                    "transactional.id": transactional_id,
+                    "partitioner": "murmur2_random",
+                    "message.timeout.ms": 60_000,
+                    "transaction.timeout.ms": 60_000,
+                },
+                logger=QUIET,
+            )
+            self._producer.init_transactions(ANSWER_S)
+
+    def __enter__(self) -> Resend:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_open:
+            # The next call's producer aborts it too; readers of the topics would wait until then.
+            try:
+                with client_errors():
+                    self._producer.abort_transaction(ANSWER_S)
+            except KafkaException:
+                return
+
+    def positions(self, group: str) -> Offsets:
+        """The next offset of each partition by a group; those without one are left out.
+
+        To be called for every group that `commit` names: the transaction of the producer before this one is decided.
+        """
+        with self._errors():
+            found, self._groups[group] = _committed(self._client, group, self._topic)
+        return found
+
+    def send(self, record: TopicRecord, topic: str, partition: int | None, headers: list[Any]) -> None:
+        """Add a record to the transaction, which is begun if none is open; to its key's partition if none is given."""
+        with self._errors():
+            if not self._is_open:
+                self._producer.begin_transaction()
+                self._is_open = True
+            place: dict[str, Any] = {} if partition is None else {"partition": partition}
+            if record.timestamp_ms >= 0:
+                place["timestamp"] = record.timestamp_ms
+            while True:
+                try:
+                    self._producer.produce(topic, record.value, record.key, headers=headers, **place)
+                    return
+                except BufferError:
+                    self._producer.poll(0.1)
+
+    def commit(self, positions: Mapping[str, Offsets]) -> None:
+        """Make the records visible, and the groups' positions with them; without a record they move alone."""
+        with self._errors():
+            if not self._is_open:
+                self._producer.begin_transaction()
+                self._is_open = True
+            for group, offsets in positions.items():
+                ends = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
+                if ends:
+                    metadata = self._groups[group]
+                    # The call ignores its timeout while the group's coordinator is away (librdkafka, issue 5456).
+                    sending = partial(self._producer.send_offsets_to_transaction, ends, metadata, ANSWER_S)
+                    bounded(sending, 2 * ANSWER_S, "the group's coordinator")
+            self._producer.commit_transaction(2 * ANSWER_S)
+            self._is_open = False
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            with client_errors():
+                yield
+        except KafkaException as exc:
+            error = error_of(exc)
+            if action_of(error) is ErrorAction.FENCED:
+                raise ProducerFencedError(f"{self._subject}: another `replay-errors` has taken over") from exc
+            raise broker_failure(error, self._subject) from exc
+        except HungError as exc:
+            raise BrokerUnavailableError(f"{self._subject}: {exc}") from exc
+
+
+def group_positions(client: Mapping[str, str], group: str, topic: str) -> Offsets:
+    """As `Resend.positions`, and disturbs nobody."""
+    try:
+        return _committed(client, group, topic)[0]
+    except KafkaException as exc:
+        raise broker_failure(error_of(exc), f"group {group}") from exc
+
+
+def _committed(client: Mapping[str, str], group: str, topic: str) -> tuple[Offsets, Any]:
+    options = {**client, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    consumer = Consumer(options, logger=QUIET)
+    try:
+        found = consumer.committed([TopicPartition(topic, one) for one in partitions_of(consumer, topic)], ANSWER_S)
+        metadata = consumer.consumer_group_metadata()
+    finally:
+        consumer.close()
+    for one in found:
+        if one.error is not None:
+            raise KafkaException(one.error)
+    return {one.partition: one.offset for one in found if one.offset >= 0}, metadata
