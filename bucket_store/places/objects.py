@@ -32,6 +32,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
+from bucket_store import failpoints
 from bucket_store.places.place import Entry, NotPlacedError, Place
 
 try:
@@ -73,8 +74,18 @@ class ObjectNames:
         """See `Names`."""
         return f"{self.scheme}://{self.bucket}{quote(str(path))}"
 
-    def create(self, path: PurePosixPath, data: bytes) -> None:
-        """See `Names`. Sent again after a passing fault; the object may then be this call's own."""
+    def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
+        """See `Names`. Sent again after a passing fault; the object may then be this call's own.
+
+        With a `failpoint`, `<failpoint>.written` is hit before the request and `<failpoint>.linked` after it.
+        """
+        if failpoint:
+            failpoints.hit(f"{failpoint}.written")
+        self._create(path, data)
+        if failpoint:
+            failpoints.hit(f"{failpoint}.linked")
+
+    def _create(self, path: PurePosixPath, data: bytes) -> None:
         store = self._store(len(data), retries=False)
         is_clear = True
         give_up = time.monotonic() + _RETRY_S
@@ -98,6 +109,32 @@ class ObjectNames:
         """See `Names`. Durable on return."""
         store = self._store(len(data))
         self._call(path, lambda: obstore.put(store, _key(path), data, use_multipart=False))
+
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:  # noqa: ARG002
+        """Get a replacement of an object ready: what puts it in place, once, if the object is still today's version.
+
+        That raises FileNotFoundError when another one was put there meanwhile; then it does nothing.
+        """
+        version: UpdateVersion | None
+        try:
+            _, version = self.read_version(path)
+        except FileNotFoundError:
+            version = None
+
+        def put() -> None:
+            try:
+                if version is None:
+                    self._create(path, data)
+                else:
+                    self.replace_version(path, data, version)
+            except FileExistsError as exc:
+                if self.read(path) != data:  # else it is this call's own, after an outage
+                    raise FileNotFoundError(errno.ENOENT, "another version was put in place", self.url(path)) from exc
+
+        return put
+
+    def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
+        """Nothing: what was prepared is refused once the object has changed."""
 
     def read(self, path: PurePosixPath) -> bytes:
         """See `Names`."""
@@ -123,10 +160,14 @@ class ObjectNames:
 
         Raises:
             FileExistsError: another version is there, or none. After an outage it may be this very call's.
-            NotImplementedError: `objects:` cannot.
         """
         store = self._store(len(data))
-        self._call(path, lambda: obstore.put(store, _key(path), data, mode=version, use_multipart=False))
+        if self.scheme == "objects":  # of no use to racers
+            if self.read_version(path)[1] != version:
+                raise FileExistsError(errno.EEXIST, "another version of the object is there", self.url(path))
+            self.replace(path, data)
+        else:
+            self._call(path, lambda: obstore.put(store, _key(path), data, mode=version, use_multipart=False))
 
     def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
         """See `Names`."""
@@ -150,6 +191,24 @@ class ObjectNames:
         if _key(path) and not self._call(path, lambda: next(obstore.list(store, _key(path)), ())):
             raise FileNotFoundError(errno.ENOENT, "no such object", self.url(path))
         return Entry(path.name, True, 0, 0)
+
+    def exists(self, path: PurePosixPath) -> bool:
+        """Whether there is an object of this name or below it."""
+        try:
+            self.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def listed(self, path: PurePosixPath, *, after: str = "") -> list[str]:
+        """The names in a directory that sort after `after`, sorted. With `after`, only objects after it are listed."""
+        if not after:
+            return [entry.name for entry in self.entries(path)]
+        store = self._store()
+        offset = _key(path / after)
+        pages = self._call(path, lambda: list(obstore.list(store, _key(path), offset=offset)))
+        below = (PurePosixPath("/", each["path"]).relative_to(path) for page in pages for each in page)
+        return sorted({name.parts[0] for name in below if name.parts[0] > after})
 
     def entries(self, path: PurePosixPath) -> list[Entry]:
         """See `Names`."""
@@ -199,12 +258,8 @@ class ObjectNames:
     def touch(self, path: PurePosixPath) -> None:
         """See `Names`. An object that was replaced meanwhile has a new time already, and stays."""
         data, version = self.read_version(path)
-        try:
+        with suppress(FileExistsError):
             self.replace_version(path, data, version)
-        except FileExistsError:
-            pass
-        except NotImplementedError:
-            self.replace(path, data)
 
     def sync(self, path: PurePosixPath) -> None:
         """See `Names`."""

@@ -288,3 +288,42 @@ def test_a_touch_does_not_bring_an_old_version_back(s3_bucket: str, monkeypatch:
     assert place.read() == b"new"
     place.touch()
     assert place.read() == b"new"
+
+
+@pytest.fixture(params=["objects", pytest.param("s3", marks=pytest.mark.services)])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    url = f"objects:{tmp_path}" if request.param == "objects" else new_prefix(request.getfixturevalue("s3_bucket"))
+    return open_place(url)
+
+
+@pytest.mark.parametrize("before", [b"before", None])
+def test_what_was_prepared_is_put_in_place_once(root: Place, before: bytes | None) -> None:
+    """And not over what was put there meanwhile, nor over what was put first."""
+    assert isinstance(root.names, ObjectNames)
+    mark = root / "published"
+    if before is not None:
+        mark.replace(before)
+    first, second = (root.names.prepare(mark.path, data, epoch=1) for data in (b"first", b"second"))
+    first()
+    assert mark.read() == b"first"
+    with pytest.raises(FileNotFoundError):
+        second()
+    assert mark.read() == b"first"
+
+
+def test_names_after_another(root: Place) -> None:
+    """In order, each once, directories too."""
+    assert isinstance(root.names, ObjectNames)
+    for name in ("log/2", "log/10", "log/1", "log/3/deep", "log/3/er"):
+        (root / name).create(b"")
+    path = (root / "log").path
+    assert root.names.listed(path) == ["1", "10", "2", "3"]
+    assert root.names.listed(path, after="10") == ["2", "3"]
+    assert root.names.listed(path, after="3") == []
+    assert root.names.listed((root / "absent").path, after="3") == []
+    assert [root.names.exists((root / name).path) for name in ("log/2", "log/3", "log/4", "lo")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
