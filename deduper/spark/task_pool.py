@@ -2,7 +2,7 @@
 
 Starting a job and collecting its results takes 30 ms in which the cores are nearly idle: with three jobs, an eighth of
 a window of a million rows. So the tasks of one job stay for the whole window. Each connects to the driver, receives
-functions and numbers, sends back the results, and ends when the driver closes the connection. Until then they occupy
+functions and payloads, sends back the results, and ends when the driver closes the connection. Until then they occupy
 the cores: the driver must not wait for any other Spark job.
 
 An exception in a task fails the job, and the driver gets it as from any job. When Spark retries a task, because it
@@ -18,7 +18,7 @@ import pickle
 import secrets
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
@@ -27,12 +27,13 @@ from typing import TypeVar
 from bucket_store.maintenance.background_task import InBackground
 
 _T = TypeVar("_T")
+_Payload = TypeVar("_Payload")
 
 
 class TaskPool:
     """The workers of one window. For one thread, which is to `close` it.
 
-    `all_tasks_finished`: true while no task was lost or retried; then each number was given to one worker only.
+    `all_tasks_finished`: true while no task was lost or retried; then each payload was given to one worker only.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class TaskPool:
         self._listener.listen(workers)
         self._connections: set[Connection] = set()
         self._workers: dict[int, Connection] = {}
+        # The places of payloads.
         self._busy: dict[Connection, int] = {}
         self._lost: dict[int, int] = {}
         self._failure: Exception | None = None
@@ -67,18 +69,19 @@ class TaskPool:
 
         in_background(run_job)
 
-    def map(self, function: Callable[[int], _T], count: int) -> list[_T]:
-        """The function's results for the numbers below `count`; it must be picklable.
+    def map(self, function: Callable[[_Payload], _T], payloads: Sequence[_Payload]) -> list[_T]:
+        """The function's results for these payloads; all of them must be picklable.
 
         Raises:
             Exception: the job failed with it.
         """
         results: dict[int, _T] = {}
-        waiting = deque(range(count))
-        while len(results) < count:
+        waiting = deque(range(len(payloads)))
+        while len(results) < len(payloads):
             for worker in self._workers.values():
                 if waiting and worker not in self._busy:
-                    self._assign(worker, function, waiting.popleft())
+                    self._busy[worker] = place = waiting.popleft()
+                    _send(worker, (function, payloads[place]))
             for ready in wait([self._listener, self._job_ended, *self._connections, *self._busy]):
                 if ready is self._job_ended:
                     raise self._failure or RuntimeError("the tasks of a window have ended before it")
@@ -93,7 +96,7 @@ class TaskPool:
                         self._lose(ready)
                     else:
                         results[self._busy.pop(ready)] = pickle.loads(answer)
-        return [results[number] for number in range(count)]
+        return [results[place] for place in range(len(payloads))]
 
     def close(self) -> None:
         """Close all connections, so that the tasks end; does not wait for them."""
@@ -103,7 +106,7 @@ class TaskPool:
         self._job_ended.close()
 
     def _register(self, connection: Connection) -> list[int]:
-        """Make a connection the worker of the task it names; the unfinished number of the one it replaces, if any."""
+        """Make a connection the worker of the task it names; the unfinished payload's place, of the one it replaces."""
         self._connections.remove(connection)
         hello = _received(connection)
         if hello is None:
@@ -120,16 +123,12 @@ class TaskPool:
         return [] if unfinished is None else [unfinished]
 
     def _lose(self, worker: Connection) -> None:
-        """A worker died: its number waits for the worker that replaces it."""
+        """A worker died: its payload waits for the worker that replaces it."""
         task = next(task for task, connection in self._workers.items() if connection is worker)
         del self._workers[task]
         worker.close()
         self.all_tasks_finished = False
         self._lost[task] = self._busy.pop(worker)
-
-    def _assign(self, worker: Connection, function: Callable[[int], object], number: int) -> None:
-        self._busy[worker] = number
-        _send(worker, (function, number))
 
 
 def serve(folder: Path, name: str, task: int) -> None:
@@ -142,8 +141,8 @@ def serve(folder: Path, name: str, task: int) -> None:
     with driver:
         _send(driver, task)
         while (asked := _received(driver)) is not None:
-            function, number = pickle.loads(asked)
-            _send(driver, function(number))
+            function, payload = pickle.loads(asked)
+            _send(driver, function(payload))
 
 
 def _send(connection: Connection, what: object) -> None:

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JudgeTask:
-    """The parameters of a shard's task; pickled into the job.
+    """The parameters of every shard's task, pickled into the job; a task gets the view of its shard beside them.
 
     `directory` has the keys of the reading tasks `readers`, in source order. `category_ids` has, for each reading task,
     the window's id of each of its own. `sample_bits`: the receipts have the records of one key in 2**sample_bits.
@@ -53,17 +53,19 @@ class JudgeTask:
     attempt: int
     rules: JudgeRules
     tables: TableSettings
-    views: tuple[ShardView, ...]
     places: PlaceIntervals | None
     category_ids: tuple[NDArray[np.int32], ...]
     sample_bits: int | None = None
 
 
-def judge(task: JudgeTask, shard: int, *, stays_open: bool = False, exchange: JudgeExchange | None = None) -> Receipt:
+def judge(
+    task: JudgeTask, view: ShardView, *, stays_open: bool = False, exchange: JudgeExchange | None = None
+) -> Receipt:
     """Judge a shard's part of the window: its verdicts are left for the writers, its piece is durable in the store.
 
     `stays_open`: see `PieceStore.append`. `exchange`: the task's folder without another one.
     """
+    shard = view.shard
     started, cpu = time.perf_counter(), cpu_seconds()
     travels = FileExchange(task.directory, task.readers) if exchange is None else exchange
     parts = [_part(task, reader, batch) for reader, batch in travels.keys(shard)]
@@ -72,7 +74,7 @@ def judge(task: JudgeTask, shard: int, *, stays_open: bool = False, exchange: Ju
     failpoints.hit("judge.drained")
     store = open_backend(task.store_url)
     try:
-        with ShardTables.open(task.tables, store, task.views[shard]) as tables:
+        with ShardTables.open(task.tables, store, view) as tables:
             opened = time.perf_counter()
             outcome = judge_shard(rows, task.rules, task.window, tables.find, tables.load)
             counters = asdict(tables.counters)

@@ -200,7 +200,7 @@ class WindowJudge:
                 categories = arrange_categories(partial(run.admitted, read), readers, config.expiry, known)
             judge = self._shard_task(attempt, state, wall_us, directory, readers, categories)
             with self._writing_exchange(folder):
-                shards = run.judge(judge, config.store.shards)
+                shards = run.judge(judge, policy.shard_views(config, self._log.manifest, state))
         failpoints.hit("judge.judged")
         target = staging.staging_target(config, attempt)
         with _writing("the outputs", target):
@@ -273,7 +273,6 @@ class WindowJudge:
             attempt=attempt.attempt,
             rules=policy.judge_rules(config, state, wall_us),
             tables=self._tables,
-            views=policy.shard_views(config, self._log.manifest, state),
             places=None if categories is None else categories.places,
             category_ids=() if categories is None else categories.ids,
             sample_bits=sample_bits(config),

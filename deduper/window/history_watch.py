@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.history import History, Number, Sample
@@ -73,9 +74,9 @@ def values_of(state: LogState) -> dict[str, Number]:
     statistics = policy.statistics_of(state)
     values: dict[str, Number] = {verdict.port: state.totals.get(verdict.port, 0) for verdict in Verdict}
     values |= {
-        ENTRIES: sum(piece.entries for piece in pieces),
+        ENTRIES: sum(map(attrgetter("entries"), pieces)),
         PIECES: len(pieces),
-        BYTES: sum(piece.length for piece in pieces),
+        BYTES: sum(map(attrgetter("length"), pieces)),
     }
     if state.latest_point is not None:
         values[LATEST] = state.latest_point

@@ -31,6 +31,7 @@ from pyspark.util import PythonEvalType
 
 from bucket_store.maintenance.background_task import OneThread
 from bucket_store.pieces.open import open_backend
+from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
@@ -44,6 +45,7 @@ from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small, writ
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_Payload = TypeVar("_Payload")
 _JUDGES = 8
 """Shards of a small window that are judged at a time, on threads of the driver."""
 _P = TypeVar("_P", bound=Part)
@@ -58,8 +60,8 @@ class WindowRun(Protocol):
     def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
         """The admitted rows of reading tasks with categories."""
 
-    def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
-        """Judge every shard."""
+    def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
+        """Judge the shards of these views, each by a task that gets its own view only."""
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports."""
@@ -157,14 +159,19 @@ class SparkRun:
         groups = grouped([part.plain_bytes for part in parts], self._cores)
         if have_pool:
             self._start_pool(task, max(len(groups), task.shards))
-        of_groups = self._for_each(len(groups), partial(read_group, read, task, parts, groups))
+        of_groups = self._for_each(
+            [[parts[place] for place in group] for group in groups], partial(read_group, read, task)
+        )
         return [one for of_group in of_groups for one in of_group]
 
     def _start_pool(self, task: ReadTask, most: int) -> None:
         """For this and the next steps, where that is possible."""
         try:
             self._pool = TaskPool(
-                Path(task.directory), self._run, min(self._cores, os.cpu_count() or 1, most), self._job_thread
+                Path(task.directory),
+                lambda function, workers: self._run(function, range(workers)),
+                min(self._cores, os.cpu_count() or 1, most),
+                self._job_thread,
             )
         except OSError as exc:
             # Not every file system has sockets; one job per step gives the same.
@@ -174,16 +181,16 @@ class SparkRun:
         """The admitted rows of reading tasks with categories."""
         return [admitted_rows(task, receipt.name) for receipt in readers]
 
-    def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
-        """Judge every shard."""
+    def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
+        """Judge the shards of these views."""
         if self._is_small:
             # Most of the time goes into the syncing of pieces: shards wait for it side by side. When one fails, the
             # others finish before the window is judged again.
-            judged = [self._judges.submit(judge, task, shard, stays_open=True) for shard in range(shards)]
+            judged = [self._judges.submit(judge, task, view, stays_open=True) for view in views]
             wait(judged)
             return [one.result() for one in judged]
         open_backend(task.store_url).close_writers()  # the tasks are other processes
-        return self._for_each(shards, partial(judge, task))
+        return self._for_each(views, partial(judge, task))
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports."""
@@ -191,7 +198,7 @@ class SparkRun:
             if task.is_small:
                 # A job would take ten times as long. It touches nothing of the store, and holds few megabytes.
                 return [write(task, writer) for writer in range(len(task.groups))]
-            return self._for_each(len(task.groups), partial(write, task))
+            return self._for_each(range(len(task.groups)), partial(write, task))
         finally:
             # A job of Spark's does not show whether a task that it retried still runs.
             self.all_tasks_finished = self._pool is not None and self._pool.all_tasks_finished
@@ -202,12 +209,12 @@ class SparkRun:
         if task_pool is not None:
             task_pool.close()
 
-    def _for_each(self, count: int, function: Callable[[int], _T]) -> list[_T]:
-        """The function's results for the numbers below `count`, from tasks of the pool or of a job of their own."""
-        if not count:
+    def _for_each(self, payloads: Sequence[_Payload], function: Callable[[_Payload], _T]) -> list[_T]:
+        """The function's results for these payloads, from tasks of the pool or of a job of their own."""
+        if not payloads:
             return []
-        return self._run(function, count) if self._pool is None else self._pool.map(function, count)
+        return self._run(function, payloads) if self._pool is None else self._pool.map(function, payloads)
 
-    def _run(self, function: Callable[[int], _T], count: int) -> list[_T]:
-        """The same, from a job of their own."""
-        return self.session.sparkContext.parallelize(range(count), count).map(function).collect()
+    def _run(self, function: Callable[[_Payload], _T], payloads: Sequence[_Payload]) -> list[_T]:
+        """The same, from a job of their own: one task a payload, which is sent to that task alone."""
+        return self.session.sparkContext.parallelize(payloads, len(payloads)).map(function).collect()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bucket_store.log.manifest import Manifest
@@ -187,15 +187,28 @@ def live_from_bucket(config: Config, state: LogState) -> int | None:
 
 def dead_pieces(config: Config, state: LogState) -> tuple[PieceRef, ...]:
     """Live pieces in which every entry is dead. O(pieces); no key is read."""
+    dead_of = _dead_of(config, state)
+    return tuple(piece for pieces in state.pieces.values() for piece in dead_of(pieces))
+
+
+def _dead_of(config: Config, state: LogState) -> Callable[[Sequence[PieceRef]], list[PieceRef]]:
+    """Gives those of a shard's pieces in which every entry is dead. A window asks for tens of thousands of pieces."""
+    if config.lookup == "all_live":
+        point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
+        if point is None:
+            return lambda _: []
+        return lambda pieces: [one for one in pieces if one.max_expiry is not None and one.max_expiry <= point]
     live_from = live_from_bucket(config, state)
-    point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
+    if live_from is None:
+        return lambda _: []
+    return lambda pieces: [piece for piece in pieces if piece.max_bucket < live_from]
 
-    def is_dead(piece: PieceRef) -> bool:
-        if config.lookup == "all_live":
-            return point is not None and piece.max_expiry is not None and piece.max_expiry <= point
-        return live_from is not None and piece.max_bucket < live_from
 
-    return tuple(piece for pieces in state.pieces.values() for piece in pieces if is_dead(piece))
+def _without(pieces: tuple[PieceRef, ...], dead: Sequence[PieceRef]) -> tuple[PieceRef, ...]:
+    if not dead:
+        return pieces
+    gone = set(dead)
+    return tuple(piece for piece in pieces if piece not in gone)
 
 
 def entry_expiry_point(config: Config, state: LogState) -> int | float | None:
@@ -215,10 +228,12 @@ def time_bucket(config: Config, piece: PieceRef) -> int:
 
 def next_compaction(config: Config, store_id: str, state: LogState) -> CompactionTask | None:
     """The live pieces to merge now, of the shard with the most of them; None when it is not worth it."""
-    dead = set(dead_pieces(config, state))
+    dead_of = _dead_of(config, state)
     chosen: tuple[PieceRef, ...] = ()
     for pieces in state.pieces.values():
-        live = [piece for piece in pieces if piece not in dead]
+        if len(pieces) < compaction.FEWEST_LIVE:
+            continue
+        live = _without(pieces, dead_of(pieces))
         chosen = max(chosen, compaction.choose(live, lambda piece: time_bucket(config, piece)), key=len)
     if not chosen:
         return None
@@ -235,7 +250,7 @@ def shard_views(config: Config, manifest: Manifest, state: LogState) -> tuple[Sh
     """The store as the tasks of the next window see it, one view a shard."""
     live_from = live_from_bucket(config, state)
     point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
-    dead = set(dead_pieces(config, state))
+    dead_of = _dead_of(config, state)
     folder = table_folder(manifest.store_id, config.store.path)
     return tuple(
         ShardView(
@@ -244,9 +259,9 @@ def shard_views(config: Config, manifest: Manifest, state: LogState) -> tuple[Sh
             lineage=state.lineage,
             shard=shard,
             next_window=state.next_window,
-            pieces=tuple(piece for piece in state.pieces.get(shard, ()) if piece not in dead),
+            pieces=_without(pieces, dead_of(pieces)),
             live_from_bucket=live_from,
             expiry_point=point,
         )
-        for shard in range(config.store.shards)
+        for shard, pieces in ((shard, state.pieces.get(shard, ())) for shard in range(config.store.shards))
     )

@@ -402,7 +402,7 @@ def _statistics(judgement: Judgement, state: LogState, wall_us: int) -> dict[str
         duplicates: Counter[int] = Counter()
         for receipt in judgement.receipts.values():
             duplicates.update(receipt.first_windows)
-        live = (piece.first_window for pieces in state.pieces.values() for piece in pieces)
+        live = (pieces[0].first_window for pieces in state.pieces.values())
         after = policy.statistics_of(state).with_window(
             judgement.attempt.window,
             wall_us,

@@ -31,7 +31,7 @@ def judge_beside_the_other(run: TaskRun, meet: Any, answers: Any) -> None:
     mapped._mapped.clear()
     meet.wait(120)
     try:
-        answers.put((judge(run.task, run.shard), said(run.task, run.shard)))
+        answers.put((judge(run.task, run.view), said(run.task, run.view.shard)))
     except BaseException as exc:
         answers.put(repr(exc))
         raise

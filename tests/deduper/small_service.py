@@ -44,6 +44,7 @@ from bucket_store.tables import generation, manager, resident, table_file
 from bucket_store.tables import mapped as mapped_tables
 from bucket_store.tables.manager import TableSettings
 from bucket_store.tables.table_file import TableFile
+from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.clock import POSITION_BITS
@@ -167,7 +168,7 @@ class TaskRun:
     """A shard's task as Spark would run it again: with a copy of its keys, and what it answered the first time."""
 
     task: JudgeTask
-    shard: int
+    view: ShardView
     keys: dict[str, bytes]
     said: list[Said]
 
@@ -320,8 +321,7 @@ def run_again(run: TaskRun, directory: Path) -> tuple[Receipt, list[Said]]:
     for name, keys in run.keys.items():
         Path(exchange.keys_file(str(directory), name)).write_bytes(keys)
     task = replace(run.task, directory=str(directory))
-    receipt = judge(task, run.shard)
-    return receipt, said(task, run.shard)
+    return judge(task, run.view), said(task, run.view.shard)
 
 
 Said = tuple[int, str, str, tuple[int, int, Any] | None]
@@ -403,17 +403,17 @@ class SmallJobs:
         receipts.sort(key=lambda receipt: receipt.first_order)
         return BatchRead(batch, receipts, sum(map(len, self._partitions)))
 
-    def judge(self, task: JudgeTask, shards: int) -> list[Receipt]:
+    def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
         """Judges every shard, and remembers what was said of every row."""
         world = self._world
         keys = {name: Path(exchange.keys_file(task.directory, name)).read_bytes() for name in task.readers}
         answers: dict[int, Answer] = {}
         receipts = []
-        for shard in range(shards):
-            receipts.append(self._task(partial(judge, task, shard), lambda receipt: _judge_said(task, receipt)))
-            of_shard = said(task, shard)
+        for view in views:
+            receipts.append(self._task(partial(judge, task, view), lambda receipt: _judge_said(task, receipt)))
+            of_shard = said(task, view.shard)
             answers.update((at, (port, text, self._named(task.window, first))) for at, port, text, first in of_shard)
-            world.task_runs = [*world.task_runs[-11:], TaskRun(task, shard, keys, of_shard)]
+            world.task_runs = [*world.task_runs[-11:], TaskRun(task, view, keys, of_shard)]
         world.judged[task.window, task.epoch, task.attempt] = Judged(
             self._paths,
             self.wall_us,

@@ -100,8 +100,6 @@ def read_group(
     read: Callable[[ReadTask, _P], PartRead],
     task: ReadTask,
     parts: Sequence[_P],
-    groups: Sequence[Sequence[int]],
-    number: int,
 ) -> list[PartRead]:
-    """Read all parts of a group, which are named by their numbers."""
-    return [read(task, parts[place]) for place in groups[number]]
+    """Read all parts of a group."""
+    return [read(task, part) for part in parts]

@@ -110,18 +110,18 @@ def hit_once(marks: Path, sent: signal.Signals, number: int) -> int:
 
 def test_answers_are_in_order_and_the_same_workers_stay(task_pool: TaskPool) -> None:
     """One job after another, of fewer and of more numbers than there are workers."""
-    assert task_pool.map(squared, 1) == [0]
-    assert task_pool.map(squared, 100) == [number * number for number in range(100)]
-    assert task_pool.map(os.path.basename, 0) == []
-    assert len(task_pool.map(partial(str.__mul__, "x" * 1_000_000), 5)[4]) == 4_000_000
+    assert task_pool.map(squared, range(1)) == [0]
+    assert task_pool.map(squared, range(100)) == [number * number for number in range(100)]
+    assert task_pool.map(os.path.basename, ()) == []
+    assert len(task_pool.map(partial(str.__mul__, "x" * 1_000_000), range(5))[4]) == 4_000_000
     assert task_pool.all_tasks_finished
 
 
 def test_what_a_task_raises_is_what_the_driver_hears(task_pool: TaskPool) -> None:
     """As of any job."""
-    assert task_pool.map(squared, 3) == [0, 1, 4]
+    assert task_pool.map(squared, range(3)) == [0, 1, 4]
     with pytest.raises(ValueError, match="three"):
-        task_pool.map(failing, 50)
+        task_pool.map(failing, range(50))
 
 
 def test_a_job_that_cannot_begin_is_told(tmp_path: Path) -> None:
@@ -131,21 +131,21 @@ def test_a_job_that_cannot_begin_is_told(tmp_path: Path) -> None:
         raise OSError("the JVM has ended")
 
     with closing(TaskPool(tmp_path, not_at_all, 2, on_a_thread)) as task_pool, pytest.raises(OSError, match="JVM"):
-        task_pool.map(squared, 1)
+        task_pool.map(squared, range(1))
     with (
         closing(TaskPool(tmp_path, lambda *_: None, 2, on_a_thread)) as task_pool,
         pytest.raises(RuntimeError, match="ended"),
     ):
-        task_pool.map(squared, 1)
+        task_pool.map(squared, range(1))
 
 
 def test_one_that_dies_is_replaced_and_what_it_was_at_is_done(tmp_path: Path) -> None:
     """Where Spark runs failed tasks again. Every number has one answer."""
     job = Processes(failures=3)
     with closing(TaskPool(tmp_path, job, 2, on_a_thread)) as task_pool:
-        assert task_pool.map(partial(hit_once, tmp_path, signal.SIGKILL), 6) == list(range(6))
+        assert task_pool.map(partial(hit_once, tmp_path, signal.SIGKILL), range(6)) == list(range(6))
         assert (tmp_path / "hit").exists()
-        assert task_pool.map(squared, 4) == [0, 1, 4, 9]
+        assert task_pool.map(squared, range(4)) == [0, 1, 4, 9]
     assert not task_pool.all_tasks_finished
     assert job.is_over.wait(DEADLINE_S)
     assert len(job.begun) == 3
@@ -157,17 +157,17 @@ def test_one_that_dies_for_good_fails_the_window(tmp_path: Path) -> None:
         closing(TaskPool(tmp_path, Processes(failures=1), 2, on_a_thread)) as task_pool,
         pytest.raises(RuntimeError, match="has failed"),
     ):
-        task_pool.map(partial(hit_once, tmp_path, signal.SIGKILL), 6)
+        task_pool.map(partial(hit_once, tmp_path, signal.SIGKILL), range(6))
 
 
 def test_one_that_dies_between_two_jobs_is_replaced(tmp_path: Path) -> None:
     """It is noticed when something is given to it."""
     job = Processes(failures=3)
     with closing(TaskPool(tmp_path, job, 2, on_a_thread)) as task_pool:
-        while len(set(task_pool.map(process_of, 2))) < 2:
+        while len(set(task_pool.map(process_of, range(2)))) < 2:
             pass  # one has not joined yet
         os.kill(job.begun[0], signal.SIGKILL)
-        assert task_pool.map(squared, 10) == [number * number for number in range(10)]
+        assert task_pool.map(squared, range(10)) == [number * number for number in range(10)]
     assert job.is_over.wait(DEADLINE_S)
     assert len(job.begun) == 3
 
@@ -184,11 +184,11 @@ def test_what_a_frozen_one_was_at_goes_to_the_one_in_its_place(tmp_path: Path) -
                 super().task(function, number)
 
     with closing(TaskPool(tmp_path, Impatient(failures=1), 2, on_a_thread)) as task_pool:
-        assert task_pool.map(partial(hit_once, tmp_path, signal.SIGSTOP), 4) == [0, 1, 2, 3]
+        assert task_pool.map(partial(hit_once, tmp_path, signal.SIGSTOP), range(4)) == [0, 1, 2, 3]
         os.kill(frozen[0], signal.SIGCONT)
         assert exit_code(frozen[0]) == 0
         assert (tmp_path / "went on").exists()
-        assert task_pool.map(squared, 20) == [number * number for number in range(20)]
+        assert task_pool.map(squared, range(20)) == [number * number for number in range(20)]
     assert not task_pool.all_tasks_finished
 
 
@@ -213,7 +213,7 @@ def test_all_tasks_end_also_late_ones(tmp_path: Path, is_removed: bool) -> None:
             is_over.set()
 
     with closing(TaskPool(folder, some_late, 3, on_a_thread)) as task_pool:
-        assert task_pool.map(squared, 3) == [0, 1, 4]
+        assert task_pool.map(squared, range(3)) == [0, 1, 4]
     if is_removed:
         shutil.rmtree(folder)
     begin.set()
@@ -226,4 +226,4 @@ def test_a_folder_may_have_a_long_path(tmp_path: Path) -> None:
     folder = tmp_path / ("a" * 100) / ("b" * 100)
     folder.mkdir(parents=True)
     with closing(TaskPool(folder, threads_of, 2, on_a_thread)) as task_pool:
-        assert task_pool.map(squared, 5) == [0, 1, 4, 9, 16]
+        assert task_pool.map(squared, range(5)) == [0, 1, 4, 9, 16]

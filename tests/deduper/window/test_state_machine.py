@@ -703,9 +703,9 @@ class JobMachine(RuleBasedStateMachine):
 
     def _run_zombie(self, run: TaskRun, *, has_folder: bool) -> None:
         state = self.reader.refresh()
-        ahead = self._position(run.shard, run.task.views[run.shard])
-        stays = run.task.views[run.shard].next_window < ahead
-        before = self._table_bytes(run.shard) if stays else None
+        ahead = self._position(run.view.shard, run.view)
+        stays = run.view.next_window < ahead
+        before = self._table_bytes(run.view.shard) if stays else None
         folder = self.root / "zombie"
         folder.mkdir()
         with armed("judge.drained", 0 if has_folder else 1, lambda: shutil.rmtree(folder)):
@@ -714,7 +714,7 @@ class JobMachine(RuleBasedStateMachine):
             except StaleViewError:
                 FIGURES["zombies refused"] += 1
             except CorruptionError:
-                gone = set(run.task.views[run.shard].pieces) - set(state.pieces.get(run.shard, ()))
+                gone = set(run.view.pieces) - set(state.pieces.get(run.view.shard, ()))
                 assert gone - set(self._young(state)), "a piece that is named, or has left a moment ago, cannot be read"
             except FileNotFoundError:
                 assert not has_folder
@@ -726,7 +726,7 @@ class JobMachine(RuleBasedStateMachine):
                 assert not stays, "a zombie judged by tables that are ahead of it"
                 FIGURES["zombies ran"] += 1
         shutil.rmtree(folder, ignore_errors=True)
-        assert before is None or self._table_bytes(run.shard) == before, "a zombie changed tables"
+        assert before is None or self._table_bytes(run.view.shard) == before, "a zombie changed tables"
 
     def _young(self, state: LogState) -> list[PieceRef]:
         """The pieces that have left the store and whose grace is not over by any clock until now.

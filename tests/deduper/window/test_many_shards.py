@@ -1,0 +1,63 @@
+"""What a job with many shards sends to its tasks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.cloudpickle import dumps
+
+from bucket_store.maintenance.background_task import OneThread
+from deduper.window.jobs import SparkRun
+from tests.deduper.window.many_shards import ManyShards
+
+MOST_BYTES = 64 << 10
+
+
+class Sent:
+    """A session and a task pool that only count the bytes that each task is sent."""
+
+    sparkContext = property(lambda self: self)
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._payloads: Sequence[Any] = ()
+
+    def parallelize(self, payloads: Sequence[Any], slices: int) -> Sent:
+        """A job with a task a payload."""
+        assert slices == len(payloads)
+        self._payloads = payloads
+        return self
+
+    def map(self, function: Callable[[Any], Any], payloads: Sequence[Any] | None = None) -> Any:
+        """Of a job, whose function every task gets; or of a pool."""
+        if payloads is not None:
+            self.sizes = [len(pickle.dumps((function, payload))) for payload in payloads]
+            return []
+        self.sizes = [len(dumps(function)) + len(dumps(payload)) for payload in self._payloads]
+        return self
+
+    def collect(self) -> list[Any]:
+        """No receipts."""
+        return []
+
+
+@pytest.mark.parametrize("has_pool", [False, True])
+def test_a_task_gets_the_view_of_its_own_shard_alone(tmp_path: Path, has_pool: bool) -> None:
+    """At most 64 KiB of a store of 1,000 shards with 50 live pieces each."""
+    sent: Any = Sent()
+    with closing(ManyShards(tmp_path, shards=1000, pieces=50)) as job:
+        job.run()
+        assert {len(view.pieces) for view in job.views} == {50}
+        assert [view.shard for view in job.views] == list(range(1000))
+        run = SparkRun(sent, sent, 2, OneThread(), sent)
+        run._is_small = False
+        run._pool = sent if has_pool else None
+        assert job.task is not None
+        run.judge(job.task, job.views)
+    assert len(sent.sizes) == 1000
+    assert max(sent.sizes) <= MOST_BYTES
