@@ -257,12 +257,17 @@ def is_temporary(name: str) -> bool:
     return name.startswith(".") and name.endswith(_TEMPORARY_SUFFIX)
 
 
+def temporary_name(name: str) -> str:
+    """A new name for the temporary file that is to become `name`."""
+    return f".{name}.{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+
+
 def stage(fs: FileSystem, directory: Path, name: str, data: bytes, *, sync: bool = True) -> Path:
     """A temporary file with these bytes beside the place where `name` is to stand; nothing stays after an error.
 
     With `sync` its bytes are durable. Its name begins with a dot, which readers of output directories skip.
     """
-    temporary = directory / f".{name}.{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+    temporary = directory / temporary_name(name)
     try:
         fs.write_file(temporary, data, sync=sync)
     except OSError:

@@ -1,15 +1,43 @@
-"""Actions on threads of their own, for which no caller waits."""
+"""Actions on threads of their own, for which no caller waits, or not for ever."""
 
 from __future__ import annotations
 
 import _thread
+import queue
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def on_a_thread(action: Callable[[], None]) -> None:
+def on_a_thread(action: Callable[[], object]) -> None:
     """Begins an action and returns at once. The thread does not keep an ending process alive.
 
     `threading.Thread.start` waits until the thread runs: 2 to 6 ms when the thread gets the caller's core and begins
     with a long system call.
     """
     _thread.start_new_thread(action, ())
+
+
+def bounded(action: Callable[[], T], limit_s: float) -> T:
+    """What an action gives or raises; after `limit_s` its thread is left to itself.
+
+    Raises:
+        TimeoutError: the action is not over; it may still take effect.
+    """
+    answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def act() -> None:
+        try:
+            answers.put((action(), None))
+        except BaseException as error:  # noqa: BLE001  raised again by the waiting thread
+            answers.put((None, error))
+
+    on_a_thread(act)
+    try:
+        result, failure = answers.get(timeout=limit_s)
+    except queue.Empty:
+        raise TimeoutError(f"not over after {limit_s:.0f} s") from None
+    if failure is not None:
+        raise failure
+    return result  # type: ignore[return-value]  # None is a T when the action gives it

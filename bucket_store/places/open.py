@@ -22,4 +22,8 @@ def open_place(url: str) -> Place:
         from bucket_store.places.objects import object_place  # obstore need not be installed
 
         return object_place(url)
+    if parts.scheme == "hdfs":
+        from bucket_store.places.hdfs import hdfs_place  # hdfs-native need not be installed
+
+        return hdfs_place(url)
     raise ValueError(f"{url}: no storage has the scheme {parts.scheme}:")

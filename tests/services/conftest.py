@@ -1,4 +1,4 @@
-"""Brokers for tests: one for all, which is always up, and ones of one's own to ill-treat at length."""
+"""Servers for tests: one of a kind for all, always up, and brokers of one's own to ill-treat at length."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from deduper.sources.open import session_settings
 from deduper.spark import kafka_jars
 from deduper.spark.session import start_session
+from tests.services.hdfs import Hdfs
 from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, settings
@@ -27,6 +28,30 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One PLAINTEXT broker for all tests. It may be killed, stopped and frozen: after the test it runs again."""
     with Broker(tmp_path_factory.mktemp("kafka")) as one:
         yield one
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """An HDFS with one DataNode, for all tests. Its processes may be killed and frozen: after the test they run."""
+    with Hdfs(tmp_path_factory.mktemp("hdfs")) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def hdfs_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """The same with two DataNodes, two replicas, and files that close before the DataNodes have reported."""
+    with Hdfs(tmp_path_factory.mktemp("hdfs-pair"), datanodes=2, early_close=True) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def _hdfs_is_up_again(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test that ill-treated a shared HDFS, it runs."""
+    yield
+    for name in {"hdfs", "hdfs_pair"} & set(request.fixturenames):
+        cluster: Hdfs = request.getfixturevalue(name)
+        cluster.thaw()
+        cluster.start()
 
 
 @pytest.fixture(autouse=True)

@@ -204,7 +204,7 @@ class Broker:
     def choose_ports(self) -> None:
         """Ports that are free, once."""
         if not self._ports:
-            self._ports = _free_ports(self._names, self._fixed_port)
+            self._ports = free_ports(self._names, self._fixed_port)
 
     def launch(self, jars: str) -> None:
         """Starts the process, which answers some time later."""
@@ -474,7 +474,7 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
 
 
-def _free_ports(names: list[str], first: int | None) -> dict[str, int]:
+def free_ports(names: list[str], first: int | None) -> dict[str, int]:
     """A free port for each name, the first as given if it is; below the ports of outgoing connections."""
     try:
         text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")

@@ -1,0 +1,326 @@
+"""Places in HDFS, over hdfs-native.
+
+- A file is created, written and closed in one call: a writer that is open and idle hangs when its DataNode dies.
+- Each call runs on a thread of its own and has `_LIMIT_S`, plus a second for 16 MiB. After that the caller gets a
+  TimeoutError and the process a new client; the thread stays behind with the old one.
+- A process must not fork after its first call: a child has none of the threads, but the connections, and its calls
+  would hang. They are an OSError instead.
+
+The options of the cluster (name services, Kerberos, replication) are those of HADOOP_CONF_DIR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, unquote, urlsplit
+
+from bucket_store.filesystem import temporary_name
+from bucket_store.places.place import Entry, NotPlacedError, Place
+from bucket_store.threads import bounded, on_a_thread
+
+try:
+    from hdfs_native import Client, WriteOptions
+except ImportError as exc:
+    raise ImportError("hdfs: needs hdfs-native: pip install 'stream-deduper[hdfs]'") from exc
+
+if TYPE_CHECKING:
+    from hdfs_native import FileReader, FileStatus
+
+T = TypeVar("T")
+
+_LIMIT_S = 10.0
+_BYTES_A_SECOND = 16 << 20
+_CLOCK_GOOD_FOR_S = 600.0
+_WRITER_LIVES_S = 5.0
+"""How long a reader waits for a file that somebody appends to; the writer closes it within 60 ms, or is dead."""
+_POLL_S = 0.02
+
+# Seven seconds in all, and so below the limit of a call: a NameNode that fails over is waited for, a dead one is not.
+_OPTIONS = {
+    "dfs.client.failover.max.attempts": "7",
+    "dfs.client.failover.sleep.base.millis": "100",
+    "dfs.client.failover.sleep.max.millis": "2000",
+}
+
+# By authority, the newest last. Never emptied: dropping a client that hangs waits for its threads.
+_clients: dict[str, list[Client]] = {}
+_owner: int | None = None
+"""The process whose clients these are."""
+
+# By authority: how far the NameNode's clock is ahead of this machine's, in µs, and when that was measured.
+_clocks: dict[str, tuple[int, float]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsNames:
+    """The files of the HDFS at `authority`: `host:port` of a NameNode, or a name service of HADOOP_CONF_DIR."""
+
+    authority: str
+
+    @property
+    def scheme(self) -> str:
+        """See `Names`."""
+        return "hdfs"
+
+    def url(self, path: PurePosixPath) -> str:
+        """See `Names`."""
+        return f"hdfs://{self.authority}{quote(str(path))}"
+
+    def create(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`."""
+        try:
+            temporary = self._stage(path, data)
+        except OSError as exc:
+            raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
+        try:
+            self.call(path, lambda client: client.rename(str(temporary), str(path)))
+        except FileExistsError:
+            with contextlib.suppress(OSError):
+                self.remove(temporary)
+            raise
+        except OSError as exc:
+            if self._withdraw(temporary):
+                raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
+            raise
+
+    def replace(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`."""
+        temporary = self._stage(path, data)
+        try:
+            self.call(path, lambda client: client.rename(str(temporary), str(path), True))
+        except OSError:
+            self._withdraw(temporary)
+            raise
+
+    def read(self, path: PurePosixPath) -> bytes:
+        """See `Names`."""
+        reader = self._reader(path)
+        size = len(reader)
+        return self.call(path, lambda _: reader.read_range(0, size), size) if size else b""
+
+    def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
+        """See `Names`. Of a file that somebody appends to, what was there before is waited for."""
+        reader = self._reader(path)
+        if len(reader) < start + length:
+            reader = self._closed_reader(path, reader, start + length)
+        length = min(length, len(reader) - start)
+        return self.call(path, lambda _: reader.read_range(start, length), length) if length > 0 else b""
+
+    def stat(self, path: PurePosixPath) -> Entry:
+        """See `Names`."""
+        return _entry(self.call(path, lambda client: client.get_file_info(str(path))), path.name)
+
+    def entries(self, path: PurePosixPath) -> list[Entry]:
+        """See `Names`."""
+        try:
+            found = self.call(path, lambda client: list(client.list_status(str(path))))
+        except FileNotFoundError:
+            return []
+        if [status.path for status in found] == [str(path)]:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.url(path))
+        return sorted((_entry(each, PurePosixPath(each.path).name) for each in found), key=lambda entry: entry.name)
+
+    def remove(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        self.call(path, lambda client: client.delete(str(path), False))
+
+    def remove_tree(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        self.call(path, lambda client: client.delete(str(path), True))
+
+    def make_directories(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        self.call(path, lambda client: client.mkdirs(str(path), create_parent=True))
+
+    def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
+        """See `Names`."""
+        self.call(target, lambda client: client.rename(str(source), str(target)))
+
+    def touch(self, path: PurePosixPath) -> None:
+        """See `Names`."""
+        now = (time.time_ns() // 1000 + self._clock_ahead_us(path)) // 1000
+        self.call(path, lambda client: client.set_times(str(path), now, now))
+
+    def sync(self, path: PurePosixPath) -> None:
+        """See `Names`: nothing is left to do."""
+
+    # ---- for pieces
+
+    def begin(self, path: PurePosixPath, data: bytes) -> None:
+        """Make a file under its own name, durable on return; after an error a part of it may be there.
+
+        Raises:
+            FileExistsError: the name is taken.
+        """
+
+        def write(client: Client) -> None:
+            options = WriteOptions(permission=0o600, create_parent=False)
+            with contextlib.closing(client.create(str(path), options)) as file:
+                file.write(data)
+
+        self.call(path, write, len(data))
+
+    def append(self, path: PurePosixPath, data: bytes) -> int:
+        """Append to a file, durable on return; gives the place of the first byte. After an error a part may be there.
+
+        Raises:
+            FileNotFoundError: there is no file.
+            OSError: EBUSY when another writer has the file.
+        """
+
+        def write(client: Client) -> int:
+            with contextlib.closing(client.append(str(path))) as file:
+                # Nobody else can append until the file is closed.
+                at: int = client.get_file_info(str(path)).length
+                file.write(data)
+            return at
+
+        try:
+            return self.call(path, write, len(data))
+        except FileExistsError as exc:
+            raise OSError(errno.EBUSY, "another writer has the file open", exc.filename) from exc
+
+    def call(self, path: PurePosixPath, action: Callable[[Client], T], size: int = 0) -> T:
+        """What `action` gives for a client of this process; `size` is the bytes it moves.
+
+        Raises:
+            OSError: what the cluster refused, in plain words.
+        """
+        client = _client(self.authority)
+        try:
+            return bounded(lambda: action(client), _LIMIT_S + size / _BYTES_A_SECOND)
+        except TimeoutError as exc:
+            _throw_away(self.authority, client)
+            raise TimeoutError(errno.ETIMEDOUT, f"HDFS gives no answer: {exc}", self.url(path)) from exc
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:
+            # Of its own errors, a panic of the client is none of Exception's.
+            raise as_os_error(exc, self.url(path)) from exc
+
+    def _stage(self, path: PurePosixPath, data: bytes) -> PurePosixPath:
+        """A temporary file beside `path`, whole and durable. A write that a dying DataNode took along is repeated."""
+        temporary = path.with_name(temporary_name(path.name))
+        try:
+            self.begin(temporary, data)
+        except OSError as exc:
+            orphan = temporary
+            on_a_thread(lambda: self._withdraw(orphan))
+            if exc.errno not in (errno.ETIMEDOUT, errno.EIO):
+                raise
+            temporary = path.with_name(temporary_name(path.name))
+            self.begin(temporary, data)
+        return temporary
+
+    def _withdraw(self, temporary: PurePosixPath) -> bool:
+        """Remove a temporary file. True: it was there, so no rename has moved it, and none under way will."""
+        with contextlib.suppress(OSError):
+            return self.call(temporary, lambda client: client.delete(str(temporary), False))
+        return False
+
+    def _reader(self, path: PurePosixPath) -> FileReader:
+        return self.call(path, lambda client: client.read(str(path)))
+
+    def _closed_reader(self, path: PurePosixPath, reader: FileReader, end: int) -> FileReader:
+        """A reader that sees the bytes up to `end`, or to the file's end before.
+
+        While a file is appended to, a reader sees nothing of its last block. A writer that died leaves it so.
+        """
+        until = time.monotonic() + _WRITER_LIVES_S
+        while len(reader) < min(end, self.stat(path).size):
+            if time.monotonic() > until + _LIMIT_S:
+                raise TimeoutError(errno.ETIMEDOUT, "a dead writer's block is not recovered", self.url(path))
+            if time.monotonic() > until:
+                self.call(path, lambda client: client.recover_lease(str(path)))
+            time.sleep(_POLL_S)
+            reader = self._reader(path)
+        return reader
+
+    def _clock_ahead_us(self, path: PurePosixPath) -> int:
+        """How far the NameNode's clock is ahead of ours, by a file that it dates."""
+        ahead, measured = _clocks.get(self.authority, (0, 0.0))
+        if not measured or time.monotonic() > measured + _CLOCK_GOOD_FOR_S:
+            probe = path.with_name(temporary_name(f"clock-{secrets.token_hex(2)}"))
+            # Rather too far ahead, by the time a file takes, than behind what the NameNode has dated before.
+            began_us = time.time_ns() // 1000
+            self.begin(probe, b"")
+            ahead = self.stat(probe).modified_us - began_us
+            self.remove(probe)
+            _clocks[self.authority] = (ahead, time.monotonic())
+        return ahead
+
+
+def hdfs_place(url: str) -> Place:
+    """The place of `hdfs://HOST:PORT/PATH`, or of a name service in place of HOST:PORT. Nothing is connected to yet.
+
+    Raises:
+        ValueError: no authority, or something beside authority and path, such as a login.
+    """
+    parts = urlsplit(url)
+    if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("the URL of a place in HDFS is hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH, and no more")
+    return Place(HdfsNames(parts.netloc), PurePosixPath("/", unquote(parts.path).lstrip("/")))
+
+
+def _client(authority: str) -> Client:
+    global _owner
+    if _owner not in (None, os.getpid()):
+        raise OSError(errno.EDEADLK, f"process {_owner} used HDFS before it forked this one", authority)
+    _owner = os.getpid()
+    # Two threads may make one each: no harm.
+    clients = _clients.setdefault(authority, [])
+    if not clients:
+        clients.append(Client(f"hdfs://{authority}", _OPTIONS))
+    return clients[-1]
+
+
+def _throw_away(authority: str, client: Client) -> None:
+    """The next call gets a new client, if this one is still the newest."""
+    clients = _clients[authority]
+    if clients[-1] is client:
+        clients.append(Client(f"hdfs://{authority}", _OPTIONS))
+
+
+def _entry(status: FileStatus, name: str) -> Entry:
+    return Entry(name, status.isdir, 0 if status.isdir else status.length, status.modification_time * 1000)
+
+
+_JAVA_ERROR = re.compile(r'RPCError\("[\w.$]*?(\w+)", "(.*?)(?:\\n|"\)$)', re.DOTALL)
+_ERRORS = {
+    "AccessControlException": errno.EACCES,
+    "AlreadyBeingCreatedException": errno.EBUSY,
+    "DSQuotaExceededException": errno.EDQUOT,
+    "NSQuotaExceededException": errno.EDQUOT,
+    "ParentNotDirectoryException": errno.ENOTDIR,
+    "PathIsNotDirectoryException": errno.ENOTDIR,
+    "PathIsNotEmptyDirectoryException": errno.ENOTEMPTY,
+    "QuotaByStorageTypeExceededException": errno.EDQUOT,
+    "RecoveryInProgressException": errno.EBUSY,
+    "RetriableException": errno.EAGAIN,
+    "SafeModeException": errno.EAGAIN,
+    "StandbyException": errno.EAGAIN,
+}
+_LONGEST_REASON = 300
+
+
+def as_os_error(error: BaseException, url: str) -> OSError:
+    """The OSError for an error of hdfs-native, without Java's stack."""
+    text = str(error)
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+    if isinstance(error, FileExistsError):
+        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), url)
+    java = _JAVA_ERROR.search(text)
+    name, reason = (java[1], java[2]) if java else (type(error).__name__, text.partition("\n")[0])
+    if "could only be written to" in reason:
+        reason = "no DataNode takes a block: they are down, full, or too few for the replication"
+    return OSError(_ERRORS.get(name, errno.EIO), f"HDFS: {reason[:_LONGEST_REASON]}", url)
