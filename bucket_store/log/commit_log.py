@@ -20,12 +20,11 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, FencedError, MaybeCommittedError, NotCommittedError, StoreError
-from bucket_store.filesystem import LOCAL, FileSystem, discard, is_temporary, make_directories, place_new, stage
+from bucket_store.filesystem import is_temporary
 from bucket_store.log.codec import decode_record, demand_kind, encode_record, record_name, record_number
 from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
 from bucket_store.log.manifest import Manifest, new_manifest, place_manifest, read_manifest
@@ -41,6 +40,7 @@ from bucket_store.log.records import (
     SourcesFoldRecord,
 )
 from bucket_store.log.state import fold, fold_all
+from bucket_store.places.place import NotDurableError, NotPlacedError, Place
 
 DIRECTORY = "log"
 DEFAULT_SNAPSHOT_EVERY = 1000
@@ -51,14 +51,13 @@ class CommitLog:
     """One process's access to the log of a store: reads it, and after `claim_epoch` places records.
 
     `place`, `refresh` and `check_owner` of several threads run one after another; all else is for one thread. The
-    `state` is a value and may go anywhere. `fs` is the file system of the whole store.
+    `state` is a value and may go anywhere.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, fs: FileSystem) -> None:
+    def __init__(self, root: Place, manifest: Manifest) -> None:
         """Used by `create` and `open`: a log not yet read."""
         self.root = root
         self.manifest = manifest
-        self.fs = fs
         self._directory = root / DIRECTORY
         self._every = manifest.snapshot_every
         self._state = LogState()
@@ -70,12 +69,11 @@ class CommitLog:
     @classmethod
     def create(
         cls,
-        root: Path,
+        root: Place,
         settings: dict[str, Any],
         *,
         wall_us: int,
         snapshot_every: int = DEFAULT_SNAPSHOT_EVERY,
-        fs: FileSystem = LOCAL,
     ) -> CommitLog:
         """Make a store: the directories, record 0 (the snapshot of the empty state), the manifest last.
 
@@ -85,31 +83,31 @@ class CommitLog:
             StoreError: there is a store, or another process made one at the same moment.
             ValueError: as `new_manifest`.
         """
-        log = cls(root, new_manifest(settings, snapshot_every=snapshot_every, created_us=wall_us), fs)
-        if fs.exists(root / MANIFEST_NAME):
+        log = cls(root, new_manifest(settings, snapshot_every=snapshot_every, created_us=wall_us))
+        if (root / MANIFEST_NAME).exists():
             raise StoreError(f"{root} is a store already")
-        make_directories(fs, log._directory)
+        log._directory.make_directories()
         if log._numbers() not in ([], [0]):
             raise StoreError(f"{root}: a log exists without a manifest; restore the manifest")
         birth = LogRecord(0, 0, secrets.token_bytes(16), -1, -1, Snapshot(LogState(last_wall_us=wall_us)))
         try:
-            place_new(fs, log._path(0), encode_record(birth))
+            log._path(0).create(encode_record(birth))
         except FileExistsError:
             # From a creation cut short or from a racer: a birth as good as ours, whose name may not be durable yet.
-            fs.fsync_dir(log._directory)
-        place_manifest(fs, root, log.manifest)
+            log._directory.sync()
+        place_manifest(root, log.manifest)
         log._catch_up()
         return log
 
     @classmethod
-    def open(cls, root: Path, *, fs: FileSystem = LOCAL) -> CommitLog:
+    def open(cls, root: Place) -> CommitLog:
         """The log of the store at `root`, read to its end.
 
         Raises:
             StoreMissingError: no store there.
             CorruptionError, UnknownFormatError: a manifest or record that cannot be read, or one that is missing.
         """
-        log = cls(root, read_manifest(fs, root), fs)
+        log = cls(root, read_manifest(root))
         log._catch_up()
         return log
 
@@ -146,7 +144,7 @@ class CommitLog:
         self._epoch = None
         try:
             # The creator of the store may have died before the manifest's name was durable.
-            self.fs.fsync_dir(self.root)
+            self.root.sync()
         except OSError as exc:
             raise NotCommittedError(f"{self.root} could not be synced: {exc}") from exc
         self._catch_up()
@@ -155,7 +153,7 @@ class CommitLog:
             self._place_due_snapshot()
             if self._state.epoch >= epoch:
                 raise FencedError(f"{self.root}: another process claimed epoch {self._state.epoch} at the same moment")
-            record = self._envelope(epoch, ClaimRecord(epoch, owner, wall_us, str(self.root.resolve())))
+            record = self._envelope(epoch, ClaimRecord(epoch, owner, wall_us, str(self.root.resolved())))
             after = fold(self._state, record)
             if self._write(record).nonce == record.nonce:
                 break
@@ -251,7 +249,7 @@ class CommitLog:
                 continue  # Folded, and deleted since the listing.
             yield record
 
-    def folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> list[Path]:
+    def folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> list[Place]:
         """The files of the records and snapshots that `delete_folded` may delete, ascending."""
         numbers = self._numbers()
         aged = [
@@ -285,34 +283,34 @@ class CommitLog:
         """
         folded = self.folded(now_us=now_us, grace_us=grace_us)
         for path in folded:
-            self.fs.remove(path)
+            path.remove()
             failpoints.hit("log.folded")
-        for name in self.fs.listdir(self._directory):
+        for name in self._directory.listed():
             path = self._directory / name
             if is_temporary(name) and self._is_as_old(path, now_us - grace_us):
-                self.fs.remove(path)
+                path.remove()
         return len(folded)
 
-    def _is_as_old(self, path: Path, moment_us: int) -> bool:
+    def _is_as_old(self, path: Place, moment_us: int) -> bool:
         """Whether a file was last written at `moment_us` or before; one that is gone since it was listed was not."""
         try:
-            return self.fs.modified_us(path) <= moment_us
+            return path.stat().modified_us <= moment_us
         except FileNotFoundError:
             return False
 
-    def _path(self, number: int) -> Path:
+    def _path(self, number: int) -> Place:
         return self._directory / record_name(number)
 
     def _exists(self, number: int) -> bool:
-        return self.fs.exists(self._path(number))
+        return self._path(number).exists()
 
     def _numbers(self) -> list[int]:
         """The numbers in the log's directory, ascending."""
-        numbers = (record_number(name) for name in self.fs.listdir(self._directory))
+        numbers = (record_number(name) for name in self._directory.listed())
         return sorted(number for number in numbers if number is not None)
 
     def _read(self, number: int) -> LogRecord:
-        return self._decode(number, self.fs.read(self._path(number)))
+        return self._decode(number, self._path(number).read())
 
     def _decode(self, number: int, data: bytes) -> LogRecord:
         file = str(self._path(number))
@@ -388,24 +386,20 @@ class CommitLog:
         """
         path = self._path(record.number)
         try:
-            temporary = stage(self.fs, self._directory, path.name, encode_record(record))
-        except OSError as exc:
+            path.create(encode_record(record), failpoint=DIRECTORY)
+            return record
+        except NotPlacedError as exc:
             raise NotCommittedError(f"{path} could not be written: {exc}") from exc
-        failpoints.hit("log.written")
-        try:
-            try:
-                self.fs.link(temporary, path)
-                failpoints.hit("log.linked")
-                occupant = record
-            except OSError as exc:
-                occupant = self._read_back(record, exc)
-            if occupant.nonce == record.nonce:
-                self.fs.fsync_dir(self._directory)
-            return occupant
-        except OSError as exc:
+        except NotDurableError as exc:
             raise MaybeCommittedError(f"{path} was placed, but may not be durable: {exc}") from exc
-        finally:
-            discard(self.fs, temporary)
+        except OSError as exc:
+            occupant = self._read_back(record, exc)
+        if occupant.nonce == record.nonce:
+            try:
+                self._directory.sync()
+            except OSError as exc:
+                raise MaybeCommittedError(f"{path} was placed, but may not be durable: {exc}") from exc
+        return occupant
 
     def _read_back(self, record: LogRecord, cause: OSError) -> LogRecord:
         path = self._path(record.number)

@@ -7,24 +7,24 @@ key that is new to both is unique in the outputs of both.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from bucket_store.errors import StoreError
-from bucket_store.filesystem import LOCAL
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.manifest import read_manifest
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
 
 logger = logging.getLogger(__name__)
 
 
-def original_of(log: CommitLog) -> Path | None:
-    """The folder in which this store was last owned, if it differs and holds a store of the same id now."""
-    root = Path(log.state.root)
+def original_of(log: CommitLog) -> Place | None:
+    """The place at which this store was last owned, if it differs and holds a store of the same id now."""
     if not log.state.root:
         return None
     try:
-        is_copied = read_manifest(LOCAL, root).store_id == log.manifest.store_id and not root.samefile(log.root)
-    except (StoreError, OSError):
+        root = open_place(log.state.root)
+        is_copied = read_manifest(root).store_id == log.manifest.store_id and not root.is_same(log.root)
+    except (StoreError, OSError, ValueError):
         return None
     return root if is_copied else None
 

@@ -14,12 +14,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 
 from bucket_store.errors import CorruptionError
-from bucket_store.filesystem import LOCAL, FileSystem, replace_whole
 from bucket_store.framing import frame, unframe
+from bucket_store.places.place import Place
 from bucket_store.wire import decode, encode
 
 MAGIC = b"BSHEARTB"
@@ -46,12 +45,11 @@ class HeartBeat:
     A beat that cannot be written is logged and the next one tried: it never stops the owner.
     """
 
-    def __init__(self, root: Path, owner: str, *, interval_s: float = INTERVAL_S, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, root: Place, owner: str, *, interval_s: float = INTERVAL_S) -> None:
         self._path = root / FILE_NAME
         self._owner = owner
         self._nonce = secrets.token_bytes(8)
         self._interval_s = interval_s
-        self._fs = fs
         self._counter = 0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -67,7 +65,7 @@ class HeartBeat:
         self._counter += 1
         body = encode(Beat(self._owner, self._nonce, self._counter))
         try:
-            replace_whole(self._fs, self._path, frame(MAGIC, VERSION, body))
+            self._path.replace(frame(MAGIC, VERSION, body))
         except OSError as exc:
             log.warning("heartbeat %s could not be written: %s", self._path, exc)
 
@@ -77,10 +75,10 @@ class HeartBeat:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        beat = read_beat(self._path.parent, fs=self._fs)
+        beat = read_beat(self._path.parent)
         if beat is not None and beat.nonce == self._nonce:
             try:
-                self._fs.remove(self._path)
+                self._path.remove()
             except OSError as exc:
                 log.warning("heartbeat %s could not be removed: %s", self._path, exc)
 
@@ -98,9 +96,9 @@ class HeartBeat:
         self.stop()
 
 
-def read_beat(root: Path, *, fs: FileSystem = LOCAL) -> Beat | None:
+def read_beat(root: Place) -> Beat | None:
     """The last beat; None when there is none or it cannot be read. Raises UnknownFormatError."""
-    data = _read(fs, root)
+    data = _read(root)
     if data is None:
         return None
     try:
@@ -110,25 +108,25 @@ def read_beat(root: Path, *, fs: FileSystem = LOCAL) -> Beat | None:
         return None
 
 
-def moves(root: Path, wait_s: float, *, fs: FileSystem = LOCAL, sleep: Callable[[float], None] = time.sleep) -> bool:
+def moves(root: Place, wait_s: float, *, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Whether an owner lives: True as soon as the heartbeat has changed, False when it has not within `wait_s`.
 
     False at once when there is none, and when it goes away meanwhile: that owner has stopped. `wait_s` should be twice
     the owner's interval or more.
     """
-    first = _read(fs, root)
+    first = _read(root)
     waited = 0.0
     while first is not None and waited < wait_s:
         sleep(min(_CHECK_EVERY_S, wait_s - waited))
         waited += _CHECK_EVERY_S
-        now = _read(fs, root)
+        now = _read(root)
         if now != first:
             return now is not None
     return False
 
 
-def _read(fs: FileSystem, root: Path) -> bytes | None:
+def _read(root: Place) -> bytes | None:
     try:
-        return fs.read(root / FILE_NAME)
-    except FileNotFoundError:
+        return (root / FILE_NAME).read()
+    except (FileNotFoundError, NotADirectoryError):
         return None

@@ -20,14 +20,13 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from bucket_store.errors import CorruptionError, StoreError
-from bucket_store.filesystem import LOCAL, FileSystem, replace_whole
 from bucket_store.framing import frame, unframe
+from bucket_store.places.place import Place
 
 MAGIC = b"BSHISTRY"
 VERSION = 1
@@ -62,15 +61,14 @@ class Sample:
 class History:
     """The samples of a store, in memory and in the file. For the owner's thread alone."""
 
-    def __init__(self, root: Path, store_id: str, *, next_window: int, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, root: Place, store_id: str, *, next_window: int) -> None:
         """Samples beyond `next_window` are of a store that was set back, and are dropped."""
         self._path = root / FILE_NAME
-        self._fs = fs
         self._store_id = store_id
         self._names: dict[str, int] = {}
         self._levels: list[deque[tuple[int, bytes]]] = [deque(maxlen=level.most) for level in LEVELS]
         self.newest: Sample | None = None
-        for level, samples in enumerate(read_history(root, store_id, fs=fs)):
+        for level, samples in enumerate(read_history(root, store_id)):
             for sample in samples:
                 if sample.next_window <= next_window:
                     self._append(level, sample)
@@ -90,7 +88,7 @@ class History:
         levels = [[msgspec.Raw(packed) for _, packed in level] for level in self._levels]
         body = msgspec.msgpack.encode((self._store_id, list(self._names), levels))
         try:
-            replace_whole(self._fs, self._path, frame(MAGIC, VERSION, body))
+            self._path.replace(frame(MAGIC, VERSION, body))
         except OSError as exc:
             log.warning("%s could not be written: %s", self._path, exc)
 
@@ -108,11 +106,11 @@ class History:
             self.newest = sample
 
 
-def read_history(root: Path, store_id: str, *, fs: FileSystem = LOCAL) -> tuple[tuple[Sample, ...], ...]:
+def read_history(root: Place, store_id: str) -> tuple[tuple[Sample, ...], ...]:
     """The samples by level, ascending; none without a whole file of this store."""
     path = root / FILE_NAME
     try:
-        of, levels = decode_history(fs.read(path), file=str(path))
+        of, levels = decode_history(path.read(), file=str(path))
     except FileNotFoundError:
         return ((),) * len(LEVELS)
     except (OSError, StoreError) as exc:

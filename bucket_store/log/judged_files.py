@@ -24,16 +24,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store.errors import CorruptionError
-from bucket_store.filesystem import LOCAL, FileSystem
 from bucket_store.framing import BODY_OFFSET, frame, unframe
 from bucket_store.log.records import JudgedRef
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, read_named, stated_checksum
+from bucket_store.places.place import Place
 
 MAGIC = b"BSJUDGED"
 VERSION = 1
@@ -162,7 +161,7 @@ def decode_judged(data: bytes, *, file: str) -> tuple[int, JudgedFiles]:
     return through, JudgedFiles(folder, hi, lo, numbers[:count], numbers[count : 2 * count], numbers[2 * count :])
 
 
-def read_judged(root: Path, ref: JudgedRef, *, fs: FileSystem = LOCAL) -> JudgedFiles:
+def read_judged(root: Place, ref: JudgedRef) -> JudgedFiles:
     """The table that a record names.
 
     Raises:
@@ -170,7 +169,7 @@ def read_judged(root: Path, ref: JudgedRef, *, fs: FileSystem = LOCAL) -> Judged
         UnknownFormatError: of a later release.
     """
     path = root / FOLDED_DIRECTORY / ref.name
-    through, files = decode_judged(read_named(fs, path, ref.length, ref.checksum), file=str(path))
+    through, files = decode_judged(read_named(path, ref.length, ref.checksum), file=str(path))
     if (through, len(files)) != (ref.through_window, ref.count):
         raise CorruptionError(
             "table of judged files",

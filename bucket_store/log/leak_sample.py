@@ -9,12 +9,11 @@ The file is framed (magic `BSLEAKS\\n`, version 1). The body is a msgpack array 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from bucket_store import wire
 from bucket_store.errors import CorruptionError
-from bucket_store.filesystem import LOCAL, FileSystem, replace_whole
 from bucket_store.framing import frame, unframe
+from bucket_store.places.place import Place
 
 MAGIC = b"BSLEAKS\n"
 VERSION = 1
@@ -43,12 +42,12 @@ class LeakSample:
     columns: dict[str, bytes]
 
 
-def write_leak_sample(root: Path, sample: LeakSample, *, fs: FileSystem = LOCAL) -> None:
+def write_leak_sample(root: Place, sample: LeakSample) -> None:
     """Replace the file. Not synced."""
-    replace_whole(fs, root / FILE_NAME, frame(MAGIC, VERSION, wire.encode(sample)))
+    (root / FILE_NAME).replace(frame(MAGIC, VERSION, wire.encode(sample)))
 
 
-def read_leak_sample(root: Path, *, fs: FileSystem = LOCAL) -> LeakSample | None:
+def read_leak_sample(root: Place) -> LeakSample | None:
     """The sample of a store; None without a file.
 
     Raises:
@@ -57,7 +56,7 @@ def read_leak_sample(root: Path, *, fs: FileSystem = LOCAL) -> LeakSample | None
     """
     path = root / FILE_NAME
     try:
-        data = fs.read(path)
+        data = path.read()
     except FileNotFoundError:
         return None
     body = unframe(data, magic=MAGIC, version=VERSION, file=str(path))

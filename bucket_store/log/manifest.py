@@ -1,8 +1,8 @@
 """A store's birth certificate: who it is, its secret, and the settings that must never change. Written once.
 
 Layout of `manifest` (framed, magic `BSMANIF\\n`, version 1): the body is one JSON object in UTF-8, readable for people.
-Its names are the fields of `Manifest`; `salt` is hex. It is placed by link(2) after record 0 of the log, so a directory
-with a manifest has a log; of two creators one wins. A damaged manifest is a CorruptionError: without the salt no key of
+Its names are the fields of `Manifest`; `salt` is hex. It is created after record 0 of the log, so a directory with a
+manifest has a log; of two creators one wins. A damaged manifest is a CorruptionError: without the salt no key of
 the store can be recognised, so it is never guessed.
 """
 
@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bucket_store.errors import CorruptionError, StoreError, StoreMissingError
-from bucket_store.filesystem import FileSystem, place_new
 from bucket_store.framing import BODY_OFFSET, frame, unframe
+from bucket_store.places.place import Place
 
 MAGIC = b"BSMANIF\n"
 VERSION = 1
@@ -98,19 +97,19 @@ def decode_manifest(data: bytes, *, file: str) -> Manifest:
         raise CorruptionError("fields", file=file, offset=BODY_OFFSET, expected="a manifest", found=str(exc)) from exc
 
 
-def place_manifest(fs: FileSystem, root: Path, manifest: Manifest) -> None:
+def place_manifest(root: Place, manifest: Manifest) -> None:
     """Put the manifest in place, durable on return.
 
     Raises:
         StoreError: there is one already.
     """
     try:
-        place_new(fs, root / FILE_NAME, encode_manifest(manifest))
+        (root / FILE_NAME).create(encode_manifest(manifest))
     except FileExistsError as exc:
         raise StoreError(f"{root} is a store already") from exc
 
 
-def read_manifest(fs: FileSystem, root: Path) -> Manifest:
+def read_manifest(root: Place) -> Manifest:
     """The manifest of the store at `root`.
 
     Raises:
@@ -119,7 +118,7 @@ def read_manifest(fs: FileSystem, root: Path) -> Manifest:
     """
     path = root / FILE_NAME
     try:
-        data = fs.read(path)
+        data = path.read()
     except (FileNotFoundError, NotADirectoryError) as exc:
         raise StoreMissingError(f"{root}: no store here (no {FILE_NAME})") from exc
     return decode_manifest(data, file=str(path))

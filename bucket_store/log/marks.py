@@ -15,15 +15,14 @@ changes nothing. Of a later release they are refused.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from bucket_store.errors import CorruptionError
-from bucket_store.filesystem import LOCAL, FileSystem, is_temporary, make_directories, replace_whole, stage
 from bucket_store.framing import frame, unframe
 from bucket_store.log.records import ExpiryKey
+from bucket_store.places.place import Place
 from bucket_store.wire import decode, encode
 
 INTENT_MAGIC = b"BSINTENT"
@@ -34,7 +33,6 @@ INTENTS_DIRECTORY = "intents"
 PUBLISHED_NAME = "published"
 _EPOCH_DIGITS = 6
 _Mark = TypeVar("_Mark")
-_PREPARED = re.compile(r"\.(\w+)\.(\d{6,})\.\w+\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +64,22 @@ def decode_intent(data: bytes, *, file: str) -> Intent | None:
     return _decode(INTENT_MAGIC, Intent, data, file)
 
 
-def write_intent(root: Path, intent: Intent, *, fs: FileSystem = LOCAL) -> None:
+def write_intent(root: Place, intent: Intent) -> None:
     """Replace the intent of the intent's epoch."""
     directory = root / INTENTS_DIRECTORY
-    if not fs.exists(directory):
-        make_directories(fs, directory)
-    replace_whole(fs, directory / f"{intent.epoch:0{_EPOCH_DIGITS}d}", encode_intent(intent))
+    if not directory.exists():
+        directory.make_directories()
+    (directory / f"{intent.epoch:0{_EPOCH_DIGITS}d}").replace(encode_intent(intent))
 
 
-def read_intents(root: Path, *, fs: FileSystem = LOCAL) -> list[Intent]:
+def read_intents(root: Place) -> list[Intent]:
     """The intents that can be read, one an epoch, ascending by epoch. Raises UnknownFormatError."""
     directory = root / INTENTS_DIRECTORY
     intents = []
-    for epoch in _epochs(fs, directory):
+    for epoch in _epochs(directory):
         path = directory / f"{epoch:0{_EPOCH_DIGITS}d}"
         try:
-            data = fs.read(path)
+            data = path.read()
         except FileNotFoundError:
             continue
         intent = decode_intent(data, file=str(path))
@@ -90,12 +88,12 @@ def read_intents(root: Path, *, fs: FileSystem = LOCAL) -> list[Intent]:
     return intents
 
 
-def remove_intents(root: Path, *, below_epoch: int, fs: FileSystem = LOCAL) -> None:
+def remove_intents(root: Place, *, below_epoch: int) -> None:
     """Remove the intents of lower epochs, once they have been taken over. Safe to repeat."""
     directory = root / INTENTS_DIRECTORY
-    for epoch in _epochs(fs, directory):
+    for epoch in _epochs(directory):
         if epoch < below_epoch:
-            fs.remove(directory / f"{epoch:0{_EPOCH_DIGITS}d}")
+            (directory / f"{epoch:0{_EPOCH_DIGITS}d}").remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,42 +104,26 @@ class Published:
     window: int
 
 
-def prepare_published(path: Path, mark: Published, *, epoch: int, fs: FileSystem = LOCAL) -> Path:
-    """The next mark for `path`, under a temporary name beside it that only `epoch` uses.
+def prepare_published(path: Place, mark: Published, *, epoch: int) -> Callable[[], None]:
+    """The next mark for `path`, prepared by this `epoch`: what puts it in place.
 
-    After this the owner reads the claims once more, and then replaces `path` by it. A FileNotFoundError from that means
-    that a later owner has removed it.
+    Before that the owner reads the claims once more. A FileNotFoundError from that
+    means that a later owner has removed it, or has put one of its own there.
     """
-    name = f"{path.name}.{epoch:0{_EPOCH_DIGITS}d}"
-    return stage(fs, path.parent, name, frame(PUBLISHED_MAGIC, VERSION, encode(mark)), sync=False)
+    return path.prepare(frame(PUBLISHED_MAGIC, VERSION, encode(mark)), epoch=epoch)
 
 
-def remove_prepared(path: Path, *, below_epoch: int, fs: FileSystem = LOCAL) -> None:
-    """Remove the marks that lower epochs have prepared for `path`: from here on they replace nothing.
-
-    Called by a start after its claim and before it reads or writes a mark. Safe to repeat.
-    """
-    for name in fs.listdir(path.parent):
-        prepared = _PREPARED.fullmatch(name)
-        if prepared and is_temporary(name) and prepared[1] == path.name and int(prepared[2]) < below_epoch:
-            fs.remove(path.parent / name)
-
-
-def read_published(path: Path, *, fs: FileSystem = LOCAL) -> Published | None:
+def read_published(path: Place) -> Published | None:
     """The mark at `path`; None when there is none that can be read. Raises UnknownFormatError."""
     try:
-        data = fs.read(path)
+        data = path.read()
     except FileNotFoundError:
         return None
     return _decode(PUBLISHED_MAGIC, Published, data, str(path))
 
 
-def _epochs(fs: FileSystem, directory: Path) -> list[int]:
-    try:
-        names = fs.listdir(directory)
-    except FileNotFoundError:
-        return []
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+def _epochs(directory: Place) -> list[int]:
+    return sorted(int(name) for name in directory.listed() if name.isascii() and name.isdigit())
 
 
 def _decode(magic: bytes, kind: type[_Mark], data: bytes, file: str) -> _Mark | None:

@@ -16,13 +16,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from bucket_store.errors import StoreError
-from bucket_store.filesystem import LOCAL, FileSystem, replace_whole
 from bucket_store.framing import frame, unframe
+from bucket_store.places.place import Place
 
 MAGIC = b"BSPROFIL"
 VERSION = 1
@@ -55,12 +54,11 @@ class Profiles:
     A profile that cannot be written is logged and forgotten: it never stops the owner.
     """
 
-    def __init__(self, root: Path, *, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, root: Place) -> None:
         self._path = root / FILE_NAME
-        self._fs = fs
         self._names: dict[str, int] = {}
         self._packed: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
-        for profile in read_profiles(root, fs=fs):
+        for profile in read_profiles(root):
             self._remember(profile)
 
     def add(self, profile: WindowProfile) -> None:
@@ -69,7 +67,7 @@ class Profiles:
             self._packed.pop()
         self._remember(profile)
         try:
-            replace_whole(self._fs, self._path, _encode(self._names, [packed for _, packed in self._packed]))
+            self._path.replace(_encode(self._names, [packed for _, packed in self._packed]))
         except OSError as exc:
             log.warning("%s could not be written: %s", self._path, exc)
 
@@ -93,11 +91,11 @@ def decode_profiles(data: bytes, *, file: str) -> tuple[WindowProfile, ...]:
     )
 
 
-def read_profiles(root: Path, *, fs: FileSystem = LOCAL) -> tuple[WindowProfile, ...]:
+def read_profiles(root: Place) -> tuple[WindowProfile, ...]:
     """The profiles of a store's newest windows, ascending; none when there is no file that can be read."""
     path = root / FILE_NAME
     try:
-        return decode_profiles(fs.read(path), file=str(path))
+        return decode_profiles(path.read(), file=str(path))
     except (OSError, StoreError, ValueError):
         return ()
 

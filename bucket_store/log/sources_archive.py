@@ -17,23 +17,22 @@ cut short. A damaged file is a CorruptionError.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
+from pathlib import PurePosixPath
 
 import msgspec
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
-from bucket_store.filesystem import LOCAL, FileSystem
 from bucket_store.framing import BODY_OFFSET, frame, unframe
 from bucket_store.log.records import ArchiveRef, LogState, SourcesRef
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition, read_named, read_sources, stated_checksum
+from bucket_store.places.place import Place
 
 MAGIC = b"BSARCHIV"
 VERSION = 1
@@ -42,37 +41,36 @@ _HEAD = struct.Struct("<QQI")
 _WINDOWS = msgspec.msgpack.Decoder(list[tuple[int, list[tuple[bytes, str, str | int, int, int, int]]]])
 
 
-def files_of(state: LogState) -> Iterator[Path]:
+def files_of(state: LogState) -> Iterator[PurePosixPath]:
     """The files that hold sources, as the state names them, below the store's root."""
     for ref in state.archives:
-        yield path_of(Path(), ref)
+        yield path_of(ref)
     for source in state.sources.values():
-        yield path_of(Path(), source)
+        yield path_of(source)
     if state.judged is not None:
-        yield Path(FOLDED_DIRECTORY) / state.judged.name
+        yield PurePosixPath(FOLDED_DIRECTORY) / state.judged.name
 
 
-def left_files(before: LogState, after: LogState) -> list[Path]:
+def left_files(before: LogState, after: LogState) -> list[PurePosixPath]:
     """The files that hold sources that an earlier state names and a later one does not, below the store's root.
 
     Windows leave in their order, so only those that have left are visited.
     """
     left = list(takewhile(lambda ref: ref not in after.archives, before.archives))
-    paths = [path_of(Path(), ref) for ref in left]
+    paths = [path_of(ref) for ref in left]
     paths += [
-        path_of(Path(), before.sources[window])
+        path_of(before.sources[window])
         for window in takewhile(lambda window: window not in after.sources, before.sources)
     ]
     if before.judged is not None and before.judged != after.judged:
-        paths.append(Path(FOLDED_DIRECTORY) / before.judged.name)
+        paths.append(PurePosixPath(FOLDED_DIRECTORY) / before.judged.name)
     return paths
 
 
-def remove_left(root: Path, paths: Iterable[Path], *, fs: FileSystem = LOCAL) -> None:
+def remove_left(root: Place, paths: Iterable[PurePosixPath]) -> None:
     """Remove files that no record names any more. For the owner, once the record is durable; safe to repeat."""
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            fs.remove(root / path)
+        (root / path).remove()
         failpoints.hit("sources.forgotten")
 
 
@@ -135,10 +133,9 @@ class SourcesReader:
     For one state; with windows in their order each file is read once.
     """
 
-    def __init__(self, root: Path, state: LogState, fs: FileSystem = LOCAL) -> None:
+    def __init__(self, root: Place, state: LogState) -> None:
         self._root = root
         self._state = state
-        self._fs = fs
         self._kept: tuple[ArchiveRef, dict[int, tuple[SourcePartition, ...]]] | None = None
 
     def archived(self, ref: ArchiveRef) -> list[int]:
@@ -154,26 +151,26 @@ class SourcesReader:
         """
         ref = self._state.sources_of(window)
         if isinstance(ref, SourcesRef):
-            return read_sources(self._root, window, ref, fs=self._fs)
+            return read_sources(self._root, window, ref)
         return None if ref is None else self._archive(ref).get(window)
 
-    def file(self, window: int) -> Path:
+    def file(self, window: int) -> Place:
         """The file that holds a window's sources, for messages."""
         ref = self._state.sources_of(window)
-        return path_of(self._root, ref) if ref is not None else self._root / SOURCES_DIRECTORY
+        return self._root / (SOURCES_DIRECTORY if ref is None else path_of(ref))
 
     def _archive(self, ref: ArchiveRef) -> dict[int, tuple[SourcePartition, ...]]:
         if self._kept is None or self._kept[0] != ref:
-            self._kept = ref, read_archive(self._root, ref, fs=self._fs)
+            self._kept = ref, read_archive(self._root, ref)
         return self._kept[1]
 
 
-def read_archive(root: Path, ref: ArchiveRef, *, fs: FileSystem = LOCAL) -> dict[int, tuple[SourcePartition, ...]]:
+def read_archive(root: Place, ref: ArchiveRef) -> dict[int, tuple[SourcePartition, ...]]:
     """The sources of the windows of an archive. Raises as `SourcesReader.of`."""
-    path = path_of(root, ref)
-    return decode_archive(read_named(fs, path, ref.length, ref.checksum), file=str(path))
+    path = root / path_of(ref)
+    return decode_archive(read_named(path, ref.length, ref.checksum), file=str(path))
 
 
-def path_of(root: Path, ref: SourcesRef | ArchiveRef) -> Path:
-    """The path of a file of sources."""
-    return root / (SOURCES_DIRECTORY if isinstance(ref, SourcesRef) else FOLDED_DIRECTORY) / ref.name
+def path_of(ref: SourcesRef | ArchiveRef) -> PurePosixPath:
+    """The path of a file of sources, below the store's root."""
+    return PurePosixPath(SOURCES_DIRECTORY if isinstance(ref, SourcesRef) else FOLDED_DIRECTORY, ref.name)

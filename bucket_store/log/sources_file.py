@@ -22,15 +22,14 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
-from bucket_store.filesystem import LOCAL, FileSystem, make_directories, place_new
 from bucket_store.framing import BODY_OFFSET, frame, unframe
 from bucket_store.log.records import LogState, SourcesRef
+from bucket_store.places.place import Place
 
 MAGIC = b"BSSOURCE"
 VERSION = 1
@@ -97,14 +96,13 @@ def decode_sources(data: bytes, *, window: int, file: str) -> tuple[SourcePartit
 
 
 def write_sources(
-    root: Path,
+    root: Place,
     *,
     window: int,
     epoch: int,
     attempt: int,
     partitions: Sequence[SourcePartition],
     is_kept: bool = True,
-    fs: FileSystem = LOCAL,
 ) -> SourcesRef:
     """Place the file of this try, durable on return, and give its reference. `is_kept` as in `SourcesRef`.
 
@@ -115,9 +113,9 @@ def write_sources(
     data = encode_sources(window, partitions)
     path = root / DIRECTORY / f"{window:012d}-{epoch:06d}-{attempt:03d}"
     # An existing directory was made durable by this owner's start, so a window need not sync it again.
-    if not fs.exists(path.parent):
-        make_directories(fs, path.parent)
-    place_new(fs, path, data)
+    if not path.parent.exists():
+        path.parent.make_directories()
+    path.create(data)
     return sources_ref(path.name, partitions, data, is_kept=is_kept)
 
 
@@ -126,7 +124,7 @@ def sources_ref(name: str, partitions: Sequence[SourcePartition], data: bytes, *
     return SourcesRef(name, len(partitions), stated_checksum(data), len(data), is_kept)
 
 
-def read_sources(root: Path, window: int, ref: SourcesRef, *, fs: FileSystem = LOCAL) -> tuple[SourcePartition, ...]:
+def read_sources(root: Place, window: int, ref: SourcesRef) -> tuple[SourcePartition, ...]:
     """The source partitions of a committed window, checked against its record.
 
     Raises:
@@ -134,34 +132,30 @@ def read_sources(root: Path, window: int, ref: SourcesRef, *, fs: FileSystem = L
         UnknownFormatError: of a later release.
     """
     path = root / DIRECTORY / ref.name
-    return decode_sources(read_named(fs, path, ref.length, ref.checksum), window=window, file=str(path))
+    return decode_sources(read_named(path, ref.length, ref.checksum), window=window, file=str(path))
 
 
-def remove_unnamed(root: Path, *, state: LogState, below_epoch: int, fs: FileSystem = LOCAL) -> list[str]:
+def remove_unnamed(root: Place, *, state: LogState, below_epoch: int) -> list[str]:
     """Remove the files of lower epochs that no record names: their names. For the owner; safe to repeat."""
     keep = {ref.name for ref in state.sources.values()} | {ref.name for ref in state.archives}
     if state.judged is not None:
         keep.add(state.judged.name)
     stale = []
     for directory in (root / DIRECTORY, root / FOLDED_DIRECTORY):
-        try:
-            names = fs.listdir(directory)
-        except FileNotFoundError:
-            continue
-        for name in sorted(set(names) - keep):
+        for name in directory.listed():
             tried = TRY.fullmatch(name)
-            if tried is not None and int(tried["epoch"]) < below_epoch:
+            if name not in keep and tried is not None and int(tried["epoch"]) < below_epoch:
                 stale.append(directory / name)
     for path in stale:
-        fs.remove(path)
+        path.remove()
         failpoints.hit("sources.removed")
     return [path.name for path in stale]
 
 
-def read_named(fs: FileSystem, path: Path, length: int, checksum: int) -> bytes:
+def read_named(path: Place, length: int, checksum: int) -> bytes:
     """The bytes of a framed file with the length and checksum of its record. Raises CorruptionError for any other."""
     try:
-        data = fs.read(path)
+        data = path.read()
     except FileNotFoundError as exc:
         raise CorruptionError(
             "file that a record names",

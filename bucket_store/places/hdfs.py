@@ -23,8 +23,10 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
+from bucket_store import failpoints
 from bucket_store.filesystem import temporary_name
 from bucket_store.places.place import Entry, NotPlacedError, Place
+from bucket_store.places.prepared import prepared_below, prepared_name
 from bucket_store.threads import bounded, on_a_thread
 
 try:
@@ -75,12 +77,14 @@ class HdfsNames:
         """See `Names`."""
         return f"hdfs://{self.authority}{quote(str(path))}"
 
-    def create(self, path: PurePosixPath, data: bytes) -> None:
+    def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """See `Names`."""
         try:
             temporary = self._stage(path, data)
         except OSError as exc:
             raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
+        if failpoint:
+            failpoints.hit(f"{failpoint}.written")
         try:
             self.call(path, lambda client: client.rename(str(temporary), str(path)))
         except FileExistsError:
@@ -91,6 +95,8 @@ class HdfsNames:
             if self._withdraw(temporary):
                 raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
             raise
+        if failpoint:
+            failpoints.hit(f"{failpoint}.linked")
 
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`."""
@@ -100,6 +106,17 @@ class HdfsNames:
         except OSError:
             self._withdraw(temporary)
             raise
+
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
+        """See `Names`: a temporary file with the epoch in its name."""
+        temporary = path.with_name(prepared_name(path.name, epoch))
+        self.begin(temporary, data)
+        return lambda: self.call(path, lambda client: client.rename(str(temporary), str(path), True))
+
+    def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
+        """See `Names`."""
+        for name in prepared_below(self.listed(path.parent), path.name, below_epoch):
+            self.remove(path.with_name(name))
 
     def read(self, path: PurePosixPath) -> bytes:
         """See `Names`."""
@@ -118,6 +135,18 @@ class HdfsNames:
     def stat(self, path: PurePosixPath) -> Entry:
         """See `Names`."""
         return _entry(self.call(path, lambda client: client.get_file_info(str(path))), path.name)
+
+    def exists(self, path: PurePosixPath) -> bool:
+        """See `Names`."""
+        try:
+            self.stat(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def listed(self, path: PurePosixPath, *, after: str = "") -> list[str]:
+        """See `Names`; the NameNode lists all of them."""
+        return [entry.name for entry in self.entries(path) if entry.name > after]
 
     def entries(self, path: PurePosixPath) -> list[Entry]:
         """See `Names`."""
@@ -145,10 +174,13 @@ class HdfsNames:
         """See `Names`."""
         self.call(target, lambda client: client.rename(str(source), str(target)))
 
-    def touch(self, path: PurePosixPath) -> None:
-        """See `Names`."""
+    def touch(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`: one transaction of the NameNode, no block. The time is by the NameNode's clock."""
         now = (time.time_ns() // 1000 + self._clock_ahead_us(path)) // 1000
-        self.call(path, lambda client: client.set_times(str(path), now, now))
+        try:
+            self.call(path, lambda client: client.set_times(str(path), now, now))
+        except FileNotFoundError:
+            self.replace(path, data)
 
     def sync(self, path: PurePosixPath) -> None:
         """See `Names`: nothing is left to do."""

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
+from bucket_store import failpoints
 from bucket_store.filesystem import (
     LOCAL,
     FileSystem,
     LocalFileSystem,
     discard,
-    listed,
     make_directories,
     read_at,
     remove_tree,
     replace_whole,
     stage,
 )
-from bucket_store.places.place import Entry, NotPlacedError, Place
+from bucket_store.places.place import Entry, NotDurableError, NotPlacedError, Place
+from bucket_store.places.prepared import prepared_below, prepared_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +42,23 @@ class LocalNames:
         """See `Names`."""
         return f"file://{quote(str(path))}"
 
-    def create(self, path: PurePosixPath, data: bytes) -> None:
+    def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """See `Names`."""
         target = Path(path)
         try:
             temporary = stage(self.fs, target.parent, target.name, data)
         except OSError as exc:
             raise NotPlacedError(exc.errno, exc.strerror or str(exc), str(target)) from exc
+        if failpoint:
+            failpoints.hit(f"{failpoint}.written")
         try:
             self.fs.link(temporary, target)
-            self.fs.fsync_dir(target.parent)
+            if failpoint:
+                failpoints.hit(f"{failpoint}.linked")
+            try:
+                self.fs.fsync_dir(target.parent)
+            except OSError as exc:
+                raise NotDurableError(exc.errno, exc.strerror or str(exc), str(target)) from exc
         finally:
             # After the directory sync: the sync covers the link alone, and a later cleaning removes an orphan.
             discard(self.fs, temporary)
@@ -57,6 +66,22 @@ class LocalNames:
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`."""
         replace_whole(self.fs, Path(path), data)
+
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
+        """See `Names`: a temporary file with the epoch in its name."""
+        target = Path(path)
+        temporary = target.with_name(prepared_name(path.name, epoch))
+        try:
+            self.fs.write_file(temporary, data, sync=False)
+        except OSError:
+            discard(self.fs, temporary)
+            raise
+        return lambda: self.fs.replace(temporary, target)
+
+    def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
+        """See `Names`."""
+        for name in prepared_below(self.listed(path.parent), path.name, below_epoch):
+            self.fs.remove(Path(path.parent / name))
 
     def read(self, path: PurePosixPath) -> bytes:
         """See `Names`."""
@@ -78,6 +103,17 @@ class LocalNames:
         with self.fs.open(Path(path)) as file:
             return Entry(path.name, False, file.size(), modified)
 
+    def exists(self, path: PurePosixPath) -> bool:
+        """See `Names`."""
+        return self.fs.exists(Path(path))
+
+    def listed(self, path: PurePosixPath, *, after: str = "") -> list[str]:
+        """See `Names`."""
+        try:
+            return sorted(name for name in self.fs.listdir(Path(path)) if name > after)
+        except FileNotFoundError:
+            return []
+
     def entries(self, path: PurePosixPath) -> list[Entry]:
         """See `Names`."""
         found = []
@@ -90,7 +126,7 @@ class LocalNames:
             except FileNotFoundError:
                 return []
             return sorted(found, key=attrgetter("name"))
-        for name in listed(self.fs, Path(path)):
+        for name in self.listed(path):
             try:
                 found.append(self.stat(path / name))
             except FileNotFoundError:
@@ -114,9 +150,9 @@ class LocalNames:
         self.fs.link(Path(source), Path(target))
         self.fs.remove(Path(source))
 
-    def touch(self, path: PurePosixPath) -> None:
-        """See `Names`."""
-        os.utime(path)
+    def touch(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`. Written anew: earlier releases watch the bytes."""
+        replace_whole(self.fs, Path(path), data)
 
     def sync(self, path: PurePosixPath) -> None:
         """See `Names`."""
@@ -131,6 +167,17 @@ def _entry(name: str, found: os.stat_result, *, is_link: bool = False) -> Entry:
     """A link in a directory is a file: nothing behind it belongs to the directory."""
     is_directory = stat.S_ISDIR(found.st_mode) and not is_link
     return Entry(name, is_directory, 0 if is_directory else found.st_size, found.st_mtime_ns // 1000)
+
+
+def file_system(place: Place) -> FileSystem:
+    """The file system of a local place, for modules that do not take places yet.
+
+    Raises:
+        ValueError: the place is elsewhere.
+    """
+    if not isinstance(place.names, LocalNames):
+        raise ValueError(f"{place.url} is not on this machine")
+    return place.names.fs
 
 
 def local_place(path: Path | str, fs: FileSystem = LOCAL) -> Place:

@@ -3,11 +3,10 @@
 | `Names` | requests |
 |---|---|
 | create | conditional put (`If-None-Match: *`, on Google generation 0) |
-| replace | put |
+| replace, touch | put |
 | read, read_range | get |
 | stat, exists | head; a list too when there is no object of that name |
 | entries | list with delimiter: sizes and times come with it, 1,000 names a request |
-| touch | get, then put of the same bytes if the object is still the one that was read |
 | make_directories, sync | none: a directory is the prefix of its objects, and every put is durable |
 | rename | cannot |
 
@@ -255,11 +254,9 @@ class ObjectNames:
         """See `Names`."""
         raise NotImplementedError(f"{self.url(source)}: objects cannot be renamed")
 
-    def touch(self, path: PurePosixPath) -> None:
-        """See `Names`. An object that was replaced meanwhile has a new time already, and stays."""
-        data, version = self.read_version(path)
-        with suppress(FileExistsError):
-            self.replace_version(path, data, version)
+    def touch(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`."""
+        self.replace(path, data)
 
     def sync(self, path: PurePosixPath) -> None:
         """See `Names`."""

@@ -15,15 +15,19 @@ def open_place(url: str) -> Place:
         ValueError: no storage has this scheme, or the URL holds more than a place.
         ImportError: the client of this storage is not installed; the message names the package.
     """
-    parts = urlsplit(url)
-    if not parts.scheme or parts.scheme in ("file", "rocksdb"):
-        return local_place(unquote(parts.path) if parts.scheme else url)
-    if parts.scheme in ("s3", "gs", "az", "objects"):
+    scheme = urlsplit(url).scheme
+    if not scheme:
+        return local_place(url)
+    if scheme in ("file", "rocksdb"):
+        _, _, path = url.partition(":")
+        # Only a URL with an authority is quoted; in a configuration a path stands as it is, with any % and #.
+        return local_place(unquote(urlsplit(url).path) if path.startswith("//") else path)
+    if scheme in ("s3", "gs", "az", "objects"):
         from bucket_store.places.objects import object_place  # obstore need not be installed
 
         return object_place(url)
-    if parts.scheme == "hdfs":
+    if scheme == "hdfs":
         from bucket_store.places.hdfs import hdfs_place  # hdfs-native need not be installed
 
         return hdfs_place(url)
-    raise ValueError(f"{url}: no storage has the scheme {parts.scheme}:")
+    raise ValueError(f"{url}: no storage has the scheme {scheme}:")

@@ -14,7 +14,7 @@ What a storage promises:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -22,6 +22,10 @@ from typing import Protocol
 
 class NotPlacedError(OSError):
     """A new file is certainly not in place, and will not be: the storage refused it before anything could be named."""
+
+
+class NotDurableError(OSError):
+    """A new file is in place, and may be gone after a power cut; a repeated `sync` may succeed without any effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +52,32 @@ class Names(Protocol):
     def url(self, path: PurePosixPath) -> str:
         """The URL by which `open_place` gives the same place."""
 
-    def create(self, path: PurePosixPath, data: bytes) -> None:
+    def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """Put a new file in place: whole, and durable with its name on return. Of all racers one wins.
+
+        With a `failpoint`, two are hit: `<failpoint>.written` before the step that takes the name, `<failpoint>.linked`
+        after it.
 
         Raises:
             FileExistsError: the name is taken; its file is untouched. After an outage this very call may have taken it.
             NotPlacedError: it is not in place and will not be.
-            OSError: unclear; only reading it back shows it.
+            NotDurableError: it is in place, and may not be durable.
+            OSError: unclear; only reading it back shows it, and if it is there, `sync` of the directory makes it
+                durable.
         """
 
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """Put a file in place of the old one, if any. Readers see one of both, whole; the new one may be lost."""
+
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
+        """Get a replacement of a file ready: what puts it in place, as `replace` does, once.
+
+        That raises FileNotFoundError when an owner of a higher epoch has removed the replacement, or when another file
+        was put in place since it was prepared: a storage knows one of the two, and refuses for it.
+        """
+
+    def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
+        """Remove what lower epochs have prepared for this name. Where a changed file refuses them, do nothing."""
 
     def read(self, path: PurePosixPath) -> bytes:
         """All bytes of a file."""
@@ -68,6 +87,12 @@ class Names(Protocol):
 
     def stat(self, path: PurePosixPath) -> Entry:
         """The entry of a file or a directory."""
+
+    def exists(self, path: PurePosixPath) -> bool:
+        """Whether the name is there now."""
+
+    def listed(self, path: PurePosixPath, *, after: str = "") -> list[str]:
+        """The names in a directory that sort after `after`, sorted; as `entries`, and cheaper."""
 
     def entries(self, path: PurePosixPath) -> list[Entry]:
         """What is in a directory, by name; none when it is absent. Entries added meanwhile may be missing."""
@@ -90,8 +115,11 @@ class Names(Protocol):
             NotImplementedError: this storage cannot.
         """
 
-    def touch(self, path: PurePosixPath) -> None:
-        """Set the modification time of a file to now, by the storage's clock."""
+    def touch(self, path: PurePosixPath, data: bytes) -> None:
+        """Show that the writer of a file lives: its modification time moves on, or its bytes become `data`, or both.
+
+        The storage takes what costs it least. An absent file is written.
+        """
 
     def sync(self, path: PurePosixPath) -> None:
         """Make a file's bytes, or the names in a directory, durable as they are; where every write is, do nothing."""
@@ -104,7 +132,7 @@ class Place:
     names: Names
     path: PurePosixPath
 
-    def __truediv__(self, relative: str) -> Place:
+    def __truediv__(self, relative: str | PurePosixPath) -> Place:
         return Place(self.names, self.path / relative)
 
     def __str__(self) -> str:
@@ -137,13 +165,31 @@ class Place:
             raise ValueError(f"{self.url} is not on this machine")
         return Path(self.path)
 
-    def create(self, data: bytes) -> None:
+    def resolved(self) -> Place:
+        """The same place without symbolic links in its path; raises OSError."""
+        return self if self.names.scheme != "file" else Place(self.names, PurePosixPath(self.local.resolve()))
+
+    def is_same(self, other: Place) -> bool:
+        """Whether both name one directory or file, by whatever paths. Raises OSError, as when one of them is absent."""
+        if self.names.scheme == other.names.scheme == "file":
+            return self.local.samefile(other.local)
+        return self.url == other.url
+
+    def create(self, data: bytes, *, failpoint: str = "") -> None:
         """See `Names.create`."""
-        self.names.create(self.path, data)
+        self.names.create(self.path, data, failpoint=failpoint)
 
     def replace(self, data: bytes) -> None:
         """See `Names.replace`."""
         self.names.replace(self.path, data)
+
+    def prepare(self, data: bytes, *, epoch: int) -> Callable[[], None]:
+        """See `Names.prepare`."""
+        return self.names.prepare(self.path, data, epoch=epoch)
+
+    def remove_prepared(self, *, below_epoch: int) -> None:
+        """See `Names.remove_prepared`."""
+        self.names.remove_prepared(self.path, below_epoch=below_epoch)
 
     def read(self) -> bytes:
         """See `Names.read`."""
@@ -158,12 +204,12 @@ class Place:
         return self.names.stat(self.path)
 
     def exists(self) -> bool:
-        """Whether the name is there now."""
-        try:
-            self.names.stat(self.path)
-        except FileNotFoundError:
-            return False
-        return True
+        """See `Names.exists`."""
+        return self.names.exists(self.path)
+
+    def listed(self, *, after: str = "") -> list[str]:
+        """See `Names.listed`."""
+        return self.names.listed(self.path, after=after)
 
     def entries(self) -> list[Entry]:
         """See `Names.entries`."""
@@ -200,9 +246,9 @@ class Place:
             raise ValueError(f"{self} and {target} are on different storages")
         self.names.rename(self.path, target.path)
 
-    def touch(self) -> None:
+    def touch(self, data: bytes) -> None:
         """See `Names.touch`."""
-        self.names.touch(self.path)
+        self.names.touch(self.path, data)
 
     def sync(self) -> None:
         """See `Names.sync`."""

@@ -104,7 +104,7 @@ def collect(
         StoreError: a database that cannot be listed: `repair` first.
     """
     now_us = time.time_ns() // 1000 if now_us is None else now_us
-    lives = owner_lives(store.root)
+    lives = owner_lives(store.log.root)
     listing = _Listing(store, grace_us, now_us, with_quarantine=with_quarantine, owner_lives=lives)
     found = tuple(listing.garbage(store.log.state.epoch + 1))
     if not delete or lives or all(item.kept for item in found):
@@ -113,7 +113,7 @@ def collect(
     warn_of_original(store.log)
     epoch = store.log.claim_epoch(owner, present_wall_us(store.log, now_us))
     failpoints.hit("gc.claimed")
-    with HeartBeat(store.root, owner):
+    with HeartBeat(store.log.root, owner):
         garbage = tuple(listing.garbage(epoch))
         _delete(store, [item for item in garbage if not item.kept])
     return GcReport(tuple(replace(item, is_deleted=not item.kept) for item in garbage), grace_us, lives, delete)
@@ -186,7 +186,7 @@ class _Listing:
         log = self._store.log
         folded = log.folded(now_us=self._now_us, grace_us=self._grace_us)
         if folded:
-            size = sum(bytes_of(path) for path in folded)
+            size = sum(bytes_of(path.local) for path in folded)
             yield Garbage(
                 "records",
                 f"{folded[0].parent} ({folded[0].name} to {folded[-1].name})",

@@ -14,6 +14,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore
+from bucket_store.places.local import local_place
 from deduper.columns import Column, parse_columns
 from deduper.config.load import load_config
 from deduper.config.model import Config
@@ -34,7 +35,7 @@ class OpenStore:
     @property
     def root(self) -> Path:
         """The store's folder."""
-        return self.log.root
+        return self.log.root.local
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def open_store(target: str) -> OpenStore:
     url, config = named_store(target)
     path = Path(url.partition(":")[2])
     try:
-        return OpenStore(url, config, CommitLog.open(path), open_backend(url))
+        return OpenStore(url, config, CommitLog.open(local_place(path)), open_backend(url))
     except StoreMissingError as error:
         if (path / MANIFEST_NAME).exists():
             raise

@@ -33,6 +33,7 @@ from bucket_store.log.marks import INTENTS_DIRECTORY, PUBLISHED_NAME, read_inten
 from bucket_store.log.records import LogState
 from bucket_store.log.sources_archive import files_of
 from bucket_store.pieces.store import StoredPiece
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.sinks.names import STAGING, Attempt, staging_homes
@@ -134,7 +135,7 @@ def _is_needed(store: OpenStore, state: LogState, orphan: Orphan) -> bool:
     if orphan.kind is OrphanKind.SOURCES:
         return orphan.path.name in {path.name for path in files_of(state)}
     if orphan.kind is OrphanKind.STAGING and orphan.window in state.outputs:
-        mark = read_published(store.root / PUBLISHED_NAME)
+        mark = read_published(store.log.root / PUBLISHED_NAME)
         is_out = mark is not None and mark.window >= orphan.window
         folders = {Path(output.staged).parts for output in state.outputs[orphan.window]}
         return not is_out and any(orphan.path.name in parts for parts in folders)
@@ -206,7 +207,7 @@ def _staging(store: OpenStore) -> Iterator[Orphan]:
 
 def _intents(root: Path) -> Iterator[Orphan]:
     """The newest intent is what the next start may repeat; those below it are spent."""
-    newest = max((intent.epoch for intent in read_intents(root)), default=0)
+    newest = max((intent.epoch for intent in read_intents(local_place(root))), default=0)
     for path in _entries(root / INTENTS_DIRECTORY):
         if path.name.isascii() and path.name.isdigit() and int(path.name) < newest:
             yield _orphan(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bucket_store.log.profile import WindowProfile, read_profiles
+from bucket_store.places.local import local_place
 from deduper.as_json import AsJson
 
 STEPS: dict[str, tuple[str, ...]] = {
@@ -61,7 +62,7 @@ class ProfileView(AsJson):
 
 def profile_view(root: Path, *, last: int) -> ProfileView:
     """The profiles of the newest `last` windows."""
-    return ProfileView(read_profiles(root)[-last:] if last else ())
+    return ProfileView(read_profiles(local_place(root))[-last:] if last else ())
 
 
 def steps_of(profile: WindowProfile) -> dict[str, float]:

@@ -92,7 +92,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     state, manifest, scale = store.log.state, store.log.manifest, store.scale
     published = _published_through(store)
     unpublished = tuple(window for window in sorted(state.outputs) if published is None or window > published)
-    beat = read_beat(store.root)
+    beat = read_beat(store.log.root)
     is_running = beat is not None and beats(store.root)
     commits = store.log.last_commits(last)
     counts = {port: state.totals.get(port, 0) for port in PORTS}
@@ -166,7 +166,7 @@ def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:
     """The facts about the newest windows, and about the one in work."""
     state, now_us = store.log.state, time.time_ns() // 1000
     commits = store.log.last_commits(_RECENT)
-    profiles = read_profiles(store.root)[-_RECENT:]
+    profiles = read_profiles(store.log.root)[-_RECENT:]
     seconds = sum(profile.seconds for profile in profiles)
     rows = sum(profile.rows for profile in profiles)
     judged = sum(_files_of(store, profile.window) for profile in profiles) if is_of_files else rows
@@ -175,7 +175,9 @@ def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:
         newest.update(commit.counts)
         reasons.update(commit.reasons)
     ahead, stands = _event_time(store, commits[-1] if commits else None, now_us)
-    intents = [one for one in read_intents(store.root) if (one.epoch, one.window) == (state.epoch, state.next_window)]
+    intents = [
+        one for one in read_intents(store.log.root) if (one.epoch, one.window) == (state.epoch, state.next_window)
+    ]
     return {
         "windows": state.next_window,
         "since_window": (now_us - commits[-1].wall_us) / 1e6 if commits else None,
@@ -212,7 +214,7 @@ def _event_time(store: OpenStore, last: CommitRecord | None, now_us: int) -> tup
 
 def _files_of(store: OpenStore, window: int) -> int:
     try:
-        return len(SourcesReader(store.root, store.log.state).of(window) or ())
+        return len(SourcesReader(store.log.root, store.log.state).of(window) or ())
     except StoreError:
         return 0  # folded meanwhile
 
@@ -255,7 +257,7 @@ def _differing(store: OpenStore) -> tuple[str, ...]:
 
 def _published_through(store: OpenStore) -> int | None:
     """The greatest window that is out on every port, as the mark or the log says, whichever is further."""
-    marked = read_published(store.root / PUBLISHED_NAME)
+    marked = read_published(store.log.root / PUBLISHED_NAME)
     known = max(-1 if marked is None else marked.window, store.log.state.published_through)
     return None if known < 0 else known
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from bucket_store.places.open import open_place
 from deduper.bench.contenders import CONTENDERS, Contender, LaneSpec
 from deduper.bench.cpu import CpuMarks
 from deduper.bench.ends import (
@@ -288,7 +289,7 @@ class Lane:
         """Bytes of pieces on disk and of resident tables, and both by key."""
         from bucket_store.log.commit_log import CommitLog
 
-        state = CommitLog.open(self.config.store.path).state
+        state = CommitLog.open(open_place(self.config.store.url)).state
         keys = sum(piece.entries for pieces in state.pieces.values() for piece in pieces)
         disk = _bytes(self.config.store.path / "pieces", "*")
         tables = sum(_bytes(directory, "*.table") for directory in _table_directories(self.config))
@@ -314,7 +315,7 @@ def _table_directories(config: Config) -> list[Path]:
     from bucket_store.log.commit_log import CommitLog
 
     try:
-        store_id = CommitLog.open(config.store.path).manifest.store_id
+        store_id = CommitLog.open(open_place(config.store.url)).manifest.store_id
     except StoreError:
         return []
     return table_folders(config, store_id)

@@ -8,6 +8,7 @@ from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.copies import original_of
 from bucket_store.log.heartbeat import read_beat
+from bucket_store.places.open import open_place
 from deduper.diagnostics import warning
 from deduper.preflight.found import Found, Start
 from deduper.window.owner_alive import require_no_owner
@@ -16,8 +17,8 @@ from deduper.window.recovery import check_ports, require_fixed_settings
 
 def owner(start: Start) -> Found:
     """No other process owns the store and is alive, unless it is to be taken over."""
-    root = start.config.store.path
-    beat = read_beat(root) if root.is_dir() else None
+    root = open_place(start.config.store.url)
+    beat = read_beat(root)
     if beat is not None and not start.take_over:
         require_no_owner(root)
         start.silent = beat
@@ -46,9 +47,7 @@ def outputs(start: Start) -> Found:
 
 def _log(start: Start) -> CommitLog | None:
     """The log of the store; None before the first start."""
-    if not start.config.store.path.is_dir():
-        return None
     try:
-        return CommitLog.open(start.config.store.path)
+        return CommitLog.open(open_place(start.config.store.url))
     except StoreMissingError:
         return None

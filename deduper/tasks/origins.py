@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow as pa
 from bucket_store.log.records import ArchiveRef, SourcesRef
 from bucket_store.log.sources_archive import read_archive
 from bucket_store.log.sources_file import SourcePartition, read_sources
+from bucket_store.places.open import open_place
 from deduper.core.clock import POSITION_BITS
 from deduper.core.kernels import Int64s
 
@@ -69,10 +69,10 @@ def _read(store_root: str, window: int, file: SourcesRef | ArchiveRef) -> tuple[
     if isinstance(file, ArchiveRef):
         partitions = _archive(store_root, file).get(window, ())
     else:
-        partitions = read_sources(Path(store_root), window, file)
+        partitions = read_sources(open_place(store_root), window, file)
     return tuple((part.name, part.start) for part in partitions)
 
 
 @lru_cache(maxsize=8)
 def _archive(store_root: str, file: ArchiveRef) -> dict[int, tuple[SourcePartition, ...]]:
-    return read_archive(Path(store_root), file)
+    return read_archive(open_place(store_root), file)

@@ -285,7 +285,7 @@ class WindowJudge:
         files = {earlier: ref for earlier, ref in named.items() if ref is not None}
         names = tuple(partition.name for partition in batch.partitions)
         starts = tuple(partition.start for partition in batch.partitions)
-        return WindowSources(str(self._log.root), window, names, starts, files)
+        return WindowSources(self._log.root.url, window, names, starts, files)
 
     def _write_task(
         self, batch: SourceBatch, directory: str, target: Path, readers: Sequence[ReadReceipt], sources: WindowSources

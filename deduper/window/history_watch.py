@@ -37,7 +37,7 @@ class HistoryWatch:
         self._accessory = Accessory("history", self._write, seconds)
         with self._accessory:
             next_window = log.state.next_window
-            self._history = History(log.root, log.manifest.store_id, next_window=next_window, fs=log.fs)
+            self._history = History(log.root, log.manifest.store_id, next_window=next_window)
 
     def add(
         self, before: LogState, wall_us: int, leaks: LeakFigures | None, *, seconds: float, partitions: int

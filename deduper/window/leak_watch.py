@@ -13,6 +13,7 @@ from pathlib import Path
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.leak_sample import read_leak_sample, write_leak_sample
 from bucket_store.log.state import LogState
+from bucket_store.places.local import local_place
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.model import Config
 from deduper.core.verdict import INT64_MAX
@@ -68,7 +69,7 @@ def leak_settings(config: Config) -> LeakSettings | None:
 def stored_figures(root: Path, latest: int | float | None) -> LeakFigures | None:
     """The estimates in a store's file; None without a whole one."""
     try:
-        sample = read_leak_sample(root)
+        sample = read_leak_sample(local_place(root))
         return None if sample is None else figures_of_sample(sample, latest)
     except Exception:  # noqa: BLE001  an accessory, whatever is in its file
         return None
@@ -134,12 +135,12 @@ class LeakWatch:
             missed_windows=self._missed,
         )
         self._log.check_owner()
-        write_leak_sample(self._log.root, sample, fs=self._log.fs)
+        write_leak_sample(self._log.root, sample)
 
     def _stored(self, settings: LeakSettings) -> LeakMeter | None:
         """The measurement that the store has, if it can go on."""
         try:
-            sample = read_leak_sample(self._log.root, fs=self._log.fs)
+            sample = read_leak_sample(self._log.root)
             if sample is None:
                 return None
             meter = meter_of(sample)

@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 from bucket_store.log.heartbeat import INTERVAL_S, Beat, moves, read_beat
+from bucket_store.places.place import Place
 from deduper.errors import OwnerAliveError
 from deduper.window.progress import PROGRESS
 
@@ -16,7 +17,7 @@ def own_name() -> str:
     return f"{platform.node()}:{os.getpid()}"
 
 
-def require_no_owner(root: Path, silent: Beat | None = None) -> None:
+def require_no_owner(root: Place, silent: Beat | None = None) -> None:
     """As `owner_lives`, before a start.
 
     Raises:
@@ -28,7 +29,7 @@ def require_no_owner(root: Path, silent: Beat | None = None) -> None:
         )
 
 
-def owner_lives(root: Path, silent: Beat | None = None) -> bool:
+def owner_lives(root: Place, silent: Beat | None = None) -> bool:
     """Whether the store's heartbeat moves; takes 5 s, unless there is none or its process is certainly gone.
 
     `silent` is a beat that this function has found not to move: while it is the last one, it need not be watched again.

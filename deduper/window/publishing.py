@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from bucket_store import failpoints
@@ -20,6 +19,8 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import PUBLISHED_NAME, Published, prepare_published
 from bucket_store.log.records import OutputFile
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
+from bucket_store.places.local import file_system, local_place
+from bucket_store.places.place import Place
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.sinks import staging
@@ -112,7 +113,7 @@ class Publishing:
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
             # With those of attempts that failed: otherwise they would stay until the next start.
-            staging.discard_window(self._config, window, _own_epoch(self._log), fs=self._log.fs)
+            staging.discard_window(self._config, window, _own_epoch(self._log), fs=file_system(self._log.root))
 
 
 class _Publication(BackgroundTask):
@@ -163,7 +164,7 @@ def publish_window(
         if topics is None:
             raise UsageError(f"window {window} was staged for topics, and no port is a topic now: put the sinks back")
         topics.publish(window, by_kind.topics)
-    for output in staging.publish(by_kind.files, fs=log.fs):
+    for output in staging.publish(by_kind.files, fs=file_system(log.root)):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
     mark_published(config, log, window)
@@ -178,18 +179,18 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
     mark = Published(log.manifest.store_id, window)
     # By the epoch that was claimed here: another thread may have read a later claim already.
     epoch = _own_epoch(log)
-    prepared = [(prepare_published(path, mark, epoch=epoch, fs=log.fs), path) for path in mark_paths(config, log)]
+    prepared = [prepare_published(place, mark, epoch=epoch) for place in mark_places(config, log)]
     log.check_owner()
     failpoints.hit("window.6.checked")
-    for number, (temporary, path) in enumerate(prepared):
-        log.fs.replace(temporary, path)
+    for number, put in enumerate(prepared):
+        put()
         if number == 0:
             failpoints.hit("window.6.half")
 
 
-def mark_paths(config: Config, log: CommitLog) -> list[Path]:
+def mark_places(config: Config, log: CommitLog) -> list[Place]:
     """The marks of a job: the store's, then each file port's."""
-    ports = [sink.path / PORT_MARK for sink in config.file_ports.values()]
+    ports = [local_place(sink.path / PORT_MARK, file_system(log.root)) for sink in config.file_ports.values()]
     return [log.root / PUBLISHED_NAME, *ports]
 
 

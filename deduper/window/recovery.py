@@ -19,16 +19,18 @@ from pathlib import Path
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
-from bucket_store.filesystem import LOCAL, make_directories
+from bucket_store.filesystem import LOCAL
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.copies import warn_of_original
 from bucket_store.log.heartbeat import Beat, HeartBeat
-from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents, remove_prepared
+from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import remove_unnamed
 from bucket_store.log.state import live_files
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore, StoredPiece
+from bucket_store.places.local import file_system, local_place
+from bucket_store.places.open import open_place
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
@@ -39,7 +41,7 @@ from deduper.sources.kafka import checkpoint as kafka_checkpoint
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, stored_settings
 from deduper.window.present_clock import present_wall_us
-from deduper.window.publishing import TopicPorts, mark_paths, mark_published, publish_window
+from deduper.window.publishing import TopicPorts, mark_places, mark_published, publish_window
 
 logger = logging.getLogger(__name__)
 
@@ -93,10 +95,11 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
     Raises:
         SettingsChangedError: as `require_fixed_settings`.
     """
+    root = open_place(config.store.url)
     try:
-        log = CommitLog.open(config.store.path)
+        log = CommitLog.open(root)
     except StoreMissingError:
-        log = CommitLog.create(config.store.path, fixed_settings(config), wall_us=wall_us)
+        log = CommitLog.create(root, fixed_settings(config), wall_us=wall_us)
     require_fixed_settings(config, log)
     return log
 
@@ -140,16 +143,16 @@ def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) 
 
 def _publish_unmarked(config: Config, log: CommitLog, topics: TopicPorts | None) -> None:
     """Step d: publish committed windows without a mark, and mark every port."""
-    staging.make_port_directories(config, fs=log.fs)
-    make_directories(log.fs, log.root / SOURCES_DIRECTORY)
-    for mark in mark_paths(config, log):
-        remove_prepared(mark, below_epoch=log.state.epoch, fs=log.fs)
+    staging.make_port_directories(config, fs=file_system(log.root))
+    (log.root / SOURCES_DIRECTORY).make_directories()
+    for mark in mark_places(config, log):
+        mark.remove_prepared(below_epoch=log.state.epoch)
     check_ports(config, log)
-    published = read_published(log.root / PUBLISHED_NAME, fs=log.fs)
+    published = read_published(log.root / PUBLISHED_NAME)
     for window in sorted(log.state.outputs):
         if published is None or window > published.window:
             logger.warning("window %d was committed and perhaps not published: publishing it", window)
-            outputs = staging.where_they_lie(config, log.state.outputs[window], fs=log.fs)
+            outputs = staging.where_they_lie(config, log.state.outputs[window], fs=file_system(log.root))
             publish_window(config, log, window, outputs, topics)
     # Also for ports without rows: no other store may take them for unused.
     mark_published(config, log, log.state.next_window - 1)
@@ -157,10 +160,10 @@ def _publish_unmarked(config: Config, log: CommitLog, topics: TopicPorts | None)
 
 def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore) -> None:
     """Step e: discard staged files, sources files, intents and pieces of lower epochs that no record names."""
-    discarded = staging.discard_abandoned(config, log.state.epoch, fs=log.fs)
-    remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch, fs=log.fs)
-    newest_intent = max((intent.epoch for intent in read_intents(log.root, fs=log.fs)), default=0)
-    remove_intents(log.root, below_epoch=newest_intent, fs=log.fs)
+    discarded = staging.discard_abandoned(config, log.state.epoch, fs=file_system(log.root))
+    remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch)
+    newest_intent = max((intent.epoch for intent in read_intents(log.root)), default=0)
+    remove_intents(log.root, below_epoch=newest_intent)
     orphans = _orphan_pieces(log, pieces)
     pieces.delete(orphans, keep=live_files(log.state))
     if discarded or orphans:
@@ -175,7 +178,7 @@ def check_ports(config: Config, log: CommitLog | None) -> None:
         IntegrityError: the store is older than its outputs: it was put back from a copy.
     """
     for port, sink in config.file_ports.items():
-        mark = read_published(sink.path / names.PUBLISHED, fs=LOCAL if log is None else log.fs)
+        mark = read_published(local_place(sink.path / names.PUBLISHED, LOCAL if log is None else file_system(log.root)))
         if mark is None:
             continue
         if log is None or mark.store_id != log.manifest.store_id:

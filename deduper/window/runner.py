@@ -34,6 +34,7 @@ from bucket_store.maintenance.background_task import InBackground
 from bucket_store.maintenance.compactions import Compactions
 from bucket_store.maintenance.deletions import Deletions
 from bucket_store.maintenance.worker_process import Maintenance
+from bucket_store.places.local import file_system
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.core.statistics import NO_SPANS
@@ -100,8 +101,8 @@ class WindowRunner:
         self._judge = judge
         self._wall_clock_us = wall_clock_us
         self._publishing = Publishing(config, log, topics, in_background)
-        self._last_intent = max(read_intents(log.root, fs=log.fs), key=lambda intent: intent.epoch, default=None)
-        self._profiles = Profiles(log.root, fs=log.fs)
+        self._last_intent = max(read_intents(log.root), key=lambda intent: intent.epoch, default=None)
+        self._profiles = Profiles(log.root)
         self._leaks = LeakWatch(config, log)
         self._history = HistoryWatch(config, log)
         self._snapshots_seen = -1
@@ -135,7 +136,9 @@ class WindowRunner:
         failpoints.hit("window.2.judged")
         with phases.of("durable"):
             store_id = self._log.manifest.store_id
-            outputs = staging.make_durable(self._config, store_id, judgement.attempt, judgement.staged, fs=self._log.fs)
+            outputs = staging.make_durable(
+                self._config, store_id, judgement.attempt, judgement.staged, fs=file_system(self._log.root)
+            )
             failpoints.hit("window.3.synced")
             partitions = judgement.partitions
             sources = write_sources(
@@ -145,7 +148,6 @@ class WindowRunner:
                 attempt=judgement.attempt.attempt,
                 partitions=partitions,
                 is_kept=judgement.batch.is_known_by_digests,
-                fs=self._log.fs,
             )
         failpoints.hit("window.3.durable")
         waited_s = self._publishing.wait()
@@ -282,7 +284,7 @@ class WindowRunner:
             # Not below that of the last commit, which is the one it followed. Claims since then do not count: with the
             # wall clock of the claim of this very start, no batch would ever be repeated by its own.
             intent = replace(intent, wall_us=last.wall_us)
-        write_intent(self._log.root, intent, fs=self._log.fs)
+        write_intent(self._log.root, intent)
         return intent
 
     def _record(
@@ -385,9 +387,9 @@ class WindowRunner:
         before, self._named = self._named, self._log.state
         left = left_files(before, self._named)
         if len(left) > 1:
-            self._in_background(lambda: remove_left(self._log.root, left, fs=self._log.fs))
+            self._in_background(lambda: remove_left(self._log.root, left))
         else:
-            remove_left(self._log.root, left, fs=self._log.fs)
+            remove_left(self._log.root, left)
 
     def _forget_deleted(self) -> None:
         """Forget what the background deletion has deleted, in the next record; its failure is this window's."""

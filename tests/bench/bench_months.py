@@ -25,6 +25,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.judged_files import JudgedFiles, encode_judged, judged_ref
 from bucket_store.log.records import CommitRecord, SourcesFoldRecord
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, write_sources
+from bucket_store.places.local import local_place
 from deduper.config.files import FilesSource
 from deduper.sources.files.batch import FileBatch, FileBatches
 from deduper.sources.files.folding import FOLD_WINDOWS, FilesToFold, SourceFolding
@@ -56,7 +57,7 @@ def measure(directory: Path, windows: int, *, are_there: bool) -> None:
     folder.mkdir(parents=True)
     raw = {"format": "files", "path": str(folder), "file_format": "json", "schema": "k string"}
     source = FilesSource.model_validate(raw | {"max_files_per_batch": 1}, context={"base_dir": directory})
-    log = CommitLog.create(root, {}, wall_us=BEGIN_US)
+    log = CommitLog.create(local_place(root), {}, wall_us=BEGIN_US)
     log.claim_epoch("bench", BEGIN_US)
     if are_there:
         for number in range(windows):

@@ -18,6 +18,7 @@ import numpy as np
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import service_config, service_sections
 from deduper.bench.seeding import append_shards, commit_window
@@ -104,7 +105,7 @@ class Service:
     def cool(self) -> None:
         """Remove the resident tables, as a new machine has none. The pieces may still be in the page cache."""
         with contextlib.suppress(Exception):
-            store_id = CommitLog.open(self.config.store.path).manifest.store_id
+            store_id = CommitLog.open(local_place(self.config.store.path)).manifest.store_id
             for folder in table_folders(self.config, store_id):
                 shutil.rmtree(folder, ignore_errors=True)
 

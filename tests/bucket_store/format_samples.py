@@ -27,6 +27,7 @@ from bucket_store.log.sources_file import (
     write_sources,
 )
 from bucket_store.pieces.piece import dump_piece
+from bucket_store.places.local import local_place
 from bucket_store.tables.generation import GenerationHeader, _read_header, _write_header
 from bucket_store.tables.matches import TableLayout
 from bucket_store.tables.table_file import create_table, open_table
@@ -71,7 +72,12 @@ def committed_formats() -> list[Format]:
     ]
     path = LOG_FILES / "published.bin"
     found.append(
-        Format("published", path.read_bytes(), lambda bad: read_published(path, fs=Instead(path, bad)), is_absent=True)
+        Format(
+            "published",
+            path.read_bytes(),
+            lambda bad: read_published(local_place(path, Instead(path, bad))),
+            is_absent=True,
+        )
     )
     return found
 
@@ -103,23 +109,25 @@ def generated_formats(directory: Path) -> list[Format]:
 
 
 def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
-    log = CommitLog.create(root, {"key": ["user"]}, wall_us=5, snapshot_every=3)
+    log = CommitLog.create(local_place(root), {"key": ["user"]}, wall_us=5, snapshot_every=3)
     log.claim_epoch("me", 6)
     for window in range(3):
         log.place(test_codec.commit(window))
     newest_snapshot, newest = 3, log.state.next_number - 1
-    write_intent(root, test_marks.INTENT)
-    ref = write_sources(root, window=3, epoch=1, attempt=0, partitions=partitions)
+    write_intent(local_place(root), test_marks.INTENT)
+    ref = write_sources(local_place(root), window=3, epoch=1, attempt=0, partitions=partitions)
     archive = archive_ref("a.archive", {3: partitions}, encode_archive({3: partitions}))
     judged = JudgedFiles.empty("/in").joined({(1, 2): (3, 4), (1, 5): (6, 7)}, "/in")
     table = judged_ref("a.judged", 3, judged, encode_judged(3, judged))
     (root / FOLDED_DIRECTORY).mkdir()
     (root / FOLDED_DIRECTORY / archive.name).write_bytes(encode_archive({3: partitions}))
     (root / FOLDED_DIRECTORY / table.name).write_bytes(encode_judged(3, judged))
-    HeartBeat(root, "host:1").beat()
-    Profiles(root).add(WindowProfile(2, 1, 5, 1000, 1.5, {"judge": 1.25, "publish": 0.25}))
-    write_leak_sample(root, LeakSample("id", 3, 0, 5, 1, "{}", 8, 30, 2, 1, {"words": bytes(8), "seen": b"\1"}))
-    history = History(root, "id", next_window=2)
+    HeartBeat(local_place(root), "host:1").beat()
+    Profiles(local_place(root)).add(WindowProfile(2, 1, 5, 1000, 1.5, {"judge": 1.25, "publish": 0.25}))
+    write_leak_sample(
+        local_place(root), LeakSample("id", 3, 0, 5, 1, "{}", 8, 30, 2, 1, {"words": bytes(8), "seen": b"\1"})
+    )
+    history = History(local_place(root), "id", next_window=2)
     history.add(Sample(5, 2, {"unique": 7, "seconds": 0.5}))
     history.write()
 
@@ -129,19 +137,25 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
         return Format(name, data, lambda bad: read(Instead(path, bad)), file=str(path), is_absent=is_absent)
 
     def opened(fs: Any) -> object:
-        return asdict(CommitLog.open(root, fs=fs).state)
+        return asdict(CommitLog.open(local_place(root, fs)).state)
 
     return [
-        of("manifest", lambda fs: read_manifest(fs, root)),
+        of("manifest", lambda fs: read_manifest(local_place(root, fs))),
         of(f"log/{record_name(newest_snapshot)}", opened),
         of(f"log/{record_name(newest)}", opened),
-        of(f"intents/{test_marks.INTENT.epoch:06d}", lambda fs: read_intents(root, fs=fs) or None, is_absent=True),
-        of(f"sources/{ref.name}", lambda fs: read_sources(root, 3, ref, fs=fs)),
-        of(f"{FOLDED_DIRECTORY}/{archive.name}", lambda fs: read_archive(root, archive, fs=fs)),
-        of(f"{FOLDED_DIRECTORY}/{table.name}", lambda fs: read_judged(root, table, fs=fs).size_bytes.tolist()),
-        of("heartbeat", lambda fs: read_beat(root, fs=fs), is_absent=True),
-        of("profile", lambda fs: read_profiles(root, fs=fs) or None, is_absent=True),
-        of("leaks", lambda fs: read_leak_sample(root, fs=fs)),
+        of(
+            f"intents/{test_marks.INTENT.epoch:06d}",
+            lambda fs: read_intents(local_place(root, fs)) or None,
+            is_absent=True,
+        ),
+        of(f"sources/{ref.name}", lambda fs: read_sources(local_place(root, fs), 3, ref)),
+        of(f"{FOLDED_DIRECTORY}/{archive.name}", lambda fs: read_archive(local_place(root, fs), archive)),
+        of(
+            f"{FOLDED_DIRECTORY}/{table.name}", lambda fs: read_judged(local_place(root, fs), table).size_bytes.tolist()
+        ),
+        of("heartbeat", lambda fs: read_beat(local_place(root, fs)), is_absent=True),
+        of("profile", lambda fs: read_profiles(local_place(root, fs)) or None, is_absent=True),
+        of("leaks", lambda fs: read_leak_sample(local_place(root, fs))),
         of("history", lambda fs: decode_history(fs.read(root / "history"), file=str(root / "history"))),
     ]
 

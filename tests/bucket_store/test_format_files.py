@@ -19,6 +19,7 @@ from bucket_store.log.manifest import decode_manifest, encode_manifest
 from bucket_store.log.marks import Published, decode_intent, encode_intent, prepare_published, read_published
 from bucket_store.log.sources_archive import decode_archive, encode_archive
 from bucket_store.log.sources_file import decode_sources, encode_sources
+from bucket_store.places.local import local_place
 
 FILES = Path(__file__).parent.parent / "data" / "log_v1"
 FILES_OF_2 = FILES.with_name("log_v2")
@@ -76,6 +77,6 @@ def test_a_folded_file_says_what_it_said(name: str) -> None:
 def test_a_published_mark_of_version_1_says_what_it_said(tmp_path: Path) -> None:
     """Window 1000, and the same bytes when written again."""
     mark = Published("00" * 16, 1000)
-    assert read_published(FILES / "published.bin") == mark
-    prepare_published(tmp_path / "published", mark, epoch=1).rename(tmp_path / "published")
+    assert read_published(local_place(FILES / "published.bin")) == mark
+    prepare_published(local_place(tmp_path / "published"), mark, epoch=1)()
     assert (tmp_path / "published").read_bytes() == (FILES / "published.bin").read_bytes()

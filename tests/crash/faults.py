@@ -18,6 +18,7 @@ import pytest
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord
+from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.kills import Kill, points
 from tests.crash.scene import ROOT, Scene, wait_until
@@ -174,7 +175,7 @@ def clock_goes_back(by: str, directory: Path) -> None:
         assert scene.run() == 0, scene.output()
         counts = {port: rows.total() for port, rows in scene.rows().items() if rows}
         assert counts == dict(expected), scene.output()
-        log = CommitLog.open(scene.config.store.path)
+        log = CommitLog.open(local_place(scene.config.store.path))
         commits = [record.body for record in log.records() if isinstance(record.body, CommitRecord)]
         walls = [commit.wall_us for commit in commits]
         assert walls == sorted(walls)

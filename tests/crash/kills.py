@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.scene import DELETE, FORGET, MANY_WINDOWS, ROOT, TEAR, Scene
 from tests.crash.undisturbed import VARIANTS, Undisturbed
@@ -224,9 +225,9 @@ class Chain:
 
 
 def _has_unnamed_sources(scene: Scene) -> bool:
-    log = CommitLog.open(scene.config.store.path)
+    log = CommitLog.open(local_place(scene.config.store.path))
     named = {ref.name for ref in log.state.sources.values()}
-    directory = log.root / "sources"
+    directory = log.root.local / "sources"
     return directory.is_dir() and any(path.name not in named for path in directory.iterdir() if path.name[0] != ".")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
+from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
 from tests.crash.scene import freeze_all, living, signal_all, wait_until
@@ -249,7 +250,7 @@ def test_a_driver_dies_while_one_window_is_sent_and_the_next_is_judged(
         assert scene.run(armed=f"{sending}=hang@{nth},{judging}=kill@3") == -signal.SIGKILL, scene.output()
         ledger.note_kill(judging, "driver", "kafka")
         assert scene.windows() == 2, scene.output()
-        mark = read_published(scene.config.store.path / PUBLISHED_NAME)
+        mark = read_published(local_place(scene.config.store.path / PUBLISHED_NAME))
         assert mark is not None
         assert mark.window == 0, "the second window was to hang, and the third to wait for it"
         assert scene.run() == 0, scene.output()

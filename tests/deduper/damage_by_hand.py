@@ -42,7 +42,7 @@ class PieceBytes:
 
     def __init__(self, job: WholeJob, ref: PieceRef) -> None:
         self.job, self.ref = job, ref
-        self.file = job.log.root / ref.file
+        self.file = job.log.root.local / ref.file
         self.data = bytearray(self.file.read_bytes()[ref.offset : ref.offset + ref.length])
 
     def bucket(self, *, at_least: int = 2) -> int:
@@ -91,7 +91,7 @@ def change_sources(
     """Other source partitions of a window, its record saying the same: gives the sources file."""
     ref = job.log.state.sources[window]
     data = encode_sources(window, change(read_sources(job.log.root, window, ref)))
-    file = job.log.root / "sources" / ref.name
+    file = job.log.root.local / "sources" / ref.name
     file.write_bytes(data)
     checksum = struct.unpack("<Q", data[-8:])[0]
     changed = replace(ref, checksum=checksum, length=len(data))
@@ -141,7 +141,7 @@ def remember_again(job: WholeJob, window: int, *, later_by: int = 0) -> tuple[Pa
     )
     change_sources(job, new, lambda partitions: [replace(partitions[0], rows=ref.entries), *_empty(partitions[1:])])
     header_bytes = DIRECTORY_AT + ROW_BYTES + 8
-    return job.log.root / ref.file, ref.offset + header_bytes
+    return job.log.root.local / ref.file, ref.offset + header_bytes
 
 
 def _empty(partitions: tuple[SourcePartition, ...]) -> list[SourcePartition]:

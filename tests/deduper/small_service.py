@@ -40,6 +40,7 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.rocksdb_backend import RocksPieces
 from bucket_store.pieces.store import PieceStore
+from bucket_store.places.local import local_place
 from bucket_store.tables import generation, manager, resident, table_file
 from bucket_store.tables import mapped as mapped_tables
 from bucket_store.tables.manager import TableSettings
@@ -209,7 +210,7 @@ class World:
         self._digests: dict[tuple[Any, ...], tuple[int, int]] = {}
         (root / "in").mkdir()
         CommitLog.create(
-            self.config.store.path,
+            local_place(self.config.store.path),
             policy.fixed_settings(self.config),
             wall_us=self.now_us,
             snapshot_every=trial.snapshot_every,

@@ -14,6 +14,7 @@ from bucket_store.log.sources_file import SourcePartition, write_sources
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries
 from bucket_store.pieces.store import append_piece
+from bucket_store.places.local import local_place
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.core.clock import POSITION_BITS
@@ -73,7 +74,7 @@ def write_config(directory: Path, *, expiry: str | None = None, more: str = "") 
 def make_store(file: Path, windows: Sequence[Window], *, published: int | None = None) -> Config:
     """The store of a config file, with these windows committed in one epoch and those up to `published` published."""
     config = load_config(file, environment={})
-    log = CommitLog.create(config.store.path, fixed_settings(config), wall_us=BEGIN_US)
+    log = CommitLog.create(local_place(config.store.path), fixed_settings(config), wall_us=BEGIN_US)
     log.claim_epoch("somebody:1", BEGIN_US)
     for number, window in enumerate(windows):
         _commit(config, log, number, window)

@@ -30,6 +30,7 @@ from bucket_store.log.records import CommitRecord, OutputFile
 from bucket_store.log.sources_file import SourcePartition, write_sources
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import append_piece
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.config.load import load_config
 from deduper.config.model import Config
@@ -145,7 +146,7 @@ class WholeJob:
         for sink in self.config.file_ports.values():
             sink.path.mkdir(parents=True)
         self.log = CommitLog.create(
-            self.config.store.path,
+            local_place(self.config.store.path),
             fixed_settings(self.config),
             wall_us=WALL_US,
             snapshot_every=self.kind.snapshot_every,
@@ -252,7 +253,7 @@ class WholeJob:
 
     def mark(self, window: int, store_id: str = "") -> None:
         """Step 6."""
-        places = [self.log.root / "published", *(s.path / "_published" for s in self.config.file_ports.values())]
+        places = [self.log.root.local / "published", *(s.path / "_published" for s in self.config.file_ports.values())]
         for path in places:
             self.mark_at(path, window, store_id)
         if not store_id and window < self.log.state.next_window:
@@ -261,7 +262,7 @@ class WholeJob:
     def mark_at(self, path: Path, window: int, store_id: str = "") -> None:
         """One mark alone."""
         published = Published(store_id or self.log.manifest.store_id, window)
-        prepare_published(path, published, epoch=1).replace(path)
+        prepare_published(local_place(path), published, epoch=1)()
 
     def published(self, port: str, window: int | None = None) -> list[Path]:
         """The files of a port (and window), in the order of their names."""
@@ -273,7 +274,7 @@ class WholeJob:
         """The commit record of a window, and its file."""
         for record in self.log.records():
             if isinstance(record.body, CommitRecord) and record.body.window == window:
-                return self.log.root / "log" / f"{record.number:020d}", record.body
+                return self.log.root.local / "log" / f"{record.number:020d}", record.body
         raise KeyError(window)
 
     def _row(self, window: int) -> Row:
@@ -397,7 +398,7 @@ class WholeJob:
     def change(self, number: int, change: Callable[[Any], Any]) -> Path:
         """Another body in a record, its checksum right: gives its file."""
         (record,) = [record for record in self.log.records(number) if record.number == number]
-        file = self.log.root / "log" / record_name(number)
+        file = self.log.root.local / "log" / record_name(number)
         file.write_bytes(encode_record(replace(record, body=change(record.body))))
         return file
 
@@ -428,7 +429,7 @@ class WholeJob:
         shutil.copytree(self.directory, directory, dirs_exist_ok=True)
         other = WholeJob(directory, self.kind, self.seed, self.interval_us, dict(self.answers))
         other.config = load_config(other.config_file, environment={})
-        other.log = CommitLog.open(other.config.store.path)
+        other.log = CommitLog.open(local_place(other.config.store.path))
         other.log._epoch = self.log.epoch
         other.engine = copy.deepcopy(self.engine)
         other.draw = copy.deepcopy(self.draw)

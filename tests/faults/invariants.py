@@ -16,6 +16,7 @@ from bucket_store.log.records import LogState
 from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.pieces.piece import decode_piece
+from bucket_store.places.local import local_place
 from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, staging_homes
 from deduper.sources.files.judged import KnownFiles
 from tests.faults.crash_disk import Disk, Machine, Nodes
@@ -45,7 +46,7 @@ def check_moment(scene: Scene, fs: FileSystem, acknowledged: int, seen: set[int]
     """
     root = scene.config.store.path
     try:
-        state: LogState = CommitLog.open(root, fs=fs).state
+        state: LogState = CommitLog.open(local_place(root, fs)).state
     except StoreMissingError:
         state = LogState()
     if state.next_window < acknowledged:
@@ -73,14 +74,14 @@ def visible(scene: Scene, fs: FileSystem) -> dict[str, object]:
     return {
         "public": sorted(_public(scene, fs), key=lambda file: file[:2]),
         "marks": _marks(scene, fs),
-        "state": replace(CommitLog.open(scene.config.store.path, fs=fs).state, next_number=0),
+        "state": replace(CommitLog.open(local_place(scene.config.store.path, fs)).state, next_number=0),
     }
 
 
 def check_end(scene: Scene, process: Process) -> None:
     """Everything, when a process has run to the end of the source after any number of faults."""
     fs, root = process.fs, scene.config.store.path
-    log = CommitLog.open(root, fs=fs)
+    log = CommitLog.open(local_place(root, fs))
     state = log.state
     demand("the state of a fresh reader", process.log.state, state)
     demand("windows", len(scene.batches), state.next_window)
@@ -89,7 +90,7 @@ def check_end(scene: Scene, process: Process) -> None:
     _check_orphans(scene, process, state)
     files = [file.path for files in scene.batches for file in files]
     demand("source files that are not known", [], KnownFiles(scene.config.source, log).new(files))
-    reader = SourcesReader(root, state, fs)
+    reader = SourcesReader(local_place(root, fs), state)
     origins = {piece.first_window for pieces in state.pieces.values() for piece in pieces}
     for window in range(state.next_window):
         partitions = reader.of(window)
@@ -122,7 +123,7 @@ def _check_outputs(scene: Scene, fs: FileSystem, state: LogState) -> None:
 def _marks(scene: Scene, fs: FileSystem) -> dict[str, Published | None]:
     paths = {port: sink.path / PUBLISHED for port, sink in scene.config.file_ports.items()}
     paths["the store"] = scene.config.store.path / PUBLISHED_NAME
-    return {where: read_published(path, fs=fs) for where, path in paths.items()}
+    return {where: read_published(local_place(path, fs)) for where, path in paths.items()}
 
 
 def _check_pieces(scene: Scene, process: Process, state: LogState) -> None:
@@ -155,7 +156,7 @@ def _check_orphans(scene: Scene, process: Process, state: LogState) -> None:
     for home in staging_homes(scene.config):
         demand(f"staged in {home}", [], listed(fs, home / STAGING))
     demand("sources files", sorted(ref.name for ref in state.sources.values()), listed(fs, root / SOURCES_DIRECTORY))
-    epochs = [intent.epoch for intent in read_intents(root, fs=fs)]
+    epochs = [intent.epoch for intent in read_intents(local_place(root, fs))]
     if len(epochs) > 2:
         raise Violation(
             f"intents of {epochs}: a start leaves that of the one before, which it may repeat, and no other"

@@ -26,6 +26,7 @@ from bucket_store.pieces import file_backend, reader
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import PieceStore, append_piece
+from bucket_store.places.local import local_place
 from bucket_store.tables.manager import ShardTables, TableSettings
 from bucket_store.tables.matches import Matches
 from deduper.config.model import Config
@@ -215,14 +216,14 @@ class Process:
         reader._headers.clear()
         root = scene.config.store.path
         try:
-            self.log = CommitLog.open(root, fs=self.fs)
+            self.log = CommitLog.open(local_place(root, self.fs))
         except StoreMissingError:
             settings = policy.fixed_settings(scene.config)
             self.log = CommitLog.create(
-                root, settings, wall_us=BEGIN_US, snapshot_every=scene.plan.snapshot_every, fs=self.fs
+                local_place(root, self.fs), settings, wall_us=BEGIN_US, snapshot_every=scene.plan.snapshot_every
             )
         self.log.claim_epoch("test", max(BEGIN_US, self.log.state.last_wall_us))
-        HeartBeat(root, "test", fs=self.fs).beat()
+        HeartBeat(local_place(root, self.fs), "test").beat()
         self.pieces = open_backend(scene.config.store.url, self.fs)
         recovery.recover(scene.config, recovery.Ownership(self.log, self.pieces))
         self.judge = Judge(scene, self.log, self.pieces, self.fs)

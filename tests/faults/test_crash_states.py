@@ -19,6 +19,7 @@ import pytest
 
 from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import LocalNames
 from deduper.sinks import staging
 from deduper.window import recovery
 from tests.faults.crash_disk import Disk, Killed, Machine, cut
@@ -360,7 +361,7 @@ def test_a_sleeper_that_looks_at_no_claims_is_found(tmp_path: Path, monkeypatch:
         begun = _begin(scene)
         steps = _count_steps(scene, begun)
     monkeypatch.setattr(CommitLog, "check_owner", lambda log: None)
-    monkeypatch.setattr(recovery, "remove_prepared", lambda path, below_epoch, fs: None)
+    monkeypatch.setattr(LocalNames, "remove_prepared", lambda names, path, below_epoch: None)
     monkeypatch.setattr(recovery, "reason_to_stop", lambda log, error: FencedError("is taken for that"))
     found: list[str] = []
     for at in reversed(range(steps)):

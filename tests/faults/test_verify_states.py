@@ -12,6 +12,7 @@ import pytest
 from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import Verification, verify_store
 from tests.faults.crash_disk import Disk, cut
@@ -56,7 +57,7 @@ def _verify(scene: Scene, disk: Disk) -> Verification | None:
     config = scene.config
     with _on_a_real_disk(scene, disk):
         try:
-            log = CommitLog.open(config.store.path)
+            log = CommitLog.open(local_place(config.store.path))
         except StoreMissingError:
             return None
         return verify_store(OpenStore(config.store.url, config, log, open_backend(config.store.url)))

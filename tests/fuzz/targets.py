@@ -42,6 +42,7 @@ from bucket_store.log.records import LogState
 from bucket_store.log.state import fold
 from bucket_store.pieces import file_backend, piece
 from bucket_store.pieces import reader as piece_reader
+from bucket_store.places.local import local_place
 from bucket_store.tables import generation
 from deduper import columns as ddl
 from deduper import units
@@ -229,7 +230,7 @@ def _run_intent(data: bytes) -> None:
 def _run_mark(data: bytes) -> None:
     whole = shapes.unwrapped(data, marks.PUBLISHED_MAGIC, msgpack.unpackb(_body("published")), msgpack.packb)
     with suppress(UnknownFormatError):
-        found = marks.read_published(Path("f"), fs=typing.cast(Any, OneFile(whole)))
+        found = marks.read_published(local_place(Path("f"), typing.cast(Any, OneFile(whole))))
         if found is not None:
             assert_typed(found)
 
@@ -313,7 +314,7 @@ def _run_profile(data: bytes) -> None:
                 replace(each, seconds=0.0, phases={}) for each in found
             ]
     # For everybody who asks it is there or not.
-    assert profile.read_profiles(Path("store"), fs=cast(Any, OneFile(whole))) is not None
+    assert profile.read_profiles(local_place(Path("store"), cast(Any, OneFile(whole)))) is not None
 
 
 _HISTORY: list[Any] = ["id", ["unique", "seconds"], [[[5, 1, {0: 7, 1: 0.5}]], [], [[5, 1, {}]]]]
@@ -329,7 +330,7 @@ def _run_history(data: bytes) -> None:
             assert type(sample.wall_us) is type(sample.next_window) is int
             assert all(type(name) is str and type(value) in (int, float) for name, value in sample.values.items())
     # A start goes on with it, or begins anew.
-    assert len(history.read_history(Path("store"), "id", fs=cast(Any, OneFile(whole)))) == len(history.LEVELS)
+    assert len(history.read_history(local_place(Path("store"), cast(Any, OneFile(whole))), "id")) == len(history.LEVELS)
 
 
 _LEAKS: list[Any] = ["id", 3, 0, 5, 1, "{}", 8, 30, 2, 1, {"words": bytes(8), "seen": b"\1"}]
@@ -338,10 +339,10 @@ _LEAKS: list[Any] = ["id", 3, 0, 5, 1, "{}", 8, 30, 2, 1, {"words": bytes(8), "s
 def _run_leaks(data: bytes) -> None:
     whole = shapes.unwrapped(data, leak_sample.MAGIC, _LEAKS, msgpack.packb)
     with suppress(CorruptionError, UnknownFormatError):
-        found = leak_sample.read_leak_sample(Path("store"), fs=cast(Any, OneFile(whole)))
+        found = leak_sample.read_leak_sample(local_place(Path("store"), cast(Any, OneFile(whole))))
         assert_typed(found)
         again = framing.frame(leak_sample.MAGIC, 1, wire.encode(found))
-        assert leak_sample.read_leak_sample(Path("store"), fs=cast(Any, OneFile(again))) == found
+        assert leak_sample.read_leak_sample(local_place(Path("store"), cast(Any, OneFile(again)))) == found
 
 
 _BEAT = ["host:1", bytes(8), 3]
@@ -350,7 +351,7 @@ _BEAT = ["host:1", bytes(8), 3]
 def _run_heartbeat(data: bytes) -> None:
     whole = shapes.unwrapped(data, heartbeat.MAGIC, _BEAT, msgpack.packb)
     with suppress(UnknownFormatError):
-        found = heartbeat.read_beat(Path(), fs=typing.cast(Any, OneFile(whole)))
+        found = heartbeat.read_beat(local_place(Path(), typing.cast(Any, OneFile(whole))))
         if found is not None:
             assert_typed(found)
 

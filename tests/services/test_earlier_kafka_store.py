@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from tests.services.kafka_broker import Broker
@@ -47,7 +48,7 @@ def test_a_kafka_store_of_an_earlier_commit_goes_on(session: SparkSession, tmp_p
                 "sinks": {"unique": {"format": "kafka", "topic": "unique"}, **files},
             },
         )
-        assert CommitLog.open(job.config.store.path).state.next_window == 3
+        assert CommitLog.open(local_place(job.config.store.path)).state.next_window == 3
         # Keys live in the bucket of their hour: k0 to k9 were seen at 00:00, in window 0.
         again = [{"k": f"k{n}", "t": f"2024-01-01T00:{n:02d}:30Z"} for n in range(10)]
         values = [*again, {"k": "new", "t": "2024-01-01T02:30:00Z"}]

@@ -107,7 +107,7 @@ def test_a_touch_is_dated_by_the_namenode(root: Place, monkeypatch: pytest.Monke
     monkeypatch.setattr("bucket_store.places.hdfs._clocks", {})
     monkeypatch.setattr("bucket_store.places.hdfs.time.time_ns", lambda: wrong)
     before = (root / "beat").stat().modified_us
-    (root / "beat").touch()
+    (root / "beat").touch(b"1")
     monkeypatch.undo()
     assert before <= (root / "beat").stat().modified_us <= time.time_ns() // 1000 + 60_000_000
     assert [entry.name for entry in root.entries()] == ["beat"]

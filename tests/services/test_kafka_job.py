@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.sources_archive import files_of
 from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import verify_store
 from tests.services.kafka_broker import Broker
@@ -79,14 +80,14 @@ def test_sources_files_go_with_their_keys(
 
     windows = job.run(clock=clock).windows
     assert windows >= 15
-    state = CommitLog.open(job.config.store.path).state
+    state = CommitLog.open(local_place(job.config.store.path)).state
     named = [window for window in range(state.next_window) if state.sources_of(window) is not None]
     assert 0 < len(named) <= windows // 2
     assert min(ref.first_window for refs in state.pieces.values() for ref in refs) >= min(named)
     folders = (job.config.store.path / name for name in ("sources", "folded"))
     lying = {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
     assert lying == {job.config.store.path / path for path in files_of(state)}
-    log = CommitLog.open(job.config.store.path)
+    log = CommitLog.open(local_place(job.config.store.path))
     report = verify_store(OpenStore(job.config.store.url, job.config, log, open_backend(job.config.store.url)))
     assert report.findings == ()
     assert any("sources file are gone" in why for why in report.skipped.values())

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.errors import DeduperError, UsageError
 from deduper.kafka.errors import PublicationUnknownError, RecordRefusedError
 from deduper.service.job import run
@@ -213,7 +214,7 @@ def test_a_record_that_the_topic_refuses(
         job.run()
     limit(broker, topics["unique"], "1000000")
     assert job.run().rows == 0
-    state = CommitLog.open(job.config.store.path).state
+    state = CommitLog.open(local_place(job.config.store.path)).state
     found = committed(broker, topics["unique"], state.totals["unique"])
     if delivery == "exactly_once":
         assert len(found) == state.totals["unique"]
@@ -237,7 +238,7 @@ def test_what_is_unpublished_goes_where_its_record_says(
     die(publishing, "mark_published")
     with pytest.raises(Interrupted):
         job.run()
-    totals = CommitLog.open(job.config.store.path).state.totals
+    totals = CommitLog.open(local_place(job.config.store.path)).state.totals
     before = {port: numbers(committed(broker, topic, totals[port])) for port, topic in topics.items()}
     assert sum(map(len, before.values())) == 200
     ends = {port: end_offsets(broker, topic) for port, topic in topics.items()}
@@ -294,7 +295,7 @@ def test_a_store_that_moved_before_it_published(
         unpublished=OnUnknown.PUBLISH,
     )
     assert summary.rows == 0
-    totals = CommitLog.open(moved.config.store.path).state.totals
+    totals = CommitLog.open(local_place(moved.config.store.path)).state.totals
     seen = [number for port, topic in topics.items() for number in numbers(committed(broker, topic, totals[port]))]
     assert sorted(seen, key=int) == [str(number) for number in range(100)]
     assert not list((moved.config.store.path / STAGING).glob("*"))

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, UsageError
@@ -101,10 +102,10 @@ def test_a_start_that_is_refused_disturbs_nobody(job: Callable[..., Config]) -> 
 
     start()
     assert not bad.store.path.exists()
-    log = CommitLog.create(sound.store.path, fixed_settings(sound), wall_us=1)
+    log = CommitLog.create(local_place(sound.store.path), fixed_settings(sound), wall_us=1)
     assert log.claim_epoch("owner", 1) == 1
     start()
-    assert CommitLog.open(sound.store.path).state.epoch == 1
+    assert CommitLog.open(local_place(sound.store.path)).state.epoch == 1
 
 
 def test_a_start_without_the_connector_disturbs_nobody(

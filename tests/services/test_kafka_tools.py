@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.cli.main import app
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, records, settings
@@ -54,7 +55,7 @@ def test_the_tools_after_a_job_to_topics_and_files(
     rows = answer(file, "verify", "--rows")
     ran = {check["check"] for check in rows["checks"] if check["ran"]}
     assert {"outputs.missing", "outputs.bytes", "log.counts", "rows.source", "rows.twice", "rows.port"} <= ran
-    state = CommitLog.open(tmp_path / "state").state
+    state = CommitLog.open(local_place(tmp_path / "state")).state
     assert rows["rows"] == state.totals["unique"] + state.totals["expired"] > 0
 
     lag = answer(file, "status", "--last=1")["lag"]
@@ -97,7 +98,7 @@ def answer_window(file: Path, window: int) -> Any:
 
 def spoil_a_piece_of_the_second_window(directory: Path) -> None:
     """One byte in the middle of the last piece is another."""
-    state = CommitLog.open(directory / "state").state
+    state = CommitLog.open(local_place(directory / "state")).state
     piece = max((ref for refs in state.pieces.values() for ref in refs), key=lambda ref: ref.first_window)
     assert piece.first_window > 0
     path = directory / "state" / piece.file

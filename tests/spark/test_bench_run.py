@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
 from bucket_store.tables.manager import ShardTables
 from deduper.bench.command import Benchmark
 from deduper.bench.contenders import CONTENDERS
@@ -80,7 +81,7 @@ def test_a_state_written_straight_into_a_store_holds_the_keys_of_the_rows(
     workload = Workload(batch_rows=1000, state_keys=900, state_hours=3.0)
     config = service_config(CONTENDERS["deduper"], tmp_path, workload, 2, spark={})
     seed_store(config, workload, session)
-    log = CommitLog.open(config.store.path)
+    log = CommitLog.open(local_place(config.store.path))
     assert log.state.totals["unique"] == 900
     digests = digests_of(session, config, log.manifest.salt, 0, 900)
     kind = config.key_columns[0].type

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from tests.spark.harness import Job
@@ -33,7 +34,7 @@ def test_a_store_of_an_earlier_commit_goes_on(new_job: Callable[..., Job], backe
         sinks={port: {"format": "json", "path": f"out/{port}"} for port in ("unique", "duplicate", "expired", "error")},
     )
     shutil.copytree(STORES / backend, job.directory, dirs_exist_ok=True)
-    before = CommitLog.open(job.config.store.path).state
+    before = CommitLog.open(local_place(job.config.store.path)).state
     assert before.next_window == 3
     # Keys live in the bucket of their hour: k0 to k9 were seen at 00:00, in window 0.
     again = [{"k": f"k{n}", "t": f"2024-01-01T00:{n:02d}:30Z"} for n in range(10)]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.admin.error_rows import Windows
 from deduper.admin.errors_report import errors_report
 from deduper.admin.open_store import OpenStore
@@ -51,7 +52,7 @@ def test_an_error_says_why(new_job: Callable[..., Job], by_spark: bool, port: st
     job.add_file(LINES)
     job.run()
     assert sorted((dedup["reason"], dedup["detail"]) for dedup in _dedups(job, port)) == DETAILS
-    store = OpenStore(job.config.store.url, job.config, CommitLog.open(job.config.store.path), None)  # type: ignore[arg-type]
+    store = OpenStore(job.config.store.url, job.config, CommitLog.open(local_place(job.config.store.path)), None)  # type: ignore[arg-type]
     report = errors_report(store, Windows(), None)
     assert sorted((group.reason, group.detail) for group in report.groups) == DETAILS
     (unique,) = job.rows("unique")
@@ -93,7 +94,7 @@ def test_errors_are_sent_again_after_a_mend(new_job: Callable[..., Job], port: s
     job.settings = {**job.settings, "source": {"schema": "k string, t long"}}
 
     def replay() -> dict[str, int]:
-        store = OpenStore(job.config.store.url, job.config, CommitLog.open(job.config.store.path), None)  # type: ignore[arg-type]
+        store = OpenStore(job.config.store.url, job.config, CommitLog.open(local_place(job.config.store.path)), None)  # type: ignore[arg-type]
         return replay_errors(store, Windows()).rows
 
     assert replay() == {"malformed": 2, "invalid_utf8": 1}

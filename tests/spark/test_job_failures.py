@@ -13,6 +13,7 @@ import pytest
 from pyspark import TaskContext
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING
@@ -80,7 +81,7 @@ def test_an_attempt_that_dies_after_its_work_counts_for_nothing(
     assert len(rows(undisturbed)["unique"]) == 50
     for port in PORTS:
         published = sorted(path.name for path in (job.directory / "out" / port).glob("*.parquet"))
-        named = CommitLog.open(job.config.store.path).manifest.store_id[:8]
+        named = CommitLog.open(local_place(job.config.store.path)).manifest.store_id[:8]
         assert len(published) == len(list((undisturbed.directory / "out" / port).glob("*.parquet")))
         assert all(name.startswith(named) for name in published)
         assert not list((job.directory / "out" / port / STAGING).glob("*"))
@@ -129,7 +130,7 @@ def test_a_port_without_room_is_named(
             job.run()
     assert str(stopped.value).startswith(str(small_disk))
     assert exit_code_of(stopped.value) is ExitCode.FAILED
-    assert not CommitLog.open(job.config.store.path).state.windows
+    assert not CommitLog.open(local_place(job.config.store.path)).state.windows
     (small_disk / "ballast").unlink()
     assert job.run().windows == 1
 

@@ -12,6 +12,7 @@ import pytest
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces import rocksdb_backend
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.repair import apply as repair
 from deduper.admin.repair import plan as repair_plan
@@ -42,7 +43,7 @@ def _log_and_pieces(job: Job) -> tuple[Any, Any]:
 
 def forget_tables(job: Job) -> None:
     """As after a reboot: what the tables knew must be read from the pieces."""
-    for folder in table_folders(job.config, CommitLog.open(job.config.store.path).manifest.store_id):
+    for folder in table_folders(job.config, CommitLog.open(local_place(job.config.store.path)).manifest.store_id):
         shutil.rmtree(folder, ignore_errors=True)
 
 

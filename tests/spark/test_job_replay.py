@@ -14,6 +14,7 @@ import pytest
 from bucket_store import failpoints
 from bucket_store.errors import SettingsChangedError
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
 from deduper.window import jobs as window_jobs
 from tests.spark.harness import PORTS, Job
@@ -41,7 +42,7 @@ def outcome(job: Job) -> dict[str, Any]:
         for path in (job.directory / "out" / port).iterdir()
         if path.is_file() and not path.name.startswith((".", "_"))
     }
-    state = CommitLog.open(job.config.store.path).state
+    state = CommitLog.open(local_place(job.config.store.path)).state
     return {"outputs": outputs, "totals": state.totals, "pieces": state.pieces, "window": state.next_window}
 
 
@@ -206,7 +207,7 @@ def test_an_owner_that_lives_is_left_alone(job: Job) -> None:
     from bucket_store.log.heartbeat import HeartBeat
 
     job.run(max_batches=1)
-    with HeartBeat(job.config.store.path, "elsewhere:1", interval_s=0.2):
+    with HeartBeat(local_place(job.config.store.path), "elsewhere:1", interval_s=0.2):
         with pytest.raises(OwnerAliveError, match="--take-over"):
             job.run()
         assert job.run(take_over=True).rows == 3 * ROWS_A_FILE

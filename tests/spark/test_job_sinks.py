@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import PUBLISHED_NAME, Published, read_published
 from bucket_store.log.records import CommitRecord
+from bucket_store.places.local import local_place
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark
@@ -210,7 +211,7 @@ def done(request: pytest.FixtureRequest, finished: Callable[[str], Run]) -> Run:
 def test_counts_do_not_depend_on_where_rows_go(done: Run) -> None:
     """Progress, commit records and the store say the same, and what the second window knew came from the first."""
     assert {port: sum(getattr(each, port) for each in done.job.progress) for port in PORTS} == COUNTS
-    assert CommitLog.open(done.job.config.store.path).state.totals == COUNTS
+    assert CommitLog.open(local_place(done.job.config.store.path)).state.totals == COUNTS
     assert [record.counts["duplicate"] for record in done.records] == [1, 3]
     for port in done.file_ports:
         assert len(done.rows(port)) == COUNTS[port]
@@ -297,10 +298,10 @@ def test_dedup_tells_the_story_of_each_row(done: Run) -> None:
 def test_directories_hold_outputs_and_nothing_else(done: Run) -> None:
     """Published files under their window's name, the mark of the last window, empty staging; any reader may come."""
     config = done.job.config
-    store_id = CommitLog.open(config.store.path).manifest.store_id
-    assert read_published(config.store.path / PUBLISHED_NAME) == Published(store_id, 1)
+    store_id = CommitLog.open(local_place(config.store.path)).manifest.store_id
+    assert read_published(local_place(config.store.path / PUBLISHED_NAME)) == Published(store_id, 1)
     for port, directory in done.file_ports.items():
-        assert read_published(directory / "_published") == Published(store_id, 1)
+        assert read_published(local_place(directory / "_published")) == Published(store_id, 1)
         kind = done.kinds[port]
         others = {path.name for path in directory.iterdir() if path.suffix != f".{kind}"}
         assert others <= {"_published", "_staging"}

@@ -215,7 +215,7 @@ def _when(began: dict[int, int], window: int) -> str | None:
 
 def _unread(store: OpenStore, config: Config, rows_of: dict[str, int], since_us: int | None) -> Iterator[str]:
     """What the answer is without, one sentence each."""
-    state, mark = store.log.state, read_published(store.root / PUBLISHED_NAME)
+    state, mark = store.log.state, read_published(store.log.root / PUBLISHED_NAME)
     published = max(-1 if mark is None else mark.window, state.published_through)
     for port, sink in config.sinks.items():
         rows = state.totals.get(port, 0)

@@ -60,7 +60,7 @@ def apply(
     """
     if store.config is None:
         raise UsageError("repair changes the store, and needs the job's config file for that")
-    if owner_lives(store.root):
+    if owner_lives(store.log.root):
         raise OwnerAliveError(f"{store.root}: a job runs on this store; stop it, then repair")
     before = plan(store, more_outputs=more_outputs, forget=forget)
     can_mend = any(item.way is Way.REBUILD for item in before.sources)
@@ -72,7 +72,7 @@ def apply(
     epoch = store.log.claim_epoch(owner, wall_us)
     logger.info("%s: repairing as epoch %d", store.root, epoch)
     failpoints.hit("repair.claimed")
-    with HeartBeat(store.root, owner):
+    with HeartBeat(store.log.root, owner):
         return _Applying(store, epoch, wall_us, more_outputs).run(before)
 
 

@@ -168,7 +168,7 @@ def _planned(
 def _damaged_sources(store: OpenStore) -> Iterator[SourcesRepair]:
     for window, ref in store.log.state.sources.items():
         try:
-            read_sources(store.root, window, ref)
+            read_sources(store.log.root, window, ref)
         except (StoreError, OSError) as error:
             if store.log.refresh().sources.get(window) != ref:
                 continue  # forgotten meanwhile

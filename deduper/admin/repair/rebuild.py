@@ -178,7 +178,7 @@ def _ordinals(store: OpenStore, window: int, names: set[str]) -> tuple[dict[str,
     """
     if store.log.state.sources_of(window) is not None:
         try:
-            partitions = SourcesReader(store.root, store.log.state).of(window) or ()
+            partitions = SourcesReader(store.log.root, store.log.state).of(window) or ()
             known = {partition.name: (ordinal, partition.start) for ordinal, partition in enumerate(partitions)}
             if names <= known.keys():
                 return known, ""

@@ -61,7 +61,7 @@ def _unnamed(store: OpenStore, source: FilesSource, count: int) -> dict[str, int
 
     A window takes the oldest files that there are, so they are the ones, if nothing came or went meanwhile.
     """
-    reader, state = SourcesReader(store.root, store.log.state), store.log.state
+    reader, state = SourcesReader(store.log.root, store.log.state), store.log.state
     named: set[str] = set()
     windows = [
         *state.sources,

@@ -35,6 +35,7 @@ from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, GONE, SourcePartition
 from bucket_store.log.state import fold_all
 from bucket_store.log.wall_clock import is_far_ahead
+from bucket_store.places.local import local_place
 from deduper.admin.verify.findings import Check, Findings
 from deduper.core.verdict import PORT_OF_REASON, Verdict
 
@@ -160,7 +161,7 @@ def check_sources(state: LogState, root: Path, history: LogHistory, findings: Fi
     total = 0
     digests: list[bytes] = []
     windows: list[int] = []
-    reader = SourcesReader(root, state)
+    reader = SourcesReader(local_place(root), state)
     named = [*_archived(reader, state, findings), *sorted(state.sources)]
     is_whole = len(named) == state.next_window
     if not is_whole:
@@ -426,7 +427,7 @@ def _check_judged(state: LogState, root: Path, findings: Findings) -> None:
     if state.judged is None:
         return
     try:
-        read_judged(root, state.judged)
+        read_judged(local_place(root), state.judged)
     except (StoreError, OSError) as error:
         path = root / FOLDED_DIRECTORY / state.judged.name
         findings.failed(Check.SOURCES_BYTES, error, "table of judged files", file=path)

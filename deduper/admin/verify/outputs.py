@@ -22,6 +22,7 @@ from bucket_store.framing import unframe
 from bucket_store.log.marks import PUBLISHED_MAGIC, PUBLISHED_NAME, Published, read_published
 from bucket_store.log.marks import VERSION as MARK_VERSION
 from bucket_store.log.records import LogState, OutputFile
+from bucket_store.places.local import local_place
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.log import LogHistory
 from deduper.config.model import Config
@@ -112,7 +113,7 @@ def _published(config: Config, store_id: str, state: LogState, findings: Finding
 def _mark(path: Path, findings: Findings) -> Published | None:
     """A mark; a damaged one counts as absent, with a note: it does no harm, but something damaged it."""
     try:
-        mark = read_published(path)
+        mark = read_published(local_place(path))
         if mark is None and path.exists():
             unframe(path.read_bytes(), magic=PUBLISHED_MAGIC, version=MARK_VERSION, file=str(path))
     except FileNotFoundError:

@@ -23,6 +23,7 @@ from pyarrow import compute as pc
 
 from bucket_store.log.records import LogState
 from bucket_store.log.sources_archive import SourcesReader
+from bucket_store.places.local import local_place
 from deduper.admin.readback import RowFormat
 from deduper.admin.verify.clock import check_clock
 from deduper.admin.verify.findings import Check, Findings
@@ -49,7 +50,7 @@ def check_rows(
     findings.run(*ROWS_CHECKS)
     count = 0
     with tempfile.TemporaryFile(prefix="deduper-verify-") as spilled:
-        sources = SourcesReader(root, state)
+        sources = SourcesReader(local_place(root), state)
         scope = Scope(config, RowFormat.of(config), root, state, history, files, Origins(spilled), expected, sources)
         for window, ports in sorted(files.present.items()):
             if state.sources_of(window) is not None:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
-from bucket_store.filesystem import LOCAL
 from bucket_store.framing import unframe
 from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT_NAME
 from bucket_store.log.heartbeat import MAGIC as HEARTBEAT_MAGIC
@@ -33,6 +32,7 @@ from bucket_store.log.marks import INTENT_MAGIC, INTENTS_DIRECTORY
 from bucket_store.log.profile import FILE_NAME as PROFILE_NAME
 from bucket_store.log.profile import decode_profiles
 from bucket_store.log.records import LogState
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import OpenStore, named_store, open_store
 from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.admin.verify.findings import Check, Finding, Findings, Level, Note, confirmed
@@ -273,7 +273,7 @@ def _known(store: OpenStore, history: LogHistory) -> LogHistory:
 
 
 def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> None:
-    beat = read_beat(store.root)
+    beat = read_beat(store.log.root)
     claim = history.last_claim
     if beat is not None:
         findings.note(f"the heartbeat of {beat.owner} is there: a job runs, or was killed", is_unsettled=True)
@@ -313,7 +313,7 @@ def _unopened(root: Path, error: StoreError) -> Verification:
     findings.run(Check.MANIFEST)
     history = LogHistory()
     try:
-        manifest = read_manifest(LOCAL, root)
+        manifest = read_manifest(local_place(root))
     except (CorruptionError, UnknownFormatError) as damaged:
         findings.failed(Check.MANIFEST, damaged, file=root / "manifest")
         findings.skip("the manifest cannot be read", *LOG_CHECKS)

@@ -26,6 +26,7 @@ from rich.table import Table as RichTable
 from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord, LogState
+from bucket_store.places.local import local_place
 from deduper.cli.quickstart.report import ALL, NUMBERS, Expected, Outcome, Table
 from deduper.cli.quickstart.weblog import DEFAULT_DAYS, MANIFEST, SCHEMA, WeblogError, WeblogSummary, write_weblog
 from deduper.cli.terminal import counted
@@ -197,7 +198,7 @@ def _progress_bar(console: Console) -> Progress:
 def _read_store(path: Path) -> tuple[LogState, list[CommitRecord]]:
     """The state of a store and its windows, oldest first; an empty one when there is none yet."""
     try:
-        log = CommitLog.open(path)
+        log = CommitLog.open(local_place(path))
     except StoreMissingError:
         return LogState(), []
     return log.state, [record.body for record in log.records() if isinstance(record.body, CommitRecord)]

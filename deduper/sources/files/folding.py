@@ -16,10 +16,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bucket_store import failpoints
-from bucket_store.filesystem import make_directories, place_new
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.judged_files import JudgedFiles, encode_judged, judged_ref
 from bucket_store.log.records import LogState, SourcesFoldRecord
@@ -27,6 +25,7 @@ from bucket_store.log.sources_archive import SourcesReader, archive_ref, encode_
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition
 from bucket_store.log.state import first_origin
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
+from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
 from deduper.config.files import FilesSource
 from deduper.sources.files.judged import JudgedSoFar, KnownFiles
@@ -114,7 +113,7 @@ class SourceFolding:
         # Their names were drawn for this fold alone.
         for path in fold.placed:
             with contextlib.suppress(OSError):  # the next start removes it
-                self._log.fs.remove(path)
+                path.remove()
 
     def _record_what_is_over(self) -> None:
         fold = self._under_way
@@ -150,17 +149,17 @@ class _Fold(BackgroundTask):
         self.so_far: JudgedSoFar | None = None if files is None else files.known.so_far()
         self.table: JudgedFiles | None = None
         self.record: SourcesFoldRecord | None = None
-        self.placed: list[Path] = []
+        self.placed: list[Place] = []
 
     def _place(self, name: str, data: bytes) -> None:
         path = self._log.root / FOLDED_DIRECTORY / name
         self.placed.append(path)
-        place_new(self._log.fs, path, data)
+        path.create(data)
 
     def act(self) -> None:
-        log, state, fs = self._log, self._state, self._log.fs
+        log, state = self._log, self._state
         through = state.next_window - 1
-        make_directories(fs, log.root / FOLDED_DIRECTORY)
+        (log.root / FOLDED_DIRECTORY).make_directories()
         archive = judged = None
         # From the store and not from memory: only files that a record names count.
         windows = dict(self._windows())
@@ -183,7 +182,7 @@ class _Fold(BackgroundTask):
         self.record = SourcesFoldRecord(through, archive, judged, state.last_wall_us)
 
     def _windows(self) -> Iterator[tuple[int, tuple[SourcePartition, ...]]]:
-        reader = SourcesReader(self._log.root, self._state, self._log.fs)
+        reader = SourcesReader(self._log.root, self._state)
         for window in self._state.sources:
             partitions = reader.of(window)
             if partitions is not None:

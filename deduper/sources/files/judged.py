@@ -79,15 +79,13 @@ class KnownFiles:
         # Names come from outside: without the salt, nobody can prepare two with one digest.
         self._seed = int.from_bytes(log.manifest.salt[:8], "little")
         state = log.state
-        self._table = (
-            JudgedFiles.empty(self._folder) if state.judged is None else read_judged(log.root, state.judged, fs=log.fs)
-        )
+        self._table = JudgedFiles.empty(self._folder) if state.judged is None else read_judged(log.root, state.judged)
         through = -1 if state.judged is None else state.judged.through_window
         self._later: Judged = {}
         self._moved: Judged = {}
         for window, ref in state.sources.items():
             if window > through:
-                self.add(read_sources(log.root, window, ref, fs=log.fs))
+                self.add(read_sources(log.root, window, ref))
         recorded = state.extra.get(FOLDER, self._folder if state.judged is None else self._table.folder)
         self._moved_from = None if recorded == self._folder else str(recorded)
         # A job that is started for every window checks others at each start, and in the end all.

@@ -21,6 +21,7 @@ from bucket_store.filesystem import LocalFileSystem, is_temporary
 from bucket_store.log.codec import record_name
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogState, Snapshot
+from bucket_store.places.local import local_place
 from tests.bucket_store.faulty_files import FaultyFiles
 from tests.bucket_store.log_samples import commit, piece
 from tests.faults.crash_disk import Disk, Machine, cut
@@ -34,9 +35,9 @@ def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def new_log(root: Path, *, snapshot_every: int = 1000, fs: Any = None) -> CommitLog:
     """A store with epoch 1 claimed."""
-    log = CommitLog.create(root, {"shards": 2}, wall_us=5, snapshot_every=snapshot_every)
+    log = CommitLog.create(local_place(root), {"shards": 2}, wall_us=5, snapshot_every=snapshot_every)
     if fs is not None:
-        log = CommitLog.open(root, fs=fs)
+        log = CommitLog.open(local_place(root, fs))
     assert log.claim_epoch("first", 6) == 1
     return log
 
@@ -49,7 +50,11 @@ def advance(log: CommitLog, windows: int) -> None:
 
 def committed_windows(root: Path) -> list[int]:
     """The windows in the records that lie in the log."""
-    return [record.body.window for record in CommitLog.open(root).records() if isinstance(record.body, CommitRecord)]
+    return [
+        record.body.window
+        for record in CommitLog.open(local_place(root)).records()
+        if isinstance(record.body, CommitRecord)
+    ]
 
 
 def temporaries(root: Path) -> list[str]:
@@ -62,7 +67,7 @@ def temporaries(root: Path) -> list[str]:
 
 def test_a_new_store_is_a_birth_snapshot_and_a_manifest(tmp_path: Path) -> None:
     """Record 0 is the snapshot of the empty state."""
-    log = CommitLog.create(tmp_path / "a" / "b", {"shards": 2}, wall_us=5)
+    log = CommitLog.create(local_place(tmp_path / "a" / "b"), {"shards": 2}, wall_us=5)
     (record,) = log.records()
     assert (record.number, record.epoch, record.body) == (0, 0, Snapshot(LogState(last_wall_us=5)))
     assert (log.state.next_number, log.state.next_window, log.manifest.settings) == (1, 0, {"shards": 2})
@@ -71,11 +76,11 @@ def test_a_new_store_is_a_birth_snapshot_and_a_manifest(tmp_path: Path) -> None:
 def test_no_store_and_a_second_store_are_refused(tmp_path: Path) -> None:
     """Opening nothing is StoreMissingError; creating over a store is a StoreError that changes nothing."""
     with pytest.raises(StoreMissingError):
-        CommitLog.open(tmp_path / "none")
+        CommitLog.open(local_place(tmp_path / "none"))
     log = new_log(tmp_path)
     with pytest.raises(StoreError, match="already"):
-        CommitLog.create(tmp_path, {}, wall_us=9)
-    assert CommitLog.open(tmp_path).manifest == log.manifest
+        CommitLog.create(local_place(tmp_path), {}, wall_us=9)
+    assert CommitLog.open(local_place(tmp_path)).manifest == log.manifest
 
 
 def test_a_broken_creation_left_a_whole_store_or_is_simply_done_again(tmp_path: Path) -> None:
@@ -84,10 +89,10 @@ def test_a_broken_creation_left_a_whole_store_or_is_simply_done_again(tmp_path: 
         root = tmp_path / str(at)
         files = FaultyFiles(lambda index, name, path, at=at: "before" if index >= at else None)  # type: ignore[misc]
         try:
-            CommitLog.create(root, {}, wall_us=5, fs=files)
+            CommitLog.create(local_place(root, files), {}, wall_us=5)
         except OSError:
             whole = (root / "manifest").exists()
-            log = CommitLog.open(root) if whole else CommitLog.create(root, {}, wall_us=5)
+            log = CommitLog.open(local_place(root)) if whole else CommitLog.create(local_place(root), {}, wall_us=5)
             assert log.claim_epoch("me", 6) == 1
         else:
             assert at > 5
@@ -101,11 +106,11 @@ def test_of_two_creators_one_makes_the_store(tmp_path: Path) -> None:
 
     def meanwhile(index: int, name: str, path: Path) -> None:
         if name == "link" and path.name == "manifest" and not made:
-            made.append(CommitLog.create(tmp_path, {"by": "winner"}, wall_us=5))
+            made.append(CommitLog.create(local_place(tmp_path), {"by": "winner"}, wall_us=5))
 
     with pytest.raises(StoreError, match="already"):
-        CommitLog.create(tmp_path, {}, wall_us=6, fs=FaultyFiles(meanwhile))  # type: ignore[arg-type]
-    assert CommitLog.open(tmp_path).manifest == made[0].manifest
+        CommitLog.create(local_place(tmp_path, FaultyFiles(meanwhile)), {}, wall_us=6)  # type: ignore[arg-type]
+    assert CommitLog.open(local_place(tmp_path)).manifest == made[0].manifest
 
 
 def test_a_log_without_its_manifest_is_refused(tmp_path: Path) -> None:
@@ -113,19 +118,19 @@ def test_a_log_without_its_manifest_is_refused(tmp_path: Path) -> None:
     new_log(tmp_path)
     (tmp_path / "manifest").unlink()
     with pytest.raises(StoreError, match="without a manifest"):
-        CommitLog.create(tmp_path, {}, wall_us=9)
+        CommitLog.create(local_place(tmp_path), {}, wall_us=9)
 
 
 def test_readers_and_the_writer_have_the_same_state(tmp_path: Path) -> None:
     """Over several snapshots, with tuples in `extra`, opening and following give what the writer has."""
     log = new_log(tmp_path, snapshot_every=4)
-    follower = CommitLog.open(tmp_path)
+    follower = CommitLog.open(local_place(tmp_path))
     for window in range(11):
         log.place(commit(window, extra={"live": ("oslo", window)}))
         assert follower.refresh() == log.state
-        assert CommitLog.open(tmp_path).state == log.state
+        assert CommitLog.open(local_place(tmp_path)).state == log.state
     log.place(DeletionRecord((piece(0, 0), piece(3, 1)), 9, 3))
-    assert CommitLog.open(tmp_path).state == log.state == follower.refresh()
+    assert CommitLog.open(local_place(tmp_path)).state == log.state == follower.refresh()
 
 
 def test_every_multiple_of_snapshot_every_is_a_snapshot_and_nothing_else_is(tmp_path: Path) -> None:
@@ -151,7 +156,7 @@ def test_a_missing_or_misplaced_record_is_corruption(tmp_path: Path, number: int
         for later in (6, 7):
             (tmp_path / "log" / record_name(later)).unlink()
     with pytest.raises(CorruptionError):
-        CommitLog.open(tmp_path)
+        CommitLog.open(local_place(tmp_path))
 
 
 def test_a_damaged_record_stops_the_reader_and_names_the_file(tmp_path: Path) -> None:
@@ -161,7 +166,7 @@ def test_a_damaged_record_stops_the_reader_and_names_the_file(tmp_path: Path) ->
     path = tmp_path / "log" / record_name(3)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptionError) as caught:
-        CommitLog.open(tmp_path)
+        CommitLog.open(local_place(tmp_path))
     assert caught.value.file == str(path)
 
 
@@ -192,7 +197,7 @@ def test_refreshing_reads_only_what_is_new(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     advance(log, 20)
     files = FaultyFiles()
-    follower = CommitLog.open(tmp_path, fs=files)
+    follower = CommitLog.open(local_place(tmp_path, files))
     advance(log, 3)
     files.calls.clear()
     assert follower.refresh() == log.state
@@ -202,11 +207,11 @@ def test_refreshing_reads_only_what_is_new(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_log_of_a_thousand_records_opens_in_under_half_a_second(tmp_path: Path) -> None:
     """One folding pass, no copy of the state a record."""
-    log = CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=2000)
+    log = CommitLog.create(local_place(tmp_path), {}, wall_us=5, snapshot_every=2000)
     log.claim_epoch("me", 6)
     advance(log, 1000)
     start = time.process_time()  # not by the clock, which runs on while other processes have the machine
-    opened = CommitLog.open(tmp_path)
+    opened = CommitLog.open(local_place(tmp_path))
     assert time.process_time() - start < 0.5
     assert opened.state == log.state
 
@@ -218,7 +223,7 @@ def test_the_old_owner_is_fenced_wherever_it_stands(tmp_path: Path) -> None:
     """After a higher claim the old epoch places nothing and owns nothing; the log has the new owner's records alone."""
     old = new_log(tmp_path)
     advance(old, 1)
-    new = CommitLog.open(tmp_path)
+    new = CommitLog.open(local_place(tmp_path))
     assert new.claim_epoch("second", 7) == 2
     with pytest.raises(FencedError):
         old.place(commit(1, 1))
@@ -241,7 +246,7 @@ def test_a_claim_goes_after_a_commit_that_was_faster(tmp_path: Path) -> None:
         if name == "link" and old.state.next_window == 0:
             advance(old, 1)
 
-    new = CommitLog.open(tmp_path, fs=FaultyFiles(meanwhile))  # type: ignore[arg-type]
+    new = CommitLog.open(local_place(tmp_path, FaultyFiles(meanwhile)))  # type: ignore[arg-type]
     assert new.claim_epoch("second", 7) == 2
     assert (new.state.next_window, new.state.next_number) == (1, 4)
 
@@ -249,14 +254,14 @@ def test_a_claim_goes_after_a_commit_that_was_faster(tmp_path: Path) -> None:
 def test_of_two_claims_at_one_moment_the_slower_is_fenced(tmp_path: Path) -> None:
     """It must not take over from an owner that has only just begun."""
     new_log(tmp_path)
-    racer = CommitLog.open(tmp_path)
+    racer = CommitLog.open(local_place(tmp_path))
 
     def meanwhile(index: int, name: str, path: Path) -> None:
         if name == "link" and racer.epoch is None:
             racer.claim_epoch("racer", 7)
 
     with pytest.raises(FencedError):
-        CommitLog.open(tmp_path, fs=FaultyFiles(meanwhile)).claim_epoch("slower", 7)  # type: ignore[arg-type]
+        CommitLog.open(local_place(tmp_path, FaultyFiles(meanwhile))).claim_epoch("slower", 7)  # type: ignore[arg-type]
     racer.check_owner()
 
 
@@ -265,7 +270,7 @@ def test_a_claim_right_after_ones_own_commit_fences_its_writer(tmp_path: Path, m
     """The commit is in the log and the new owner sees it; the old one publishes nothing."""
     files = FaultyFiles()
     old = new_log(tmp_path, fs=files)
-    new = CommitLog.open(tmp_path)
+    new = CommitLog.open(local_place(tmp_path))
 
     def meanwhile(index: int, name: str, path: Path) -> None:
         if name == moment and new.epoch is None:
@@ -284,8 +289,8 @@ def test_a_writer_below_a_newer_snapshot_is_fenced_though_its_number_is_free(
     """Its slot was folded and deleted, at a snapshot's number too; what it placed there never counts."""
     old = new_log(tmp_path, snapshot_every=4)
     advance(old, windows_before)
-    reader = CommitLog.open(tmp_path)
-    new = CommitLog.open(tmp_path)
+    reader = CommitLog.open(local_place(tmp_path))
+    new = CommitLog.open(local_place(tmp_path))
     new.claim_epoch("second", 7)
     advance(new, 9)
     newest = new.state.next_number - 1
@@ -294,22 +299,22 @@ def test_a_writer_below_a_newer_snapshot_is_fenced_though_its_number_is_free(
         old.place(commit(windows_before))
     with pytest.raises(FencedError):
         old.place(commit(windows_before))
-    assert CommitLog.open(tmp_path).state == new.state == reader.refresh()
+    assert CommitLog.open(local_place(tmp_path)).state == new.state == reader.refresh()
 
 
 def die_after_the_due_snapshot(root: Path) -> None:
     """A claimer that places the snapshot before its claim, and never the claim."""
-    due = CommitLog.open(root).state.next_number
+    due = CommitLog.open(local_place(root)).state.next_number
     files = FaultyFiles(lambda _, name, path: "before" if (name, path.name) == ("link", record_name(due + 1)) else None)
     with pytest.raises(NotCommittedError):
-        CommitLog.open(root, fs=files).claim_epoch("second", 7)  # type: ignore[arg-type]
+        CommitLog.open(local_place(root, files)).claim_epoch("second", 7)  # type: ignore[arg-type]
 
 
 def test_a_writer_whose_number_is_free_is_fenced_while_its_slot_is_being_deleted(tmp_path: Path) -> None:
     """The name was taken at the link and gone at the reading back."""
     files = FaultyFiles()
     old = new_log(tmp_path, snapshot_every=4, fs=files)
-    new = CommitLog.open(tmp_path)
+    new = CommitLog.open(local_place(tmp_path))
     new.claim_epoch("second", 7)
     advance(new, 3)
 
@@ -336,7 +341,7 @@ def test_a_snapshot_above_ones_number_is_no_claim(tmp_path: Path) -> None:
     files.fault = meanwhile  # type: ignore[assignment]
     assert log.place(commit(1)).next_window == 2
     advance(log, 1)
-    assert CommitLog.open(tmp_path).state == log.state
+    assert CommitLog.open(local_place(tmp_path)).state == log.state
 
 
 def test_a_snapshot_above_ones_number_does_not_fence_though_all_below_it_is_deleted(tmp_path: Path) -> None:
@@ -349,10 +354,10 @@ def test_a_snapshot_above_ones_number_does_not_fence_though_all_below_it_is_dele
         if name == "listdir":
             files.fault = None
             die_after_the_due_snapshot(tmp_path)
-            CommitLog.open(tmp_path).delete_folded(now_us=_now_us() + 1, grace_us=0)
+            CommitLog.open(local_place(tmp_path)).delete_folded(now_us=_now_us() + 1, grace_us=0)
 
     files.fault = meanwhile  # type: ignore[assignment]
-    assert log.place(commit(1)) == CommitLog.open(tmp_path).state
+    assert log.place(commit(1)) == CommitLog.open(local_place(tmp_path)).state
     assert log.state.next_window == 2
 
 
@@ -365,7 +370,7 @@ def test_a_claimer_that_was_overtaken_up_to_the_next_snapshot_places_that_too(tm
         if name == "listdir" and (tmp_path / "log" / record_name(4)).exists() and old.state.next_number == 4:
             advance(old, 3)  # records 5, 6 and 7
 
-    new = CommitLog.open(tmp_path, fs=FaultyFiles(meanwhile))  # type: ignore[arg-type]
+    new = CommitLog.open(local_place(tmp_path, FaultyFiles(meanwhile)))  # type: ignore[arg-type]
     assert new.claim_epoch("second", 7) == 2
     assert [type(record.body) for record in new.records(8)] == [Snapshot, ClaimRecord]
 
@@ -381,7 +386,7 @@ def test_another_writers_snapshot_is_as_good(tmp_path: Path) -> None:
 
 def test_placing_needs_a_claim_and_the_claimed_epoch(tmp_path: Path) -> None:
     """Both are mistakes of the caller, not outcomes."""
-    log = CommitLog.create(tmp_path, {}, wall_us=5)
+    log = CommitLog.create(local_place(tmp_path), {}, wall_us=5)
     with pytest.raises(ValueError, match="no epoch"):
         log.place(commit(0))
     with pytest.raises(ValueError, match="no epoch"):
@@ -397,7 +402,7 @@ def test_a_record_that_does_not_follow_is_never_written(tmp_path: Path) -> None:
     for body in (commit(1), DeletionRecord((piece(9),), 5, 9)):
         with pytest.raises(NotCommittedError, match="does not follow"):
             log.place(body)
-    assert CommitLog.open(tmp_path).state == log.state
+    assert CommitLog.open(local_place(tmp_path)).state == log.state
     advance(log, 1)
 
 
@@ -411,7 +416,7 @@ def test_a_link_that_happened_but_failed_is_committed(tmp_path: Path) -> None:
     files.fault = lambda index, name, path: "after" if name == "link" else None
     assert log.place(commit(0)).next_window == 1
     assert ("fsync_dir", tmp_path / "log") in files.calls[-4:]
-    assert CommitLog.open(tmp_path).state == log.state
+    assert CommitLog.open(local_place(tmp_path)).state == log.state
 
 
 @pytest.mark.parametrize("name", ["write_file", "link"])
@@ -468,14 +473,14 @@ def test_a_claim_that_slept_beyond_the_grace_is_fenced(tmp_path: Path) -> None:
     class Sleepy(LocalFileSystem):
         def link(self, source: Path, target: Path) -> None:
             for number in range(5):
-                CommitLog.open(tmp_path).claim_epoch(f"meanwhile {number}", 7)
-            CommitLog.open(tmp_path).delete_folded(now_us=time.time_ns() // 1000, grace_us=0)
+                CommitLog.open(local_place(tmp_path)).claim_epoch(f"meanwhile {number}", 7)
+            CommitLog.open(local_place(tmp_path)).delete_folded(now_us=time.time_ns() // 1000, grace_us=0)
             super().link(source, target)
 
-    CommitLog.create(tmp_path, {"shards": 2}, wall_us=5, snapshot_every=2)
+    CommitLog.create(local_place(tmp_path), {"shards": 2}, wall_us=5, snapshot_every=2)
     with pytest.raises(FencedError):
-        CommitLog.open(tmp_path, fs=Sleepy()).claim_epoch("sleeper", 6)
-    assert CommitLog.open(tmp_path).state.epoch == 5
+        CommitLog.open(local_place(tmp_path, Sleepy())).claim_epoch("sleeper", 6)
+    assert CommitLog.open(local_place(tmp_path)).state.epoch == 5
 
 
 def test_a_slot_with_another_record_of_the_same_epoch_is_not_committed(tmp_path: Path) -> None:
@@ -510,7 +515,7 @@ def test_whatever_call_fails_the_outcome_is_true(tmp_path: Path, windows_before:
             outcome = False
         except MaybeCommittedError:
             pass
-        found = CommitLog.open(root)
+        found = CommitLog.open(local_place(root))
         is_in = found.state.next_window == windows_before + 1
         assert outcome in (is_in, None)
         found.claim_epoch("next", 8)
@@ -529,7 +534,7 @@ def test_what_place_returned_survives_a_power_cut(seed: int) -> None:
     """After a cut at any moment the log opens, and holds every window that was reported, whole."""
     disk = Disk()
     root = Path("/store")
-    log = CommitLog.create(root, {}, wall_us=5, snapshot_every=4, fs=Machine(disk))
+    log = CommitLog.create(local_place(root, Machine(disk)), {}, wall_us=5, snapshot_every=4)
     log.claim_epoch("me", 6)
     reported = 0
     promises = [0] * len(disk.moments)
@@ -540,7 +545,7 @@ def test_what_place_returned_survives_a_power_cut(seed: int) -> None:
         reported = window + 1
         promises[-1] = reported
     for promised, nodes in zip(promises, disk.moments, strict=True):
-        found = CommitLog.open(root, fs=Machine(cut(nodes, seed)))
+        found = CommitLog.open(local_place(root, Machine(cut(nodes, seed))))
         assert promised <= found.state.next_window <= promised + 1
         found.claim_epoch("next", 7)
         found.place(commit(found.state.next_window, 2))
@@ -560,7 +565,7 @@ def test_published_outputs_are_forgotten_with_the_next_record(tmp_path: Path) ->
     advance(log, 1)
     assert sorted(log.state.outputs) == [1, 2]
     advance(log, 3)
-    assert sorted(log.state.outputs) == sorted(CommitLog.open(tmp_path).state.outputs) == [1, 2, 3, 4, 5]
+    assert sorted(log.state.outputs) == sorted(CommitLog.open(local_place(tmp_path)).state.outputs) == [1, 2, 3, 4, 5]
 
 
 def test_purged_pieces_are_forgotten_with_the_next_record(tmp_path: Path) -> None:
@@ -572,7 +577,7 @@ def test_purged_pieces_are_forgotten_with_the_next_record(tmp_path: Path) -> Non
     log.forget_retired(log.state.retired[0].at_number)
     advance(log, 1)
     assert [gone.ref for gone in log.state.retired] == [piece(1, 0)]
-    assert CommitLog.open(tmp_path).state == log.state
+    assert CommitLog.open(local_place(tmp_path)).state == log.state
 
 
 def test_nothing_is_forgotten_before_it_is_there(tmp_path: Path) -> None:
@@ -609,7 +614,7 @@ def test_folded_records_go_after_the_grace_and_never_the_newest_snapshot(tmp_pat
     assert left(5000 + 3600) == [8, 9, 10]
     assert not litter.exists()
     assert left(10**9) == [8, 9, 10]
-    assert CommitLog.open(tmp_path).state == log.state
+    assert CommitLog.open(local_place(tmp_path)).state == log.state
     advance(log, 3)
 
 
@@ -623,7 +628,7 @@ def test_a_reader_that_listed_before_the_deletion_starts_again_at_the_newer_snap
             advance(log, 5)
             log.delete_folded(now_us=_now_us() + 1, grace_us=0)
 
-    reader = CommitLog.open(tmp_path, fs=FaultyFiles(meanwhile))  # type: ignore[arg-type]
+    reader = CommitLog.open(local_place(tmp_path, FaultyFiles(meanwhile)))  # type: ignore[arg-type]
     assert reader.state == log.state
 
 
@@ -657,6 +662,6 @@ def test_the_last_commits_are_found_among_other_records(tmp_path: Path, monkeypa
 def test_no_commit_is_asked_for_while_the_log_grows(tmp_path: Path) -> None:
     """0 gives none, also where the owner has committed since this reader read the log."""
     log = new_log(tmp_path)
-    reader = CommitLog.open(tmp_path)
+    reader = CommitLog.open(local_place(tmp_path))
     advance(log, 2)
     assert reader.last_commits(0) == []

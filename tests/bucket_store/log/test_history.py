@@ -20,6 +20,7 @@ from bucket_store.log.history import (
     decode_history,
     read_history,
 )
+from bucket_store.places.local import local_place
 
 FILES = Path(__file__).parents[2] / "data" / "history_v1"
 STORE = "00112233445566778899aabbccddeeff"
@@ -33,11 +34,11 @@ def sample(window: int, wall_us: int, **values: float) -> Sample:
 
 def written(root: Path, samples: list[Sample]) -> tuple[tuple[Sample, ...], ...]:
     """What is read back."""
-    history = History(root, STORE, next_window=1 << 40)
+    history = History(local_place(root), STORE, next_window=1 << 40)
     for one in samples:
         history.add(one)
     history.write()
-    return read_history(root, STORE)
+    return read_history(local_place(root), STORE)
 
 
 def test_levels(tmp_path: Path) -> None:
@@ -62,22 +63,22 @@ def test_it_is_bounded(tmp_path: Path) -> None:
 
 def test_the_first_sample_is_before_the_first_window(tmp_path: Path) -> None:
     """So that the first difference is that of a window, at every level."""
-    history = History(tmp_path, STORE, next_window=7)
+    history = History(local_place(tmp_path), STORE, next_window=7)
     history.begin(Sample(BEGIN_US, 7, {"unique": 70}))
     history.add(Sample(BEGIN_US, 8, {"unique": 80}))
     history.write()
-    for level in read_history(tmp_path, STORE):
+    for level in read_history(local_place(tmp_path), STORE):
         assert [one.values["unique"] for one in level] == [70, 80]
 
 
 def test_a_restart_goes_on(tmp_path: Path) -> None:
     """Samples of an earlier process stay; those beyond a store that was set back go."""
     written(tmp_path, [sample(window, BEGIN_US + window * MINUTE_US) for window in range(5)])
-    history = History(tmp_path, STORE, next_window=3)
+    history = History(local_place(tmp_path), STORE, next_window=3)
     assert history.newest == sample(2, BEGIN_US + 2 * MINUTE_US)
     history.add(sample(3, BEGIN_US + 9 * MINUTE_US))
     history.write()
-    windows, minutes, _ = read_history(tmp_path, STORE)
+    windows, minutes, _ = read_history(local_place(tmp_path), STORE)
     assert [one.next_window for one in windows] == [one.next_window for one in minutes] == [1, 2, 3, 4]
 
 
@@ -90,14 +91,14 @@ def test_a_clock_that_goes_back(tmp_path: Path) -> None:
 def test_another_store_or_damage_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With a warning in the log when the file is damaged."""
     written(tmp_path, [sample(0, BEGIN_US)])
-    assert read_history(tmp_path, "another") == ((), (), ())
+    assert read_history(local_place(tmp_path), "another") == ((), (), ())
     path = tmp_path / FILE_NAME
     path.write_bytes(path.read_bytes()[:-1])
     with caplog.at_level(logging.WARNING):
-        assert History(tmp_path, STORE, next_window=9).newest is None
+        assert History(local_place(tmp_path), STORE, next_window=9).newest is None
     assert "the history begins anew" in caplog.text
     path.unlink()
-    assert read_history(tmp_path, STORE) == ((), (), ())
+    assert read_history(local_place(tmp_path), STORE) == ((), (), ())
 
 
 def test_one_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,7 +108,7 @@ def test_one_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest
         def write_file(self, path: Path, data: bytes, *, sync: bool) -> None:
             raise OSError(28, "no space left on device")
 
-    history = History(tmp_path, STORE, next_window=9, fs=Full())
+    history = History(local_place(tmp_path, Full()), STORE, next_window=9)
     history.add(sample(0, BEGIN_US))
     history.write()
     assert "could not be written" in caplog.text

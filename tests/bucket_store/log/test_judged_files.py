@@ -19,6 +19,7 @@ from bucket_store.log.judged_files import (
     read_judged,
 )
 from bucket_store.log.sources_file import FOLDED_DIRECTORY
+from bucket_store.places.local import local_place
 
 # Few first words, so that digests share them.
 digests = st.tuples(st.integers(0, 2) | st.just(2**64 - 1), st.integers(0, 4) | st.just(2**64 - 1))
@@ -95,13 +96,13 @@ def test_a_table_that_is_not_the_named_one_is_corruption(tmp_path: Path) -> None
     path = tmp_path / FOLDED_DIRECTORY / ref.name
     path.parent.mkdir()
     path.write_bytes(data)
-    assert rows(read_judged(tmp_path, ref)) == rows(whole)
+    assert rows(read_judged(local_place(tmp_path), ref)) == rows(whole)
     for bad in (data[:-1], encode_judged(4, whole), None):
         path.unlink(missing_ok=True)
         if bad is not None:
             path.write_bytes(bad)
         with pytest.raises(CorruptionError) as caught:
-            read_judged(tmp_path, ref)
+            read_judged(local_place(tmp_path), ref)
         assert caught.value.file == str(path)
     backwards = JudgedFiles("", *(column[::-1] for column in (whole.hi, whole.lo)), *(whole.size_bytes,) * 3)
     with pytest.raises(CorruptionError, match="ascend"):

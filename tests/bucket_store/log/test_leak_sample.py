@@ -11,16 +11,17 @@ from bucket_store import wire
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from bucket_store.framing import frame
 from bucket_store.log.leak_sample import FILE_NAME, MAGIC, LeakSample, read_leak_sample, write_leak_sample
+from bucket_store.places.local import local_place
 
 FILES = Path(__file__).parents[2] / "data" / "leaks_v1"
 
 
 def test_a_file_of_version_1_says_what_it_said(tmp_path: Path) -> None:
     """Read it is the dump beside it, written again it is the same bytes."""
-    sample = read_leak_sample(FILES)
+    sample = read_leak_sample(local_place(FILES))
     assert sample is not None
     assert pformat(sample, width=118) + "\n" == (FILES / "leaks.txt").read_text()
-    write_leak_sample(tmp_path, sample)
+    write_leak_sample(local_place(tmp_path), sample)
     assert (tmp_path / FILE_NAME).read_bytes() == (FILES / FILE_NAME).read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
@@ -34,24 +35,24 @@ def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
     for each in broken:
         path.write_bytes(each)
         with pytest.raises(CorruptionError):
-            read_leak_sample(tmp_path)
+            read_leak_sample(local_place(tmp_path))
 
 
 def test_absent_later_and_wrong(tmp_path: Path) -> None:
     """No file is none; a later version and a body with other fields are errors of their own."""
-    assert read_leak_sample(tmp_path) is None
-    sample = read_leak_sample(FILES)
+    assert read_leak_sample(local_place(tmp_path)) is None
+    sample = read_leak_sample(local_place(FILES))
     (tmp_path / FILE_NAME).write_bytes(frame(MAGIC, 2, wire.encode(sample)))
     with pytest.raises(UnknownFormatError):
-        read_leak_sample(tmp_path)
+        read_leak_sample(local_place(tmp_path))
     (tmp_path / FILE_NAME).write_bytes(frame(MAGIC, 1, b"\x91\x07"))
     with pytest.raises(CorruptionError, match="the fields of a sample"):
-        read_leak_sample(tmp_path)
+        read_leak_sample(local_place(tmp_path))
 
 
 def test_fields_are_of_their_types() -> None:
     """A truth is no number."""
-    sample = read_leak_sample(FILES)
+    sample = read_leak_sample(local_place(FILES))
     assert sample is not None
     body = wire.encode(sample)
     assert wire.decode(LeakSample, body) == sample

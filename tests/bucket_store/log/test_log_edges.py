@@ -15,6 +15,7 @@ from bucket_store.log import commit_log
 from bucket_store.log.codec import encode_record, record_name
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ClaimRecord, LogState, Snapshot
+from bucket_store.places.local import local_place
 from tests.bucket_store.faulty_files import FaultyFiles
 from tests.bucket_store.log_samples import commit, envelope
 
@@ -23,8 +24,8 @@ Fault = Callable[[int, str, Path], Any]
 
 def new_log(root: Path, *, snapshot_every: int = 1000, fs: Any = None) -> CommitLog:
     """A store with epoch 1 claimed."""
-    CommitLog.create(root, {"shards": 2}, wall_us=5, snapshot_every=snapshot_every)
-    log = CommitLog.open(root) if fs is None else CommitLog.open(root, fs=fs)
+    CommitLog.create(local_place(root), {"shards": 2}, wall_us=5, snapshot_every=snapshot_every)
+    log = CommitLog.open(local_place(root)) if fs is None else CommitLog.open(local_place(root, fs))
     assert log.claim_epoch("first", 6) == 1
     return log
 
@@ -58,33 +59,33 @@ def test_the_first_records_say_that_nothing_is_published_or_purged(tmp_path: Pat
 
 def test_a_snapshot_stands_at_every_thousandth_number_unless_told_otherwise(tmp_path: Path) -> None:
     """The manifest keeps it for the life of the store."""
-    assert CommitLog.create(tmp_path, {}, wall_us=5).manifest.snapshot_every == 1000
+    assert CommitLog.create(local_place(tmp_path), {}, wall_us=5).manifest.snapshot_every == 1000
 
 
 def test_a_store_nobody_has_claimed_yet_is_a_store(tmp_path: Path) -> None:
     """Of which creating another one changes nothing."""
-    manifest = CommitLog.create(tmp_path, {}, wall_us=5).manifest
+    manifest = CommitLog.create(local_place(tmp_path), {}, wall_us=5).manifest
     with pytest.raises(StoreError, match="is a store already"):
-        CommitLog.create(tmp_path, {}, wall_us=5)
-    assert CommitLog.open(tmp_path).manifest == manifest
+        CommitLog.create(local_place(tmp_path), {}, wall_us=5)
+    assert CommitLog.open(local_place(tmp_path)).manifest == manifest
 
 
 def test_a_birth_that_another_has_placed_is_made_durable(tmp_path: Path) -> None:
     """Before the manifest says that there is a store."""
-    CommitLog.create(tmp_path, {}, wall_us=5)
+    CommitLog.create(local_place(tmp_path), {}, wall_us=5)
     (tmp_path / "manifest").unlink()
     files = FaultyFiles()
-    CommitLog.create(tmp_path, {}, wall_us=5, fs=files)  # type: ignore[arg-type]
+    CommitLog.create(local_place(tmp_path, files), {}, wall_us=5)  # type: ignore[arg-type]
     names = [(name, path.name) for name, path in files.calls]
     assert names.index(("fsync_dir", "log")) < names.index(("link", "manifest"))
 
 
 def test_a_log_that_is_empty_is_damage(tmp_path: Path) -> None:
     """It is no new store: its keys are lost."""
-    CommitLog.create(tmp_path, {}, wall_us=5)
+    CommitLog.create(local_place(tmp_path), {}, wall_us=5)
     (tmp_path / "log" / record_name(0)).unlink()
     with pytest.raises(CorruptionError, match=r"at byte 0: missing record: .*, found .*00000000"):
-        CommitLog.open(tmp_path)
+        CommitLog.open(local_place(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_a_snapshot_out_of_its_place_is_damage(tmp_path: Path, number: int, body
     advance(log, number - 2)
     (tmp_path / "log" / record_name(number)).write_bytes(encode_record(envelope(number, body)))
     with pytest.raises(CorruptionError, match=f"at byte 0: kind: {says}"):
-        CommitLog.open(tmp_path)
+        CommitLog.open(local_place(tmp_path))
 
 
 # --- claims
@@ -108,12 +109,12 @@ def test_a_snapshot_out_of_its_place_is_damage(tmp_path: Path, number: int, body
 
 def test_a_claim_makes_the_manifests_name_durable(tmp_path: Path) -> None:
     """The creator of the store may have died before; without it nothing is claimed."""
-    CommitLog.create(tmp_path, {}, wall_us=5)
+    CommitLog.create(local_place(tmp_path), {}, wall_us=5)
     files = FaultyFiles(lambda index, name, path: "before" if (name, path) == ("fsync_dir", tmp_path) else None)
-    log = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
+    log = CommitLog.open(local_place(tmp_path, files))  # type: ignore[arg-type]
     with pytest.raises(NotCommittedError, match="could not be synced"):
         log.claim_epoch("me", 6)
-    assert CommitLog.open(tmp_path).state.epoch == 0
+    assert CommitLog.open(local_place(tmp_path)).state.epoch == 0
     files.fault = None
     assert log.claim_epoch("me", 6) == 1
     assert ("fsync_dir", tmp_path) in files.calls
@@ -135,19 +136,19 @@ def test_a_claim_that_failed_gives_no_right_of_an_earlier_one(tmp_path: Path) ->
 def test_a_claim_goes_above_those_that_were_made_since_the_log_was_read(tmp_path: Path) -> None:
     """They are no rivals of this moment."""
     log = new_log(tmp_path)
-    assert [CommitLog.open(tmp_path).claim_epoch("other", 7) for _ in range(2)] == [2, 3]
+    assert [CommitLog.open(local_place(tmp_path)).claim_epoch("other", 7) for _ in range(2)] == [2, 3]
     assert log.claim_epoch("first", 8) == 4
 
 
 def test_a_claim_that_is_overtaken_before_it_returns_is_fenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It owns nothing, though its record stands in the log."""
-    CommitLog.create(tmp_path, {}, wall_us=5)
-    log = CommitLog.open(tmp_path)
+    CommitLog.create(local_place(tmp_path), {}, wall_us=5)
+    log = CommitLog.open(local_place(tmp_path))
 
     def overtake(name: str) -> None:
         if name == "log.linked":
             monkeypatch.undo()
-            CommitLog.open(tmp_path).claim_epoch("other", 7)
+            CommitLog.open(local_place(tmp_path)).claim_epoch("other", 7)
 
     monkeypatch.setattr(commit_log.failpoints, "hit", overtake)
     with pytest.raises(FencedError, match="another claim of epoch 2 has taken over"):
@@ -157,9 +158,9 @@ def test_a_claim_that_is_overtaken_before_it_returns_is_fenced(tmp_path: Path, m
 
 def test_a_claim_whose_link_happened_and_failed_is_made(tmp_path: Path) -> None:
     """Read back by its nonce, and so is the snapshot that was due before it."""
-    CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=2)
+    CommitLog.create(local_place(tmp_path), {}, wall_us=5, snapshot_every=2)
     files = FaultyFiles(lambda index, name, path: "after" if name == "link" else None)
-    log = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
+    log = CommitLog.open(local_place(tmp_path, files))  # type: ignore[arg-type]
     assert log.claim_epoch("me", 6) == 1
     assert log.claim_epoch("me", 6) == 2
     assert [type(record.body) for record in log.records(1)] == [ClaimRecord, Snapshot, ClaimRecord]
@@ -169,11 +170,11 @@ def test_an_owner_that_looks_sees_a_claim(tmp_path: Path) -> None:
     """Whatever it read before; a log without a claim has no owner."""
     log = new_log(tmp_path)
     log.check_owner()
-    CommitLog.open(tmp_path).claim_epoch("second", 7)
+    CommitLog.open(local_place(tmp_path)).claim_epoch("second", 7)
     with pytest.raises(FencedError):
         log.check_owner()
     files = FaultyFiles()
-    other = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
+    other = CommitLog.open(local_place(tmp_path, files))  # type: ignore[arg-type]
     files.fault = lambda index, name, path: "before"
     with pytest.raises(ValueError, match="no epoch was claimed"):
         other.check_owner()
@@ -186,7 +187,7 @@ def test_a_slot_that_another_holds_is_not_committed_though_the_log_cannot_be_rea
     """That much is certain."""
     files = FaultyFiles()
     log = new_log(tmp_path, fs=files)
-    CommitLog.open(tmp_path).claim_epoch("second", 7)
+    CommitLog.open(local_place(tmp_path)).claim_epoch("second", 7)
     files.fault = lambda index, name, path: "before" if name == "listdir" else None
     with pytest.raises(NotCommittedError, match=r"holds another record: .*injected before listdir"):
         log.place(commit(0))
@@ -209,22 +210,22 @@ def foreign_snapshot(root: Path, number: int) -> None:
         lambda _, name, path: "before" if (name, path.name) == ("link", record_name(number + 1)) else None
     )
     with pytest.raises(NotCommittedError):
-        CommitLog.open(root, fs=files).claim_epoch("second", 7)  # type: ignore[arg-type]
+        CommitLog.open(local_place(root, files)).claim_epoch("second", 7)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("litter", [(), (2,)])
 def test_a_claim_in_place_of_a_deleted_claim_of_its_epoch_is_fenced(tmp_path: Path, litter: tuple[int, ...]) -> None:
     """An epoch has one owner, also when a record of another sleeper stands in the number before."""
-    CommitLog.create(tmp_path, {}, wall_us=5, snapshot_every=4)
-    advance_as("first", CommitLog.open(tmp_path), 1)  # records 1 and 2
+    CommitLog.create(local_place(tmp_path), {}, wall_us=5, snapshot_every=4)
+    advance_as("first", CommitLog.open(local_place(tmp_path)), 1)  # records 1 and 2
     files = FaultyFiles()
-    slow = CommitLog.open(tmp_path, fs=files)  # type: ignore[arg-type]
+    slow = CommitLog.open(local_place(tmp_path, files))  # type: ignore[arg-type]
     old = (tmp_path / "log" / record_name(2)).read_bytes()
 
     def meanwhile(index: int, name: str, path: Path) -> None:
         if name == "write_file":
             files.fault = None
-            fast = CommitLog.open(tmp_path)
+            fast = CommitLog.open(local_place(tmp_path))
             advance_as("fast", fast, 2)  # records 3, 5 and 6, of the epoch that the slow one claims
             fold_away(fast)
             for number in litter:
@@ -234,7 +235,7 @@ def test_a_claim_in_place_of_a_deleted_claim_of_its_epoch_is_fenced(tmp_path: Pa
     with pytest.raises(FencedError, match="another claim of epoch 2"):
         slow.claim_epoch("slow", 7)
     assert slow.epoch is None
-    assert slow.state == CommitLog.open(tmp_path).state
+    assert slow.state == CommitLog.open(local_place(tmp_path)).state
 
 
 def test_a_snapshot_that_another_has_placed_is_as_good_though_all_before_it_is_gone(tmp_path: Path) -> None:
@@ -247,7 +248,7 @@ def test_a_snapshot_that_another_has_placed_is_as_good_though_all_before_it_is_g
         if name == "link":
             files.fault = None
             foreign_snapshot(tmp_path, 4)
-            fold_away(CommitLog.open(tmp_path))
+            fold_away(CommitLog.open(local_place(tmp_path)))
 
     files.fault = meanwhile  # type: ignore[assignment]
     assert log.place(commit(2)).next_window == 3
@@ -268,7 +269,7 @@ def test_a_missing_record_without_a_newer_snapshot_is_damage(tmp_path: Path) -> 
 
     files: Any = FaultyFiles(delete)  # type: ignore[arg-type]
     with pytest.raises(CorruptionError, match="missing record"):
-        CommitLog.open(tmp_path, fs=files)
+        CommitLog.open(local_place(tmp_path, files))
 
 
 @pytest.mark.parametrize("woken", ["commit", "claim"])
@@ -279,22 +280,22 @@ def test_a_record_of_a_writer_that_slept_is_not_read_in_a_deleted_one_s_place(tm
     """
     log = new_log(tmp_path, snapshot_every=4)
     late: Any = FaultyFiles()
-    reader = CommitLog.open(tmp_path, fs=late)
+    reader = CommitLog.open(local_place(tmp_path, late))
     old = encode_record(envelope(2, commit(0, 1) if woken == "commit" else ClaimRecord(2, "slept", 6), epoch=2))
-    assert CommitLog.open(tmp_path).claim_epoch("second", 7) == 2
+    assert CommitLog.open(local_place(tmp_path)).claim_epoch("second", 7) == 2
     taken = tmp_path / "log" / record_name(2)
 
     def go_on(index: int, name: str, path: Path) -> None:
         if name == "read" and path == taken:
             late.fault = None
-            new = CommitLog.open(tmp_path)
+            new = CommitLog.open(local_place(tmp_path))
             new.claim_epoch("third", 8)
             advance(new, 2)
             fold_away(new)
             taken.write_bytes(old)
 
     late.fault = go_on
-    assert reader.refresh() == CommitLog.open(tmp_path).state
+    assert reader.refresh() == CommitLog.open(local_place(tmp_path)).state
     assert reader.state.epoch == 3
     assert log.state.epoch == 1
 
@@ -349,7 +350,8 @@ def test_files_that_go_while_the_log_is_tidied_are_no_error(tmp_path: Path) -> N
     files.fault = meanwhile  # type: ignore[assignment]
     now_us = time.time_ns() // 1000 + 1
     assert log.delete_folded(now_us=now_us, grace_us=0) == 4
-    assert {name for name, path in files.calls if path == litter} == {"modified_us"}, "nobody else removes it"
+    looked = {name for name, path in files.calls if path == litter}
+    assert looked == {"is_dir", "modified_us"}, "nobody else removes it"
 
 
 def test_errors_of_the_disk_while_the_log_is_read_on_leave_it_open(tmp_path: Path) -> None:
@@ -360,7 +362,7 @@ def test_errors_of_the_disk_while_the_log_is_read_on_leave_it_open(tmp_path: Pat
 
     def meanwhile(index: int, name: str, path: Path) -> str | None:
         if name == "listdir" and not other:
-            other.append(CommitLog.open(tmp_path))
+            other.append(CommitLog.open(local_place(tmp_path)))
             other[0].claim_epoch("second", 7)
         return "before" if name == "read" else None
 

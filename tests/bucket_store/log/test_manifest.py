@@ -10,7 +10,6 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from bucket_store.errors import CorruptionError, StoreError, StoreMissingError, UnknownFormatError
-from bucket_store.filesystem import LOCAL
 from bucket_store.framing import frame
 from bucket_store.log.manifest import (
     MAGIC,
@@ -21,6 +20,7 @@ from bucket_store.log.manifest import (
     place_manifest,
     read_manifest,
 )
+from bucket_store.places.local import local_place
 
 MANIFEST = Manifest("5" * 32, "1" * 16, bytes(range(16)), {"key": ["user", "id"], "shards": 4}, 1000, 17)
 
@@ -71,10 +71,10 @@ def test_the_manifest_is_placed_once(tmp_path: Path) -> None:
     """None is StoreMissingError, a second one StoreError."""
     for missing in (tmp_path, tmp_path / "none"):
         with pytest.raises(StoreMissingError):
-            read_manifest(LOCAL, missing)
-    place_manifest(LOCAL, tmp_path, MANIFEST)
+            read_manifest(local_place(missing))
+    place_manifest(local_place(tmp_path), MANIFEST)
     with pytest.raises(StoreError, match="already"):
-        place_manifest(LOCAL, tmp_path, new_manifest({}, snapshot_every=2, created_us=1))
-    assert read_manifest(LOCAL, tmp_path) == MANIFEST
+        place_manifest(local_place(tmp_path), new_manifest({}, snapshot_every=2, created_us=1))
+    assert read_manifest(local_place(tmp_path)) == MANIFEST
     with pytest.raises(StoreMissingError):
-        read_manifest(LOCAL, tmp_path / "manifest")
+        read_manifest(local_place(tmp_path / "manifest"))

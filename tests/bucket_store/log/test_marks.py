@@ -23,9 +23,9 @@ from bucket_store.log.marks import (
     read_intents,
     read_published,
     remove_intents,
-    remove_prepared,
     write_intent,
 )
+from bucket_store.places.local import local_place
 from tests.bucket_store.faulty_files import FaultyFiles
 from tests.bucket_store.log_samples import points
 
@@ -50,7 +50,7 @@ def test_an_intent_comes_back_equal(partitions: Any, latest: Any, window: int, q
 def test_whole_bytes_that_are_no_mark_are_absent(tmp_path: Path, body: bytes) -> None:
     """A right checksum round something else."""
     (tmp_path / "published").write_bytes(frame(PUBLISHED_MAGIC, 1, body))
-    assert read_published(tmp_path / "published") is None
+    assert read_published(local_place(tmp_path / "published")) is None
     assert decode_intent(frame(INTENT_MAGIC, 1, body), file="f") is None
 
 
@@ -60,47 +60,47 @@ def test_marks_of_a_later_release_are_refused(tmp_path: Path) -> None:
         decode_intent(frame(INTENT_MAGIC, 2, b""), file="f")
     (tmp_path / "published").write_bytes(frame(PUBLISHED_MAGIC, 2, b""))
     with pytest.raises(UnknownFormatError):
-        read_published(tmp_path / "published")
+        read_published(local_place(tmp_path / "published"))
 
 
 def test_the_newest_intent_of_each_epoch_is_found(tmp_path: Path) -> None:
     """Replaced within an epoch, ascending over epochs, without damaged ones, without strays and misplaced ones."""
-    assert read_intents(tmp_path) == []
-    write_intent(tmp_path, replace(INTENT, epoch=12))
-    write_intent(tmp_path, INTENT)
+    assert read_intents(local_place(tmp_path)) == []
+    write_intent(local_place(tmp_path), replace(INTENT, epoch=12))
+    write_intent(local_place(tmp_path), INTENT)
     later = replace(INTENT, window=4)
-    write_intent(tmp_path, later)
+    write_intent(local_place(tmp_path), later)
     (tmp_path / "intents" / "000005").write_bytes(b"torn")
     (tmp_path / "intents" / "000006").write_bytes(encode_intent(INTENT))
     (tmp_path / "intents" / ".000007.ab.tmp").write_bytes(encode_intent(INTENT))
-    assert read_intents(tmp_path) == [later, replace(INTENT, epoch=12)]
-    remove_intents(tmp_path, below_epoch=12)
-    remove_intents(tmp_path, below_epoch=12)
-    assert read_intents(tmp_path) == [replace(INTENT, epoch=12)]
+    assert read_intents(local_place(tmp_path)) == [later, replace(INTENT, epoch=12)]
+    remove_intents(local_place(tmp_path), below_epoch=12)
+    remove_intents(local_place(tmp_path), below_epoch=12)
+    assert read_intents(local_place(tmp_path)) == [replace(INTENT, epoch=12)]
 
 
 def test_intents_that_go_away_meanwhile_are_absent(tmp_path: Path) -> None:
     """Another start may be cleaning up."""
-    write_intent(tmp_path, INTENT)
+    write_intent(local_place(tmp_path), INTENT)
 
     def meanwhile(index: int, name: str, path: Path) -> None:
         if name == "read":
             path.unlink()
 
     files: Any = FaultyFiles(meanwhile)  # type: ignore[arg-type]
-    assert read_intents(tmp_path, fs=files) == []
+    assert read_intents(local_place(tmp_path, files)) == []
 
 
 def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
     """A small batch must not drown in syncs: after the directory is there, an intent and a mark sync nothing."""
     path = tmp_path / "published"
-    assert read_published(path) is None
-    write_intent(tmp_path, INTENT)
+    assert read_published(local_place(path)) is None
+    write_intent(local_place(tmp_path), INTENT)
     files: Any = FaultyFiles()
-    write_intent(tmp_path, INTENT, fs=files)
+    write_intent(local_place(tmp_path, files), INTENT)
     for window in (3, 4):
-        files.replace(prepare_published(path, Published("ab", window), epoch=1, fs=files), path)
-    assert read_published(path) == Published("ab", 4)
+        prepare_published(local_place(path, files), Published("ab", window), epoch=1)()
+    assert read_published(local_place(path)) == Published("ab", 4)
     assert {name for name, _ in files.calls} == {"exists", "write_file", "replace"}
     assert sorted(child.name for child in tmp_path.iterdir()) == ["intents", "published"]
 
@@ -108,12 +108,13 @@ def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
 def test_a_mark_that_a_lower_epoch_prepared_replaces_nothing(tmp_path: Path) -> None:
     """Who slept before the rename finds its mark gone; a start that slept removes none of a later epoch."""
     path = tmp_path / "published"
-    sleeper = prepare_published(path, Published("ab", 3), epoch=1)
-    elsewhere = prepare_published(tmp_path / "other", Published("ab", 3), epoch=1)
-    owner = prepare_published(path, Published("ab", 9), epoch=3)
-    remove_prepared(path, below_epoch=2)
+    sleeper = prepare_published(local_place(path), Published("ab", 3), epoch=1)
+    elsewhere = prepare_published(local_place(tmp_path / "other"), Published("ab", 3), epoch=1)
+    owner = prepare_published(local_place(path), Published("ab", 9), epoch=3)
+    local_place(path).remove_prepared(below_epoch=2)
     with pytest.raises(FileNotFoundError):
-        sleeper.rename(path)
-    owner.rename(path)
-    assert read_published(path) == Published("ab", 9)
-    assert elsewhere.exists()
+        sleeper()
+    owner()
+    assert read_published(local_place(path)) == Published("ab", 9)
+    elsewhere()
+    assert read_published(local_place(tmp_path / "other")) == Published("ab", 3)

@@ -17,6 +17,7 @@ from bucket_store.errors import FencedError, NotCommittedError
 from bucket_store.filesystem import is_temporary
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ClaimRecord, CommitRecord
+from bucket_store.places.local import local_place
 from tests.bucket_store.log_samples import commit
 
 _PATIENCE_S = 200
@@ -63,7 +64,7 @@ def race(root: Path, racers: int, run: Callable[[Path, Report, Any], None], **op
 def commit_windows(root: Path, reported: Report, options: dict[str, Any]) -> None:
     """Claims, commits what comes next, claims again when fenced, until all windows are there."""
     windows = options["windows"]
-    log, dice = CommitLog.open(root), random.Random(reported.racer)
+    log, dice = CommitLog.open(local_place(root)), random.Random(reported.racer)
     attempt = 0
     while log.refresh().next_window < windows:
         try:
@@ -91,7 +92,7 @@ def commit_windows(root: Path, reported: Report, options: dict[str, Any]) -> Non
 
 def assert_reports_are_true(root: Path, reported: list[Report], windows: int) -> None:
     """Against the log as a new process reads it: by the sum of its counts every try that is in it is known by name."""
-    state = CommitLog.open(root).state
+    state = CommitLog.open(local_place(root)).state
     assert state.next_window == windows
     placed = Counter(state.totals)
     assert set(placed.values()) == {1}, "a try was counted twice"
@@ -112,7 +113,7 @@ def assert_reports_are_true(root: Path, reported: list[Report], windows: int) ->
 
 def assert_log_is_sound(root: Path, reported: list[Report], *, is_whole: bool) -> None:
     """No number twice or missing, epochs strictly ascending, windows in order, no litter; then one more commit."""
-    log = CommitLog.open(root)
+    log = CommitLog.open(local_place(root))
     records = list(log.records())
     numbers = [record.number for record in records]
     first = numbers[0] if is_whole else max(n for n in numbers if n % log.manifest.snapshot_every == 0)
@@ -136,7 +137,7 @@ def assert_log_is_sound(root: Path, reported: list[Report], *, is_whole: bool) -
 
 
 def race_for_windows(root: Path, racers: int, windows: int, *, snapshot_every: int, delete_folded: bool) -> None:
-    CommitLog.create(root, {}, wall_us=5, snapshot_every=snapshot_every)
+    CommitLog.create(local_place(root), {}, wall_us=5, snapshot_every=snapshot_every)
     started = time.perf_counter()
     reported = race(root, racers, commit_windows, windows=windows, delete_folded=delete_folded)
     seconds = time.perf_counter() - started
@@ -144,8 +145,8 @@ def race_for_windows(root: Path, racers: int, windows: int, *, snapshot_every: i
     assert_log_is_sound(root, reported, is_whole=not delete_folded)
     lost = sum(one.claims_lost + len(one.fenced) + len(one.not_committed) for one in reported)
     print(
-        f"{racers} processes, {windows} commits, {CommitLog.open(root).state.epoch} epochs, {lost} told that they lost,"
-        f" {sum(bool(one.committed) for one in reported)} with commits of their own, {seconds:.1f} s"
+        f"{racers} processes, {windows} commits, {CommitLog.open(local_place(root)).state.epoch} epochs, {lost} told "
+        f"that they lost, {sum(bool(one.committed) for one in reported)} with commits of their own, {seconds:.1f} s"
     )
     assert lost > 0, "nobody lost: that was no race"
 
@@ -167,7 +168,7 @@ def test_twenty_processes_racing_for_two_hundred_commits(tmp_path: Path, delete_
 
 def claim_once(root: Path, reported: Report, options: dict[str, Any]) -> None:
     """One claim."""
-    log = CommitLog.open(root)
+    log = CommitLog.open(local_place(root))
     try:
         reported.epochs.append(log.claim_epoch(str(reported.racer), 1))
     except FencedError:
@@ -175,7 +176,7 @@ def claim_once(root: Path, reported: Report, options: dict[str, Any]) -> None:
 
 
 def race_for_claims(root: Path, racers: int, rounds: int, snapshot_every: int) -> None:
-    log = CommitLog.create(root, {}, wall_us=5, snapshot_every=snapshot_every)
+    log = CommitLog.create(local_place(root), {}, wall_us=5, snapshot_every=snapshot_every)
     lost = 0
     for _ in range(rounds):
         before = log.refresh().epoch

@@ -18,6 +18,7 @@ from bucket_store.log.sources_archive import (
     files_of,
 )
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition, write_sources
+from bucket_store.places.local import local_place
 from tests.bucket_store.log.test_sources_file import FILE, TOPIC, partitions_of_a_window
 
 
@@ -39,16 +40,16 @@ def test_a_reader_finds_each_window_wherever_it_lies(tmp_path: Path) -> None:
     """In an archive, in a file of its own, or forgotten; files are named as they lie."""
     first = archived(tmp_path, {3: (FILE,), 4: (TOPIC, FILE)}, "a.archive")
     second = archived(tmp_path, {5: (TOPIC,), 7: ()}, "b.archive")
-    own = write_sources(tmp_path, window=8, epoch=1, attempt=0, partitions=(FILE,))
+    own = write_sources(local_place(tmp_path), window=8, epoch=1, attempt=0, partitions=(FILE,))
     state = LogState(archives=(first, second), sources={8: own}, next_window=9)
-    reader = SourcesReader(tmp_path, state)
+    reader = SourcesReader(local_place(tmp_path), state)
     assert [reader.of(window) for window in range(10)] == [
         *(None, None, None, (FILE,), (TOPIC, FILE)),
         *((TOPIC,), None, (), (FILE,), None),
     ]
     assert reader.archived(first) == [3, 4]
-    assert reader.file(4) == tmp_path / "folded" / "a.archive"
-    assert reader.file(8) == tmp_path / "sources" / own.name
+    assert reader.file(4).local == tmp_path / "folded" / "a.archive"
+    assert reader.file(8).local == tmp_path / "sources" / own.name
     assert {path.name for path in files_of(state)} == {"a.archive", "b.archive", own.name}
 
 
@@ -61,5 +62,5 @@ def test_an_archive_that_is_not_the_named_one_is_corruption(tmp_path: Path) -> N
         if bad is not None:
             path.write_bytes(bad)
         with pytest.raises(CorruptionError) as caught:
-            SourcesReader(tmp_path, LogState(archives=(ref,))).of(3)
+            SourcesReader(local_place(tmp_path), LogState(archives=(ref,))).of(3)
         assert caught.value.file == str(path)

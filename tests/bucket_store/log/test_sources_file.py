@@ -23,6 +23,7 @@ from bucket_store.log.sources_file import (
     remove_unnamed,
     write_sources,
 )
+from bucket_store.places.local import local_place
 
 FILE = SourcePartition("in/a.json", 1_700_000_000_000_000, 0, 4096, 17, bytes(range(16)))
 TOPIC = SourcePartition("clicks-3", "topic-id", 2**40, 2**40 + 5, 5, bytes(16))
@@ -42,7 +43,7 @@ partitions_of_a_window = st.lists(
 
 
 def write(root: Path, window: int, *partitions: SourcePartition, epoch: int = 1) -> SourcesRef:
-    return write_sources(root, window=window, epoch=epoch, attempt=0, partitions=partitions)
+    return write_sources(local_place(root), window=window, epoch=epoch, attempt=0, partitions=partitions)
 
 
 @given(partitions=partitions_of_a_window, window=st.integers(0, 2**63))
@@ -87,7 +88,7 @@ def test_a_written_file_is_what_its_reference_says(tmp_path: Path) -> None:
     ref = write(tmp_path, 3, FILE, TOPIC)
     path = tmp_path / "sources" / "000000000003-000001-000"
     assert (ref.name, ref.count, ref.length) == (path.name, 2, path.stat().st_size)
-    assert read_sources(tmp_path, 3, ref) == (FILE, TOPIC)
+    assert read_sources(local_place(tmp_path), 3, ref) == (FILE, TOPIC)
     with pytest.raises(FileExistsError):
         write(tmp_path, 3, FILE)
 
@@ -101,7 +102,7 @@ def test_a_file_that_is_not_the_one_its_record_names_is_corruption(tmp_path: Pat
         if bad is not None:
             path.write_bytes(bad)
         with pytest.raises(CorruptionError) as caught:
-            read_sources(tmp_path, 3, ref)
+            read_sources(local_place(tmp_path), 3, ref)
         assert caught.value.file == str(path)
 
 
@@ -119,7 +120,7 @@ def test_what_a_later_state_does_not_name_is_removed(tmp_path: Path) -> None:
         "folded/old.judged",
     ]
     for _ in range(2):
-        remove_left(tmp_path, left)
+        remove_left(local_place(tmp_path), left)
         assert sorted(path.name for path in (tmp_path / "sources").iterdir()) == [refs[2].name, refs[3].name]
     assert left_files(before, before) == []
     assert left_files(LogState(), before) == []
@@ -127,7 +128,7 @@ def test_what_a_later_state_does_not_name_is_removed(tmp_path: Path) -> None:
 
 def test_only_unnamed_files_of_lower_epochs_are_removed(tmp_path: Path) -> None:
     """Named ones, those of the own epoch, and what is none of ours stay; temporary ones of old epochs go."""
-    assert remove_unnamed(tmp_path, state=LogState(), below_epoch=9) == []
+    assert remove_unnamed(local_place(tmp_path), state=LogState(), below_epoch=9) == []
     named, orphan, own = write(tmp_path, 0, FILE), write(tmp_path, 1, FILE), write(tmp_path, 1, FILE, epoch=2)
     litter = ".000000000007-000001-000.ab.tmp"
     (tmp_path / "folded").mkdir()
@@ -138,7 +139,7 @@ def test_only_unnamed_files_of_lower_epochs_are_removed(tmp_path: Path) -> None:
     for name in (*names.values(), *kept):
         (tmp_path / "folded" / name).write_bytes(b"")
     state = LogState(sources={0: named}, archives=(ArchiveRef(names["archive"], 0, 9, 1, 1),))
-    removed = remove_unnamed(tmp_path, state=state, below_epoch=2)
+    removed = remove_unnamed(local_place(tmp_path), state=state, below_epoch=2)
     assert removed == [litter, orphan.name, names["judged"]]
     assert sorted(path.name for path in (tmp_path / "sources").iterdir()) == sorted([named.name, own.name, "notes.txt"])
     assert sorted(path.name for path in (tmp_path / "folded").iterdir()) == sorted(kept)

@@ -313,7 +313,7 @@ def test_no_damage_makes_a_file_go_that_pieces_still_come_to(config: Config) -> 
     job.retire(0, 1, 2)
     job.expire()
     came = job.window(3)
-    path = job.log.root / came.file
+    path = job.log.root.local / came.file
     if path.is_dir():
         damaged, place = max(path.glob("*.sst"), key=lambda table: table.stat().st_mtime_ns), 10
     else:
@@ -357,7 +357,7 @@ def test_a_start_goes_on_with_what_a_crash_left(config: Config) -> None:
     assert new.lying() == set()
     new.window(3)
     assert new.log.state.retired == ()
-    assert not (new.log.root / job.refs[0].file).exists()
+    assert not (new.log.root.local / job.refs[0].file).exists()
 
 
 def test_files_emptied_while_they_could_still_grow_go_at_the_next_start(config: Config) -> None:
@@ -365,7 +365,7 @@ def test_files_emptied_while_they_could_still_grow_go_at_the_next_start(config: 
     job = Job(config, at_once)
     job.retire(0, 1, 2)
     job.expire()
-    path = job.log.root / job.refs[0].file
+    path = job.log.root.local / job.refs[0].file
     assert job.lying() == set()
     assert path.exists()
     new = Job(config, at_once, windows=0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from bucket_store import failpoints
 from bucket_store.places.place import Entry, Place
 
 
@@ -29,12 +31,16 @@ class MemoryNames:
         """See `Names`; nothing opens it elsewhere."""
         return f"memory://{path}"
 
-    def create(self, path: PurePosixPath, data: bytes) -> None:
+    def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """See `Names`."""
+        if failpoint:
+            failpoints.hit(f"{failpoint}.written")
         with self._lock:
             if path in self.files:
                 raise FileExistsError(str(path))
             self.replace(path, data)
+        if failpoint:
+            failpoints.hit(f"{failpoint}.linked")
 
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`."""
@@ -42,6 +48,24 @@ class MemoryNames:
             if path.parent not in self.directories:
                 raise FileNotFoundError(str(path.parent))
             self.files[path] = (bytes(data), self._tick())
+
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
+        """See `Names`: by the version, which a change alone gives."""
+        version = self._version(path)
+
+        def put() -> None:
+            with self._lock:
+                if self._version(path) != version:
+                    raise FileNotFoundError(str(path))
+                self.replace(path, data)
+
+        return put
+
+    def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
+        """See `Names`."""
+
+    def _version(self, path: PurePosixPath) -> int | None:
+        return self.files[path][1] if path in self.files else None
 
     def read(self, path: PurePosixPath) -> bytes:
         """See `Names`."""
@@ -57,6 +81,14 @@ class MemoryNames:
         """See `Names`."""
         self.calls.append(("stat", path))
         return self._entry(path)
+
+    def exists(self, path: PurePosixPath) -> bool:
+        """See `Names`."""
+        return path in self.files or path in self.directories
+
+    def listed(self, path: PurePosixPath, *, after: str = "") -> list[str]:
+        """See `Names`."""
+        return [entry.name for entry in self.entries(path) if entry.name > after]
 
     def entries(self, path: PurePosixPath) -> list[Entry]:
         """See `Names`."""
@@ -95,9 +127,12 @@ class MemoryNames:
             self.files[target] = found
             del self.files[source]
 
-    def touch(self, path: PurePosixPath) -> None:
-        """See `Names`."""
-        self.files[path] = (self._file(path)[0], self._tick())
+    def touch(self, path: PurePosixPath, data: bytes) -> None:
+        """See `Names`: the time moves on alone."""
+        with self._lock:
+            if path not in self.files:
+                self.replace(path, data)
+            self.files[path] = (self.files[path][0], self._tick())
 
     def sync(self, path: PurePosixPath) -> None:
         """See `Names`."""

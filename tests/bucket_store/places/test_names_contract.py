@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from bucket_store import failpoints
 from bucket_store.places.local import local_place
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
@@ -70,9 +72,63 @@ def test_replacing_ranges_and_stat(root: Place) -> None:
     assert file.read_range(8, 10) == b"89"
     assert file.stat().size == 10
     assert not file.stat().is_directory
-    before = file.stat().modified_us
-    file.touch()
-    assert file.stat().modified_us >= before
+    assert [file.exists(), (root / "none").exists(), root.exists()] == [True, False, True]
+
+
+def test_who_touches_a_file_is_seen_to_live(root: Place) -> None:
+    """Its time or its bytes move at each touch, and its bytes are of one of them."""
+    file, seen = root / "beat", set[tuple[int, bytes]]()
+    for number in range(3):
+        file.touch(b"%d" % number)
+        seen.add((file.stat().modified_us, file.read()))
+        time.sleep(1.1 if root.names.scheme in ("s3", "gs", "az") else 0.02)
+    assert len(seen) == 3
+    assert {data for _, data in seen} <= {b"0", b"1", b"2"}
+
+
+def test_names_are_listed_in_order_and_from_a_name_on(root: Place) -> None:
+    """As entries; of a directory that is absent there are none."""
+    for name in ("b", "a", "d", "c"):
+        (root / name).create(b"1")
+    assert root.listed() == ["a", "b", "c", "d"] == [entry.name for entry in root.entries()]
+    assert root.listed(after="b") == root.listed(after="bb") == ["c", "d"]
+    assert (root / "absent").listed() == []
+
+
+def test_what_a_lower_epoch_prepared_replaces_nothing(root: Place) -> None:
+    """Once a higher one has removed what was prepared and put its own in place; each name is for itself."""
+    mark = root / "mark"
+    mark.prepare(b"first", epoch=1)()
+    sleeper, elsewhere = mark.prepare(b"1", epoch=1), (root / "other").prepare(b"1", epoch=1)
+    mark.remove_prepared(below_epoch=2)
+    mark.prepare(b"2", epoch=2)()
+    later = mark.prepare(b"3", epoch=3)
+    mark.remove_prepared(below_epoch=2)
+    with pytest.raises(FileNotFoundError):
+        sleeper()
+    assert mark.read() == b"2"
+    later()
+    elsewhere()
+    assert [mark.read(), (root / "other").read()] == [b"3", b"1"]
+
+
+def test_a_first_mark_that_slept_replaces_none(root: Place) -> None:
+    """There was no file when it was prepared."""
+    mark = root / "mark"
+    sleeper = mark.prepare(b"1", epoch=1)
+    mark.remove_prepared(below_epoch=2)
+    mark.prepare(b"2", epoch=2)()
+    with pytest.raises(FileNotFoundError):
+        sleeper()
+    assert mark.read() == b"2"
+
+
+def test_a_creation_has_two_failpoints(root: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the name is taken, and after."""
+    seen: list[tuple[str, bool]] = []
+    monkeypatch.setattr(failpoints, "hit", lambda name: seen.append((name, (root / "a").exists())))
+    (root / "a").create(b"1", failpoint="log")
+    assert seen == [("log.written", False), ("log.linked", True)]
 
 
 def test_what_is_absent(root: Place) -> None:

@@ -151,7 +151,7 @@ def test_a_taken_name_after_an_unclear_answer(script: _Scripted, file: Place) ->
         lambda file: file.entries(),
         lambda file: file.remove(),
         lambda file: file.remove_tree(),
-        lambda file: file.touch(),
+        lambda file: file.touch(b"2"),
     ],
 )
 def test_a_server_that_never_answers(script: _Scripted, file: Place, call: Callable[[Place], object]) -> None:
@@ -182,7 +182,14 @@ def test_no_error_holds_a_secret(script: _Scripted, file: Place, status: int) ->
     """Servers repeat headers in their answers; neither an error nor its traceback does."""
     script.answers = [status]
     raised: list[OSError] = []
-    for call in (lambda: file.create(b"1"), lambda: file.replace(b"1"), file.read, file.stat, file.touch, file.remove):
+    for call in (
+        lambda: file.create(b"1"),
+        lambda: file.replace(b"1"),
+        file.read,
+        file.stat,
+        lambda: file.touch(b"2"),
+        file.remove,
+    ):
         try:
             call()
         except OSError as exc:

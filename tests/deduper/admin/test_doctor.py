@@ -190,5 +190,5 @@ def test_a_copy_of_a_store_is_told(job: Path) -> None:
         if "copy" in diagnostic.what
     ]
     assert (reported.severity, reported.check) == (Severity.WARNING, "owner")
-    assert str(log.root) in reported.what
+    assert str(log.root.local) in reported.what
     assert "is a copy of" not in str(doctor.diagnose(load_config(job, environment={})).diagnostics)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
 from deduper.admin.inspect import inspect_key
 from deduper.admin.keys.forecast import CopyForecast, category_of, new_category
 from deduper.admin.open_store import OpenStore
@@ -29,7 +30,7 @@ CATEGORIES = ("p", "q", "r", "s", "t")
 def opened(world: World) -> OpenStore:
     """The store as a command opens it."""
     url = world.config.store.url
-    return OpenStore(url, world.config, CommitLog.open(world.config.store.path), open_backend(url))
+    return OpenStore(url, world.config, CommitLog.open(local_place(world.config.store.path)), open_backend(url))
 
 
 PORTS = ("unique", "duplicate", "expired")

@@ -16,6 +16,7 @@ from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.marks import Intent, write_intent
 from bucket_store.log.records import DeletionRecord
 from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
 from bucket_store.tables import generation
 from bucket_store.tables.generation import ShardDirectories, open_generation
 from bucket_store.tables.matches import TableLayout
@@ -57,7 +58,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> PublishedStore:
     (root / "sources" / f"{99:012d}-000002-000").write_bytes(b"x")
     (root / "log" / ".00000000000000000077.abcdef.tmp").write_bytes(b"x")
     for epoch in (1, 2):
-        write_intent(root, Intent(0, epoch, "q", 0, (), 0, None, 0, ""))
+        write_intent(local_place(root), Intent(0, epoch, "q", 0, (), 0, None, 0, ""))
     staged = tmp_path / "out" / "unique" / "_staging" / f"{99:012d}-000002-000"
     staged.mkdir(parents=True)
     (staged / "part-0.parquet").write_bytes(b"x" * 10)
@@ -136,7 +137,7 @@ def test_orphans_of_a_clock_far_ahead_go(store: PublishedStore) -> None:
 def test_beside_a_running_job_it_only_lists(store: PublishedStore) -> None:
     """With --delete it says that it was refused."""
     before = files(store)
-    with HeartBeat(store.config.store.path, "elsewhere:1", interval_s=0.1):
+    with HeartBeat(local_place(store.config.store.path), "elsewhere:1", interval_s=0.1):
         report = collected(store)
         assert report.owner_lives
         assert not report.is_refused
@@ -148,7 +149,7 @@ def test_beside_a_running_job_it_only_lists(store: PublishedStore) -> None:
 
 def test_an_owner_that_slept_can_name_nothing_that_is_gone(store: PublishedStore) -> None:
     """Deleting claims an epoch first: the sleeper's next record is refused."""
-    sleeper = CommitLog.open(store.config.store.path)
+    sleeper = CommitLog.open(local_place(store.config.store.path))
     sleeper.claim_epoch("sleeper:1", WALL_US)
     ref = store.live()[0]
     collected(store, delete=True)
@@ -228,7 +229,9 @@ def test_folded_records_are_listed_and_deleted(tmp_path: Path) -> None:
     """Only those below a snapshot that is past the grace."""
     store = PublishedStore(tmp_path, Kind())
     store.config_file.write_text(_config_text(store))
-    log = CommitLog.create(store.config.store.path, fixed_settings(store.config), wall_us=WALL_US, snapshot_every=4)
+    log = CommitLog.create(
+        local_place(store.config.store.path), fixed_settings(store.config), wall_us=WALL_US, snapshot_every=4
+    )
     for number in range(9):
         log.claim_epoch(f"owner:{number}", WALL_US)
     before = log.state
@@ -237,7 +240,7 @@ def test_folded_records_are_listed_and_deleted(tmp_path: Path) -> None:
     assert "8 records" in item.why
     collected(store, delete=True)
     assert not collected(store).garbage
-    assert CommitLog.open(store.config.store.path).state.epoch == before.epoch + 1
+    assert CommitLog.open(local_place(store.config.store.path)).state.epoch == before.epoch + 1
 
 
 def _config_text(store: PublishedStore) -> str:

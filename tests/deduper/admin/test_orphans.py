@@ -11,6 +11,7 @@ from bucket_store.log.marks import Intent, Published, prepare_published, write_i
 from bucket_store.log.records import DeletionRecord
 from bucket_store.log.sources_file import write_sources
 from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.sinks.names import Attempt
@@ -32,7 +33,7 @@ def config_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     config = make_store(file, WINDOWS)
     for port in ("unique", "duplicate"):
         (tmp_path / "out" / port).mkdir(parents=True)
-    log = CommitLog.open(config.store.path)
+    log = CommitLog.open(local_place(config.store.path))
     log.claim_epoch("later:2", BEGIN_US)
     log.claim_epoch("later:3", BEGIN_US)
     return file
@@ -75,7 +76,7 @@ def test_epoch_and_window_show_what_a_running_job_may_be_writing(
     """A piece, a sources file and a staging folder of the same attempt, judged alike."""
     store = open_store(str(config_file))
     add_piece(store, window, epoch)
-    write_sources(store.root, window=window, epoch=epoch, attempt=7, partitions=[])
+    write_sources(store.log.root, window=window, epoch=epoch, attempt=7, partitions=[])
     folder = config_file.parent / "out/duplicate/_staging" / Attempt(window, epoch, 7).folder / "_port=duplicate"
     folder.mkdir(parents=True)
     (folder / "part-0.parquet").write_bytes(b"12345")
@@ -92,7 +93,7 @@ def test_epoch_and_window_show_what_a_running_job_may_be_writing(
 
 def test_pieces_that_left_the_store_are_told_from_orphans(config_file: Path) -> None:
     """Their bytes stay for a grace; the record and its time are known."""
-    log = CommitLog.open(open_store(str(config_file)).root)
+    log = CommitLog.open(local_place(open_store(str(config_file)).root))
     log.claim_epoch("later:4", BEGIN_US)
     piece = log.state.pieces[0][0]
     log.place(DeletionRecord((piece,), BEGIN_US + 5, 0))
@@ -124,7 +125,7 @@ def test_staged_files_of_a_committed_window_are_needed_until_the_mark(tmp_path: 
     other.mkdir(parents=True)
     assert [found.path for found in orphans(job.open())] == [other]
     other.rmdir()
-    job.mark_at(job.log.root / "published", 2)
+    job.mark_at(job.log.root.local / "published", 2)
     found = orphans(job.open())
     assert {path for orphan in found for path in orphan.path.rglob("*.*")} == {
         Path(output.staged) for output in job.record(2)[1].outputs
@@ -136,10 +137,10 @@ def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None
     """The newest intent may be repeated; what was being written under a temporary name means nothing."""
     store = open_store(str(config_file))
     for epoch in (1, 3):
-        write_intent(store.root, Intent(2, epoch, "q", 0, (), BEGIN_US, None, 0, ""))
-    mark = prepare_published(
-        config_file.parent / "out/unique/_published", Published(store.log.manifest.store_id, 1), epoch=2
-    )
+        write_intent(store.log.root, Intent(2, epoch, "q", 0, (), BEGIN_US, None, 0, ""))
+    port = config_file.parent / "out/unique"
+    prepare_published(local_place(port / "_published"), Published(store.log.manifest.store_id, 1), epoch=2)
+    (mark,) = port.glob("._published.000002.*")
     names = [".00000000000000000009.0123456789abcdef.tmp", ".000000000002-000001-000.0123456789abcdef.tmp"]
     (store.root / "log" / names[0]).write_bytes(b"half")
     (store.root / "sources" / names[1]).write_bytes(b"half")

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from bucket_store.log.profile import Profiles, WindowProfile
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import open_store
 from deduper.admin.profile import STEPS, TASK_STEPS, profile_view, steps_of
 from deduper.admin.status import store_status
@@ -40,7 +41,7 @@ PHASES = {
 
 
 def make_profile(root: Path, windows: int) -> None:
-    profiles = Profiles(root)
+    profiles = Profiles(local_place(root))
     for window in range(windows):
         profiles.add(WindowProfile(window, 1, 1_767_225_600_000_000, 500_000, 2.0, PHASES))
 

@@ -13,6 +13,7 @@ from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.marks import PUBLISHED_NAME, Published, prepare_published
+from bucket_store.places.local import local_place
 from deduper.admin.open_store import open_store
 from deduper.admin.status import store_status
 from deduper.cli.views.status import render
@@ -122,7 +123,7 @@ def test_published_is_what_the_mark_or_the_log_says_whichever_is_further(tmp_pat
     assert store_status(open_store(str(file)), last=0).unpublished == (2, 3)
     mark = Published(open_store(str(file)).log.manifest.store_id, 2)
     path = tmp_path / "state" / PUBLISHED_NAME
-    prepare_published(path, mark, epoch=1).rename(path)
+    prepare_published(local_place(path), mark, epoch=1)()
     assert store_status(open_store(str(file)), last=0).unpublished == (3,)
 
 
@@ -130,7 +131,7 @@ def test_an_owner_is_running_while_its_heart_beats(tmp_path: Path) -> None:
     """Its name stays when it died without a word."""
     file = write_config(tmp_path)
     make_store(file, WINDOWS)
-    HeartBeat(tmp_path / "state", "host:7").beat()
+    HeartBeat(local_place(tmp_path / "state"), "host:7").beat()
     status = store_status(open_store(str(file)), last=0)
     assert (status.owner, status.is_running) == ("host:7", True)
 
@@ -181,10 +182,10 @@ def test_a_job_that_starts_again_and_again_says_so(tmp_path: Path) -> None:
     """Whether it runs at the moment or not; starts of long ago do not count."""
     file = write_config(tmp_path)
     make_store(file, WINDOWS)
-    log, now_us = CommitLog.open(tmp_path / "state"), time.time_ns() // 1000
+    log, now_us = CommitLog.open(local_place(tmp_path / "state")), time.time_ns() // 1000
     for minutes in (50, 40, 20, 10, 2, 1):
         log.claim_epoch("host:7", now_us - minutes * 60_000_000)
-    HeartBeat(tmp_path / "state", "host:7").beat()
+    HeartBeat(local_place(tmp_path / "state"), "host:7").beat()
     assert store_status(open_store(str(file)), last=0).health.why.endswith("; 4 starts in 30 min")
 
 

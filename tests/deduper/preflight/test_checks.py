@@ -190,7 +190,7 @@ def changed(section: str, **settings: object) -> Breaks:
 
 def damaged(job: Job, _: pytest.MonkeyPatch) -> None:
     """A byte of the log."""
-    record = sorted((job.make_store().root / "log").iterdir())[-1]
+    record = sorted((job.make_store().root.local / "log").iterdir())[-1]
     data = bytearray(record.read_bytes())
     data[len(data) // 2] ^= 1
     record.write_bytes(data)

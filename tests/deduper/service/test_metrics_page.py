@@ -28,6 +28,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.leak_sample import write_leak_sample
 from bucket_store.log.records import CommitRecord, LogState
 from bucket_store.pieces.piece import PieceRef
+from bucket_store.places.local import local_place
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts, Statistics
 from deduper.core.verdict import DUPLICATE_REASONS, PORT_OF_REASON, Admission
@@ -123,7 +124,7 @@ def committed(log: CommitLog, judged: Ends | None = None) -> CommitRecord:
 
 def owned_log(settings: Config) -> CommitLog:
     """A store's log, with an owner."""
-    log = CommitLog.create(settings.store.path, fixed_settings(settings), wall_us=NOW_US)
+    log = CommitLog.create(local_place(settings.store.path), fixed_settings(settings), wall_us=NOW_US)
     log.claim_epoch("test", NOW_US)
     return log
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord, OutputFile
 from bucket_store.log.sources_file import SourcePartition, write_sources
+from bucket_store.places.local import local_place
 from deduper.admin import gc
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.orphans import OrphanKind, orphans
@@ -54,7 +55,7 @@ class Mixed:
         self.file = directory / "clicks.yaml"
         self.file.write_text(CONFIG, encoding="utf-8")
         self.config = load_config(self.file)
-        self.log = CommitLog.create(self.config.store.path, fixed_settings(self.config), wall_us=WALL_US)
+        self.log = CommitLog.create(local_place(self.config.store.path), fixed_settings(self.config), wall_us=WALL_US)
         self.log.claim_epoch("somebody:1", WALL_US)
         self.attempt = Attempt(0, 1, 1)
         staging.make_port_directories(self.config)

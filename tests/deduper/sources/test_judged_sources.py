@@ -16,6 +16,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord, DeletionRecord
 from bucket_store.log.sources_archive import SourcesReader, left_files, remove_left
 from bucket_store.log.sources_file import remove_unnamed, write_sources
+from bucket_store.places.local import local_place
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.sources.files.batch import FileBatch, FileBatches
@@ -49,9 +50,9 @@ class Windows:
             {**raw, "max_files_per_batch": self.most, "forget_after": "7d"}, context={"base_dir": self.root}
         )
         if (store / "manifest").exists():
-            self.log = CommitLog.open(store)
+            self.log = CommitLog.open(local_place(store))
         else:
-            self.log = CommitLog.create(store, {}, wall_us=self.now_us, snapshot_every=self.snapshot_every)
+            self.log = CommitLog.create(local_place(store), {}, wall_us=self.now_us, snapshot_every=self.snapshot_every)
         epoch = self.log.claim_epoch("me", self.now_us)
         remove_unnamed(self.log.root, state=self.log.state, below_epoch=epoch)
         self.known = KnownFiles(self.source, self.log)

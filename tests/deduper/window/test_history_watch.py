@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bucket_store.log.history import FILE_NAME, Sample, read_history
+from bucket_store.places.local import local_place
 from deduper.window import history_watch
 from deduper.window.history_watch import FILES, SECONDS, HistoryWatch
 from tests.deduper.leaks.test_meter import settings_of, stream
@@ -29,7 +30,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def samples(world: World, process: Process) -> tuple[Sample, ...]:
     """Of every window."""
-    return read_history(world.config.store.path, process.log.manifest.store_id)[0]
+    return read_history(local_place(world.config.store.path), process.log.manifest.store_id)[0]
 
 
 def test_samples_are_the_totals_of_the_store(world: World) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bucket_store.log.leak_sample import FILE_NAME, read_leak_sample, write_leak_sample
+from bucket_store.places.local import local_place
 from deduper.config.sections import LeakMeterConfig
 from deduper.core.kernels import measure_misses
 from deduper.leaks.figures import LeakFigures
@@ -90,7 +91,7 @@ def test_a_real_sample(tmp_path: Path) -> None:
     assert 0 < found.seen < found.records
     assert found.found > 0
     assert all(one.low <= one.records < one.high for one in found.missed.values())
-    assert stored_figures(process.log.root, process.log.state.latest_point) == found
+    assert stored_figures(process.log.root.local, process.log.state.latest_point) == found
 
 
 def test_a_repeated_window_does_not_count_its_own_keys(world: World) -> None:
@@ -156,7 +157,7 @@ def test_a_file_that_cannot_be_used_begins_a_new_measurement(
     first.runner.close()
     path = world.config.store.path / FILE_NAME
     data = path.read_bytes()
-    sample = read_leak_sample(path.parent)
+    sample = read_leak_sample(local_place(path.parent))
     assert sample is not None
     if damage == "flip":
         path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
@@ -165,11 +166,11 @@ def test_a_file_that_cannot_be_used_begins_a_new_measurement(
     elif damage == "version":
         path.write_bytes(data[:8] + b"\x02\0" + data[10:])
     elif damage == "other store":
-        write_leak_sample(path.parent, replace(sample, store_id="another"))
+        write_leak_sample(local_place(path.parent), replace(sample, store_id="another"))
     elif damage == "later":
-        write_leak_sample(path.parent, replace(sample, next_window=9))
+        write_leak_sample(local_place(path.parent), replace(sample, next_window=9))
     else:
-        write_leak_sample(path.parent, replace(sample, columns={**sample.columns, "words": b"123"}))
+        write_leak_sample(local_place(path.parent), replace(sample, columns={**sample.columns, "words": b"123"}))
     with caplog.at_level(logging.WARNING):
         second = Process(world)
     assert any("leak meter begins anew" in message for message in caplog.messages)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bucket_store.log.heartbeat import HeartBeat, read_beat
+from bucket_store.places.local import local_place
 from deduper.errors import OwnerAliveError
 from deduper.window import owner_alive, recovery
 from deduper.window.owner_alive import own_name, owner_lives
@@ -18,17 +19,17 @@ from tests.deduper.store_samples import make_store, write_config
 @pytest.mark.parametrize("name", ["elsewhere:1", own_name()], ids=["another machine", "this machine"])
 def test_a_heart_that_beats_is_an_owner(tmp_path: Path, name: str) -> None:
     """On this machine or on another."""
-    with HeartBeat(tmp_path, name, interval_s=0.05):
-        assert owner_lives(tmp_path)
-    assert not owner_lives(tmp_path), "it has stopped"
+    with HeartBeat(local_place(tmp_path), name, interval_s=0.05):
+        assert owner_lives(local_place(tmp_path))
+    assert not owner_lives(local_place(tmp_path)), "it has stopped"
 
 
 def test_a_heart_that_stands_still_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked at for longer than an owner takes from beat to beat."""
     monkeypatch.setattr(owner_alive, "INTERVAL_S", 0.1)
-    HeartBeat(tmp_path, "elsewhere:1").beat()
+    HeartBeat(local_place(tmp_path), "elsewhere:1").beat()
     began = time.monotonic()
-    assert not owner_lives(tmp_path)
+    assert not owner_lives(local_place(tmp_path))
     assert time.monotonic() - began >= 0.25
 
 
@@ -36,12 +37,12 @@ def test_a_beat_that_is_known_to_stand_still_is_not_watched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim comes soon after the first check. A later beat is another owner's."""
-    HeartBeat(tmp_path, "elsewhere:1").beat()
-    silent = read_beat(tmp_path)
+    HeartBeat(local_place(tmp_path), "elsewhere:1").beat()
+    silent = read_beat(local_place(tmp_path))
     monkeypatch.setattr(owner_alive, "moves", lambda *_: True)
-    assert not owner_lives(tmp_path, silent)
-    HeartBeat(tmp_path, "elsewhere:2").beat()
-    assert owner_lives(tmp_path, silent)
+    assert not owner_lives(local_place(tmp_path), silent)
+    HeartBeat(local_place(tmp_path), "elsewhere:2").beat()
+    assert owner_lives(local_place(tmp_path), silent)
 
 
 def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,8 +50,8 @@ def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path: Path, monkey
     gone = subprocess.Popen(["true"])
     gone.wait(10)
     monkeypatch.setattr(owner_alive, "moves", lambda *_: pytest.fail("waited"))
-    HeartBeat(tmp_path, f"{own_name().rpartition(':')[0]}:{gone.pid}").beat()
-    assert not owner_lives(tmp_path)
+    HeartBeat(local_place(tmp_path), f"{own_name().rpartition(':')[0]}:{gone.pid}").beat()
+    assert not owner_lives(local_place(tmp_path))
 
 
 def test_an_owner_that_lives_is_left_alone(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_an_owner_that_lives_is_left_alone(tmp_path: Path) -> None:
             return owned.log.state.epoch
 
     epoch = start(take_over=False)
-    with HeartBeat(config.store.path, "elsewhere:1", interval_s=0.05):
+    with HeartBeat(local_place(config.store.path), "elsewhere:1", interval_s=0.05):
         with pytest.raises(OwnerAliveError, match="another process owns this store and is alive"):
             start(take_over=False)
         assert start(take_over=True) == epoch + 1

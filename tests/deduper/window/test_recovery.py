@@ -21,6 +21,7 @@ from bucket_store.log.wall_clock import TOLERANCE_US
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import append_piece
+from bucket_store.places.local import local_place
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
@@ -173,7 +174,7 @@ def test_a_port_belongs_to_its_store_before_any_window(tmp_path: Path, config: C
     log = owned(config)
     recover(config, log)
     for port in PORTS:
-        mark = read_published(tmp_path / "job" / "out" / port / names.PUBLISHED)
+        mark = read_published(local_place(tmp_path / "job" / "out" / port / names.PUBLISHED))
         assert mark is not None
         assert (mark.store_id, mark.window) == (log.manifest.store_id, -1)
     other = config.model_copy(update={"store": config.store.model_copy(update={"url": f"file:{tmp_path / 'other'}"})})
@@ -189,9 +190,9 @@ def test_a_store_older_than_its_ports_is_refused(config: Config, ahead: int) -> 
     committed(config, log)
     recover(config, owned(config))
     mark = config.sinks.error.path / names.PUBLISHED
-    assert read_published(mark) == Published(log.manifest.store_id, 0)
+    assert read_published(local_place(mark)) == Published(log.manifest.store_id, 0)
     beyond = Published(log.manifest.store_id, 1 + ahead)
-    prepare_published(mark, beyond, epoch=0).rename(mark)
+    prepare_published(local_place(mark), beyond, epoch=0)()
     with pytest.raises(IntegrityError, match=f"port error holds windows up to {1 + ahead}, the store only those below"):
         recover(config, owned(config))
 
@@ -350,7 +351,7 @@ def test_who_wakes_before_a_mark_sets_it_back_nowhere(
     with pytest.raises(FileNotFoundError):
         publishing.publish_window(config, log, 0, [output])
     assert isinstance(recovery.reason_to_stop(log, OSError()), FencedError)
-    marks = [read_published(path) for path in publishing.mark_paths(config, log)]
+    marks = [read_published(place) for place in publishing.mark_places(config, log)]
     assert marks == [Published(log.manifest.store_id, 1)] * 5
     assert not list(config.store.path.parent.rglob("*.tmp"))
 
@@ -375,7 +376,7 @@ def test_a_batch_that_is_repeated_keeps_its_wall_clock(config: Config, tmp_path:
     assert intent_of(listed, 9_000) == 5_000
     assert intent_of(listed, 9_500) == 5_000
     assert intent_of(listed[:1], 9_900) == 9_900
-    assert [intent.wall_us for intent in read_intents(config.store.path)][-1] == 9_900
+    assert [intent.wall_us for intent in read_intents(local_place(config.store.path))][-1] == 9_900
 
 
 def test_a_batch_begun_by_a_clock_far_ahead_takes_the_present_one(config: Config, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, 
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
+from bucket_store.places.local import local_place
 from bucket_store.tables.matches import TableLayout
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts, Statistics
@@ -74,7 +75,9 @@ class Job:
         self.judged: list[tuple[int, int]] = []
         self.states: list[LogState] = []
         self.fixed = policy.fixed_settings(self.config)
-        CommitLog.create(self.config.store.path, self.fixed, wall_us=BEGIN_US, snapshot_every=snapshot_every)
+        CommitLog.create(
+            local_place(self.config.store.path), self.fixed, wall_us=BEGIN_US, snapshot_every=snapshot_every
+        )
         (directory / "in").mkdir()
         self.start()
 
@@ -130,7 +133,7 @@ class Job:
     def source_files(self) -> tuple[set[str], set[str]]:
         """The names of the files of sources: those that the log names, and those that are there."""
         named = {ref.name for ref in self.log.state.sources.values()}
-        return named, {path.name for path in (self.log.root / "sources").iterdir()}
+        return named, {path.name for path in (self.log.root.local / "sources").iterdir()}
 
     def record(self) -> CommitRecord:
         """The newest commit record."""
@@ -285,7 +288,7 @@ def test_the_steps_come_in_their_order(job: Job, monkeypatch: pytest.MonkeyPatch
 
     def look(name: str) -> None:
         if name.startswith("window."):
-            mark = read_published(port / names.PUBLISHED)
+            mark = read_published(local_place(port / names.PUBLISHED))
             assert mark is not None
             seen[name] = (
                 len(read_intents(job.log.root)),
@@ -311,7 +314,7 @@ def test_the_steps_come_in_their_order(job: Job, monkeypatch: pytest.MonkeyPatch
         "window.6.marked": (1, 0, 1, 1, 0),
     }
     assert list((port / names.STAGING).iterdir()) == []
-    assert [read_published(path) for path in publishing.mark_paths(job.config, job.log)] == [
+    assert [read_published(place) for place in publishing.mark_places(job.config, job.log)] == [
         Published(job.log.manifest.store_id, 0)
     ] * 5
 
@@ -357,7 +360,7 @@ def test_who_was_overtaken_before_its_mark_sets_none(job: Job, monkeypatch: pyte
     """The new owner may have set a later one."""
     prepare = publishing.prepare_published
 
-    def overtaken(*given: Any, **named: Any) -> Path:
+    def overtaken(*given: Any, **named: Any) -> Callable[[], None]:
         monkeypatch.undo()
         CommitLog.open(job.log.root).claim_epoch("other", 1)
         return prepare(*given, **named)
@@ -365,7 +368,7 @@ def test_who_was_overtaken_before_its_mark_sets_none(job: Job, monkeypatch: pyte
     monkeypatch.setattr(publishing, "prepare_published", overtaken)
     with pytest.raises(FencedError):
         job.run()
-    marks = [read_published(path) for path in publishing.mark_paths(job.config, job.log)]
+    marks = [read_published(place) for place in publishing.mark_places(job.config, job.log)]
     assert {mark and mark.window for mark in marks} == {-1}
 
 
@@ -459,7 +462,7 @@ def test_folded_records_are_deleted_when_there_is_a_snapshot_more(tmp_path: Path
     job = Job(tmp_path, snapshot_every=4)
     for _ in range(3):
         job.run()
-    folder = job.log.root / "log"
+    folder = job.log.root.local / "log"
     for path in folder.iterdir():
         os.utime(path, (1000, 1000))
     (folder / ".00000000000000000077.abcdef.tmp").touch()
@@ -478,7 +481,7 @@ def test_folded_records_are_deleted_when_there_is_a_snapshot_more(tmp_path: Path
 def test_the_first_window_of_a_start_looks_for_folded_records(tmp_path: Path, snapshot_every: int) -> None:
     """Of whatever snapshot: a job of one window a start would never delete them otherwise."""
     job = Job(tmp_path, snapshot_every=snapshot_every)
-    left = job.log.root / "log" / ".00000000000000000077.abcdef.tmp"
+    left = job.log.root.local / "log" / ".00000000000000000077.abcdef.tmp"
     left.touch()
     os.utime(left, (1000, 1000))
     job.run()  # record 2
@@ -697,7 +700,7 @@ def test_a_stop_ends_deletions_and_folds(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(begun) == 2
     for action in begun:
         action()
-    folded = job.log.root / "folded"
+    folded = job.log.root.local / "folded"
     assert list(folded.iterdir()) != []
     job.runner.close()
     assert "retired pieces could not be deleted, the next start tries again: disk" in caplog.text

@@ -14,6 +14,7 @@ from bucket_store.log.heartbeat import read_beat
 from bucket_store.log.marks import Intent, read_intents, read_published, write_intent
 from bucket_store.log.sources_file import SourcePartition, write_sources
 from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
 from deduper.config.model import Config
 from deduper.kafka.offsets import ENDS, End, TopicPartition, ends_to_wire
 from deduper.sinks import names, staging
@@ -44,17 +45,17 @@ def test_an_owned_store_is_claimed_and_shown_to_live(config: Config) -> None:
     for epoch in (1, 2):
         with recovery.owned_store(config, take_over=False, wall_clock_us=clock) as ownership:
             assert (ownership.log.epoch, ownership.log.state.epoch) == (epoch, epoch)
-            assert ownership.log.root == config.store.path
+            assert ownership.log.root.local == config.store.path
             assert list(ownership.pieces.pieces()) == []
-            beat = read_beat(config.store.path)
+            beat = read_beat(local_place(config.store.path))
             assert beat is not None
             assert beat.owner == own_name()
             mark = config.sinks.error.path / names.PUBLISHED
-            assert (read_published(mark) is not None) == (epoch == 2), "it is not recovered yet"
+            assert (read_published(local_place(mark)) is not None) == (epoch == 2), "it is not recovered yet"
             assert recovery.recover(config, ownership) == config.checkpoint_path / f"{epoch:06d}"
-            assert read_published(mark) is not None, "it is recovered"
+            assert read_published(local_place(mark)) is not None, "it is recovered"
             assert ownership.log.state.last_wall_us == 7_000
-        assert read_beat(config.store.path) is None
+        assert read_beat(local_place(config.store.path)) is None
         now_us[0] = 6_000  # a clock that goes back does not take the log's with it
 
 
@@ -154,7 +155,7 @@ def test_what_no_record_names_is_removed(config: Config) -> None:
     """Sources files of lower epochs without a record; intents of all epochs but the newest that has one."""
     log = owned(config)
     judged(log, 0)
-    (log.root / "sources").mkdir(exist_ok=True)
+    (log.root.local / "sources").mkdir(exist_ok=True)
     unnamed = sources_of(log, 1, 1)
     log = owned(config)
     log = owned(config)
@@ -162,7 +163,7 @@ def test_what_no_record_names_is_removed(config: Config) -> None:
     for epoch in (1, 2):
         write_intent(log.root, Intent(1, epoch, "q", 0, (), 0, None, 0, ""))
     recover(config, log)
-    left = {path.name for path in (log.root / "sources").iterdir()}
+    left = {path.name for path in (log.root.local / "sources").iterdir()}
     assert log.state.sources[0].name in left
     assert (unnamed.name in left, own.name in left) == (False, True)
     assert [intent.epoch for intent in read_intents(log.root)] == [2]
@@ -174,7 +175,7 @@ def test_a_start_makes_the_folders_that_windows_write_into(config: Config) -> No
     """Of the sources, and of every port: what is empty can be read, too."""
     log = owned(config)
     recover(config, log)
-    assert list((log.root / "sources").iterdir()) == []
+    assert list((log.root.local / "sources").iterdir()) == []
     assert all((config.store.path.parent / "out" / port).is_dir() for port in PORTS)
 
 

@@ -38,6 +38,7 @@ from bucket_store.log.sources_archive import files_of
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.pieces import rocksdb_backend
 from bucket_store.pieces.piece import PieceRef
+from bucket_store.places.local import local_place
 from bucket_store.tables import generation, mapped
 from bucket_store.tables.view import ShardView
 from deduper.admin.open_store import OpenStore
@@ -216,7 +217,7 @@ class JobMachine(RuleBasedStateMachine):
         self._open.enter_context(machine_of(self.world))
         self.oracle = Oracle(trial.settings)
         self.process = Process(self.world)
-        self.reader = CommitLog.open(self.world.config.store.path)
+        self.reader = CommitLog.open(local_place(self.world.config.store.path))
         FIGURES["examples"] += 1
         FIGURES[f"by {trial.settings.by}"] += 1
         FIGURES[f"on {trial.backend}"] += 1
@@ -485,7 +486,7 @@ class JobMachine(RuleBasedStateMachine):
         if self.trial.settings.by in ("event_time", "ordered", "processing_time"):
             assert state.latest_point == self.oracle.latest
             assert state.latest_moved_us in (None, self.oracle.moved_us)
-        mark = read_published(self.world.config.store.path / "published")
+        mark = read_published(local_place(self.world.config.store.path / "published"))
         assert mark is not None
         assert mark.window == state.next_window - 1, "a mark of other windows than are committed and published"
         if self.trial.ports:
@@ -509,7 +510,7 @@ class JobMachine(RuleBasedStateMachine):
                 self._offer()
                 self.everything_agrees()
                 state = self.reader.refresh()
-                assert CommitLog.open(self.world.config.store.path).state == state
+                assert CommitLog.open(local_place(self.world.config.store.path)).state == state
                 FIGURES["tables compared"] += check_tables(self.world, self.reader)
                 check_no_key_twice(self.world, self.reader, self.points)
                 config = self.world.config
@@ -554,7 +555,7 @@ class JobMachine(RuleBasedStateMachine):
             setattr(self, name, value)
         self.read_files.clear()
         self.pending = []
-        self.reader = CommitLog.open(self.world.config.store.path)
+        self.reader = CommitLog.open(local_place(self.world.config.store.path))
         # What was backed up while the clock stood far ahead may come back when it is right.
         if is_far_ahead(self.reader.state.last_wall_us, self.world.now_us):
             self._clock_came_back()
@@ -626,7 +627,7 @@ class JobMachine(RuleBasedStateMachine):
 
     def _start(self) -> None:
         """A new process. What a start owes: no unnamed piece, no staged or set aside row, one intent is left."""
-        intents = read_intents(self.world.config.store.path)
+        intents = read_intents(local_place(self.world.config.store.path))
         alive = {driver.judge.left_folder for driver in (*self.sleepers, self.process)}
         self.process = Process(self.world)
         FIGURES["restarts"] += 1
@@ -637,9 +638,9 @@ class JobMachine(RuleBasedStateMachine):
         assert lying <= named, f"orphans: {lying - named}"
         assert not [folder for home in staging_homes(self.world.config) for folder in home.glob("_staging/*")]
         assert set(self.root.glob("*/spool/*")) <= alive, "what the dead have set aside is still there"
-        left = read_intents(self.world.config.store.path)
+        left = read_intents(local_place(self.world.config.store.path))
         assert left == sorted(intents, key=lambda intent: intent.epoch)[-1:]
-        mark = read_published(self.world.config.store.path / "published")
+        mark = read_published(local_place(self.world.config.store.path / "published"))
         assert mark is not None
         assert mark.window == state.next_window - 1
 
@@ -802,7 +803,7 @@ class JobMachine(RuleBasedStateMachine):
                 if name is not None:
                     published[port].setdefault(name.window, []).append(path)
                     assert name.window < next_window, "a port shows a window before its commit"
-            beside = read_published(sink.path / PUBLISHED)
+            beside = read_published(local_place(sink.path / PUBLISHED))
             assert beside is not None
             assert beside.window == next_window - 1
             for window, files in published[port].items():

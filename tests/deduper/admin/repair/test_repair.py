@@ -17,6 +17,7 @@ from bucket_store.lineage import history_at
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.pieces import rocksdb_backend
 from bucket_store.pieces.piece import PieceRef
+from bucket_store.places.local import local_place
 from deduper.admin.repair import apply as repair
 from deduper.admin.repair import plan as repair_plan
 from deduper.admin.repair.plan import QUARANTINE
@@ -304,7 +305,7 @@ def test_beside_a_running_job_nothing_is_repaired(tmp_path: Path) -> None:
     store = made(tmp_path)
     lose_pieces(store)
     refs = store.live()
-    with HeartBeat(store.config.store.path, "elsewhere:1", interval_s=0.1):
+    with HeartBeat(local_place(store.config.store.path), "elsewhere:1", interval_s=0.1):
         assert len(repair_plan.plan(store.open()).repairs) == len(refs)
         with pytest.raises(OwnerAliveError, match="stop it"):
             repair.apply(store.open())

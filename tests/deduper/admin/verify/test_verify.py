@@ -93,7 +93,7 @@ def test_what_readers_take_away_is_told_and_no_finding(tmp_path: Path) -> None:
 def test_a_sleepers_record_in_a_freed_slot_counts_for_nothing(tmp_path: Path) -> None:
     """It lies below the newest snapshot, where the records before it are gone."""
     job = WholeJob(tmp_path, replace(KINDS["own_bucket"], snapshot_every=4), seed=5).make(9)
-    log = job.log.root / "log"
+    log = job.log.root.local / "log"
     stale = (log / f"{3:020d}").read_bytes()
     job.log.delete_folded(now_us=2**60)
     (log / f"{3:020d}").write_bytes(stale)
@@ -121,7 +121,7 @@ def test_a_clock_that_was_ahead_twice_makes_no_piece_overdue(tmp_path: Path) -> 
 def test_without_a_config_it_says_what_was_not_checked(tmp_path: Path) -> None:
     """The ports and the period stand in the config alone."""
     job = WholeJob(tmp_path, seed=5).make(3)
-    report = verify_target(str(job.log.root), rows=True)
+    report = verify_target(str(job.log.root.local), rows=True)
     assert report.findings == ()
     assert report.skipped.keys() >= {Check.PIECES_OVERDUE, Check.OUTPUTS_BYTES, *ROWS_CHECKS}
     assert all("config" in why for why in report.skipped.values())
@@ -145,7 +145,7 @@ def test_a_store_between_two_steps_of_a_window_is_sound_but_not_settled(tmp_path
     if step in ("published", "store marked"):
         job.publish(record.outputs)
     if step == "store marked":
-        job.mark_at(job.log.root / "published", record.window)
+        job.mark_at(job.log.root.local / "published", record.window)
     report = verify_store(job.open(), rows=True)
     assert report.findings == ()
     settled = verify_store(job.open(), rows=True, settled=True)

@@ -75,7 +75,7 @@ def damage(
 
 @damage(Check.MANIFEST)
 def a_flipped_bit_in_the_manifest(job: WholeJob) -> Where:
-    file = flip(job.log.root / "manifest", 40)
+    file = flip(job.log.root.local / "manifest", 40)
     return file, file.stat().st_size - 8
 
 
@@ -83,7 +83,7 @@ def a_flipped_bit_in_the_manifest(job: WholeJob) -> Where:
 def a_config_for_another_key(job: WholeJob) -> Where:
     settings = json.loads(job.config_file.read_text())
     job.config_file.write_text(json.dumps({**settings, "key": "k"}))
-    return job.log.root / "manifest"
+    return job.log.root.local / "manifest"
 
 
 @damage(Check.LOG_RECORDS)
@@ -183,7 +183,7 @@ def totals_of_the_newest_snapshot_that_are_no_sums(job: WholeJob) -> Where:
 
     numbers = [record.number for record in job.log.records() if isinstance(record.body, Snapshot)]
     job.change(max(numbers), with_one_less)
-    return job.log.root / "log"
+    return job.log.root.local / "log"
 
 
 # --- sources
@@ -191,13 +191,13 @@ def totals_of_the_newest_snapshot_that_are_no_sums(job: WholeJob) -> Where:
 
 @damage(Check.SOURCES_BYTES)
 def a_flipped_bit_in_a_sources_file(job: WholeJob) -> Where:
-    file = flip(job.log.root / "sources" / job.log.state.sources[2].name, 30)
+    file = flip(job.log.root.local / "sources" / job.log.state.sources[2].name, 30)
     return file, file.stat().st_size - 8
 
 
 @damage(Check.SOURCES_BYTES)
 def a_sources_file_that_is_gone(job: WholeJob) -> Where:
-    file = job.log.root / "sources" / job.log.state.sources[2].name
+    file = job.log.root.local / "sources" / job.log.state.sources[2].name
     file.unlink()
     return file
 
@@ -235,21 +235,21 @@ def a_flipped_bit_in_the_directory_of_a_piece(job: WholeJob) -> Where:
 @damage(Check.PIECES_BYTES, Check.PIECES_LISTED)
 def a_segment_that_is_gone(job: WholeJob) -> Where:
     ref = piece_of(job, 0)
-    (job.log.root / ref.file).unlink()
-    return job.log.root / ref.file, ref.offset
+    (job.log.root.local / ref.file).unlink()
+    return job.log.root.local / ref.file, ref.offset
 
 
 @damage(Check.PIECES_BYTES, Check.PIECES_LISTED, kind="batch")
 def a_database_that_is_gone(job: WholeJob) -> Where:
     ref = piece_of(job, 0)
-    shutil.rmtree(job.log.root / ref.file)
-    return job.log.root / ref.file
+    shutil.rmtree(job.log.root.local / ref.file)
+    return job.log.root.local / ref.file
 
 
 @damage(Check.PIECES_BYTES, Check.PIECES_LISTED)
 def a_segment_that_is_cut_short(job: WholeJob) -> Where:
     ref = max(job.log.state.pieces[0], key=lambda ref: ref.offset)
-    file = job.log.root / ref.file
+    file = job.log.root.local / ref.file
     file.write_bytes(file.read_bytes()[: ref.offset + ref.length - 1])
     return file, ref.offset
 
@@ -265,7 +265,7 @@ def a_piece_of_another_store(job: WholeJob) -> Where:
 def a_sound_piece_that_is_not_the_one_of_the_record(job: WholeJob) -> Where:
     ref = piece_of(job, 3)
     change_ref(job, ref, lambda ref: replace(ref, checksum=ref.checksum ^ 1))
-    return job.log.root / ref.file, ref.offset
+    return job.log.root.local / ref.file, ref.offset
 
 
 @damage(Check.PIECES_ORDER, Check.PIECES_INDEX, Check.ROWS_FIRST_SEEN, says="digests out of order")
@@ -333,21 +333,21 @@ def an_origin_that_is_no_source_partition(job: WholeJob) -> Where:
 def a_record_with_another_greatest_bucket(job: WholeJob) -> Where:
     ref = piece_of(job, 3)
     change_ref(job, ref, lambda ref: replace(ref, max_bucket=ref.max_bucket + 1))
-    return job.log.root / ref.file, ref.offset
+    return job.log.root.local / ref.file, ref.offset
 
 
 @damage(Check.PIECES_INDEX, says="greatest expiry key")
 def a_record_with_another_greatest_expiry_key(job: WholeJob) -> Where:
     ref = piece_of(job, 3)
     change_ref(job, ref, lambda ref: replace(ref, max_expiry=(ref.max_expiry or 0) - 1))
-    return job.log.root / ref.file, ref.offset
+    return job.log.root.local / ref.file, ref.offset
 
 
 @damage(Check.PIECES_INDEX, Check.PIECES_BYTES, Check.LOG_COUNTS)
 def a_record_that_counts_an_entry_less(job: WholeJob) -> Where:
     ref = piece_of(job, 3)
     change_ref(job, ref, lambda ref: replace(ref, entries=ref.entries - 1))
-    return job.log.root / ref.file, ref.offset
+    return job.log.root.local / ref.file, ref.offset
 
 
 @damage(Check.PIECES_INDEX, says="buckets of the window")
@@ -368,14 +368,14 @@ def a_window_with_another_timestamp(job: WholeJob) -> Where:
 @damage(Check.PIECES_LISTED)
 def a_frame_that_is_none(job: WholeJob) -> Where:
     ref = max(job.log.state.pieces[0], key=lambda ref: ref.offset)
-    flip(job.log.root / ref.file, ref.offset - len(ref.name) - 48)
-    return job.log.root / ref.file, ref.offset
+    flip(job.log.root.local / ref.file, ref.offset - len(ref.name) - 48)
+    return job.log.root.local / ref.file, ref.offset
 
 
 @damage(Check.PIECES_OVERDUE, windows=16, says="pieces that were dead after window")
 def dead_pieces_that_nobody_lets_go_of(job: WholeJob) -> Where:
     """`WholeJob` never does."""
-    return job.log.root / job.log.state.pieces[0][0].file
+    return job.log.root.local / job.log.state.pieces[0][0].file
 
 
 @damage(Check.PIECES_OVERDUE, windows=2, says="its bytes gone after window")
@@ -385,7 +385,7 @@ def bytes_that_are_kept_beyond_the_grace(job: WholeJob) -> Where:
     job.interval_us = 700_000_000
     job.run_window()
     job.run_window()
-    return job.log.root / piece.file, piece.offset
+    return job.log.root.local / piece.file, piece.offset
 
 
 # --- keys
@@ -516,8 +516,8 @@ def a_port_with_the_mark_of_another_store(job: WholeJob) -> Where:
 
 @damage(Check.MARKS_AHEAD, says="found window 6")
 def a_mark_beyond_the_log(job: WholeJob) -> Where:
-    job.mark_at(job.log.root / "published", 6)
-    return job.log.root / "published"
+    job.mark_at(job.log.root.local / "published", 6)
+    return job.log.root.local / "published"
 
 
 @damage(Check.MARKS_AHEAD, says="still staged")
@@ -572,7 +572,7 @@ def a_row_that_is_gone(job: WholeJob) -> Where:
     mine = job.read(file)[0]["_dedup"]["source"]
     others = [source_name(4, number) for number in range(3) if source_name(4, number) != mine]
     with_dedup(job, "expired", source=others[0], position=1000)
-    return job.log.root / "sources" / job.log.state.sources[4].name
+    return job.log.root.local / "sources" / job.log.state.sources[4].name
 
 
 @damage(Check.ROWS_TWICE, Check.ROWS_FIRST_SEEN, Check.ROWS_SOURCE, Check.ROWS_CLOCK)
@@ -772,11 +772,11 @@ def test_the_report_says_what_to_do(sound_jobs: Callable[..., WholeJob], tmp_pat
     """Each finding on its line, with file, byte, expected and found."""
     job = sound_jobs("own_bucket", 6, 1000).copied(tmp_path / "job")
     ref = piece_of(job, 3)
-    flip(job.log.root / ref.file, ref.offset + ref.length - 1)
+    flip(job.log.root.local / ref.file, ref.offset + ref.length - 1)
     report = _verified(job)
     (finding,) = report.findings
     first, *_ = render(report)
-    assert str(first).startswith(f"pieces.bytes: {job.log.root / ref.file} at byte ")
+    assert str(first).startswith(f"pieces.bytes: {job.log.root.local / ref.file} at byte ")
     assert f"expected {finding.expected}, found {finding.found}" in str(first)
     assert report.exit_code is ExitCode.INTEGRITY
 

@@ -36,10 +36,10 @@ def report_on(job: WholeJob) -> Verification:
 
 
 FILES: dict[str, Callable[[WholeJob], list[Path]]] = {
-    "manifest": lambda job: [job.log.root / "manifest"],
-    "records": lambda job: sorted((job.log.root / "log").iterdir()),
-    "sources": lambda job: sorted((job.log.root / "sources").iterdir()),
-    "segments": lambda job: sorted(job.log.root.glob("pieces/*/*.segment")),
+    "manifest": lambda job: [job.log.root.local / "manifest"],
+    "records": lambda job: sorted((job.log.root.local / "log").iterdir()),
+    "sources": lambda job: sorted((job.log.root.local / "sources").iterdir()),
+    "segments": lambda job: sorted(job.log.root.local.glob("pieces/*/*.segment")),
     "parquet": lambda job: job.published("unique"),
     "json": lambda job: job.published("expired"),
     "csv": lambda job: job.published("error"),
@@ -85,7 +85,7 @@ def test_what_counts_as_absent_when_damaged_is_told(name: str, sound: WholeJob, 
     if "intents" in name:
         write_intent(job.log.root, Intent(5, 1, "q", 0, (), 1, None, 0, ""))
     elif "heartbeat" in name:
-        file.write_bytes((job.log.root / "published").read_bytes())
+        file.write_bytes((job.log.root.local / "published").read_bytes())
     for offset in range(0, file.stat().st_size, 7):
         whole = file.read_bytes()
         flip(file, offset)

@@ -13,6 +13,7 @@ from rich.console import Console
 from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord
+from bucket_store.places.local import local_place
 from deduper.cli.quickstart.guide import CONFIG_TEXT, quickstart
 from deduper.cli.quickstart.weblog import WeblogSummary, read_weblog
 from deduper.config.load import load_config
@@ -41,13 +42,13 @@ class StandIn:
         assert (once, max_batches, take_over) == (True, None, False)
         self.configs.append(config)
         try:
-            CommitLog.open(config.store.path)
+            CommitLog.open(local_place(config.store.path))
         except StoreMissingError:
             return self._commit(config, on_progress)
         return RunSummary(0, 0, 0, 0, 0, 0.1, self.stopped_by)
 
     def _commit(self, config: Config, on_progress: Callable[[BatchProgress], None]) -> RunSummary:
-        log = CommitLog.create(config.store.path, {}, wall_us=1)
+        log = CommitLog.create(local_place(config.store.path), {}, wall_us=1)
         epoch = log.claim_epoch("stand-in", 1)
         known = read_weblog(Path(config.source.path))
         assert known is not None
