@@ -15,6 +15,8 @@ from deduper.kafka.errors import BrokerUnavailableError, TopicMissingError
 from deduper.kafka.quiet import QUIET
 
 ANSWER_S = 30.0
+_NO_GROUP = "deduper-reads-without-a-group"
+"""The client wants one; nothing is committed to it."""
 _BATCH = 5000
 _STEP_S = 0.5
 
@@ -51,7 +53,7 @@ def read_topic(
     consumer = Consumer(
         {
             **client,
-            "group.id": "deduper-reads-without-a-group",  # the client wants one; nothing is committed to it
+            "group.id": _NO_GROUP,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
@@ -61,6 +63,24 @@ def read_topic(
     )
     try:
         yield from _records(consumer, topic, starts or {})
+    except KafkaException as exc:
+        raise broker_failure(error_of(exc), f"topic {topic}") from exc
+    finally:
+        consumer.close()
+
+
+def committed_ranges(client: Mapping[str, str], topic: str) -> dict[int, tuple[int, int]]:
+    """First offset and end of each partition of a topic, as far as a reader of committed records comes now.
+
+    Raises: as `read_topic`.
+    """
+    options = {**client, "group.id": _NO_GROUP, "isolation.level": "read_committed"}
+    consumer = Consumer(options, logger=QUIET)
+    try:
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=ANSWER_S)
+            for number in partitions_of(consumer, topic)
+        }
     except KafkaException as exc:
         raise broker_failure(error_of(exc), f"topic {topic}") from exc
     finally:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.log.records import CommitRecord
@@ -26,11 +26,15 @@ from deduper.as_json import AsJson
 from deduper.config.files import FileSink
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.model import Config
+from deduper.config.sections import PORTS
 from deduper.core.digests import KeyValue
 from deduper.core.verdict import Admission, Verdict
-from deduper.errors import UsageError
+from deduper.errors import DeduperError, UsageError
 from deduper.sinks.names import FinalName
 from deduper.units import UnitError, format_time, parse_duration
+
+if TYPE_CHECKING:
+    from deduper.admin.keys.topic_rows import TopicRow
 
 _WITHOUT_COLUMNS = {
     admission.reason
@@ -47,7 +51,7 @@ class SeenCopy(AsJson):
     """One copy of a key.
 
     `when`: the window's begin; of a window whose record is folded away, the time of its file; None when unknown.
-    `place`: `file:row`, from 0, or `topic-partition@offset`, where the source had it. `output`: `file:row` of the port;
+    `place`: `file:row`, from 0, or `topic-partition@offset`, where the source had it. `output`: the same of the port;
     None when the copy is known by a duplicate or by the store alone. `first`: place and window of the first copy that
     a duplicate names. `record`: the other columns. `known_by`: `output`, `duplicate` or `store`.
     """
@@ -105,8 +109,8 @@ def explain(
     commits = [record.body for record in store.log.records() if isinstance(record.body, CommitRecord)]
     began = {commit.window: commit.wall_us for commit in commits}
     files = [file for file in _files(store, store.config, began) if since_us is None or file.when_us >= since_us]
-    all_bytes, done, rows_of = sum(file.size_bytes for file in files), 0, dict.fromkeys(store.config.file_ports, 0)
-    copies, gone = [], 0
+    all_bytes, done, rows_of = sum(file.size_bytes for file in files), 0, dict.fromkeys(PORTS, 0)
+    copies, gone, unread = [], 0, list[str]()
     for file in files:
         try:
             count, found = find_rows(file.path, key, store.config.source.parsed_columns)
@@ -117,6 +121,10 @@ def explain(
         copies += [_copy(store, file, row) for row in found if row.dedup.get("reason") not in _WITHOUT_COLUMNS]
         done += file.size_bytes
         on_progress(done, all_bytes)
+    for port, sink in store.config.topic_ports.items():
+        rows_of[port], found_there = _of_topic(store, store.config, port, sink, key, unread)
+        found_there = [replace(copy, when=_when(began, copy.window)) for copy in found_there]
+        copies += [copy for copy in found_there if since_us is None or began.get(copy.window, -1) >= since_us]
     uniques = {(copy.window, copy.place) for copy in copies if copy.verdict == Verdict.UNIQUE.port}
     for known in (*_named_by_duplicates(copies), *_of_store(store, values)):
         # An entry without a place is the copy of its window.
@@ -130,7 +138,7 @@ def explain(
     return Explanation(
         {name: None if value is None else str(value) for name, value in zip(names, values, strict=True)},
         tuple(sorted(copies, key=_in_order)),
-        tuple(_unread(store, store.config, rows_of, since_us)),
+        (*unread, *_unread(store, store.config, rows_of, since_us)),
         len(files) - gone,
         sum(rows_of.values()),
     )
@@ -167,6 +175,38 @@ def _copy(store: OpenStore, file: _PortFile, found: FoundRow) -> SeenCopy:
         output=f"{file.path}:{found.row}",
         first=named,
         record={name: _shown(value) for name, value in found.record.items() if name not in keys},
+        known_by="output",
+    )
+
+
+def _of_topic(
+    store: OpenStore, config: Config, port: str, sink: KafkaSink, key: SoughtKey, unread: list[str]
+) -> tuple[int, list[SeenCopy]]:
+    """(records of a port's topic, copies among them); why there are none, where it cannot be read, goes to `unread`."""
+    from deduper.admin.keys.topic_rows import find_in_topic  # it loads Kafka's client, which is an extra
+
+    try:
+        count, rows = find_in_topic(config, store.log.manifest.salt, sink, key)
+    except DeduperError as exc:
+        unread.append(f"{port}: topic {sink.topic} was not read: {exc}")
+        return 0, []
+    return count, [_copy_of_topic(port, row) for row in rows if row.headers.get("dedup-reason") not in _WITHOUT_COLUMNS]
+
+
+def _copy_of_topic(port: str, row: TopicRow) -> SeenCopy:
+    origin, first = row.headers.get("dedup-origin"), row.headers.get("dedup-first-seen")
+    named = None
+    if first is not None:
+        named = {"window": int(row.headers["dedup-first-seen-window"]), "place": first}
+    return SeenCopy(
+        verdict=port,
+        reason=row.headers.get("dedup-reason", ""),
+        window=int(row.headers["dedup-window"]),
+        when=None,
+        place=origin,
+        output=row.place,
+        first=named,
+        record={name: _shown(value) for name, value in row.record.items()},
         known_by="output",
     )
 
@@ -232,8 +272,10 @@ def _unread(store: OpenStore, config: Config, rows_of: dict[str, int], since_us:
                 yet = f" ({late:,} are not published yet)" if late else ""
                 place = f"{missing:,} of {expected:,} rows are not in {sink.path}"
                 yield f"{port}: {place}: taken away by a reader{yet}"
-        elif isinstance(sink, KafkaSink) and rows:
-            yield f"{port}: its rows ({rows:,}) are in the topic {sink.topic}, which is not read"
+        elif isinstance(sink, KafkaSink):
+            missing = rows - rows_of[port]
+            if missing > 0 and rows_of[port]:
+                yield f"{port}: {missing:,} of {rows:,} rows are not in topic {sink.topic}: deleted by its retention"
         elif rows:
             yield f"{port}: its rows ({rows:,}) are not kept (format: none)"
     if since_us is None and state.totals.get("error", 0):

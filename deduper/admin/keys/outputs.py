@@ -86,8 +86,8 @@ def _in_parquet(file: Path, key: SoughtKey) -> tuple[int, list[FoundRow]]:
         for number in range(reader.num_row_groups):
             group = reader.metadata.row_group(number)
             if _may_hold(group, key):
-                has_key = _has_key(reader.read_row_group(number, [column.name for column in key.columns]), key)
-                rows = np.flatnonzero(has_key)
+                of_key = reader.read_row_group(number, [column.name for column in key.columns])
+                rows = np.flatnonzero(has_key(of_key, key))
                 if rows.size:
                     whole = reader.read_row_group(number).take(pa.array(rows))
                     found += [
@@ -122,7 +122,7 @@ def _may_be(statistics: parquet.Statistics | None, value: KeyValue) -> bool:
         return True
 
 
-def _has_key(table: pa.Table, key: SoughtKey) -> Any:
+def has_key(table: pa.Table, key: SoughtKey) -> Any:
     """bool[n]: the rows whose values are the key's, as its digest has them."""
     result = np.ones(len(table), np.bool_)
     for column, value in zip(key.columns, key.plain, strict=True):

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute as pc
 
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
@@ -59,6 +60,16 @@ class TopicReading:
             counted += given.num_rows
             yield self._records(part, given, bound)
         return counted
+
+    def columns(self, part: RangePart, given: pa.RecordBatch, numbers: Sequence[int]) -> dict[int, pa.Array]:
+        """These columns of some records by their numbers; null where a record has no such value, or cannot be read."""
+        values = _Values(given.column(queue.VALUE))
+        of_value = len(self.declared.columns) - len(self.record)
+        columns, malformed, invalid = self._of_value(values, [number for number in numbers if number < of_value])
+        sound = pa.array(~(malformed | invalid | values.absent))
+        columns = {number: pc.if_else(sound, column, None) for number, column in columns.items()}
+        parts = {number: self.record[number - of_value] for number in numbers if number >= of_value}
+        return columns | {number: _part_of_records(name, part, given)[0] for number, name in parts.items()}
 
     def _records(self, part: RangePart, given: pa.RecordBatch, bound: float | None) -> pa.RecordBatch:
         values = _Values(given.column(queue.VALUE))

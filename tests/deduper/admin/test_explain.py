@@ -108,8 +108,8 @@ def test_a_first_copy_is_known_after_its_file_was_taken_away(tmp_path: Path) -> 
     assert explain(opened(world), ("d",)).copies == ()
 
 
-def test_topics_are_said_not_to_be_read(tmp_path: Path) -> None:
-    """Their copies are missing in the answer, so it says where they are."""
+def test_a_topic_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    """Its copies are missing in the answer; here the source is none, so its records cannot be told by key."""
     store = opened(small_world(tmp_path))
     assert store.config is not None
     sinks = store.config.sinks.model_copy(
@@ -118,7 +118,7 @@ def test_topics_are_said_not_to_be_read(tmp_path: Path) -> None:
     store = replace(store, config=store.config.model_copy(update={"sinks": sinks}))
     found = explain(store, ("a",))
     assert {copy.verdict for copy in found.copies} == {"unique"}
-    assert found.unread == ("duplicate: its rows (2) are in the topic copies, which is not read",)
+    assert found.unread == ("duplicate: topic copies was not read: the source is no topic",)
 
 
 def test_since_leaves_out_earlier_windows(tmp_path: Path) -> None:
@@ -178,13 +178,13 @@ def test_a_row_group_is_read_only_if_its_bounds_allow_the_key(
     table = pa.table({"k": pa.array(values, types[column.type.name]), "_dedup": dedup})
     parquet.write_table(table, file, row_group_size=1)
     read: list[bool] = []
-    has_key = outputs._has_key
+    has_key = outputs.has_key
 
     def counted(*arguments: Any) -> Any:
         read.append(True)
         return has_key(*arguments)
 
-    monkeypatch.setattr(outputs, "_has_key", counted)
+    monkeypatch.setattr(outputs, "has_key", counted)
     count, found = find_rows(file, SoughtKey((column,), (sought,)), (column,))
     assert (count, [row.row for row in found]) == (len(values), rows)
     # Bounds say nothing of NaN.

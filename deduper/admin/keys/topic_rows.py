@@ -1,0 +1,110 @@
+"""The records of one key in a topic that is a port, found by the job's own reading of its source.
+
+All records that the brokers still hold are fetched, and only the key's columns of them are parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from deduper.admin.keys.outputs import SoughtKey, has_key
+from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.kafka_options import connection_options, librdkafka_options
+from deduper.config.model import Config
+from deduper.errors import DeduperError
+from deduper.kafka.topic_records import committed_ranges
+from deduper.sources.kafka import partition_queue as queue
+from deduper.sources.kafka.fetching import RangePart, fetched
+from deduper.sources.kafka.plain_topics import topic_reading
+from deduper.sources.kafka.topic_reading import TopicReading
+from deduper.tasks.readers.plain_file import NotPlain
+
+_NEEDED = ("reason", "window", "origin")
+_PLACE = ("topic", "partition", "offset")
+"""Parts of a record that are others in the port's topic."""
+
+
+class UnreadTopicError(DeduperError):
+    """The records of a topic cannot be told by key; the text says why. The operator: nothing, the rest is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A record with the key: its place in the port's topic, its headers by name, and its other columns."""
+
+    place: str
+    headers: dict[str, str]
+    record: dict[str, Any]
+
+
+def find_in_topic(config: Config, salt: bytes, sink: KafkaSink, key: SoughtKey) -> tuple[int, list[TopicRow]]:
+    """(records of the topic, those with the key).
+
+    Raises:
+        UnreadTopicError: the text says why.
+        KafkaSinkError: the brokers do not answer, or refuse.
+    """
+    reading = _reading(config, salt, sink, key)
+    columns = reading.declared.columns
+    numbers = {column.name: number for number, column in enumerate(columns)}
+    sought = [numbers[column.name] for column in key.columns]
+    client = librdkafka_options(sink.bootstrap_servers, connection_options(sink.options))
+    count, found = 0, list[TopicRow]()
+    for part, given in _batches(client, sink.topic):
+        count += given.num_rows
+        of_key = reading.columns(part, given, sought)
+        table = pa.table({columns[number].name: of_key[number] for number in sought})
+        rows = np.flatnonzero(has_key(table, key))
+        if rows.size:
+            some = given.take(pa.array(rows))
+            others = [number for number in range(len(columns)) if number not in sought]
+            values = reading.columns(part, some, others)
+            records = (
+                pa.table({columns[number].name: values[number] for number in others}).to_pylist() if others else []
+            )
+            for row, offset in enumerate(some.column(queue.OFFSET).to_pylist()):
+                headers = _texts(some.column(queue.HEADERS)[row].as_py())
+                record = records[row] if others else {}
+                found.append(TopicRow(f"{sink.topic}-{part.partition}@{offset}", headers, record))
+    return count, found
+
+
+def _reading(config: Config, salt: bytes, sink: KafkaSink, key: SoughtKey) -> TopicReading:
+    source = config.source
+    if not isinstance(source, KafkaSource):
+        raise UnreadTopicError("the source is no topic")
+    missing = [name for name in _NEEDED if name not in sink.dedup_headers]
+    if missing:
+        raise UnreadTopicError(f"its records have no header `dedup-{missing[0]}` (`dedup_headers`)")
+    parts = {column.name: part for column, part in source.record_columns}
+    wrong = [column.name for column in key.columns if parts.get(column.name) in _PLACE]
+    if wrong:
+        raise UnreadTopicError(f"key column {wrong[0]} is a record's place, which is another one there")
+    reading = topic_reading(config, source, salt)
+    if reading is None:
+        raise UnreadTopicError("its values are read by Spark alone")
+    return reading
+
+
+def _batches(client: dict[str, str], topic: str) -> Iterator[tuple[RangePart, pa.RecordBatch]]:
+    options = {**client, "isolation.level": "read_committed"}
+    for number, (start, end) in committed_ranges(client, topic).items():
+        part = RangePart(topic, number, start, end, 0, 0)
+        try:
+            for given in fetched(options, part, True):
+                yield part, given
+        except NotPlain as exc:
+            raise UnreadTopicError(str(exc)) from exc
+
+
+def _texts(headers: list[dict[str, bytes | None]] | None) -> dict[str, str]:
+    """The last header of each name; ours are the last ones."""
+    return {
+        (one["name"] or b"").decode("utf-8", "replace"): (one["value"] or b"").decode("utf-8", "replace")
+        for one in headers or ()
+    }
