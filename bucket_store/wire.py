@@ -1,8 +1,9 @@
 """PURE. Frozen dataclasses as msgpack arrays and back, every field of exactly its annotated type.
 
 A dataclass is an array of its fields in order, a tuple an array, a dict keyed by numbers an array of [key, value] pairs
-ascending by key, a dict keyed by strings a map, None is nil. Fields marked `LATER` come last; they are written all
-together, and only if one of them differs from its default.
+ascending by key, a dict keyed by strings a map, None is nil. Fields marked `LATER` come after those of the first
+version, and fields marked `OF_3` last; those of a version are written all together, and only if one of them, or of a
+later version, differs from its default.
 
 A checksum proves that the bytes are those that were written, not that their writer was right. Decoded values are
 folded, added and compared far away from their file; so only the exact types pass (true is no int, an int no string).
@@ -14,14 +15,18 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, Field, is_dataclass
 from functools import cache
+from itertools import takewhile
 from operator import attrgetter
 from types import UnionType
 from typing import Any, Final, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-LATER: Final = {"later": True}
+_VERSION: Final = "version"
+LATER: Final = {_VERSION: 2}
 """The `metadata` of a field that the first version of a format has not."""
+OF_3: Final = {_VERSION: 3}
+"""The `metadata` of a field that the first two versions of a format have not."""
 
 _T = TypeVar("_T")
 _PLAIN: tuple[Any, ...] = (bool, int, float, str, bytes)
@@ -55,10 +60,10 @@ def decode(kind: type[_T], data: bytes) -> _T:
     return unpacked
 
 
-def has_later(value: Any) -> bool:
-    """Whether a field that the first version has not differs from its default."""
-    later = (field for field in dataclasses.fields(value) if field.metadata == LATER)
-    return any(getattr(value, field.name) != _default(field) for field in later)
+def version_of(value: Any) -> int:
+    """The first version of the format that has every field of this value that differs from its default."""
+    later = (field for field in dataclasses.fields(value) if field.metadata)
+    return max((_since(field) for field in later if getattr(value, field.name) != _default(field)), default=1)
 
 
 def _of_base(value: Any) -> Any:
@@ -112,12 +117,13 @@ def _shape(hint: Any) -> _Shape:
 def _shape_of_fields(kind: Any) -> _Shape:
     hints = get_type_hints(kind)
     shapes = [_shape(hints[field.name]) for field in dataclasses.fields(kind)]
-    first = [field.name for field in dataclasses.fields(kind) if field.metadata != LATER]
+    versions = [_since(field) for field in dataclasses.fields(kind)]
+    lengths = {version: sum(since <= version for since in versions) for version in {1, *versions}}
     schema = msgspec.defstruct(
         kind.__name__,
         [
             (field.name, shape.schema)
-            if field.name in first
+            if not field.metadata
             else (field.name, shape.schema | msgspec.UnsetType, msgspec.UNSET)
             for field, shape in zip(dataclasses.fields(kind), shapes, strict=True)
         ],
@@ -125,23 +131,28 @@ def _shape_of_fields(kind: Any) -> _Shape:
         forbid_unknown_fields=True,
     )
     names = [field.name for field in dataclasses.fields(kind)]
-    if first == names and all(shape.pack is _as_it_is for shape in shapes) and len(names) > 1:
+    if len(lengths) == 1 and all(shape.pack is _as_it_is for shape in shapes) and len(names) > 1:
         # A snapshot has many thousands of pieces.
         return _Shape(schema, attrgetter(*names), lambda struct: kind(*msgspec.structs.astuple(struct)))
 
     def pack(value: Any) -> list[Any]:
-        written = zip(first if first == names or not has_later(value) else names, shapes, strict=False)
+        written = zip(names if len(lengths) == 1 else names[: lengths[version_of(value)]], shapes, strict=False)
         return [shape.pack(getattr(value, name)) for name, shape in written]
 
     def unpack(struct: Any) -> Any:
         values = msgspec.structs.astuple(struct)
         if values[-1] is msgspec.UNSET:
-            if any(value is not msgspec.UNSET for value in values[len(first) :]):
-                raise ValueError(f"{kind.__name__}: some of the fields after {first[-1]}")
-            values = values[: len(first)]
+            values = tuple(takewhile(lambda value: value is not msgspec.UNSET, values))
+            if len(values) not in lengths.values():
+                raise ValueError(f"{kind.__name__}: {len(values)} fields, which no version has")
         return kind(*[shape.unpack(value) for shape, value in zip(shapes, values, strict=False)])
 
     return _Shape(schema, pack, unpack)
+
+
+def _since(field: Field[Any]) -> int:
+    """The version of the format that has this field first."""
+    return int(field.metadata.get(_VERSION, 1))
 
 
 def _default(field: Field[Any]) -> Any:

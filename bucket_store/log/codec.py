@@ -1,10 +1,10 @@
 """PURE. The bytes of a log record: encode, decode.
 
-Layout of `log/<number as 20 digits>` (framed, version 1 or 2). Integers are little endian:
+Layout of `log/<number as 20 digits>` (framed, version 1 to 3). Integers are little endian:
 
     0  magic              8 bytes  "BSLOGREC"
-    8  version            u16      2 with fields that version 1 has not, else 1; any other: UnknownFormatError
-   10  kind               u8       1 claim, 2 commit, 3 deletion, 4 compaction, 5 snapshot, 6 fold of sources
+    8  version            u16      the first that has all its fields: 1, 2 or 3; any other: UnknownFormatError
+   10  kind               u8       1 claim, 2 commit, 3 deletion, 4 compaction, 5 snapshot, 6 fold of sources, 7 rebase
    11  zero               u8
    12  payload length     u32
    16  number             u64      the same as in the file's name
@@ -18,8 +18,8 @@ Layout of `log/<number as 20 digits>` (framed, version 1 or 2). Integers are lit
 Inside a payload a dataclass is an array of its fields in order, a tuple is an array, a dict keyed by numbers is an
 array of [key, value] pairs ascending by key, a dict keyed by strings is a map, None is nil. The last fields of a kind
 may be of version 2: `root` of a claim, `is_forgetting` of a deletion, `lineage`, `root`, `archives` and `judged` of a
-snapshot; so is the fold of sources. Another number of fields, a field of another type or an unknown kind is a
-CorruptionError; nothing is skipped or guessed.
+snapshot; so is the fold of sources. `shards` and `notes` of a snapshot are of version 3; so is a rebase. Another number
+of fields, a field of another type or an unknown kind is a CorruptionError; nothing is skipped or guessed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from bucket_store.log.records import (
     DeletionRecord,
     LogRecord,
     LogState,
+    RebaseRecord,
     Snapshot,
     SourcesFoldRecord,
 )
-from bucket_store.wire import decode, encode, has_later
+from bucket_store.wire import decode, encode, version_of
 
 MAGIC = b"BSLOGREC"
-VERSION = 2
+VERSION = 3
 _OLDEST_VERSION = 1
 _ENVELOPE = struct.Struct("<BBIQQ16sqq")
 _PAYLOAD_OFFSET = BODY_OFFSET + _ENVELOPE.size
@@ -56,6 +57,7 @@ _KINDS: dict[int, type[Any]] = {
     4: CompactionRecord,
     5: LogState,
     6: SourcesFoldRecord,
+    7: RebaseRecord,
 }
 _NUMBERS = {kind: number for number, kind in _KINDS.items()}
 
@@ -84,7 +86,7 @@ def encode_record(record: LogRecord) -> bytes:
         record.published_through,
         record.purged_through,
     )
-    return frame(MAGIC, VERSION if _is_of_2(record.body) else _OLDEST_VERSION, envelope + packed)
+    return frame(MAGIC, _version(record.body), envelope + packed)
 
 
 def decode_record(data: bytes, *, number: int, file: str) -> LogRecord:
@@ -134,9 +136,11 @@ def demand_kind(record: LogRecord, snapshot_every: int, file: str) -> None:
         raise CorruptionError("kind", file=file, offset=0, expected=expected, found=type(record.body).__name__)
 
 
-def _is_of_2(body: Body) -> bool:
-    """Whether there are fields that version 1 has not: a release that reads no other must not call them damage."""
-    return isinstance(body, SourcesFoldRecord) or has_later(_payload(body))
+def _version(body: Body) -> int:
+    """The first version that has all its fields: a release that reads no later one must not call them damage."""
+    if isinstance(body, RebaseRecord):
+        return 3
+    return max(2 if isinstance(body, SourcesFoldRecord) else 1, version_of(_payload(body)))
 
 
 def _payload(body: Body) -> Any:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from bucket_store import failpoints
@@ -32,12 +33,11 @@ from bucket_store.log.records import (
     Body,
     ClaimRecord,
     CommitRecord,
-    CompactionRecord,
-    DeletionRecord,
     LogRecord,
     LogState,
+    OwnersBody,
+    RebaseRecord,
     Snapshot,
-    SourcesFoldRecord,
 )
 from bucket_store.log.state import fold, fold_all
 from bucket_store.places.place import NotDurableError, NotPlacedError, Place
@@ -166,7 +166,7 @@ class CommitLog:
         self._epoch = epoch
         return epoch
 
-    def place(self, body: CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord) -> LogState:
+    def place(self, body: OwnersBody) -> LogState:
         """Add a record to the log, after the snapshot if one is due: the state after it. Durable on return.
 
         Raises:
@@ -180,7 +180,7 @@ class CommitLog:
         with self._lock:
             return self._place(body)
 
-    def _place(self, body: CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord) -> LogState:
+    def _place(self, body: OwnersBody) -> LogState:
         epoch = self._own_epoch()
         if isinstance(body, CommitRecord) and body.epoch != epoch:
             raise ValueError(f"a commit of epoch {body.epoch} through a log that claimed epoch {epoch}")
@@ -190,6 +190,8 @@ class CommitLog:
         except MaybeCommittedError as exc:
             raise NotCommittedError(f"{self.root}: the snapshot before the record: {exc}") from exc
         path = self._path(self._state.next_number)
+        if isinstance(body, RebaseRecord):  # a snapshot may have taken the number
+            body = replace(body, state=replace(body.state, next_number=self._state.next_number))
         # Decoded again, so that the writer's state is the readers': msgpack turns tuples in `extra` into lists.
         record = self._decode(self._state.next_number, encode_record(self._envelope(epoch, body)))
         try:

@@ -1,4 +1,4 @@
-"""PURE. The commit log as values: the six kinds of record, their envelope, and the state they fold to.
+"""PURE. The commit log as values: the seven kinds of record, their envelope, and the state they fold to.
 
 The bytes are in `log.codec`, the folding in `log.state`, the files in `log.commit_log`.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from bucket_store.lineage import Lineage
 from bucket_store.pieces.piece import PieceRef
-from bucket_store.wire import LATER
+from bucket_store.wire import LATER, OF_3
 
 ExpiryKey = int | float
 """An expiry key: µs or an unscaled integer, or a double, by the store's domain."""
@@ -175,7 +175,9 @@ class LogState:
     holds the staged files of every window beyond `published_through`, `retired` the pieces that left in a record beyond
     `purged_through`. `sources` and `archives` ascend by window; `judged` is the newest fold's. `totals` and
     `reason_totals` are sums over all windows. `extra` is the newest commit's. `lineage` leaves out some older claims:
-    see `log.state`. `root` is the newest claim's. The dicts are never changed: a new state gets new ones.
+    see `log.state`. `root` is the newest claim's. `shards` is 0 until a rebase changes the number of shards that the
+    manifest has; `notes` are what the newest rebases say of themselves. The dicts are never changed: a new state gets
+    new ones.
     """
 
     next_number: int = 0
@@ -198,6 +200,8 @@ class LogState:
     root: str = field(default="", repr=False, metadata=LATER)
     archives: tuple[ArchiveRef, ...] = field(default=(), repr=False, metadata=LATER)
     judged: JudgedRef | None = field(default=None, repr=False, metadata=LATER)
+    shards: int = field(default=0, repr=False, metadata=OF_3)
+    notes: tuple[dict[str, Any], ...] = field(default=(), repr=False, metadata=OF_3)
 
     def sources_of(self, window: int) -> SourcesRef | ArchiveRef | None:
         """The file of the window's sources; None when they are forgotten."""
@@ -215,7 +219,21 @@ class Snapshot:
     state: LogState
 
 
-Body = ClaimRecord | CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord | Snapshot
+@dataclass(frozen=True, slots=True)
+class RebaseRecord:
+    """From this record on `state` counts: an operator has moved the keys, taken some away, or gone back to a window.
+
+    Of `state` only these do not count, since no rebase changes them: epoch, lineage, root, last wall clock and retired
+    pieces. Live pieces that it does not name are retired.
+    """
+
+    state: LogState
+    wall_us: int
+
+
+OwnersBody = CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord | RebaseRecord
+"""What an owner places after its claim."""
+Body = ClaimRecord | CommitRecord | DeletionRecord | CompactionRecord | SourcesFoldRecord | RebaseRecord | Snapshot
 
 
 @dataclass(frozen=True, slots=True)

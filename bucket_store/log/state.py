@@ -29,6 +29,7 @@ from bucket_store.log.records import (
     LogRecord,
     LogState,
     OutputFile,
+    RebaseRecord,
     RetiredPiece,
     Snapshot,
     SourcesFoldRecord,
@@ -42,6 +43,7 @@ __all__ = ["LogState", "RetiredPiece", "WindowInfo", "deletable", "first_origin"
 
 _LINEAGE_KEPT = 100
 """Tables this many owners old are still of use; it takes 3 KB in every view and snapshot."""
+_NOTES_KEPT = 100
 _IDLE_KEPT = 3
 """Claims without a window show only that tasks of their owners are late: a job without work makes many."""
 
@@ -144,6 +146,8 @@ class _Folding:
                 self._drop_windows(body.merged)
             case SourcesFoldRecord():
                 self._fold_sources(record, body)
+            case RebaseRecord():
+                self._rebase(record, body)
         self._plain = replace(self._plain, next_number=record.number + 1)
         self._forget(record)
 
@@ -200,6 +204,30 @@ class _Folding:
             self._plain = replace(self._plain, judged=body.judged)
         self._set_wall_clock(body.wall_us)
 
+    def _rebase(self, record: LogRecord, body: RebaseRecord) -> None:
+        before, base = self._plain, body.state
+        _demand(record, "number of the new base", record.number, base.next_number)
+        if not 0 <= base.next_window <= before.next_window or base.published_through >= base.next_window:
+            expected = f"up to {before.next_window}, published below it"
+            raise _out_of_turn(record, "next window", expected, f"{base.next_window}, {base.published_through}")
+        live = {ref for refs in base.pieces.values() for ref in refs}
+        left = [ref for refs in self._pieces.values() for ref in refs if ref not in live]
+        retired = [*self._retired, *(RetiredPiece(ref, record.number, body.wall_us) for ref in left)]
+        self._start(
+            replace(
+                base,
+                epoch=before.epoch,
+                root=before.root,
+                last_wall_us=before.last_wall_us,
+                purged_through=before.purged_through,
+                notes=base.notes[-_NOTES_KEPT:],
+            )
+        )
+        self._retired = retired
+        # No table of the windows before holds the same keys.
+        self._begin_lineage(record)
+        self._set_wall_clock(body.wall_us)
+
     def _add_pieces(self, added: tuple[PieceRef, ...]) -> None:
         for ref in added:
             refs = self._pieces.setdefault(ref.shard, [])
@@ -240,7 +268,10 @@ class _Folding:
             self._windows.pop(window, None)
 
     def _forget(self, record: LogRecord) -> None:
-        published = max(self._plain.published_through, record.published_through)
+        # A rebase may go back behind windows that were published.
+        is_rebase = isinstance(record.body, RebaseRecord)
+        stated = self._plain.published_through if is_rebase else record.published_through
+        published = max(self._plain.published_through, stated)
         purged = max(self._plain.purged_through, record.purged_through)
         if published > self._plain.published_through:
             for window in [window for window in self._outputs if window <= published]:

@@ -117,7 +117,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         store_id=manifest.store_id,
         incarnation=manifest.incarnation,
         created=format_time(manifest.created_us),
-        settings=manifest.settings,
+        settings={**manifest.settings, "shards": store.settings["shards"]},
         epoch=state.epoch,
         owner=None if beat is None else beat.owner,
         is_running=is_running,

@@ -66,6 +66,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, as store.shards=8. Repeatable."),
 ]
+ExecuteOption = Annotated[bool, typer.Option("--execute", help="Do it; without it, only show the plan.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON with stable keys.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log more, to standard error.")]
 
@@ -490,6 +491,33 @@ def repair(
         raise typer.Exit(ExitCode.INTEGRITY)
 
 
+@_command(app, "reshard", *_READING, ExitCode.FENCED)
+def reshard(
+    store: StoreArgument,
+    shards: Annotated[
+        int,
+        typer.Option("--shards", min=1, max=4096, metavar="N", help="The new number of shards.", show_default=False),
+    ],
+    execute: ExecuteOption = False,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Use about so much memory; more makes larger pieces.")
+    ] = "512MiB",
+    as_json: JsonOption = False,
+) -> None:
+    """Divide a store's keys among another number of shards; interrupted, it continues when it is repeated."""
+    from deduper.admin.move import reshard as resharding
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.move import PartsShown, render_reshard
+
+    part_bytes = _size(memory, "--memory") // resharding.MEMORY_PER_PART_BYTE
+    opened = open_store(store)
+    if execute:
+        report = resharding.reshard(opened, shards, part_bytes=part_bytes, on_part=PartsShown())
+    else:
+        report = resharding.plan_reshard(opened, shards, part_bytes=part_bytes)
+    _answer(report, render_reshard, as_json=as_json)
+
+
 @_command(app, "replay-errors", *_READING, ExitCode.FENCED)
 def replay_errors(
     config: ConfigArgument,
@@ -728,6 +756,15 @@ def _windows(text: str | None) -> Windows:
         return Windows() if text is None else Windows.of(text)
     except ValueError as error:
         raise UsageError(f"--window: {error}") from error
+
+
+def _size(text: str, option: str) -> int:
+    from deduper.units import UnitError, parse_size
+
+    try:
+        return parse_size(text)
+    except UnitError as error:
+        raise UsageError(f"{option} {error}") from error
 
 
 def _answer(report: Any, render: Callable[[Any], Iterable[RenderableType]], *, as_json: bool) -> None:

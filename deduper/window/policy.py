@@ -69,8 +69,9 @@ def _read_settings(config: Config) -> dict[str, str]:
 
 
 def stored_settings(manifest: Manifest, state: LogState) -> dict[str, Any]:
-    """The fixed settings of a store: of its manifest, and those that its newest window has adopted."""
-    return {**state.extra.get(ADOPTED, {}), **manifest.settings}
+    """The fixed settings of a store: of its manifest, those that its newest window has adopted, the present shards."""
+    moved = {"shards": state.shards} if state.shards else {}
+    return {**state.extra.get(ADOPTED, {}), **manifest.settings, **moved}
 
 
 def adopted_settings(config: Config, manifest: Manifest) -> dict[str, Any]:

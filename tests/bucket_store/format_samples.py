@@ -57,7 +57,7 @@ class Instead:
 
 
 def committed_formats() -> list[Format]:
-    """Versions 1 and 2 as they lie in the repository: what was written once must be guarded for ever."""
+    """Versions 1 to 3 as they lie in the repository: what was written once must be guarded for ever."""
     found = [
         Format(name, (LOG_FILES / f"{name}.bin").read_bytes(), decode, is_absent=name == "intent")
         for name, decode in test_format_files.DECODE.items()
@@ -65,6 +65,10 @@ def committed_formats() -> list[Format]:
     found += [
         Format(f"{name} of version 2", (test_format_files.FILES_OF_2 / f"{name}.bin").read_bytes(), decode)
         for name, decode in test_format_files.DECODE_OF_2.items()
+    ]
+    found += [
+        Format(f"{name} of version 3", (test_format_files.FILES_OF_3 / f"{name}.bin").read_bytes(), decode)
+        for name, decode in test_format_files.DECODE_OF_3.items()
     ]
     found += [
         Format(name, (PIECES / f"{name}.bin").read_bytes(), _dump, file="segment", offset=1000, version_at=8)

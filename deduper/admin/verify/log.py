@@ -28,6 +28,7 @@ from bucket_store.log.records import (
     ExpiryKey,
     LogRecord,
     LogState,
+    RebaseRecord,
     Snapshot,
     SourcesFoldRecord,
 )
@@ -282,6 +283,11 @@ def _check_record(
         case CommitRecord() as commit:
             _check_commit(run, commit, file, history, findings)
             _check_entries(commit, file, is_all_live, findings)
+        case RebaseRecord(state=base, wall_us=wall_us):
+            for window in [window for window in history.commits if window >= base.next_window]:
+                del history.commits[window]
+            _follow_wall_clock(run, wall_us, history)
+            _check_wall_clock(run, wall_us, file, findings)
         case DeletionRecord(wall_us=wall_us) | CompactionRecord(wall_us=wall_us) | SourcesFoldRecord(wall_us=wall_us):
             _follow_wall_clock(run, wall_us, history)
             _check_wall_clock(run, wall_us, file, findings)

@@ -20,6 +20,7 @@ from bucket_store.log.records import (
     JudgedRef,
     LogRecord,
     LogState,
+    RebaseRecord,
     Snapshot,
     SourcesFoldRecord,
 )
@@ -48,6 +49,8 @@ SAMPLES = {
     "folded snapshot": envelope(5, Snapshot(replace(STATE, archives=(ARCHIVE,), judged=JUDGED))),
     "fold of sources": envelope(3, SourcesFoldRecord(7, ARCHIVE, JUDGED, 5)),
     "fold of a source that counts": envelope(3, SourcesFoldRecord(7, None, None, 5)),
+    "rebase": envelope(5, RebaseRecord(replace(STATE, shards=7, notes=({"action": "reshard"},)), 6)),
+    "rebased snapshot": envelope(5, Snapshot(replace(STATE, shards=7))),
 }
 
 
@@ -71,7 +74,7 @@ def test_a_record_under_another_number_is_corruption() -> None:
 def test_a_later_version_is_refused() -> None:
     """Whole, but of a release to come."""
     with pytest.raises(UnknownFormatError):
-        decode_record(frame(b"BSLOGREC", 3, b"whatever"), number=1, file="f")
+        decode_record(frame(b"BSLOGREC", 4, b"whatever"), number=1, file="f")
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,13 @@ from bucket_store.log.records import CommitRecord, LogState
 from bucket_store.log.sources_archive import files_of
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.pieces import rocksdb_backend
+from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.places.local import local_place
 from bucket_store.tables import generation, mapped
 from bucket_store.tables.view import ShardView
+from deduper.admin.move import reshard as resharding
+from deduper.admin.move.reshard import ReshardReport
 from deduper.admin.open_store import OpenStore
 from deduper.admin.verify.run import verify_store
 from deduper.core.verdict import expiry_point
@@ -128,6 +131,7 @@ START_POINTS = (
     "stage.discarded",
     "start.discarded",
 )
+MOVE_POINTS = ("move.claimed", "log.written", "log.linked", "reshard.appended", "reshard.moved", "reshard.proven")
 
 _ROWS = st.one_of(st.binary(max_size=14), st.binary(min_size=10, max_size=20))
 """A row a byte: three bits of key, four of expiry key or category; the highest begins a new source partition."""
@@ -328,6 +332,22 @@ class JobMachine(RuleBasedStateMachine):
         if point is not None:
             with armed(point, nth, _die), contextlib.suppress(DriverKilled):
                 Process(self.world)
+        self._start()
+        self._offer()
+
+    @rule(shards=st.integers(1, 5), point=st.sampled_from((None, *MOVE_POINTS)), nth=_NTH)
+    def another_number_of_shards(self, shards: int, point: str | None, nth: int) -> None:
+        """The keys are divided among other shards, by a command that may die on its way; then the job goes on."""
+        self._leave_asleep(self.process)
+        before = self.reader.refresh()
+        if point is not None:
+            with armed(point, nth, _die), contextlib.suppress(DriverKilled):
+                self._reshard(shards)
+        report = self._reshard(shards)
+        assert report.is_sound in (True, None), report
+        assert self.reader.refresh().next_window == before.next_window
+        self._take_shards()
+        FIGURES["stores re-sharded"] += 1
         self._start()
         self._offer()
 
@@ -559,7 +579,21 @@ class JobMachine(RuleBasedStateMachine):
         # What was backed up while the clock stood far ahead may come back when it is right.
         if is_far_ahead(self.reader.state.last_wall_us, self.world.now_us):
             self._clock_came_back()
+        self._take_shards()
         self._start()
+
+    def _reshard(self, shards: int) -> ReshardReport:
+        config = self.world.config
+        with pytest.MonkeyPatch.context() as patch, contextlib.closing(open_backend(config.store.url)) as pieces:
+            patch.setattr(resharding, "_LEAST_PIECE_BYTES", 1)
+            store = OpenStore(config.store.url, config, CommitLog.open(local_place(config.store.path)), pieces)
+            return resharding.reshard(store, shards, part_bytes=1000, now_us=self.world.clock())
+
+    def _take_shards(self) -> None:
+        """The config has the number of shards that the store has."""
+        shards = policy.stored_settings(self.reader.manifest, self.reader.refresh())["shards"]
+        self.trial = self.world.trial = replace(self.trial, shards=shards)
+        self.world.config = self.trial.config(self.root)
 
     def _clock_came_back(self) -> None:
         """From here on it must not go back again."""
@@ -925,6 +959,7 @@ def test_a_job_in_many_steps(shown: Callable[[str], None]) -> None:
     assert figures["sources forgotten"] > 200
     assert figures["windows in archives"] > 200
     assert figures["stores put back"] > 100
+    assert figures["stores re-sharded"] > 100
     assert figures["copies that took turns"] > 100
 
 

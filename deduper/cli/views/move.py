@@ -1,0 +1,47 @@
+"""The answers of the commands that move a store's state, as text: the plan, or what was done and its proof."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from deduper.admin.move.reshard import ReshardReport
+from deduper.cli.terminal import counted, pairs
+from deduper.units import approximate_size
+
+
+class PartsShown:
+    """Shows on a terminal how many parts are finished, on standard error."""
+
+    def __call__(self, finished: int, parts: int) -> None:
+        if sys.stderr.isatty():
+            typer.echo(f"\r{finished:,} of {counted(parts, 'part')}", err=True, nl=finished == parts)
+
+
+def render_reshard(report: ReshardReport) -> list[RenderableType]:
+    """From how many shards to how many, the sums before and after, and what to do next."""
+    rows: list[tuple[str, object]] = [("shards", f"{report.shards_before:,} → {report.shards_after:,}")]
+    if report.is_needed:
+        finished = f", {report.parts_finished:,} finished before" if report.parts_finished else ""
+        size = approximate_size(report.size_bytes)
+        rows.append(("keys", f"{counted(report.keys, 'key')} in {counted(report.pieces_before, 'piece')}, {size}"))
+        rows.append(("parts", f"{report.parts:,}{finished}"))
+    if report.before is not None and report.superseded is not None:
+        rows.append(("before", report.before))
+        rows.append(("superseded", report.superseded if report.superseded.count else None))
+        rows.append(("after", f"{report.after} in {counted(report.pieces_after, 'piece')}"))
+    return [pairs([*rows, ("verdict", _of_reshard(report))])]
+
+
+def _of_reshard(report: ReshardReport) -> Text:
+    if not report.is_needed:
+        return Text(f"the store has {report.shards_after:,} shards; nothing to do", "green")
+    if report.is_executed:
+        return Text(f"every key is in its new shard; set store.shards: {report.shards_after} in the config", "green")
+    room = approximate_size(report.size_bytes)
+    return Text(
+        f"needs {room} more on disk until the old pieces are deleted: repeat with --execute, no job running", "yellow"
+    )
