@@ -19,7 +19,6 @@ STUCK_S = 300.0
 """A window in work, a publication or a silence with waiting records for longer than this is stuck."""
 STUCK_TIMES = 10.0
 """A window may take this many times as long as the usual one."""
-MANY_ERRORS = 0.5
 SHARES = {"error": 0.05, "expired": 0.1}
 """Larger shares of a port are unusual, as for the alerts."""
 TIMES_DUPLICATES = 3.0
@@ -80,7 +79,7 @@ class Facts:
     and by reason; `total`: of all windows by port. `ahead`: of the latest point, over the clock; `stands`: for how long
     event time has stood still while rows came. `waiting` is None without a config. `differing`: the settings in which
     the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly. `starts`: of the
-    last half hour.
+    last half hour. `many_errors`: the share of errors that needs a person (`errors.warn_share`); None for none.
     """
 
     epoch: int
@@ -100,6 +99,7 @@ class Facts:
     starts: int
     waiting: Waiting | None
     differing: tuple[str, ...]
+    many_errors: float | None
     free_bytes: int
     place: str
 
@@ -115,7 +115,7 @@ def health(facts: Facts) -> Health:
     if stuck:
         return Health(State.STUCK, stuck + _starts(facts))
     errors = share(facts.newest, "error")
-    if errors >= MANY_ERRORS:
+    if facts.many_errors is not None and errors > facts.many_errors:
         mostly = f", most of them {_reason(facts, 'error')}" if _reason(facts, "error") else ""
         return Health(
             State.NEEDS_A_PERSON,

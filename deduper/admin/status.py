@@ -26,7 +26,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.profile import ProfileView, profile_view
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
-from deduper.config.sections import PORTS
+from deduper.config.sections import PORTS, ErrorsConfig
 from deduper.core.statistics import Statistics
 from deduper.errors import DeduperError
 from deduper.leaks.figures import LeakFigures
@@ -107,6 +107,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         unpublished=unpublished,
         waiting=_waiting(lag, files),
         differing=_differing(store),
+        many_errors=ErrorsConfig().warn_share if store.config is None else store.config.errors.warn_share,
         free_bytes=shutil.disk_usage(store.root).free,
         place=str(store.root),
         **_recent(store, is_of_files=files is not None),

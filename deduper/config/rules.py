@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+from zoneinfo import available_timezones
 
 from deduper.columns import Column
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig, OrderedExpiry, ProcessingTimeExpiry
@@ -18,7 +20,7 @@ from deduper.config.kafka_options import KafkaOptionsError, connection_options, 
 from deduper.config.problems import Finding, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
 from deduper.expiry_key import ExpiryKeyScale
-from deduper.spark_promises import JAVA_OPTIONS, broken
+from deduper.spark_promises import FIXED_BY_STORE, JAVA_OPTIONS, TIME_ZONE, broken
 from deduper.units import MAX_I64
 
 _EPOCH_TYPES = ("int", "bigint")
@@ -254,6 +256,22 @@ def _promised_settings(spark: Mapping[str, object]) -> Iterator[Finding]:
         yield Finding(("spark", name), f"{what}: a promise depends on it ({needed.promise})", write)
 
 
+_OFFSET = re.compile(r"Z|(UTC|GMT|UT)?([+-]\d{1,2}(:\d{1,2}){0,2})?")
+_OF_JAVA = re.compile(r"[A-Z]{3}|SystemV/.*")
+"""Names that Java has, and the zone database may not."""
+
+
+def _zone_is_one(spark: Mapping[str, object]) -> Iterator[Finding]:
+    name = str(spark.get(TIME_ZONE, FIXED_BY_STORE[TIME_ZONE]))
+    if _OFFSET.fullmatch(name) or _OF_JAVA.fullmatch(name):
+        return
+    zones = available_timezones()
+    if zones and name not in zones:
+        near = get_close_matches(name, sorted(zones), 1)
+        write = f"write `{near[0]}`" if near else "write a name such as Europe/Paris, or an offset such as +02:00"
+        yield Finding(("spark", TIME_ZONE), f"`{name}` is no time zone", write)
+
+
 def _client_options(source: SourceConfig) -> Iterator[Finding]:
     """The clients beside Spark's own must be able to connect too."""
     if isinstance(source, KafkaSource):
@@ -365,6 +383,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
     (("source", "checkpoint"), _checkpoint_apart_from_source),
     (("store", "spark"), _one_machine),
     (("spark",), _promised_settings),
+    (("spark",), _zone_is_one),
     (("source",), _client_options),
     (("source", "sinks"), _port_options),
     (("source", "sinks"), _ports_have_records),

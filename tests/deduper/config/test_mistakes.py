@@ -442,6 +442,21 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "rocksdb:in/state",
         [("13:8: store.url: overlaps source.path (in): one lies inside the other; keep the store outside the input")],
     ),
+    "zone": (
+        "url: rocksdb:state/clicks",
+        "url: rocksdb:state/clicks\nspark: {spark.sql.session.timeZone: Europe/Pariss}",
+        ["14:37: spark.spark.sql.session.timeZone: `Europe/Pariss` is no time zone; write `Europe/Paris`"],
+    ),
+    "zone-far": (
+        "url: rocksdb:state/clicks",
+        "url: rocksdb:state/clicks\nspark: {spark.sql.session.timeZone: Mars}",
+        [
+            (
+                "14:37: spark.spark.sql.session.timeZone: `Mars` is no time zone; write a name such as Europe/Paris, "
+                "or an offset such as +02:00"
+            )
+        ],
+    ),
     "shards": (
         "url: rocksdb:state/clicks",
         "url: rocksdb:state/clicks\n  shards: 5000",
