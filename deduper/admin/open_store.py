@@ -101,6 +101,18 @@ def named_store(target: str) -> tuple[str, Config | None]:
     return config.store.url, config
 
 
+def store_url(text: str) -> str:
+    """The URL of a store that is named without a config, and need not be there.
+
+    Raises:
+        UsageError: it has no scheme.
+    """
+    scheme, colon, rest = text.partition(":")
+    if not colon or not rest:
+        raise UsageError(f"{text}: write the place with its kind, as file:{text} or rocksdb:{text}")
+    return f"{scheme}:{Path(rest).absolute()}" if scheme in ("rocksdb", "file") else text
+
+
 def _backend_of(root: Path) -> str:
     """The kind of the pieces in a store; `file` for one that has none, where it makes no difference."""
     return "rocksdb" if any(root.glob("pieces/*/*.rocksdb")) else "file"

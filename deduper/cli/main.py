@@ -518,6 +518,48 @@ def reshard(
     _answer(report, render_reshard, as_json=as_json)
 
 
+@_command(app, "backup", *_READING)
+def backup(
+    store: StoreArgument,
+    into: Annotated[
+        str,
+        typer.Option(
+            "--into",
+            metavar="STORE",
+            help="The place of the copy, as file:/backup/clicks; an older copy there is brought up to date.",
+            show_default=False,
+        ),
+    ],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a store consistently, also while its job runs; the copy is a store that every command reads."""
+    from deduper.admin.move import backup as copying
+    from deduper.admin.open_store import open_store, store_url
+    from deduper.cli.views.move import PartsShown, render_copy
+
+    copy = copying.backup(open_store(store), store_url(into))
+    _answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
+
+
+@_command(app, "restore", *_READING)
+def restore(
+    config: ConfigArgument,
+    source: Annotated[
+        str, typer.Option("--from", metavar="STORE", help="The copy, as file:/backup/clicks.", show_default=False)
+    ],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the store of a config from a copy, and read it back; there must be no store yet."""
+    from deduper.admin.move import backup as copying
+    from deduper.admin.open_store import named_store, open_store, store_url
+    from deduper.cli.views.move import PartsShown, render_copy
+
+    copy = copying.restore(open_store(store_url(source)), named_store(str(config))[0])
+    _answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
+
+
 @_command(app, "replay-errors", *_READING, ExitCode.FENCED)
 def replay_errors(
     config: ConfigArgument,

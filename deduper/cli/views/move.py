@@ -8,6 +8,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from deduper.admin.move.backup import CopyReport
 from deduper.admin.move.reshard import ReshardReport
 from deduper.cli.terminal import counted, pairs
 from deduper.units import approximate_size
@@ -16,9 +17,12 @@ from deduper.units import approximate_size
 class PartsShown:
     """Shows on a terminal how many parts are finished, on standard error."""
 
+    def __init__(self, noun: str = "part") -> None:
+        self._noun = noun
+
     def __call__(self, finished: int, parts: int) -> None:
         if sys.stderr.isatty():
-            typer.echo(f"\r{finished:,} of {counted(parts, 'part')}", err=True, nl=finished == parts)
+            typer.echo(f"\r{finished:,} of {counted(parts, self._noun)}", err=True, nl=finished == parts)
 
 
 def render_reshard(report: ReshardReport) -> list[RenderableType]:
@@ -45,3 +49,19 @@ def _of_reshard(report: ReshardReport) -> Text:
     return Text(
         f"needs {room} more on disk until the old pieces are deleted: repeat with --execute, no job running", "yellow"
     )
+
+
+def render_copy(report: CopyReport) -> list[RenderableType]:
+    """From where to where, the sums of both, and what to do next."""
+    there = f", {report.pieces_there:,} there already" if report.pieces_there else ""
+    size = approximate_size(report.size_bytes)
+    rows: list[tuple[str, object]] = [
+        ("store", report.source),
+        ("copy", report.target),
+        ("state", f"{counted(report.windows, 'window')}, up to record {report.record:,}"),
+        ("keys", f"{counted(report.keys, 'key')} in {counted(report.pieces, 'piece')}, {size}{there}"),
+        ("before", report.before),
+        ("after", report.after),
+    ]
+    done = Text("the copy is whole", "green")
+    return [pairs([*rows, ("verdict", done if report.is_executed else Text("repeat with --execute", "yellow"))])]
