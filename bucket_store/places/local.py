@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -147,8 +148,10 @@ class LocalNames:
 
     def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
         """See `Names`."""
-        self.fs.link(Path(source), Path(target))
-        self.fs.remove(Path(source))
+        # One rename, which a power cut keeps whole, and not link and unlink: of these the second may outlive the first.
+        if self.fs.exists(Path(target)):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        self.fs.replace(Path(source), Path(target))
 
     def touch(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`. Written anew: earlier releases watch the bytes."""
@@ -183,3 +186,16 @@ def file_system(place: Place) -> FileSystem:
 def local_place(path: Path | str, fs: FileSystem = LOCAL) -> Place:
     """The place of a path of this machine, which is made absolute."""
     return Place(LocalNames(fs), PurePosixPath(Path(path).absolute()))
+
+
+def on_one_volume(one: Place, other: Place) -> bool:
+    """Whether a file can be renamed from one directory into the other, be they there yet or not."""
+    if one.names.scheme != "file" or other.names.scheme != "file":
+        return one.names == other.names
+    return _device(one.local) == _device(other.local)
+
+
+def _device(path: Path) -> int:
+    while not path.exists():
+        path = path.parent
+    return path.stat().st_dev

@@ -9,7 +9,7 @@ What a storage promises:
 |---|---|---|---|
 | create | temporary file, sync, link, directory sync | temporary file, rename without overwrite | conditional put |
 | replace | temporary file, rename | temporary file, rename with overwrite | put |
-| rename | link and unlink of one file | rename without overwrite | not supported |
+| rename | look, then rename(2) | rename without overwrite | not supported |
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ class Names(Protocol):
 
     def rename(self, source: PurePosixPath, target: PurePosixPath) -> None:
         """Give a file another name, never over another file; durable after `sync` of both directories.
+
+        A crash leaves the old name or the new one. Two callers may race for one source, but with two sources for one
+        target `file:` may lose a file: `create` is for that.
 
         Raises:
             FileExistsError: the target is taken.

@@ -191,7 +191,7 @@ def _sources(root: Path) -> Iterator[Orphan]:
 
 
 def _staging(store: OpenStore) -> Iterator[Orphan]:
-    homes = [store.root] if store.config is None else staging_homes(store.config)
+    homes = [store.root] if store.config is None else [home.local for home in staging_homes(store.config)]
     for home in homes:
         for path in _entries(home / STAGING):
             tried = Attempt.of_folder(path.name)

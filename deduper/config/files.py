@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
 from deduper.config.values import (
     Count,
@@ -91,3 +93,8 @@ class FileSink(Section):
 
     format: Literal["parquet", "json", "csv"]
     path: LocalPath = Field(description="Directory the port's files appear in", examples=["out/unique"])
+
+    @property
+    def place(self) -> Place:
+        """The directory."""
+        return local_place(self.path)

@@ -18,6 +18,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.values import (
@@ -82,6 +84,11 @@ class StoreConfig(Section):
     def path(self) -> Path:
         """The store's folder, absolute."""
         return Path(self.url.partition(":")[2])
+
+    @property
+    def place(self) -> Place:
+        """The store's folder."""
+        return local_place(self.path)
 
 
 _URL_ADVICE = "write `rocksdb:PATH` or `file:PATH`"

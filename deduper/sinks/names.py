@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from bucket_store.log.records import OutputFile
+from bucket_store.places.place import Place
 from deduper.config.model import Config
 
 STAGING = "_staging"
@@ -113,9 +113,9 @@ def outputs_of(outputs: Iterable[OutputFile]) -> Outputs:
     )
 
 
-def staging_homes(config: Config) -> list[Path]:
+def staging_homes(config: Config) -> list[Place]:
     """Every directory that may have a `_staging`: those of the file ports, and the store's."""
-    return sorted({sink.path for sink in config.file_ports.values()} | {config.store.path})
+    return sorted({sink.place for sink in config.file_ports.values()} | {config.store.place}, key=str)
 
 
 def is_data_file(name: str) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
+from bucket_store.places.place import Place
 from deduper.errors import NO_ROOM, CannotWriteError, DeduperError, IntegrityError
 
 # Behind the frames of a Python traceback, which are indented: the exception without its module.
@@ -150,19 +151,23 @@ def _below(root: type[Exception]) -> Iterator[type[Exception]]:
         yield from _below(kind)
 
 
-def cannot_write(error: Exception, what: str, place: Path) -> CannotWriteError | None:
+def cannot_write(error: Exception, what: str, place: Path | Place) -> CannotWriteError | None:
     """The error to raise instead of Spark's, over a full or read-only disk; None when it is about something else."""
     if raised_in_worker(error) is not error:
         return None  # Ours, with its place.
     raised = list(_raised(whole_text(error)))
     reason = next((os.strerror(one.code) for one in raised if one.code in NO_ROOM and one.code is not None), None)
     if reason is None and any(one.kind in _OF_SPARK and one.says.startswith(_NO_REASON) for one in raised):
-        reason = _state_of(place)
+        reason = _state_of(place if isinstance(place, Path) else place.local) if _is_here(place) else None
     if reason is None:
         return None
     return CannotWriteError(
         f"{place}: {reason}: Spark could not write {what} there, or its own files (`spark.local.dir`, /tmp)"
     )
+
+
+def _is_here(place: Path | Place) -> bool:
+    return isinstance(place, Path) or place.names.scheme == "file"
 
 
 def _state_of(place: Path) -> str | None:

@@ -3,8 +3,9 @@
 A writer takes some source partitions, in order, and writes one Parquet file for each port that any of their records
 leaves by. The records are mapped, not read; each is copied once, into the columns of its file.
 
-Only the files that a receipt names are the window's. A task that is retried, or resumes long after the window was
-published, writes into files of its own; and since it makes no folder, it cannot recreate a removed one.
+Only the files that a receipt names are the window's; each is durable, counted and checksummed by then. A task that is
+retried, or resumes long after the window was published, writes into files of its own. On this machine it makes no
+folder, so it cannot recreate a removed one; elsewhere the next start removes what it leaves.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bucket_store import failpoints
+from bucket_store.places.new_file import NewFile
+from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import REASONS, Verdict
 from deduper.errors import telling_where
@@ -30,7 +33,7 @@ from deduper.tasks.dictionary_columns import dictionary_columns
 from deduper.tasks.error_causes import ErrorCounts, ErrorSummary
 from deduper.tasks.error_detail import ErrorDetails, Examination
 from deduper.tasks.exchange import EXPIRY, ORIGIN, REASON, ROW, VERDICT, WINDOW, FileExchange, WriteExchange
-from deduper.tasks.kafka_rows import rows_to_send
+from deduper.tasks.kafka_rows import SLOT, rows_to_send
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.receipts import cpu_seconds
 
@@ -38,6 +41,10 @@ _WRITER_BYTES = 4 << 20
 """Records for which one writer is enough, and no job is needed; more would make more files and transactions."""
 
 _ROW_GROUP_BYTES = 64 << 20
+_HELD_BYTES = 64 << 20
+"""A file that waits in memory is ended at this size: its port gets another one."""
+_BUFFER_BYTES = 256 << 10
+_FOOTER_BYTES = 64 << 10
 _PORTS = tuple(verdict.port for verdict in Verdict)
 
 
@@ -47,21 +54,20 @@ class WriteTask:
 
     `readers` are the reading tasks in source order, with the number of their rows; writer w takes those of groups[w].
     `spilled_bytes` is the size of the spilled records.
-    `ports` are those that are written, each into its `port_folder`, which is there; `topics` are those of them whose
-    rows are sent (`tasks.kafka_rows`), each with the headers to add; the others are written with the source's `columns`
-    and `_dedup`, compressed by `codec`. `sources` are those of this window and of the duplicates' first copies.
-    `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
+    `targets` are the ports that are written, each with the folder of its files, which is there; `topics` are those of
+    them whose rows are sent (`tasks.kafka_rows`), each with the headers to add; the others are written with the
+    source's `columns` and `_dedup`, compressed by `codec`. `sources` are those of this window and of the duplicates'
+    first copies. `source_slots` are the writers of topics for each source partition, None where order needs no keeping.
     `expiry_type` is what an expiry key is in `_dedup.first_seen`, in steps of 10**-`expiry_scale`; the scale is None
     where tuples have no expiry key. `details` are for the rows of the error port.
     """
 
     directory: str
-    target: str
     shards: int
     readers: tuple[tuple[str, int], ...]
     spilled_bytes: int
     groups: tuple[tuple[int, ...], ...]
-    ports: tuple[str, ...]
+    targets: Mapping[str, Place]
     topics: Mapping[str, tuple[str, ...]]
     columns: tuple[str, ...]
     codec: str
@@ -79,25 +85,52 @@ class WriteTask:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteReceipt:
-    """The names of a writer's files by port, how long it took, and the errors among its rows if it wrote any."""
+class StagedFile:
+    """One staged file, durable but for its name: its port and place, and its rows, size and XXH3-64 checksum.
 
-    files: dict[str, str]
+    `rows` are those that its format counts, not those that a writer meant to write. `slots` are the writers of rows to
+    send.
+    """
+
+    port: str
+    place: Place
+    rows: int
+    size_bytes: int
+    checksum: int
+    slots: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReceipt:
+    """A writer's files, how long it took, and the errors among its rows if it wrote any."""
+
+    files: tuple[StagedFile, ...]
     seconds: dict[str, float]
     errors: ErrorSummary | None = None
-
-
-def port_folder(target: str | Path, port: str) -> Path:
-    """Where the files of a port go."""
-    return Path(target, f"_port={port}")
 
 
 def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -> WriteReceipt:
     """Write the ports' rows of a writer's source partitions. `exchange`: the task's folder without another one."""
     began, cpu = time.perf_counter(), cpu_seconds()
-    files = {port: _PortFile(task, writer, port) for port in task.ports}
+    files = {port: _PortFiles(task, writer, port) for port in task.targets}
     if exchange is None:
         exchange = FileExchange(task.directory, [name for name, _ in task.readers], task.shards)
+    try:
+        _write_records(task, writer, exchange, list(files.values()))
+        _end_all([file for file in files.values() if file.is_open])
+    finally:
+        for file in files.values():
+            file.close()
+    failpoints.hit("write.done")
+    return WriteReceipt(
+        files=tuple(staged for file in files.values() for staged in file.staged),
+        seconds={"ports": time.perf_counter() - began, "cpu.write": cpu_seconds() - cpu},
+        errors=next((file.errors.summary() for file in files.values() if file.errors is not None), None),
+    )
+
+
+def _write_records(task: WriteTask, writer: int, exchange: WriteExchange, files: Sequence[_PortFiles]) -> None:
+    """Add every row to the file of its port."""
     for reader in task.groups[writer]:
         _, rows = task.readers[reader]
         if not rows:
@@ -108,19 +141,22 @@ def write(task: WriteTask, writer: int, exchange: WriteExchange | None = None) -
         begin = 0
         for number in range(records.num_record_batches):
             batch = records.get_batch(number)
-            for file in files.values():
+            for file in files:
                 file.add(batch, begin, judged, first_seen)
             begin += batch.num_rows
-        for file in files.values():
+        for file in files:
             file.drain()
-    for file in files.values():
-        file.close()
-    failpoints.hit("write.done")
-    return WriteReceipt(
-        files={port: file.name for port, file in files.items() if file.rows},
-        seconds={"ports": time.perf_counter() - began, "cpu.write": cpu_seconds() - cpu},
-        errors=next((file.errors.summary() for file in files.values() if file.errors is not None), None),
-    )
+
+
+def _end_all(files: Sequence[_PortFiles]) -> None:
+    """End every port's file, side by side: most of the time goes into waiting for the disk."""
+    if len(files) < 2:
+        for file in files:
+            file.end()
+        return
+    with ThreadPoolExecutor(len(files), thread_name_prefix="sync") as pool:
+        for ended in pool.map(_PortFiles.end, files):
+            assert ended is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,23 +230,32 @@ def _expiry(stored: pa.Array, task: WriteTask) -> pa.Array:
     return stored.cast(task.expiry_type)
 
 
-class _PortFile:
-    """One port's file of one writer; it comes into being with its first row."""
+class _PortFiles:
+    """One port's files of one writer, one after another; the first comes into being with the first row.
+
+    There is a second one only where files wait in memory.
+    """
 
     def __init__(self, task: WriteTask, writer: int, port: str) -> None:
         self._task = task
         self._number = writer
         self._port = port
         self._verdict = next(verdict for verdict in Verdict if verdict.port == port)
-        self.name = f"part-{writer:05d}-{secrets.token_hex(8)}.parquet"
-        self._path = port_folder(task.target, port) / self.name
+        self._file: NewFile | None = None
         self._writer: parquet.ParquetWriter | None = None
+        self._sink: pa.NativeFile | None = None
+        self._slots_met: set[int] = set()
+        self.staged: list[StagedFile] = []
         details = task.details if self._verdict == Verdict.ERROR else None
         self._examination = Examination(details) if details is not None else None
         self.errors = ErrorCounts(details) if details is not None else None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self.rows = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether rows were written that no staged file has yet."""
+        return self._writer is not None
 
     def add(self, batch: pa.RecordBatch, begin: int, judged: _Judged, first_seen: _FirstSeen | None) -> None:
         """Take the port's rows of a batch, whose first row has number `begin` in its reading task."""
@@ -228,6 +273,7 @@ class _PortFile:
         if self._port in self._task.topics:
             texts = {name: _without_dictionary(column) for name, column in dedup.items()}
             whole = rows_to_send(taken, texts, self._slots(order), self._task.topics[self._port])
+            self._slots_met.update(whole.column(SLOT).unique().to_pylist())
         else:
             columns = [taken.column(layout.parsed(number)) for number in range(len(names))]
             struct = pa.StructArray.from_arrays(list(dedup.values()), list(dedup))
@@ -236,7 +282,6 @@ class _PortFile:
             whole = pa.RecordBatch.from_arrays([*columns, struct], schema=schema)
         self._waiting.append(whole)
         self._waiting_bytes += whole.nbytes
-        self.rows += count
         if self._waiting_bytes >= _ROW_GROUP_BYTES:
             self.drain()
 
@@ -283,24 +328,68 @@ class _PortFile:
             return
         table = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        with telling_where(self._path):
-            if self._writer is None:
-                self._writer = parquet.ParquetWriter(
-                    self._path,
-                    table.schema,
-                    compression=self._task.codec,
-                    use_dictionary=dictionary_columns(table),
-                    store_schema=False,
-                    store_decimal_as_integer=True,
-                    write_page_checksum=True,
-                )
+        if self._file is None:
+            self._begin(table)
+        assert self._file is not None
+        assert self._writer is not None
+        assert self._sink is not None
+        with telling_where(str(self._file.place)):
             self._writer.write_table(table, row_group_size=table.num_rows)
+        if self._file.is_held and self._sink.tell() >= _HELD_BYTES:
+            self.end()
+
+    def _begin(self, table: pa.Table) -> None:
+        # In the order in which they were written, by name.
+        name = f"{self._port}-{self._number:05d}-{len(self.staged):03d}-{secrets.token_hex(8)}.parquet"
+        place = self._task.targets[self._port] / name
+        with telling_where(str(place)):
+            self._file = NewFile(place)
+            # Or every page header would be a call of its own.
+            self._sink = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), _BUFFER_BYTES)
+            self._writer = parquet.ParquetWriter(
+                self._sink,
+                table.schema,
+                compression=self._task.codec,
+                use_dictionary=dictionary_columns(table),
+                store_schema=False,
+                store_decimal_as_integer=True,
+                write_page_checksum=True,
+            )
+
+    def end(self) -> None:
+        """End the file that was begun: whole, durable and counted."""
+        file = self._file
+        assert file is not None
+        assert self._writer is not None
+        assert self._sink is not None
+        with telling_where(str(file.place)):
+            self._writer.close()
+            self._sink.flush()
+            file.finish()
+            rows = _rows_in(file)
+        slots = tuple(sorted(self._slots_met))
+        self.staged.append(StagedFile(self._port, file.place, rows, file.size_bytes, file.checksum, slots))
+        self.close()
 
     def close(self) -> None:
-        """End the file."""
-        if self._writer is not None:
-            with telling_where(self._path):
-                self._writer.close()
+        """Close the file that was begun, which counts only if it was ended. Safe to repeat."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._writer = self._sink = None
+        self._slots_met = set()
+
+
+def _rows_in(file: NewFile) -> int:
+    """The rows of a Parquet file by the footer that lies in it.
+
+    A window is committed if the rows that came in, the rows judged and these agree. So they are not what this writer
+    has counted or its Parquet library remembers, but what another reader will find.
+    """
+    tail = file.tail(_FOOTER_BYTES)
+    length = int.from_bytes(tail[-8:-4], "little") + 8
+    if length > len(tail):
+        tail = file.tail(length)
+    return int(parquet.read_metadata(pa.BufferReader(tail)).num_rows)
 
 
 def _texts(codes: np.ndarray[Any, Any], texts: Sequence[str]) -> pa.DictionaryArray:

@@ -22,6 +22,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.sources_file import SourcePartition
 from bucket_store.log.state import LogState, live_files
 from bucket_store.pieces.store import PieceStore
+from bucket_store.places.place import Place
 from bucket_store.tables.manager import TableSettings
 from deduper.config.expiry import CategoryExpiry
 from deduper.config.model import Config
@@ -31,7 +32,6 @@ from deduper.core.verdict import Verdict
 from deduper.errors import CannotWriteError, IntegrityError, telling_where
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
-from deduper.sinks.staging import StagedFile
 from deduper.sources.error_details import error_details
 from deduper.sources.protocol import SourceBatch
 from deduper.sources.record_layout import record_layout
@@ -42,7 +42,7 @@ from deduper.tasks.judge import JudgeTask
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.receipts import Receipt
-from deduper.tasks.write import WriteTask, grouped, writers_for
+from deduper.tasks.write import StagedFile, WriteTask, grouped, writers_for
 from deduper.window import policy
 from deduper.window.categories import Categories, arrange_categories
 from deduper.window.exchange_folder import ExchangeFolders
@@ -202,12 +202,11 @@ class WindowJudge:
             with self._writing_exchange(folder):
                 shards = run.judge(judge, policy.shard_views(config, self._log.manifest, state))
         failpoints.hit("judge.judged")
-        target = staging.staging_target(config, attempt)
-        with _writing("the outputs", target):
+        with _writing("the outputs", staging.staging_target(config, attempt)):
             with phases.of("write"):
-                staging.make_staging(config, attempt)
+                targets = staging.make_staging(config, attempt)
                 sources = self._sources(attempt.window, batch, state, shards)
-                writers = run.write(self._write_task(batch, directory, target, readers, sources))
+                writers = run.write(self._write_task(batch, directory, targets, readers, sources))
             failpoints.hit("stage.written")
             with phases.of("files"):
                 staged = staging.staged_files(self._jobs.session, config, attempt, writers)
@@ -288,22 +287,25 @@ class WindowJudge:
         return WindowSources(self._log.root.url, window, names, starts, files)
 
     def _write_task(
-        self, batch: SourceBatch, directory: str, target: Path, readers: Sequence[ReadReceipt], sources: WindowSources
+        self,
+        batch: SourceBatch,
+        directory: str,
+        targets: Mapping[str, Place],
+        readers: Sequence[ReadReceipt],
+        sources: WindowSources,
     ) -> WriteTask:
         config, topics = self._config, self._config.topic_ports
-        ports = (*config.file_ports, *topics)
         keeps_order = any(sink.preserve_order for sink in topics.values())
         codec = str(config.spark.get(_CODEC, "snappy")).lower()
         exchanged = sum(receipt.spilled_bytes for receipt in readers)
         writers = writers_for(exchanged, config.store.shards)
         return WriteTask(
             directory=directory,
-            target=str(target),
             shards=config.store.shards,
             readers=tuple((receipt.name, receipt.rows) for receipt in readers),
             spilled_bytes=exchanged,
-            groups=grouped([receipt.rows for receipt in readers], writers) if ports else (),
-            ports=ports,
+            groups=grouped([receipt.rows for receipt in readers], writers) if targets else (),
+            targets=targets,
             topics={port: sink.dedup_headers for port, sink in topics.items()},
             columns=tuple(column.name for column in config.source.parsed_columns) if config.file_ports else (),
             codec=_CODECS.get(codec, codec),
@@ -322,7 +324,7 @@ class WindowJudge:
 
 
 @contextmanager
-def _writing(what: str, place: Path) -> Iterator[None]:
+def _writing(what: str, place: Path | Place) -> Iterator[None]:
     """Spark's errors over a full or read-only file system, with the place."""
     try:
         yield

@@ -19,7 +19,6 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import PUBLISHED_NAME, Published, prepare_published
 from bucket_store.log.records import OutputFile
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
-from bucket_store.places.local import file_system, local_place
 from bucket_store.places.place import Place
 from deduper.config.model import Config
 from deduper.errors import UsageError
@@ -113,7 +112,7 @@ class Publishing:
         failpoints.hit("window.6.marked")
         with phases.of("clean"):
             # With those of attempts that failed: otherwise they would stay until the next start.
-            staging.discard_window(self._config, window, _own_epoch(self._log), fs=file_system(self._log.root))
+            staging.discard_window(self._config, window, _own_epoch(self._log), names=self._log.root.names)
 
 
 class _Publication(BackgroundTask):
@@ -164,7 +163,7 @@ def publish_window(
         if topics is None:
             raise UsageError(f"window {window} was staged for topics, and no port is a topic now: put the sinks back")
         topics.publish(window, by_kind.topics)
-    for output in staging.publish(by_kind.files, fs=file_system(log.root)):
+    for output in staging.publish(by_kind.files, names=log.root.names):
         logger.warning("window %d: %s was published and is gone: a reader must have taken it", window, output.final)
     failpoints.hit("window.5.published")
     mark_published(config, log, window)
@@ -190,7 +189,7 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
 
 def mark_places(config: Config, log: CommitLog) -> list[Place]:
     """The marks of a job: the store's, then each file port's."""
-    ports = [local_place(sink.path / PORT_MARK, file_system(log.root)) for sink in config.file_ports.values()]
+    ports = [staging.through(log.root.names, sink.place / PORT_MARK) for sink in config.file_ports.values()]
     return [log.root / PUBLISHED_NAME, *ports]
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
-from bucket_store.filesystem import LOCAL
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.copies import warn_of_original
 from bucket_store.log.heartbeat import Beat, HeartBeat
@@ -29,7 +28,6 @@ from bucket_store.log.sources_file import remove_unnamed
 from bucket_store.log.state import live_files
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore, StoredPiece
-from bucket_store.places.local import file_system, local_place
 from bucket_store.places.open import open_place
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
@@ -143,7 +141,7 @@ def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) 
 
 def _publish_unmarked(config: Config, log: CommitLog, topics: TopicPorts | None) -> None:
     """Step d: publish committed windows without a mark, and mark every port."""
-    staging.make_port_directories(config, fs=file_system(log.root))
+    staging.make_port_directories(config, names=log.root.names)
     (log.root / SOURCES_DIRECTORY).make_directories()
     for mark in mark_places(config, log):
         mark.remove_prepared(below_epoch=log.state.epoch)
@@ -152,7 +150,7 @@ def _publish_unmarked(config: Config, log: CommitLog, topics: TopicPorts | None)
     for window in sorted(log.state.outputs):
         if published is None or window > published.window:
             logger.warning("window %d was committed and perhaps not published: publishing it", window)
-            outputs = staging.where_they_lie(config, log.state.outputs[window], fs=file_system(log.root))
+            outputs = staging.where_they_lie(config, log.state.outputs[window], names=log.root.names)
             publish_window(config, log, window, outputs, topics)
     # Also for ports without rows: no other store may take them for unused.
     mark_published(config, log, log.state.next_window - 1)
@@ -160,7 +158,7 @@ def _publish_unmarked(config: Config, log: CommitLog, topics: TopicPorts | None)
 
 def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore) -> None:
     """Step e: discard staged files, sources files, intents and pieces of lower epochs that no record names."""
-    discarded = staging.discard_abandoned(config, log.state.epoch, fs=file_system(log.root))
+    discarded = staging.discard_abandoned(config, log.state.epoch, names=log.root.names)
     remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch)
     newest_intent = max((intent.epoch for intent in read_intents(log.root)), default=0)
     remove_intents(log.root, below_epoch=newest_intent)
@@ -178,18 +176,19 @@ def check_ports(config: Config, log: CommitLog | None) -> None:
         IntegrityError: the store is older than its outputs: it was put back from a copy.
     """
     for port, sink in config.file_ports.items():
-        mark = read_published(local_place(sink.path / names.PUBLISHED, LOCAL if log is None else file_system(log.root)))
+        place = sink.place if log is None else staging.through(log.root.names, sink.place)
+        mark = read_published(place / names.PUBLISHED)
         if mark is None:
             continue
         if log is None or mark.store_id != log.manifest.store_id:
             ours = "is new" if log is None else f"is {log.manifest.store_id[:8]}"
             raise UsageError(
-                f"{sink.path}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one "
+                f"{place}: port {port} holds the outputs of another store (id {mark.store_id[:8]}, this one "
                 f"{ours}); give the port a new path, or move its files away"
             )
         if mark.window >= log.state.next_window:
             raise IntegrityError(
-                f"{sink.path}: port {port} holds windows up to {mark.window}, the store only those below "
+                f"{place}: port {port} holds windows up to {mark.window}, the store only those below "
                 f"{log.state.next_window}: the store was put back to an older copy; bring the newer store back, or "
                 "start with a new store and new ports"
             )

@@ -34,7 +34,6 @@ from bucket_store.maintenance.background_task import InBackground
 from bucket_store.maintenance.compactions import Compactions
 from bucket_store.maintenance.deletions import Deletions
 from bucket_store.maintenance.worker_process import Maintenance
-from bucket_store.places.local import file_system
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.core.statistics import NO_SPANS
@@ -137,7 +136,7 @@ class WindowRunner:
         with phases.of("durable"):
             store_id = self._log.manifest.store_id
             outputs = staging.make_durable(
-                self._config, store_id, judgement.attempt, judgement.staged, fs=file_system(self._log.root)
+                self._config, store_id, judgement.attempt, judgement.staged, names=self._log.root.names
             )
             failpoints.hit("window.3.synced")
             partitions = judgement.partitions

@@ -63,7 +63,7 @@ from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
 from deduper.tasks.receipts import Receipt
-from deduper.tasks.write import WriteReceipt, WriteTask, port_folder, write
+from deduper.tasks.write import WriteReceipt, WriteTask, write
 from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement, WindowJudge
@@ -450,10 +450,7 @@ class SmallJobs:
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Writes the ports."""
-        receipts = [
-            self._task(partial(write, task, writer), lambda receipt: _write_said(task, receipt))
-            for writer in range(len(task.groups))
-        ]
+        receipts = [self._task(partial(write, task, writer), _write_said) for writer in range(len(task.groups))]
         self._lose("write", receipts)
         return receipts
 
@@ -552,9 +549,8 @@ def _judge_said(task: JudgeTask, receipt: Receipt) -> object:
     return replace(receipt, piece=None, table_counters={}, seconds={}), said(task, receipt.shard)
 
 
-def _write_said(task: WriteTask, receipt: WriteReceipt) -> object:
-    files = {port: port_folder(task.target, port) / name for port, name in receipt.files.items()}
-    return {port: parquet.read_table(file, partitioning=None).to_pylist() for port, file in files.items()}
+def _write_said(receipt: WriteReceipt) -> object:
+    return {file.port: parquet.read_table(str(file.place), partitioning=None).to_pylist() for file in receipt.files}
 
 
 class _SmallJudge(WindowJudge):

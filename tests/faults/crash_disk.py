@@ -343,7 +343,7 @@ class Machine:
         return number is not None and isinstance(self.disk.nodes[number], Directory)
 
     def modified_us(self, path: Path) -> int:
-        return self._file(path)[1].modified_us
+        return 0 if self.is_dir(path) else self._file(path)[1].modified_us
 
     # --- for open files
 

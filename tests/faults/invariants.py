@@ -153,7 +153,7 @@ def _check_orphans(scene: Scene, process: Process, state: LogState) -> None:
     # Pieces that the last deletion record released are purged, and the next record would say so.
     demand("pieces named and not lying", set(), {(r.file, r.name) for p in state.pieces.values() for r in p} - {*lying})
     demand("pieces that no record names", set(), {*lying} - named)
-    for home in staging_homes(scene.config):
+    for home in (place.local for place in staging_homes(scene.config)):
         demand(f"staged in {home}", [], listed(fs, home / STAGING))
     demand("sources files", sorted(ref.name for ref in state.sources.values()), listed(fs, root / SOURCES_DIRECTORY))
     epochs = [intent.epoch for intent in read_intents(local_place(root, fs))]

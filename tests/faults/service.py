@@ -26,27 +26,27 @@ from bucket_store.pieces import file_backend, reader
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import PieceStore, append_piece
-from bucket_store.places.local import local_place
+from bucket_store.places.local import LocalNames, local_place
 from bucket_store.tables.manager import ShardTables, TableSettings
 from bucket_store.tables.matches import Matches
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
-from deduper.sinks.staging import StagedFile
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.protocol import SourceBatch
 from deduper.tasks.receipts import Receipt
-from deduper.tasks.write import port_folder
+from deduper.tasks.write import StagedFile
 from deduper.window import policy, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
 from deduper.window.runner import Batch, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
 from tests.deduper.engine import Engine, Shape, comparable
+from tests.deduper.staged_file import staged_file
 from tests.faults.crash_disk import Disk, Machine
 from tests.oracle import Answer, Oracle, Row, Settings
 
@@ -340,24 +340,18 @@ class Judge:
         )
 
     def _stage(self, rows: Rows) -> dict[str, list[StagedFile]]:
-        """As writers do: a file a port with a name of its own, in folders that are there; nothing is synced."""
-        target = staging.staging_target(self._scene.config, self._attempt)
+        """As writers do: a file a port with a name of its own, in folders that are there; names are not synced."""
+        names = LocalNames(self._fs)
+        targets = staging.make_staging(self._scene.config, self._attempt, names=names)
         staged: dict[str, list[StagedFile]] = {}
         for port in self._scene.plan.ports:
-            _make_all(self._fs, port_folder(target, port))
             lines = [
                 json.dumps({"row": name, "window": self._attempt.window, "answer": answer})
                 for name, answer in rows.items()
                 if answer[0] == port
             ]
             if lines:
-                file = port_folder(target, port) / f"part-00000-{secrets.token_hex(8)}.json"
-                self._fs.write_file(file, "".join(f"{line}\n" for line in lines).encode(), sync=False)
-                staged[port] = [StagedFile(port, file, len(lines))]
+                place = targets[port] / f"{port}-00000-{secrets.token_hex(8)}.json"
+                data = "".join(f"{line}\n" for line in lines).encode()
+                staged[port] = [staged_file(port, place, data, len(lines))]
         return staged
-
-
-def _make_all(fs: FileSystem, path: Path) -> None:
-    if not fs.exists(path):
-        _make_all(fs, path.parent)
-        fs.mkdir(path)

@@ -338,7 +338,7 @@ def test_publishing_before_the_commit_record_is_found(tmp_path: Path, monkeypatc
 
     def publish_too(*args: Any, **options: Any) -> Any:
         outputs = make_durable(*args, **options)
-        staging.publish(outputs, fs=options["fs"])
+        staging.publish(outputs, names=options["names"])
         return outputs
 
     make_durable = staging.make_durable

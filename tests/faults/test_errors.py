@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bucket_store.errors import StoreError
-from bucket_store.filesystem import FileSystem
 from bucket_store.log.records import OutputFile
 from deduper.errors import DeduperError
 from deduper.sinks import staging
@@ -49,10 +49,10 @@ def test_an_error_anywhere_ends_well_or_clearly(name: str, tmp_path: Path) -> No
 def test_an_error_that_is_taken_for_success_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A publishing that holds whatever it cannot rename for published loses rows: the sweep would show it."""
 
-    def careless(outputs: Sequence[OutputFile], *, fs: FileSystem) -> list[OutputFile]:
+    def careless(outputs: Sequence[OutputFile], *, names: Any) -> list[OutputFile]:
         for output in outputs:
             with contextlib.suppress(OSError):
-                fs.replace(Path(output.staged), Path(output.final))
+                names.fs.replace(Path(output.staged), Path(output.final))
         return []
 
     monkeypatch.setattr(staging, "publish", careless)

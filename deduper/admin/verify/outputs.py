@@ -176,7 +176,7 @@ def _places(config: Config, output: OutputFile, *, is_sent: bool) -> tuple[Path 
         *([] if sink is None else [sink.path / Path(output.final).name]),
         *([] if is_sent else [Path(output.final)]),
     ]
-    staged = [*(home / STAGING / inside for home in staging_homes(config)), Path(output.staged)]
+    staged = [*(home.local / STAGING / inside for home in staging_homes(config)), Path(output.staged)]
     return next(filter(Path.is_file, finals), None), next(filter(Path.is_file, staged), None)
 
 

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from bucket_store.places.local import local_place
 from deduper.config.load import load_config
 from deduper.sinks.names import TopicPlace
-from deduper.sinks.staging import StagedFile
+from deduper.tasks.write import StagedFile
 from deduper.window.attempt import Judgement, _disagreement
 from tests.deduper.kafka_configs import BASE
 
@@ -43,7 +44,7 @@ def test_rows_that_are_missing_from_a_topic_port(tmp_path: Path, port: str, rows
         receipts = {0: receipt} | {
             shard: SimpleNamespace(counts=(0, 0, 0, 0)) for shard in range(1, config.store.shards)
         }
-        staged = {name: [StagedFile(name, Path("x"), count)] for name, count in (counts | changed).items()}
+        staged = {name: [StagedFile(name, local_place("x"), count, 0, 0)] for name, count in (counts | changed).items()}
         judgement: Any = Judgement(*cast(Any, (None, None, receipts, staged, None)), rows=sum(COUNTS))
         return _disagreement(config, cast("Any", judgement))
 

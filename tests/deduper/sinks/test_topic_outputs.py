@@ -30,6 +30,7 @@ from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, TopicPlace
 from deduper.window.policy import fixed_settings, settings_hash
 from deduper.window.publishing import mark_published
+from tests.deduper.staged_file import described
 
 CONFIG = """\
 name: clicks
@@ -93,11 +94,11 @@ class Mixed:
         home = staging.staging_home(self.config) / STAGING / self.attempt.folder
         made = {}
         for port, rows, slots in (("error", ERROR, (0, 2)), ("duplicate", DUPLICATE, ())):
-            folder = home / f"_port={port}"
-            folder.mkdir(parents=True)
+            home.local.mkdir(parents=True, exist_ok=True)
+            path = home.local / f"{port}-0.parquet"
             table = pa.table({"key": pa.array([b"k"] * rows), "slot": pa.array([0] * rows, pa.int32())})
-            parquet.write_table(table, folder / "part-0.parquet")
-            made[port] = [staging.StagedFile(port, folder / "part-0.parquet", rows, slots)]
+            parquet.write_table(table, path)
+            made[port] = [described(port, path, rows, slots)]
         return staging.make_durable(self.config, self.log.manifest.store_id, self.attempt, made)
 
     def publish(self) -> None:

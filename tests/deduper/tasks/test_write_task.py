@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import xxhash
 from pyarrow import parquet
 
+from bucket_store.filesystem import LocalFile, LocalFileSystem
+from bucket_store.places.local import LocalNames, local_place
+from bucket_store.places.place import Place
 from deduper.core.clock import POSITION_BITS
 from deduper.core.verdict import REASONS
+from deduper.errors import CannotWriteError
 from deduper.tasks import exchange
 from deduper.tasks.origins import WindowSources
-from deduper.tasks.write import WriteReceipt, WriteTask, grouped, port_folder, write, writers_for
+from deduper.tasks.write import WriteReceipt, WriteTask, grouped, write, writers_for
+from tests.bucket_store.places.memory_names import MemoryNames
 from tests.deduper.small_service import Killed, armed
 
 PORTS = ("unique", "duplicate")
@@ -52,16 +61,14 @@ def task(tmp_path: Path) -> WriteTask:
             exchange.EXPIRY: pa.array([1_000_000] * len(first), pa.int64()),
         }
         exchange.write_batches(exchange.firsts_file(str(directory), shard), [pa.RecordBatch.from_pydict(copies)])
-    for port in PORTS:
-        port_folder(tmp_path / "staging", port).mkdir(parents=True)
+    (tmp_path / "staging").mkdir()
     return WriteTask(
         directory=str(directory),
-        target=str(tmp_path / "staging"),
         shards=2,
         readers=(("r", ROWS),),
         spilled_bytes=1000,
         groups=((0,),),
-        ports=PORTS,
+        targets=dict.fromkeys(PORTS, local_place(tmp_path / "staging")),
         topics={},
         columns=("k",),
         codec="snappy",
@@ -73,14 +80,14 @@ def task(tmp_path: Path) -> WriteTask:
     )
 
 
-def files(task: WriteTask, receipt: WriteReceipt) -> dict[str, Path]:
+def files(receipt: WriteReceipt) -> dict[str, Path]:
     """The files of a receipt by port."""
-    return {port: port_folder(task.target, port) / name for port, name in receipt.files.items()}
+    return {file.port: file.place.local for file in receipt.files}
 
 
 def test_every_row_stands_in_its_port_once(task: WriteTask) -> None:
     """With the source's columns, its place in the source, and its first copy."""
-    found = {port: parquet.read_table(file).to_pylist() for port, file in files(task, write(task, 0)).items()}
+    found = {port: parquet.read_table(file).to_pylist() for port, file in files(write(task, 0)).items()}
     assert [(row["k"], row["_dedup"]["source"], row["_dedup"]["position"]) for row in found["unique"]] == [
         ("a", "one", 0),
         ("b", "one", 1),
@@ -102,9 +109,10 @@ def test_every_row_stands_in_its_port_once(task: WriteTask) -> None:
 
 def test_a_port_without_rows_has_no_file(task: WriteTask) -> None:
     """Nor has a receipt one."""
-    receipt = write(replace(task, ports=("unique", "expired")), 0)
-    assert receipt.files.keys() == {"unique"}
-    assert not list(port_folder(task.target, "duplicate").iterdir())
+    target = task.targets["unique"]
+    receipt = write(replace(task, targets={"unique": target, "expired": target}), 0)
+    assert files(receipt).keys() == {"unique"}
+    assert list(target.local.iterdir()) == list(files(receipt).values())
 
 
 @pytest.mark.parametrize("moment", ["at the end of the other", "after it"])
@@ -113,7 +121,7 @@ def test_a_twin_writes_into_files_of_its_own(task: WriteTask, moment: str) -> No
     told: list[tuple[WriteReceipt, dict[Path, tuple[bytes, int, int]]]] = []
 
     def state(receipt: WriteReceipt) -> dict[Path, tuple[bytes, int, int]]:
-        paths = files(task, receipt).values()
+        paths = files(receipt).values()
         return {path: (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
 
     def write_one() -> None:
@@ -127,7 +135,7 @@ def test_a_twin_writes_into_files_of_its_own(task: WriteTask, moment: str) -> No
         with armed("write.done", 1, write_one):
             write_one()
     (first, before), (second, _) = told
-    assert not set(first.files.values()) & set(second.files.values())
+    assert not set(files(first).values()) & set(files(second).values())
     assert state(first) == before
 
 
@@ -139,9 +147,9 @@ def test_a_writer_that_dies_leaves_nothing_that_counts(task: WriteTask) -> None:
 
     with armed("write.done", 1, die), pytest.raises(Killed):
         write(task, 0)
-    left = {path.name for path in Path(task.target).glob("*/*")}
+    left = set(task.targets["unique"].local.iterdir())
     assert len(left) == 2
-    assert not left & set(write(task, 0).files.values())
+    assert not left & set(files(write(task, 0)).values())
 
 
 @pytest.mark.parametrize("gone", ["staging", "spool"])
@@ -164,11 +172,10 @@ def test_a_writer_that_sleeps_over_the_publication_changes_no_port(
     def open_and_sleep(*arguments: object, **more: object) -> parquet.ParquetWriter:
         writer = opened(*arguments, **more)
         monkeypatch.setattr(parquet, "ParquetWriter", opened)
-        for port, file in files(task, write(task, 0)).items():
+        for port, file in files(write(task, 0)).items():
             final = file.rename(tmp_path / f"{port}.parquet")
             published[final] = final.read_bytes()
-        for path in sorted(Path(task.target).rglob("*"), reverse=True):
-            path.unlink() if path.is_file() else path.rmdir()
+        task.targets["unique"].remove_tree()
         return writer
 
     monkeypatch.setattr(parquet, "ParquetWriter", open_and_sleep)
@@ -177,6 +184,127 @@ def test_a_writer_that_sleeps_over_the_publication_changes_no_port(
     assert len(published) == 2
     assert {path: path.read_bytes() for path in published} == published
     assert set(tmp_path.rglob("*.parquet")) == published.keys()
+
+
+def on(names: object, task: WriteTask) -> WriteTask:
+    """The task with its files on another storage, in a folder that is there."""
+    target = Place(cast(Any, names), PurePosixPath(task.targets["unique"].path))
+    target.make_directories()
+    return replace(task, targets=dict.fromkeys(PORTS, target))
+
+
+class Watched(LocalFileSystem):
+    """The machine's file system, which notes when a file is synced, and can spoil what is written."""
+
+    def __init__(self, spoil: Callable[[bytes], bytes] = bytes) -> None:
+        self.spoil = spoil
+        self.synced: dict[str, bytes] = {}
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> LocalFile:
+        """A file that is watched."""
+        watched, opened = self, super().open(path, write=write, create=create)
+
+        class File(LocalFile):
+            def pwrite(self, data: bytes | memoryview, at: int) -> int:
+                return super().pwrite(watched.spoil(bytes(data)), at)
+
+            def sync(self) -> None:
+                super().sync()
+                watched.synced[path.name] = path.read_bytes()
+
+        return File(opened._fd)
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_receipt_says_what_lies_in_the_files(task: WriteTask, kind: str) -> None:
+    """Size, checksum and rows of each, as one who reads the file finds them, on any storage."""
+    receipt = write(on(MemoryNames(), task) if kind == "memory" else task, 0)
+    assert [file.port for file in receipt.files] == list(PORTS)
+    for file in receipt.files:
+        data = file.place.read()
+        assert (file.size_bytes, file.checksum) == (len(data), xxhash.xxh3_64_intdigest(data))
+        assert file.rows == parquet.read_table(pa.BufferReader(data)).num_rows > 0
+        assert file.slots == ()
+
+
+def test_all_of_a_receipts_files_are_synced_whole(task: WriteTask) -> None:
+    """The record may name them at once: what is in the file is durable, and nothing comes after."""
+    fs = Watched()
+    receipt = write(on(LocalNames(fs), task), 0)
+    assert fs.synced == {file.place.name: file.place.read() for file in receipt.files}
+
+
+def test_the_count_of_rows_is_read_back_and_not_remembered(task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that the writer passed on, and that no file holds, is missed: the window's counts disagree."""
+    written = parquet.ParquetWriter.write_table
+
+    def lose_one(self: Any, table: pa.Table, **more: Any) -> None:
+        written(self, table.slice(1), **more)
+
+    monkeypatch.setattr(parquet.ParquetWriter, "write_table", lose_one)
+    assert {file.port: file.rows for file in write(task, 0).files} == {"unique": 4, "duplicate": 0}
+
+
+def test_a_footer_that_did_not_reach_the_disk_is_no_receipt(task: WriteTask) -> None:
+    """The rows are counted in the file's own bytes."""
+    spoilt = Watched(lambda data: data[:-4] + bytes(4) if data.endswith(b"PAR1") and len(data) > 4 else data)
+    with pytest.raises(pa.ArrowInvalid):
+        write(on(LocalNames(spoilt), task), 0)
+
+
+def test_a_sync_that_fails_fails_the_task(task: WriteTask) -> None:
+    """No receipt names a file that may be lost."""
+
+    class Bad(LocalFileSystem):
+        def open(self, path: Path, *, write: bool = False, create: bool = False) -> LocalFile:
+            class File(LocalFile):
+                def sync(self) -> None:
+                    raise OSError(5, "sync", str(path))
+
+            return File(super().open(path, write=write, create=create)._fd)
+
+    with pytest.raises(OSError, match="sync"):
+        write(on(LocalNames(Bad()), task), 0)
+
+
+def test_a_full_disk_is_told_with_its_place(task: WriteTask) -> None:
+    """Through Arrow, which writes the file: the error says where there is no room."""
+
+    class Full(LocalFileSystem):
+        def open(self, path: Path, *, write: bool = False, create: bool = False) -> LocalFile:
+            class File(LocalFile):
+                def pwrite(self, data: bytes | memoryview, at: int) -> int:
+                    raise OSError(errno.ENOSPC, "no room")
+
+            return File(super().open(path, write=write, create=create)._fd)
+
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(CannotWriteError, match=r"staging.*No space left"):
+        write(on(LocalNames(Full()), task), 0)
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_files
+
+
+def test_a_file_in_memory_is_ended_at_its_bound(task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file is created in one call, a port gets several, in the order of the rows by name."""
+    monkeypatch.setattr("deduper.tasks.write._HELD_BYTES", 1)
+    monkeypatch.setattr("deduper.tasks.write._ROW_GROUP_BYTES", 1)
+    receipt = write(on(MemoryNames(), task), 0)
+    unique = [file for file in receipt.files if file.port == "unique"]
+    assert [file.rows for file in unique] == [3, 2]
+    assert unique == sorted(unique, key=lambda file: file.place.name)
+    keys = [row for file in unique for row in parquet.read_table(pa.BufferReader(file.place.read()))["k"].to_pylist()]
+    assert keys == ["a", "b", "c", None, "e"]
+
+
+def test_a_creation_whose_answer_was_lost_is_known_again(task: WriteTask) -> None:
+    """The name is taken, by this very call: the bytes are ours."""
+
+    class Forgetful(MemoryNames):
+        def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
+            super().create(path, data, failpoint=failpoint)
+            raise FileExistsError(str(path))
+
+    assert {file.port for file in write(on(Forgetful(), task), 0).files} == set(PORTS)
 
 
 def test_a_row_that_nobody_judged_is_no_row_of_a_port(task: WriteTask) -> None:

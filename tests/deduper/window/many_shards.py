@@ -88,7 +88,7 @@ class ManyShards:
         self.task: JudgeTask | None = None
         self.views: Sequence[ShardView] = ()
         self.all_tasks_finished = True
-        self.log = CommitLog.create(self.config.store.path, policy.fixed_settings(self.config), wall_us=BEGIN_US)
+        self.log = CommitLog.create(self.config.store.place, policy.fixed_settings(self.config), wall_us=BEGIN_US)
         self.log.claim_epoch("many", BEGIN_US)
         for _ in range(pieces):
             self._commit()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from bucket_store.filesystem import LocalFileSystem
 from bucket_store.log.records import LogState
 from deduper.errors import CannotWriteError, IntegrityError
 from deduper.sinks.names import STAGING
@@ -45,9 +46,9 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return "/dev/full" if is_full(str(path)) else path
 
         monkeypatch.setattr(pa, "OSFile", lambda path, mode: os_file(device(path), mode))
-        monkeypatch.setattr(parquet, "ParquetWriter", lambda path, *rest, **more: writer(device(path), *rest, **more))
+        monkeypatch.setattr(LocalFileSystem, "open", lambda fs, path, **more: opened(fs, device(path), **more))
 
-    os_file, writer = pa.OSFile, parquet.ParquetWriter
+    os_file, opened = pa.OSFile, LocalFileSystem.open
     return fill
 
 
@@ -123,7 +124,7 @@ def test_folders_that_cannot_be_made_end_the_job_and_say_where(world: World, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def full_below_staging(path: Path, *arguments: Any, **more: Any) -> None:
-        if path.parent.parent.name == STAGING:
+        if path.parent.name == STAGING:
             full()
         mkdir(path, *arguments, **more)
 

@@ -32,7 +32,6 @@ from deduper.service.stop import Stop
 from deduper.service.windows import Reports, Windows
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, TopicPlace
-from deduper.sinks.staging import StagedFile
 from deduper.sources.protocol import BatchPartition
 from deduper.tasks.receipts import Receipt
 from deduper.window import recovery
@@ -40,6 +39,7 @@ from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
 from deduper.window.publishing import Publishing
 from deduper.window.runner import Batch, WindowRunner
+from tests.deduper.staged_file import described
 
 NOW_US = 1_700_000_000_000_000
 SOON_S = 30.0
@@ -110,13 +110,13 @@ class Job:
         """One row for each port."""
         attempt = Attempt(state.next_window, state.epoch, self.attempts)
         self.attempts += 1
-        staging.make_staging(self.config, attempt)
+        targets = staging.make_staging(self.config, attempt)
         staged = {}
         for port in self.ports:
-            file = staging.staging_target(self.config, attempt) / f"_port={port}" / "part-0.parquet"
+            file = targets[port].local / f"{port}-0.parquet"
             table = pa.table({"key": pa.array([b"k"]), "slot": pa.array([0], pa.int32())})
             parquet.write_table(table, file)
-            staged[port] = [StagedFile(port, file, 1, (0,) if port == "error" else ())]
+            staged[port] = [described(port, file, 1, (0,) if port == "error" else ())]
         counts = tuple(int(port in self.ports) for port in ("unique", "duplicate", "expired", "error"))
         receipt = Receipt(
             0, counts, {"same_window": counts[1], "malformed": counts[3]}, None, None, None, (), {0: sum(counts)}, {}

@@ -21,7 +21,7 @@ from bucket_store.log.wall_clock import TOLERANCE_US
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import append_piece
-from bucket_store.places.local import local_place
+from bucket_store.places.local import LocalNames, local_place
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks import names, staging
@@ -234,7 +234,7 @@ def test_publishing_again_makes_the_names_durable(config: Config) -> None:
         def fsync_dir(self, path: Path) -> None:
             synced.append(path)
 
-    assert staging.publish([output], fs=Syncing()) == []
+    assert staging.publish([output], names=LocalNames(Syncing())) == []
     assert {Path(output.final).parent, Path(output.staged).parent} <= set(synced)
 
 
@@ -258,7 +258,7 @@ def test_two_owners_may_publish_the_same_window_at_once(config: Config, moment: 
             self.move()
             super().replace(source, target)
 
-    assert staging.publish([output], fs=Raced()) == []
+    assert staging.publish([output], names=LocalNames(Raced())) == []
     assert Path(output.final).read_bytes() == b"rows"
 
 

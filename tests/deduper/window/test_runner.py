@@ -25,7 +25,6 @@ from deduper.core.statistics import SpanCounts, Statistics
 from deduper.errors import UsageError
 from deduper.sinks import names, staging
 from deduper.sinks.names import Attempt, TopicPlace
-from deduper.sinks.staging import StagedFile
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER, KnownFiles
@@ -39,6 +38,7 @@ from deduper.window.runner import Batch, WindowRunner
 from tests.bucket_store.maintenance.in_process import InProcess
 from tests.bucket_store.table_samples import entries_of, random_keys
 from tests.deduper.small_service import BEGIN_US, Trial
+from tests.deduper.staged_file import staged_file
 from tests.oracle import Settings
 
 SECOND_US = 1_000_000
@@ -105,10 +105,8 @@ class Job:
         self.judged.append((state.next_window, wall_us))
         self.states.append(state)
         attempt = Attempt(state.next_window, state.epoch, 0)
-        folder = staging.staging_target(self.config, attempt) / "_port=unique"
-        folder.mkdir(parents=True)
-        (folder / "part-0.parquet").write_bytes(b"rows")
-        staged = {"unique": [StagedFile("unique", folder / "part-0.parquet", 1)]}
+        target = staging.make_staging(self.config, attempt)["unique"]
+        staged = {"unique": [staged_file("unique", target / "part-0.parquet", b"rows", 1)]}
         receipts = {one.shard: one for one in reversed(self.said)}
         rows = sum(sum(one.counts) for one in self.said)
         seconds, in_tasks = {"read": 1.0, "shards": 2.0}, {"keys": 3.0}

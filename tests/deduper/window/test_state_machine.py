@@ -670,7 +670,7 @@ class JobMachine(RuleBasedStateMachine):
         named |= {(retired.ref.file, retired.ref.name) for retired in state.retired}
         lying = {(piece.file, piece.name) for piece in self.process.pieces.pieces()}
         assert lying <= named, f"orphans: {lying - named}"
-        assert not [folder for home in staging_homes(self.world.config) for folder in home.glob("_staging/*")]
+        assert not [folder for home in staging_homes(self.world.config) for folder in home.local.glob("_staging/*")]
         assert set(self.root.glob("*/spool/*")) <= alive, "what the dead have set aside is still there"
         left = read_intents(local_place(self.world.config.store.path))
         assert left == sorted(intents, key=lambda intent: intent.epoch)[-1:]
