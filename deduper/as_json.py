@@ -12,6 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
+from bucket_store.places.place import Place
+
 
 @dataclass(frozen=True, slots=True)
 class AsJson:
@@ -34,7 +36,7 @@ def _plain(value: Any) -> Any:
         return value.to_json()
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Path):
+    if isinstance(value, Path | Place):
         return str(value)
     if isinstance(value, Mapping):
         return {_plain(key): _plain(inner) for key, inner in value.items()}

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet
 
+from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
+from deduper.admin.storage import arrow_file, inside, text_file
 from deduper.config.files import FileSink
 from deduper.core.verdict import Admission, Verdict
 from deduper.errors import IntegrityError
@@ -75,18 +76,14 @@ def error_port(store: OpenStore) -> FileSink | None:
     return sink if isinstance(sink, FileSink) else None
 
 
-def error_files(store: OpenStore, port: FileSink, windows: Windows) -> list[tuple[int, Path]]:
+def error_files(store: OpenStore, windows: Windows) -> list[tuple[int, Place]]:
     """The published files of the error port with their windows, in the order of these; those that are still there."""
-    prefix = store.log.manifest.store_id[:8]
-    found = []
-    for path in sorted(port.path.iterdir()) if port.path.is_dir() else ():
-        name = FinalName.of(path.name)
-        if name is not None and name.store == prefix and name.window in windows:
-            found.append((name.window, path))
-    return found
+    prefix, port = store.log.manifest.store_id[:8], store.ports[ERROR]
+    names = [(FinalName.of(entry.name), port / entry.name) for entry in inside(port)]
+    return [(name.window, file) for name, file in names if name and name.store == prefix and name.window in windows]
 
 
-def read_errors(path: Path, *, raw: bool) -> Iterator[pa.RecordBatch]:
+def read_errors(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
     """The rows of a file of the error port in its order; `raw` is null unless it is wanted.
 
     Raises:
@@ -94,13 +91,13 @@ def read_errors(path: Path, *, raw: bool) -> Iterator[pa.RecordBatch]:
         FileNotFoundError: a reader has taken it away.
     """
     try:
-        yield from _of_parquet(path, raw=raw) if path.suffix == ".parquet" else _of_text(path, raw=raw)
+        yield from _of_parquet(path, raw=raw) if path.path.suffix == ".parquet" else _of_text(path, raw=raw)
     except (KeyError, ValueError, TypeError, csv.Error, pa.ArrowException) as error:
         raise IntegrityError(f"{path}: cannot be read as an output: {type(error).__name__}: {error}") from error
 
 
-def _of_parquet(path: Path, *, raw: bool) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(str(path)) as opened:
+def _of_parquet(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
+    with arrow_file(path) as opened:
         file = parquet.ParquetFile(opened)
         wanted = [name for name in SCHEMA.names if raw or name != "raw"]
         there = {leaf.path for leaf in map(file.schema.column, range(len(file.schema)))}
@@ -117,23 +114,23 @@ def _of_parquet(path: Path, *, raw: bool) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _of_text(path: Path, *, raw: bool) -> Iterator[pa.RecordBatch]:
-    rows = _json_rows(path) if path.suffix == ".json" else _csv_rows(path)
+def _of_text(path: Place, *, raw: bool) -> Iterator[pa.RecordBatch]:
+    rows = _json_rows(path) if path.path.suffix == ".json" else _csv_rows(path)
     while some := list(islice(rows, _BATCH_ROWS)):
         yield pa.RecordBatch.from_pylist(
             [{name: row.get(name) for name in SCHEMA.names if raw or name != "raw"} for row in some], SCHEMA
         )
 
 
-def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="\n") as lines:
+def _json_rows(path: Place) -> Iterator[dict[str, Any]]:
+    with text_file(path) as lines:
         for line in lines:
             yield json.loads(line)[DEDUP]
 
 
-def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _csv_rows(path: Place) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(sys.maxsize)
-    with path.open(encoding="utf-8", newline="") as lines:
+    with text_file(path, newline="") as lines:
         rows: Iterable[dict[str, str]] = csv.DictReader(lines)
         for row in rows:
             yield json.loads(row[DEDUP])

@@ -92,7 +92,7 @@ def errors_report(store: OpenStore, windows: Windows, last: int | None) -> Error
             return _of_topic(store, sink, windows)
         return _of_log(store, windows)
     groups, met = _Groups(), set[int]()
-    for window, path in error_files(store, port, windows):
+    for window, path in error_files(store, windows):
         try:
             for batch in read_errors(path, raw=False):
                 met.add(window)
@@ -105,7 +105,7 @@ def errors_report(store: OpenStore, windows: Windows, last: int | None) -> Error
                     groups.add(key, len(same), window, _place(store, first["source"], first["position"], key[0]))
         except FileNotFoundError:
             continue  # a reader has taken it
-    return _report(store, str(port.path), windows, groups, met)
+    return _report(store, str(store.ports[ERROR]), windows, groups, met)
 
 
 def _report(store: OpenStore, origin: str, windows: Windows, groups: _Groups, met: set[int]) -> ErrorsReport:

@@ -11,22 +11,26 @@ A start discards most of this too. It leaves set-aside checkpoints, temporary fi
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bucket_store import failpoints
+from bucket_store.log.commit_log import DIRECTORY as LOG
 from bucket_store.log.copies import warn_of_original
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.state import live_files
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.pieces.store import StoredPiece
+from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
-from deduper.admin.orphans import Orphan, OrphanKind, bytes_of, modified_us, orphans
+from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.admin.repair.plan import QUARANTINE
 from deduper.admin.stale_tables import stale_tables
+from deduper.admin.storage import bytes_of, entry_of, inside
 from deduper.as_json import AsJson
 from deduper.units import format_duration
 from deduper.window import exchange_folder
@@ -104,7 +108,7 @@ def collect(
         StoreError: a database that cannot be listed: `repair` first.
     """
     now_us = time.time_ns() // 1000 if now_us is None else now_us
-    lives = owner_lives(store.log.root)
+    lives = owner_lives(store.root)
     listing = _Listing(store, grace_us, now_us, with_quarantine=with_quarantine, owner_lives=lives)
     found = tuple(listing.garbage(store.log.state.epoch + 1))
     if not delete or lives or all(item.kept for item in found):
@@ -113,7 +117,7 @@ def collect(
     warn_of_original(store.log)
     epoch = store.log.claim_epoch(owner, present_wall_us(store.log, now_us))
     failpoints.hit("gc.claimed")
-    with HeartBeat(store.log.root, owner):
+    with HeartBeat(store.root, owner):
         garbage = tuple(listing.garbage(epoch))
         _delete(store, [item for item in garbage if not item.kept])
     return GcReport(tuple(replace(item, is_deleted=not item.kept) for item in garbage), grace_us, lives, delete)
@@ -152,7 +156,7 @@ class _Listing:
                 orphan.size_bytes,
                 orphan.why.removesuffix(", or of a job that is running") if not self._owner_lives else orphan.why,
                 self._kept(orphan.modified_us, orphan.epoch, own_epoch, is_name=_is_fleeting(orphan)),
-                None if _is_among_pieces(orphan) else lambda path=orphan.path: _remove_path(path),  # type: ignore[misc]  # mypy cannot infer a default's type
+                None if _is_among_pieces(orphan) else lambda place=orphan.path: _remove(place),  # type: ignore[misc]  # mypy cannot infer a default's type
                 self._as_piece(orphan),
             )
         yield from self._records()
@@ -178,7 +182,7 @@ class _Listing:
         if orphan.stored is not None or not _is_among_pieces(orphan):
             return orphan.stored
         # A file without a live piece is deleted as a whole.
-        file = orphan.path.relative_to(self._store.root).as_posix()
+        file = str(orphan.path.path.relative_to(self._store.root.path))
         return StoredPiece(file, "", 0, orphan.epoch or 0, -1, 0)
 
     def _records(self) -> Iterator[Garbage]:
@@ -186,7 +190,8 @@ class _Listing:
         log = self._store.log
         folded = log.folded(now_us=self._now_us, grace_us=self._grace_us)
         if folded:
-            size = sum(bytes_of(path.local) for path in folded)
+            sizes = {entry.name: entry.size for entry in inside(self._store.root / LOG)}
+            size = sum(sizes.get(path.name, 0) for path in folded)
             yield Garbage(
                 "records",
                 f"{folded[0].parent} ({folded[0].name} to {folded[-1].name})",
@@ -200,15 +205,16 @@ class _Listing:
         self._store.log.delete_folded(now_us=self._now_us, grace_us=self._grace_us)
 
     def _quarantined(self) -> Iterator[Garbage]:
-        for path in sorted((self._store.root / QUARANTINE).glob("*")):
-            kept = self._kept(modified_us(path), None, 0) if self._with_quarantine else "only with --quarantine"
+        folder = self._store.root / QUARANTINE
+        for entry in inside(folder):
+            kept = self._kept(entry.modified_us, None, 0) if self._with_quarantine else "only with --quarantine"
             yield Garbage(
                 QUARANTINE,
-                str(path),
-                bytes_of(path),
+                str(folder / entry.name),
+                bytes_of(folder, entry),
                 "damaged, moved here by repair",
                 kept,
-                lambda path=path: _remove_path(path),  # type: ignore[misc]  # as above
+                lambda place=folder / entry.name: _remove(place),  # type: ignore[misc]  # as above
             )
 
     def _tables(self) -> Iterator[Garbage]:
@@ -219,7 +225,7 @@ class _Listing:
             yield Garbage(
                 "tables",
                 ", ".join(str(path) for path in tables.paths if path.exists()),
-                sum(bytes_of(path) for path in tables.paths),
+                sum(map(_bytes_here, tables.paths)),
                 f"{tables.why}{'' if is_own else f', of store {tables.store_id[:8]}'}",
                 self._kept(None, None, 0),
                 lambda tables=tables: tables.remove(),  # type: ignore[misc]  # as above
@@ -234,7 +240,7 @@ class _Listing:
             yield Garbage(
                 "spool",
                 str(folder),
-                bytes_of(folder),
+                _bytes_here(folder),
                 "exchange files of a window whose process died",
                 self._kept(None, None, 0),
                 lambda folder=folder: exchange_folder.remove_abandoned(folder),  # type: ignore[misc]  # as above
@@ -249,8 +255,17 @@ def _is_fleeting(orphan: Orphan) -> bool:
     return orphan.kind is OrphanKind.TEMPORARY
 
 
-def _remove_path(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+def _remove(place: Place) -> None:
+    entry = entry_of(place)
+    if entry is None or not entry.is_directory:
+        place.remove()
+        return
+    with suppress(OSError):  # what is left is listed again
+        place.remove_tree()
+
+
+def _bytes_here(folder: Path) -> int:
+    """Bytes of a folder of this machine."""
+    place = local_place(folder)
+    entry = entry_of(place)
+    return 0 if entry is None else bytes_of(place.parent, entry)

@@ -100,7 +100,7 @@ class Facts:
     waiting: Waiting | None
     differing: tuple[str, ...]
     many_errors: float | None
-    free_bytes: int
+    free_bytes: int | None
     place: str
 
 
@@ -181,7 +181,7 @@ def _for_a_person(facts: Facts) -> str:
     if facts.differing:
         settings = ", ".join(facts.differing)
         return f"the config and the store differ in {settings}, which is fixed for the life of a store"
-    if facts.free_bytes < LEAST_FREE_BYTES:
+    if facts.free_bytes is not None and facts.free_bytes < LEAST_FREE_BYTES:
         return f"{facts.free_bytes // 2**20} MiB are free on {facts.place}"
     return facts.waiting.error if facts.waiting is not None and facts.waiting.is_broken else ""
 

@@ -15,12 +15,17 @@ from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore
 from bucket_store.places.local import local_place
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.expiry_key import ExpiryKeyScale
+from deduper.sinks.names import staging_homes
 from deduper.window import policy
+
+_LOCAL_SCHEMES = ("rocksdb", "file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,19 @@ class OpenStore:
     pieces: PieceStore
 
     @property
-    def root(self) -> Path:
+    def root(self) -> Place:
         """The store's folder."""
-        return self.log.root.local
+        return self.log.root
+
+    @property
+    def ports(self) -> dict[str, Place]:
+        """The folders of the ports that are files; none without a config."""
+        return {} if self.config is None else {port: sink.place for port, sink in self.config.file_ports.items()}
+
+    @property
+    def staging_homes(self) -> list[Place]:
+        """Every folder that may have a `_staging`: the store's, and those of the ports that are known."""
+        return [self.root] if self.config is None else staging_homes(self.config)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -66,21 +81,38 @@ class OpenStore:
 
 
 def open_store(target: str) -> OpenStore:
-    """The store of a config file, of a `rocksdb:PATH` or `file:PATH`, or in a folder.
+    """The store of a config file, of a URL such as `rocksdb:PATH`, `file:PATH` or `hdfs://…`, or in a folder.
 
     Raises:
         ConfigError: the config file is not valid.
-        UsageError: the text is none of the three.
+        UsageError: the text is none of the three, or no storage has the URL's scheme.
         StoreMissingError: there is no store there (yet).
     """
     url, config = named_store(target)
-    path = Path(url.partition(":")[2])
+    root = root_of(url)
     try:
-        return OpenStore(url, config, CommitLog.open(local_place(path)), open_backend(url))
+        return OpenStore(url, config, CommitLog.open(root), open_backend(url))
     except StoreMissingError as error:
-        if (path / MANIFEST_NAME).exists():
+        if (root / MANIFEST_NAME).exists():
             raise
-        raise StoreMissingError(f"{path}: there is no store yet; the first start of `deduper run` makes it") from error
+        raise StoreMissingError(f"{root}: there is no store yet; the first start of `deduper run` makes it") from error
+
+
+def root_of(url: str) -> Place:
+    """The folder of a store, by its `store.url`.
+
+    Raises:
+        UsageError: no storage has this scheme, or its client is not installed.
+    """
+    try:
+        return open_place(url)
+    except (ValueError, ImportError) as error:
+        raise UsageError(str(error)) from error
+
+
+def folder_of(name: str) -> Place:
+    """A folder that a person names, by its path on this machine or by its URL. Raises as `root_of`."""
+    return root_of(name) if "://" in name else local_place(name)
 
 
 def named_store(target: str) -> tuple[str, Config | None]:
@@ -90,13 +122,16 @@ def named_store(target: str) -> tuple[str, Config | None]:
         ConfigError, UsageError: as `open_store`.
     """
     scheme, colon, rest = target.partition(":")
-    if colon and scheme in ("rocksdb", "file"):
-        return f"{scheme}:{Path(rest).absolute()}", None
+    if colon and scheme in _LOCAL_SCHEMES:
+        return f"{scheme}:{local_place(rest)}", None
+    if colon and rest.startswith("//"):
+        return target, None
     path = Path(target)
     if path.is_dir():
-        if not (path / MANIFEST_NAME).exists():
+        root = local_place(path)
+        if not (root / MANIFEST_NAME).exists():
             raise UsageError(f"{target}: this folder holds no store; name a config file, or the folder of a store")
-        return f"{_backend_of(path)}:{path.absolute()}", None
+        return f"{_backend_of(root)}:{root}", None
     config = load_config(path)
     return config.store.url, config
 
@@ -110,9 +145,12 @@ def store_url(text: str) -> str:
     scheme, colon, rest = text.partition(":")
     if not colon or not rest:
         raise UsageError(f"{text}: write the place with its kind, as file:{text} or rocksdb:{text}")
-    return f"{scheme}:{Path(rest).absolute()}" if scheme in ("rocksdb", "file") else text
+    return f"{scheme}:{local_place(rest)}" if scheme in _LOCAL_SCHEMES else text
 
 
-def _backend_of(root: Path) -> str:
+def _backend_of(root: Place) -> str:
     """The kind of the pieces in a store; `file` for one that has none, where it makes no difference."""
-    return "rocksdb" if any(root.glob("pieces/*/*.rocksdb")) else "file"
+    shards = [root / "pieces" / entry.name for entry in (root / "pieces").entries() if entry.is_directory]
+    return (
+        "rocksdb" if any(entry.name.endswith(".rocksdb") for shard in shards for entry in shard.entries()) else "file"
+    )

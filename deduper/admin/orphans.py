@@ -20,12 +20,11 @@ files that no present owner will use again.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from bucket_store.filesystem import is_temporary
 from bucket_store.log import sources_file
@@ -34,9 +33,11 @@ from bucket_store.log.records import LogState
 from bucket_store.log.sources_archive import files_of
 from bucket_store.pieces.store import StoredPiece
 from bucket_store.places.local import local_place
+from bucket_store.places.place import Entry, Place
 from deduper.admin.open_store import OpenStore
+from deduper.admin.storage import bytes_of, inside
 from deduper.as_json import AsJson
-from deduper.sinks.names import STAGING, Attempt, staging_homes
+from deduper.sinks.names import STAGING, Attempt
 
 
 class OrphanKind(StrEnum):
@@ -65,7 +66,7 @@ class Orphan(AsJson):
     json_names = (*("kind", "path", "piece", "size_bytes", "window", "epoch", "modified_us", "is_abandoned", "why"),)
 
     kind: OrphanKind
-    path: Path
+    path: Place
     size_bytes: int
     why: str
     is_abandoned: bool
@@ -91,7 +92,7 @@ def orphans(store: OpenStore) -> tuple[Orphan, ...]:
     """
     # Names first, the log after: what a commit names meanwhile is named in the log then.
     pieces = list(store.pieces.pieces())
-    found = [*_sources(store.root), *_staging(store), *_intents(store.root), *_temporary(store), *_checkpoints(store)]
+    found = [*_sources(store.root), *_staging(store), *_intents(store), *_temporary(store), *_checkpoints(store)]
     state = store.log.refresh()
     kept = [orphan for orphan in found if not _is_needed(store, state, orphan)]
     kept += _pieces(store, state, pieces)
@@ -100,6 +101,7 @@ def orphans(store: OpenStore) -> tuple[Orphan, ...]:
     return tuple(sorted(judged, key=lambda orphan: (orphan.kind, str(orphan.path), orphan.why)))
 
 
+_PIECES = "pieces"
 _PIECE_NAME = re.compile(r"(\d{12,})-(\d{6,})-(\d{3,})-(\d{4,})-[0-9a-f]{8}")
 _SEGMENT_EPOCH = re.compile(r"(\d{6,})[-.]")
 _TEMPORARY_MARK = re.compile(r"\.\w+\.(\d{6,})\.\w+\.tmp")
@@ -120,14 +122,16 @@ def _judged(orphan: Orphan, state: LogState) -> Orphan:
 
 def _orphan(
     kind: OrphanKind,
-    path: Path,
+    folder: Place,
+    entry: Entry,
     why: str,
     *,
     window: int | None = None,
     epoch: int | None = None,
     is_abandoned: bool = False,
 ) -> Orphan:
-    return Orphan(kind, path, bytes_of(path), why, is_abandoned, window, epoch, modified_us(path))
+    size_bytes = bytes_of(folder, entry)
+    return Orphan(kind, folder / entry.name, size_bytes, why, is_abandoned, window, epoch, entry.modified_us)
 
 
 def _is_needed(store: OpenStore, state: LogState, orphan: Orphan) -> bool:
@@ -135,9 +139,9 @@ def _is_needed(store: OpenStore, state: LogState, orphan: Orphan) -> bool:
     if orphan.kind is OrphanKind.SOURCES:
         return orphan.path.name in {path.name for path in files_of(state)}
     if orphan.kind is OrphanKind.STAGING and orphan.window in state.outputs:
-        mark = read_published(store.log.root / PUBLISHED_NAME)
+        mark = read_published(store.root / PUBLISHED_NAME)
         is_out = mark is not None and mark.window >= orphan.window
-        folders = {Path(output.staged).parts for output in state.outputs[orphan.window]}
+        folders = {PurePosixPath(output.staged).parts for output in state.outputs[orphan.window]}
         return not is_out and any(orphan.path.name in parts for parts in folders)
     return False
 
@@ -145,21 +149,22 @@ def _is_needed(store: OpenStore, state: LogState, orphan: Orphan) -> bool:
 def _pieces(store: OpenStore, state: LogState, stored: list[StoredPiece]) -> Iterator[Orphan]:
     named = {(ref.file, ref.name) for refs in state.pieces.values() for ref in refs}
     retired = {(gone.ref.file, gone.ref.name): gone for gone in state.retired}
+    files = {f"{_PIECES}/{folder.name}/{entry.name}": entry for folder, entry in _files_of_pieces(store)}
     for piece in stored:
         if (piece.file, piece.name) in named:
             continue
         tried = _PIECE_NAME.fullmatch(piece.name)
         gone = retired.get((piece.file, piece.name))
-        path = store.root / piece.file
+        entry = files.get(piece.file)
         yield Orphan(
             OrphanKind.PIECE if gone is None else OrphanKind.RETIRED_PIECE,
-            path,
+            store.root / piece.file,
             piece.length,
             "no record names it" if gone is None else f"left the store in record {gone.at_number}",
             is_abandoned=gone is not None,
             window=None if tried is None else int(tried[1]),
             epoch=piece.epoch,
-            modified_us=modified_us(path) if gone is None else gone.wall_us,
+            modified_us=gone.wall_us if gone is not None else entry.modified_us if entry is not None else None,
             stored=piece,
         )
 
@@ -167,73 +172,75 @@ def _pieces(store: OpenStore, state: LogState, stored: list[StoredPiece]) -> Ite
 def _segments(store: OpenStore, state: LogState, with_pieces: set[str]) -> Iterator[Orphan]:
     """Files and databases of pieces without a live one, and what their making or deleting left behind."""
     named = {ref.file for refs in state.pieces.values() for ref in refs}
-    for path in sorted((store.root / "pieces").glob("*/*")):
-        file = path.relative_to(store.root).as_posix()
-        if file in with_pieces or file in named:
-            continue
-        epoch = _SEGMENT_EPOCH.match(path.name)
-        if epoch is not None:
-            yield _orphan(OrphanKind.SEGMENT, path, "no piece in it is live", epoch=int(epoch[1]))
-    for path in sorted((store.root / "pieces").glob("*/*.rocksdb/*.ingest")):
-        epoch = _SEGMENT_EPOCH.match(path.parent.name)
-        yield _orphan(
-            OrphanKind.TEMPORARY, path, "a table that was not ingested", epoch=None if epoch is None else int(epoch[1])
-        )
+    for folder, entry in _files_of_pieces(store):
+        epoch = _SEGMENT_EPOCH.match(entry.name)
+        number = None if epoch is None else int(epoch[1])
+        file = f"{_PIECES}/{folder.name}/{entry.name}"
+        if number is not None and file not in with_pieces and file not in named:
+            yield _orphan(OrphanKind.SEGMENT, folder, entry, "no piece in it is live", epoch=number)
+        for inner in inside(folder / entry.name) if entry.name.endswith(".rocksdb") else ():
+            if inner.name.endswith(".ingest"):
+                why = "a table that was not ingested"
+                yield _orphan(OrphanKind.TEMPORARY, folder / entry.name, inner, why, epoch=number)
 
 
-def _sources(root: Path) -> Iterator[Orphan]:
-    for path in (*_entries(root / sources_file.DIRECTORY), *_entries(root / sources_file.FOLDED_DIRECTORY)):
-        tried = sources_file.TRY.fullmatch(path.name)
-        if tried is not None and not is_temporary(path.name):
-            yield _orphan(
-                OrphanKind.SOURCES, path, "no record names it", window=int(tried["window"]), epoch=int(tried["epoch"])
-            )
+def _files_of_pieces(store: OpenStore) -> Iterator[tuple[Place, Entry]]:
+    """Files and databases of pieces, each with the folder of its shard."""
+    for shard in inside(store.root / _PIECES):
+        folder = store.root / _PIECES / shard.name
+        for entry in inside(folder):
+            yield folder, entry
+
+
+def _sources(root: Place) -> Iterator[Orphan]:
+    for folder in (root / sources_file.DIRECTORY, root / sources_file.FOLDED_DIRECTORY):
+        for entry in inside(folder):
+            tried = sources_file.TRY.fullmatch(entry.name)
+            if tried is not None and not is_temporary(entry.name):
+                window, epoch = int(tried["window"]), int(tried["epoch"])
+                yield _orphan(OrphanKind.SOURCES, folder, entry, "no record names it", window=window, epoch=epoch)
 
 
 def _staging(store: OpenStore) -> Iterator[Orphan]:
-    homes = [store.root] if store.config is None else [home.local for home in staging_homes(store.config)]
-    for home in homes:
-        for path in _entries(home / STAGING):
-            tried = Attempt.of_folder(path.name)
+    for home in store.staging_homes:
+        for entry in inside(home / STAGING):
+            tried = Attempt.of_folder(entry.name)
             if tried is not None:
                 yield _orphan(
                     OrphanKind.STAGING,
-                    path,
+                    home / STAGING,
+                    entry,
                     "what it holds was published, or is of an attempt that no record names",
                     window=tried.window,
                     epoch=tried.epoch,
                 )
 
 
-def _intents(root: Path) -> Iterator[Orphan]:
+def _intents(store: OpenStore) -> Iterator[Orphan]:
     """The newest intent is what the next start may repeat; those below it are spent."""
-    newest = max((intent.epoch for intent in read_intents(local_place(root))), default=0)
-    for path in _entries(root / INTENTS_DIRECTORY):
-        if path.name.isascii() and path.name.isdigit() and int(path.name) < newest:
-            yield _orphan(
-                OrphanKind.INTENT,
-                path,
-                f"epoch {newest} has an intent of its own",
-                is_abandoned=True,
-                epoch=int(path.name),
-            )
+    newest = max((intent.epoch for intent in read_intents(store.root)), default=0)
+    folder = store.root / INTENTS_DIRECTORY
+    for entry in inside(folder):
+        if entry.name.isascii() and entry.name.isdigit() and int(entry.name) < newest:
+            why = f"epoch {newest} has an intent of its own"
+            yield _orphan(OrphanKind.INTENT, folder, entry, why, is_abandoned=True, epoch=int(entry.name))
 
 
 def _temporary(store: OpenStore) -> Iterator[Orphan]:
     root = store.root
-    directories = [root, root / "log", root / INTENTS_DIRECTORY]
-    directories += [root / sources_file.DIRECTORY, root / sources_file.FOLDED_DIRECTORY]
-    if store.config is not None:
-        directories += sorted({sink.path for sink in store.config.file_ports.values()})
-    for directory in directories:
-        for path in _entries(directory):
-            if is_temporary(path.name):
-                tried = sources_file.TRY.fullmatch(path.name)
-                mark = _TEMPORARY_MARK.fullmatch(path.name)
+    folders = [root, root / "log", root / INTENTS_DIRECTORY]
+    folders += [root / sources_file.DIRECTORY, root / sources_file.FOLDED_DIRECTORY]
+    folders += {str(port): port for port in store.ports.values()}.values()
+    for folder in folders:
+        for entry in inside(folder):
+            if is_temporary(entry.name):
+                tried = sources_file.TRY.fullmatch(entry.name)
+                mark = _TEMPORARY_MARK.fullmatch(entry.name)
                 epoch = tried["epoch"] if tried is not None else mark[1] if mark is not None else None
                 yield _orphan(
                     OrphanKind.TEMPORARY,
-                    path,
+                    folder,
+                    entry,
                     "its writing was cut short",
                     window=None if tried is None else int(tried["window"]),
                     epoch=None if epoch is None else int(epoch),
@@ -244,45 +251,18 @@ def _checkpoints(store: OpenStore) -> Iterator[Orphan]:
     """Those that were moved away, and those of epochs below the newest that has one: each epoch has its own folder."""
     if store.config is None:
         return
-    root = store.config.checkpoint_path
-    inside = _entries(root)
-    newest = max((int(path.name) for path in inside if path.name.isdecimal()), default=0)
-    for path in [*_entries(root.parent), *inside]:
-        is_aside = ".set-aside-" in path.name and (path.parent == root or path.name.startswith(f"{root.name}."))
-        is_earlier = path.parent == root and path.name.isdecimal() and int(path.name) < newest
+    root = local_place(store.config.checkpoint_path)  # of this machine, wherever the store is
+    own = inside(root)
+    newest = max((int(entry.name) for entry in own if entry.name.isdecimal()), default=0)
+    for folder, entry in [*((root.parent, entry) for entry in inside(root.parent)), *((root, entry) for entry in own)]:
+        is_aside = ".set-aside-" in entry.name and (folder == root or entry.name.startswith(f"{root.name}."))
+        is_earlier = folder == root and entry.name.isdecimal() and int(entry.name) < newest
         if is_aside or is_earlier:
             yield _orphan(
                 OrphanKind.CHECKPOINT,
-                path,
+                folder,
+                entry,
                 "a start could not trust it" if is_aside else f"epoch {newest} has a checkpoint of its own",
                 is_abandoned=is_aside,
-                epoch=int(path.name) if is_earlier else None,
+                epoch=int(entry.name) if is_earlier else None,
             )
-
-
-def _entries(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def bytes_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder; a file that is gone or cannot be read counts nothing."""
-    total = 0
-    with contextlib.suppress(OSError):
-        if not path.is_dir():
-            return path.stat().st_size
-        for inner in path.rglob("*"):
-            with contextlib.suppress(OSError):
-                if inner.is_file():
-                    total += inner.stat().st_size
-    return total
-
-
-def modified_us(path: Path) -> int | None:
-    """When a path was last written, µs since the epoch; None when it is gone."""
-    try:
-        return path.stat().st_mtime_ns // 1000
-    except FileNotFoundError:
-        return None

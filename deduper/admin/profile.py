@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bucket_store.log.profile import WindowProfile, read_profiles
-from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.as_json import AsJson
 
 STEPS: dict[str, tuple[str, ...]] = {
@@ -60,9 +59,9 @@ class ProfileView(AsJson):
         }
 
 
-def profile_view(root: Path, *, last: int) -> ProfileView:
+def profile_view(root: Place, *, last: int) -> ProfileView:
     """The profiles of the newest `last` windows."""
-    return ProfileView(read_profiles(local_place(root))[-last:] if last else ())
+    return ProfileView(read_profiles(root)[-last:] if last else ())
 
 
 def steps_of(profile: WindowProfile) -> dict[str, float]:

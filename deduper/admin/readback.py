@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,9 @@ from numpy.typing import NDArray
 from pyarrow import compute as pc
 from pyarrow import csv, parquet
 
+from bucket_store.places.place import Place
 from deduper.admin.calendar_text import time_of_text
+from deduper.admin.storage import arrow_file, text_file
 from deduper.columns import Column, ColumnType, parse_columns
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.model import Config
@@ -51,14 +52,14 @@ class OutputRows:
         return len(self.sources)
 
 
-def read_rows(file: Path, columns: Sequence[Column]) -> OutputRows:
+def read_rows(file: Place, columns: Sequence[Column]) -> OutputRows:
     """These columns of a published file; its ending says the format.
 
     Raises:
         IntegrityError: it is not such a file, or a value is none of its column's type.
     """
     with errors_of(file):
-        if file.suffix == ".parquet":
+        if file.path.suffix == ".parquet":
             table = _parquet_table(file, columns)
             dedup = table.column(DEDUP).combine_chunks()
             return OutputRows(
@@ -120,7 +121,7 @@ class RowFormat:
         )
 
 
-def read_judged(file: Path, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
+def read_judged(file: Place, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
     """The rows of a published file in its order, as `RowFormat.schema` says; its ending says the format.
 
     Raises:
@@ -130,7 +131,7 @@ def read_judged(file: Path, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
     column = rows.column if with_expiry else None
     columns = () if column is None else (column,)
     with errors_of(file):
-        if file.suffix == ".parquet":
+        if file.path.suffix == ".parquet":
             return _judged_of_arrow(_parquet_table(file, columns), rows, column)
         texts = _text_rows(file, columns)
         return _judged_of_text(
@@ -139,7 +140,7 @@ def read_judged(file: Path, rows: RowFormat, *, with_expiry: bool) -> pa.Table:
 
 
 @contextmanager
-def errors_of(file: Path) -> Iterator[None]:
+def errors_of(file: Place) -> Iterator[None]:
     """Errors of reading a file are about the file."""
     try:
         yield
@@ -147,9 +148,10 @@ def errors_of(file: Path) -> Iterator[None]:
         raise IntegrityError(f"{file}: cannot be read as an output: {type(error).__name__}: {error}") from error
 
 
-def _parquet_table(file: Path, columns: Sequence[Column]) -> pa.Table:
+def _parquet_table(file: Place, columns: Sequence[Column]) -> pa.Table:
     # Not as a data set: the folder's name may look like a partition.
-    return parquet.ParquetFile(file).read(columns=[*(column.name for column in columns), DEDUP])
+    with arrow_file(file) as opened:
+        return parquet.ParquetFile(opened).read(columns=[*(column.name for column in columns), DEDUP])
 
 
 def _judged_of_arrow(table: pa.Table, rows: RowFormat, column: Column | None) -> pa.Table:
@@ -231,11 +233,11 @@ class _TextRows:
         return [self.plain_of(value, column.type) for value in self.written[column.name]]
 
 
-def _text_rows(file: Path, columns: Sequence[Column]) -> _TextRows:
+def _text_rows(file: Place, columns: Sequence[Column]) -> _TextRows:
     names = [column.name for column in columns]
-    match file.suffix:
+    match file.path.suffix:
         case ".json":
-            with file.open(encoding="utf-8", newline="\n") as lines:
+            with text_file(file) as lines:
                 rows = [json.loads(line, parse_float=JsonNumber) for line in lines]
             written = {name: [row.get(name) for row in rows] for name in names}
             return _TextRows(written, [row[DEDUP] for row in rows], plain_of_json)
@@ -243,7 +245,7 @@ def _text_rows(file: Path, columns: Sequence[Column]) -> _TextRows:
             texts = csv_texts(file, [*names, DEDUP])
             dedups = [json.loads(text or "", parse_float=JsonNumber) for text in texts[DEDUP]]
             return _TextRows(texts, dedups, plain_of_field)
-    raise KeyError(file.suffix)
+    raise KeyError(file.path.suffix)
 
 
 class JsonNumber(str):
@@ -263,22 +265,22 @@ def plain_of_json(value: Any, kind: ColumnType) -> Plain | None:
     return _plain_of_text(str(value), kind)
 
 
-def csv_texts(file: Path, names: Sequence[str]) -> dict[str, list[str | None]]:
+def csv_texts(file: Place, names: Sequence[str]) -> dict[str, list[str | None]]:
     """These columns of a CSV port's file, as texts; None for null."""
-    with file.open("rb") as stream:
-        if not stream.read(1):
+    with arrow_file(file) as opened:
+        if not opened.size():
             return {name: [] for name in names}
-    table = csv.read_csv(
-        file,
-        parse_options=csv.ParseOptions(double_quote=True, newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
-            include_columns=list(names),
-            column_types={name: pa.string() for name in names},
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
+        table = csv.read_csv(
+            opened,
+            parse_options=csv.ParseOptions(double_quote=True, newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                include_columns=list(names),
+                column_types={name: pa.string() for name in names},
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
     return {name: table.column(name).to_pylist() for name in names}
 
 

@@ -106,10 +106,10 @@ def replay_errors(
     if dry_run:
         selection = _selection(store, windows, reasons, again=again, writing=None, fs=fs)
         return ReplayReport(False, None, dict(selection.rows), (), (), dict(selection.left_out))
-    make_directories(fs, store.root / DIRECTORY)
-    with _locked(fs, store.root / DIRECTORY / _LOCK):
-        completed = _complete(fs, source, read_replays(fs, store.root))
-        number = max(read_replays(fs, store.root), default=0) + 1
+    make_directories(fs, store.root.local / DIRECTORY)
+    with _locked(fs, store.root.local / DIRECTORY / _LOCK):
+        completed = _complete(fs, source, read_replays(fs, store.root.local))
+        number = max(read_replays(fs, store.root.local), default=0) + 1
         writing = _Writing(fs, source, store.log.manifest.store_id[:8], number)
         selection = _selection(store, windows, reasons, again=again, writing=writing, fs=fs)
         if not selection.rows:
@@ -118,7 +118,7 @@ def replay_errors(
         record = {"selected": _written(selection.selected), "folder": str(source.folder), "files": files}
         failpoints.hit("replay.written")
         body = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogateescape")
-        place_new(fs, store.root / DIRECTORY / f"{number:06d}", frame(_MAGIC, _VERSION, body))
+        place_new(fs, store.root.local / DIRECTORY / f"{number:06d}", frame(_MAGIC, _VERSION, body))
         failpoints.hit("replay.recorded")
         placed = _complete(fs, source, {number: record})
         return ReplayReport(True, number, dict(selection.rows), placed, completed, dict(selection.left_out))
@@ -220,11 +220,11 @@ def _selection(
     port = error_port(store)
     assert port is not None
     taken: Selected = {}
-    for record in read_replays(fs, store.root).values():
+    for record in read_replays(fs, store.root.local).values():
         for one in record["selected"]:
             taken.setdefault((one["reason"], one["again"]), set()).update(one["files"])
     found = _Selection()
-    for _, path in error_files(store, port, windows):
+    for _, path in error_files(store, windows):
         batches = read_errors(path, raw=True)
         try:
             first = list(islice(batches, 1))

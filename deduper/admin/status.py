@@ -6,7 +6,6 @@ import math
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,12 @@ from bucket_store.log.records import ClaimRecord, CommitRecord
 from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import FOLDED_DIRECTORY
+from bucket_store.places.place import Place
 from deduper.admin.health import STARTS_WITHIN_S, Facts, Health, Waiting, health
 from deduper.admin.lag import SourceLag, source_lag
 from deduper.admin.open_store import OpenStore
 from deduper.admin.profile import ProfileView, profile_view
+from deduper.admin.storage import entry_of
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.sections import PORTS, ErrorsConfig
@@ -92,7 +93,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     state, manifest, scale = store.log.state, store.log.manifest, store.scale
     published = _published_through(store)
     unpublished = tuple(window for window in sorted(state.outputs) if published is None or window > published)
-    beat = read_beat(store.log.root)
+    beat = read_beat(store.root)
     is_running = beat is not None and beats(store.root)
     commits = store.log.last_commits(last)
     counts = {port: state.totals.get(port, 0) for port in PORTS}
@@ -108,7 +109,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         waiting=_waiting(lag, files),
         differing=_differing(store),
         many_errors=ErrorsConfig().warn_share if store.config is None else store.config.errors.warn_share,
-        free_bytes=shutil.disk_usage(store.root).free,
+        free_bytes=_free_bytes(store.root),
         place=str(store.root),
         **_recent(store, is_of_files=files is not None),
     )
@@ -167,7 +168,7 @@ def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:
     """The facts about the newest windows, and about the one in work."""
     state, now_us = store.log.state, time.time_ns() // 1000
     commits = store.log.last_commits(_RECENT)
-    profiles = read_profiles(store.log.root)[-_RECENT:]
+    profiles = read_profiles(store.root)[-_RECENT:]
     seconds = sum(profile.seconds for profile in profiles)
     rows = sum(profile.rows for profile in profiles)
     judged = sum(_files_of(store, profile.window) for profile in profiles) if is_of_files else rows
@@ -176,9 +177,7 @@ def _recent(store: OpenStore, *, is_of_files: bool) -> dict[str, Any]:
         newest.update(commit.counts)
         reasons.update(commit.reasons)
     ahead, stands = _event_time(store, commits[-1] if commits else None, now_us)
-    intents = [
-        one for one in read_intents(store.log.root) if (one.epoch, one.window) == (state.epoch, state.next_window)
-    ]
+    intents = [one for one in read_intents(store.root) if (one.epoch, one.window) == (state.epoch, state.next_window)]
     return {
         "windows": state.next_window,
         "since_window": (now_us - commits[-1].wall_us) / 1e6 if commits else None,
@@ -215,7 +214,7 @@ def _event_time(store: OpenStore, last: CommitRecord | None, now_us: int) -> tup
 
 def _files_of(store: OpenStore, window: int) -> int:
     try:
-        return len(SourcesReader(store.log.root, store.log.state).of(window) or ())
+        return len(SourcesReader(store.root, store.log.state).of(window) or ())
     except StoreError:
         return 0  # folded meanwhile
 
@@ -258,17 +257,20 @@ def _differing(store: OpenStore) -> tuple[str, ...]:
 
 def _published_through(store: OpenStore) -> int | None:
     """The greatest window that is out on every port, as the mark or the log says, whichever is further."""
-    marked = read_published(store.log.root / PUBLISHED_NAME)
+    marked = read_published(store.root / PUBLISHED_NAME)
     known = max(-1 if marked is None else marked.window, store.log.state.published_through)
     return None if known < 0 else known
 
 
-def beats(root: Path) -> bool:
+def beats(root: Place) -> bool:
     """Whether the store's heartbeat is recent; does not wait for the next beat."""
-    try:
-        return time.time() - (root / HEARTBEAT_NAME).stat().st_mtime < _ALIVE_SECONDS
-    except FileNotFoundError:
-        return False
+    entry = entry_of(root / HEARTBEAT_NAME)
+    return entry is not None and time.time() - entry.modified_us / 1e6 < _ALIVE_SECONDS
+
+
+def _free_bytes(root: Place) -> int | None:
+    """Room on the disk of a store of this machine; None elsewhere, where it is the storage's affair."""
+    return shutil.disk_usage(root.local).free if root.names.scheme == "file" else None
 
 
 def _window(store: OpenStore, commit: CommitRecord) -> dict[str, Any]:
@@ -283,25 +285,10 @@ def _window(store: OpenStore, commit: CommitRecord) -> dict[str, Any]:
     }
 
 
-def _bytes_on_disk(root: Path) -> dict[str, int]:
+def _bytes_on_disk(root: Place) -> dict[str, int]:
     """Bytes by part of the store, as its files' lengths; a file that goes away meanwhile counts nothing."""
     sizes = {"pieces": 0, "log": 0, "sources": 0, "other": 0}
-    for path in _files(root):
-        part = path.relative_to(root).parts[0].replace(FOLDED_DIRECTORY, SOURCES_DIRECTORY)
-        try:
-            sizes[part if part in sizes else "other"] += path.stat().st_size
-        except FileNotFoundError:
-            continue
+    for file, entry in root.files():
+        part = file.path.relative_to(root.path).parts[0].replace(FOLDED_DIRECTORY, SOURCES_DIRECTORY)
+        sizes[part if part in sizes else "other"] += entry.size
     return {**sizes, "total": sum(sizes.values())}
-
-
-def _files(directory: Path) -> Iterator[Path]:
-    try:
-        entries = list(directory.iterdir())
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _files(entry)
-        else:
-            yield entry

@@ -463,7 +463,7 @@ def repair(
     config: ConfigArgument,
     apply: Annotated[bool, typer.Option("--apply", help="Repair; without it, only show the plan.")] = False,
     outputs: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option("--from", metavar="DIR", help="Another folder with files of the unique port. Repeatable."),
     ] = None,
     forget: Annotated[
@@ -477,7 +477,7 @@ def repair(
     as_json: JsonOption = False,
 ) -> None:
     """Find damaged pieces and rebuild them from the outputs, byte for byte."""
-    from deduper.admin.open_store import open_store
+    from deduper.admin.open_store import folder_of, open_store
     from deduper.admin.repair import apply as repairing
     from deduper.admin.repair.plan import plan
     from deduper.cli.views.repair import render
@@ -485,7 +485,7 @@ def repair(
 
     configure_logging(as_json=as_json, verbose=False)
     act = repairing.apply if apply else plan
-    report = act(open_store(str(config)), more_outputs=outputs or (), forget=forget or ())
+    report = act(open_store(str(config)), more_outputs=[folder_of(name) for name in outputs or ()], forget=forget or ())
     _answer(report, render, as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(ExitCode.INTEGRITY)

@@ -164,7 +164,7 @@ class JobMetrics(Collector):
         committed = log.last_commits(1)
         committed_s = committed[-1].wall_us / 1e6 if committed else None
         self._set(log=log, published=log.state.next_window - 1, committed_s=committed_s)
-        self._set(leaks=stored_figures(log.root.local, log.state.latest_point))
+        self._set(leaks=stored_figures(log.root, log.state.latest_point))
 
     @contextmanager
     def window(self) -> Iterator[None]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.leak_sample import read_leak_sample, write_leak_sample
 from bucket_store.log.state import LogState
-from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.model import Config
 from deduper.core.verdict import INT64_MAX
@@ -66,10 +65,10 @@ def leak_settings(config: Config) -> LeakSettings | None:
     )
 
 
-def stored_figures(root: Path, latest: int | float | None) -> LeakFigures | None:
+def stored_figures(root: Place, latest: int | float | None) -> LeakFigures | None:
     """The estimates in a store's file; None without a whole one."""
     try:
-        sample = read_leak_sample(local_place(root))
+        sample = read_leak_sample(root)
         return None if sample is None else figures_of_sample(sample, latest)
     except Exception:  # noqa: BLE001  an accessory, whatever is in its file
         return None

@@ -69,7 +69,7 @@ def flip_a_byte(store: OpenStore) -> None:
     """In the digests of the oldest piece."""
     ref = min((ref for refs in store.log.state.pieces.values() for ref in refs), key=lambda ref: ref.first_window)
     whole = store.pieces.read(ref)
-    path = store.root / ref.file
+    path = store.root.local / ref.file
     files = sorted(path.glob("*.sst")) if path.is_dir() else [path]
     for file in files:
         data = file.read_bytes()
@@ -82,7 +82,7 @@ def flip_a_byte(store: OpenStore) -> None:
 
 def lose_a_file(store: OpenStore) -> None:
     """A whole segment or database."""
-    path = store.root / store.log.state.pieces[0][0].file
+    path = store.root.local / store.log.state.pieces[0][0].file
     if path.is_dir():
         shutil.rmtree(path)
     else:

@@ -71,11 +71,11 @@ def sources_of_window(store: OpenStore, window: int) -> tuple[SourcePartition, .
     """The source partitions of a window; None when its file is gone."""
     state = store.log.state
     try:
-        return SourcesReader(store.log.root, state).of(window)
+        return SourcesReader(store.root, state).of(window)
     except StoreError:
         if store.log.refresh().sources_of(window) == state.sources_of(window):
             raise
-        return SourcesReader(store.log.root, store.log.state).of(window)  # folded or forgotten meanwhile
+        return SourcesReader(store.root, store.log.state).of(window)  # folded or forgotten meanwhile
 
 
 def piece_header(store: OpenStore, piece: PieceRef) -> PieceHeader:

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.log.records import CommitRecord
+from bucket_store.places.place import Place
 from deduper.admin.keys.entries import find_key, origin_of
 from deduper.admin.keys.outputs import FoundRow, SoughtKey, find_rows
 from deduper.admin.open_store import OpenStore
+from deduper.admin.storage import inside
 from deduper.as_json import AsJson
 from deduper.config.files import FileSink
 from deduper.config.kafka import KafkaSink, KafkaSource
@@ -82,7 +83,7 @@ class Explanation(AsJson):
 class _PortFile:
     port: str
     window: int
-    path: Path
+    path: Place
     size_bytes: int
     when_us: int
 
@@ -108,7 +109,7 @@ def explain(
     key = SoughtKey(store.key_columns, tuple(values))
     commits = [record.body for record in store.log.records() if isinstance(record.body, CommitRecord)]
     began = {commit.window: commit.wall_us for commit in commits}
-    files = [file for file in _files(store, store.config, began) if since_us is None or file.when_us >= since_us]
+    files = [file for file in _files(store, began) if since_us is None or file.when_us >= since_us]
     all_bytes, done, rows_of = sum(file.size_bytes for file in files), 0, dict.fromkeys(PORTS, 0)
     copies, gone, unread = [], 0, list[str]()
     for file in files:
@@ -144,19 +145,15 @@ def explain(
     )
 
 
-def _files(store: OpenStore, config: Config, began: dict[int, int]) -> Iterator[_PortFile]:
+def _files(store: OpenStore, began: dict[int, int]) -> Iterator[_PortFile]:
     """The published files of this store in its ports, by port and window."""
     prefix, next_window = store.log.manifest.store_id[:8], store.log.state.next_window
-    for port, sink in config.file_ports.items():
-        for path in sorted(sink.path.iterdir()) if sink.path.is_dir() else ():
-            name = FinalName.of(path.name)
-            if name is None or name.store != prefix or name.window >= next_window:
-                continue
-            try:
-                stat = path.stat()
-            except FileNotFoundError:
-                continue
-            yield _PortFile(port, name.window, path, stat.st_size, began.get(name.window, stat.st_mtime_ns // 1000))
+    for port, folder in store.ports.items():
+        for entry in inside(folder):
+            name = FinalName.of(entry.name)
+            if name is not None and name.store == prefix and name.window < next_window:
+                when_us = began.get(name.window, entry.modified_us)
+                yield _PortFile(port, name.window, folder / entry.name, entry.size, when_us)
 
 
 def _copy(store: OpenStore, file: _PortFile, found: FoundRow) -> SeenCopy:
@@ -255,7 +252,7 @@ def _when(began: dict[int, int], window: int) -> str | None:
 
 def _unread(store: OpenStore, config: Config, rows_of: dict[str, int], since_us: int | None) -> Iterator[str]:
     """What the answer is without, one sentence each."""
-    state, mark = store.log.state, read_published(store.log.root / PUBLISHED_NAME)
+    state, mark = store.log.state, read_published(store.root / PUBLISHED_NAME)
     published = max(-1 if mark is None else mark.window, state.published_through)
     for port, sink in config.sinks.items():
         rows = state.totals.get(port, 0)
@@ -270,7 +267,7 @@ def _unread(store: OpenStore, config: Config, rows_of: dict[str, int], since_us:
                     if output.port == port and window > published
                 )
                 yet = f" ({late:,} are not published yet)" if late else ""
-                place = f"{missing:,} of {expected:,} rows are not in {sink.path}"
+                place = f"{missing:,} of {expected:,} rows are not in {store.ports[port]}"
                 yield f"{port}: {place}: taken away by a reader{yet}"
         elif isinstance(sink, KafkaSink):
             missing = rows - rows_of[port]

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,10 @@ import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet
 
+from bucket_store.places.place import Place
+from bucket_store.places.reading import open_file
 from deduper.admin.readback import JsonNumber, csv_texts, errors_of, plain_of_field, plain_of_json
+from deduper.admin.storage import arrow_file
 from deduper.columns import Column
 from deduper.core.digests import KeyValue, Plain, plain_value
 from deduper.tasks.dedup_column import DEDUP
@@ -62,7 +64,7 @@ class FoundRow:
     record: dict[str, Any]
 
 
-def find_rows(file: Path, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
+def find_rows(file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
     """(rows of the file, those with the key); `columns` are those of the source. The file's ending says the format.
 
     Raises:
@@ -70,7 +72,7 @@ def find_rows(file: Path, key: SoughtKey, columns: Sequence[Column]) -> tuple[in
         FileNotFoundError: a reader has taken it away.
     """
     with errors_of(file):
-        match file.suffix:
+        match file.path.suffix:
             case ".parquet":
                 return _in_parquet(file, key)
             case ".json":
@@ -79,9 +81,9 @@ def find_rows(file: Path, key: SoughtKey, columns: Sequence[Column]) -> tuple[in
                 return _in_csv(file, key, columns)
 
 
-def _in_parquet(file: Path, key: SoughtKey) -> tuple[int, list[FoundRow]]:
+def _in_parquet(file: Place, key: SoughtKey) -> tuple[int, list[FoundRow]]:
     found, before = [], 0
-    with pa.OSFile(str(file)) as opened:
+    with arrow_file(file) as opened:
         reader = parquet.ParquetFile(opened)
         for number in range(reader.num_row_groups):
             group = reader.metadata.row_group(number)
@@ -151,9 +153,9 @@ def _equals(values: pa.ChunkedArray, column: Column, value: Plain | None) -> Any
     return np.asarray(pc.fill_null(equal, fill_value=False)).astype(np.bool_)
 
 
-def _in_json(file: Path, key: SoughtKey) -> tuple[int, list[FoundRow]]:
+def _in_json(file: Place, key: SoughtKey) -> tuple[int, list[FoundRow]]:
     found, number, plain, texts = [], -1, key.plain, key.texts
-    with file.open("rb") as lines:
+    with open_file(file) as lines:
         for number, line in enumerate(lines):
             if all(text in line for text in texts):
                 values = json.loads(line, parse_float=JsonNumber)
@@ -163,7 +165,7 @@ def _in_json(file: Path, key: SoughtKey) -> tuple[int, list[FoundRow]]:
     return number + 1, found
 
 
-def _in_csv(file: Path, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
+def _in_csv(file: Place, key: SoughtKey, columns: Sequence[Column]) -> tuple[int, list[FoundRow]]:
     names = [column.name for column in columns]
     texts, plain = csv_texts(file, [*names, DEDUP]), key.plain
     found = []

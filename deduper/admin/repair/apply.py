@@ -28,15 +28,14 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from bucket_store import failpoints
-from bucket_store.filesystem import LOCAL, make_directories, place_new
 from bucket_store.log.copies import warn_of_original
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import CompactionRecord, DeletionRecord
 from bucket_store.log.sources_file import DIRECTORY as SOURCES
 from bucket_store.pieces.piece import PieceRef, decode_piece, piece_name
+from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.repair.plan import NOTE, QUARANTINE, Note, Rebuilders, plan, rebuilt_sources, unfinished
 from deduper.admin.repair.report import PieceRepair, RepairReport, SourcesRepair, Way, damage_json
@@ -49,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 def apply(
-    store: OpenStore, *, more_outputs: Sequence[Path] = (), forget: Sequence[str] = (), now_us: int | None = None
+    store: OpenStore, *, more_outputs: Sequence[Place] = (), forget: Sequence[str] = (), now_us: int | None = None
 ) -> RepairReport:
     """Make every possible repair, in the steps at the top, and report it.
 
@@ -60,7 +59,7 @@ def apply(
     """
     if store.config is None:
         raise UsageError("repair changes the store, and needs the job's config file for that")
-    if owner_lives(store.log.root):
+    if owner_lives(store.root):
         raise OwnerAliveError(f"{store.root}: a job runs on this store; stop it, then repair")
     before = plan(store, more_outputs=more_outputs, forget=forget)
     can_mend = any(item.way is Way.REBUILD for item in before.sources)
@@ -72,14 +71,14 @@ def apply(
     epoch = store.log.claim_epoch(owner, wall_us)
     logger.info("%s: repairing as epoch %d", store.root, epoch)
     failpoints.hit("repair.claimed")
-    with HeartBeat(store.log.root, owner):
+    with HeartBeat(store.root, owner):
         return _Applying(store, epoch, wall_us, more_outputs).run(before)
 
 
 class _Applying:
     """Steps b to f of one repair."""
 
-    def __init__(self, store: OpenStore, epoch: int, wall_us: int, more_outputs: Sequence[Path]) -> None:
+    def __init__(self, store: OpenStore, epoch: int, wall_us: int, more_outputs: Sequence[Place]) -> None:
         self._store = store
         self._epoch = epoch
         self._wall_us = wall_us
@@ -145,7 +144,7 @@ class _Applying:
     def _note(self, file: str, repairs: Sequence[PieceRepair], added: dict[PieceRef, PieceRef]) -> Note:
         """Step c for one file."""
         directory = self._store.root / QUARANTINE
-        make_directories(LOCAL, directory)
+        directory.make_directories()
         shard, _, base = file.removeprefix("pieces/").partition("/")
         note = Note(file, directory / f"{self._epoch:06d}-{shard}-{base}{NOTE}")
         damaged = [repair for repair in repairs if repair.piece.file == file]
@@ -160,7 +159,7 @@ class _Applying:
             ],
             "copied": [ref.name for ref in added if ref.file == file and ref not in {r.piece for r in damaged}],
         }
-        place_new(LOCAL, note.path, json.dumps(text, indent=2).encode() + b"\n")
+        note.path.create(json.dumps(text, indent=2).encode() + b"\n")
         return note
 
     def _move(self, note: Note) -> None:
@@ -168,9 +167,7 @@ class _Applying:
         source = self._store.root / note.file
         self._store.log.check_owner()
         with contextlib.suppress(FileNotFoundError):  # it was lost as a whole
-            source.rename(note.target)
-            LOCAL.fsync_dir(source.parent)
-            LOCAL.fsync_dir(note.target.parent)
+            _move(source, note.target)
         failpoints.hit("repair.quarantined")
 
     def _mend_sources(self, item: SourcesRepair) -> None:
@@ -180,12 +177,30 @@ class _Applying:
         if data is None:
             raise UsageError(f"sources of window {item.window}: the source changed meanwhile: {why}")
         directory = self._store.root / QUARANTINE
-        make_directories(LOCAL, directory)
-        make_directories(LOCAL, self._store.root / SOURCES)
+        directory.make_directories()
+        (self._store.root / SOURCES).make_directories()
         path = self._store.root / SOURCES / item.name
         self._store.log.check_owner()
         with contextlib.suppress(FileNotFoundError):
-            path.rename(directory / f"{self._epoch:06d}-{SOURCES}-{item.name}")
-            LOCAL.fsync_dir(directory)
+            _move(path, directory / f"{self._epoch:06d}-{SOURCES}-{item.name}")
         failpoints.hit("repair.sources")
-        place_new(LOCAL, path, data)
+        path.create(data)
+
+
+def _move(source: Place, target: Place) -> None:
+    """A rename, durable on return, of a file or of a database, which is a folder of this machine.
+
+    Broken off in between, a file has both names, or, on a storage without renames, a copy: then the old one goes.
+    """
+    if source.stat().is_directory:
+        source.local.rename(target.local)
+    elif target.exists():
+        source.remove()
+    else:
+        try:
+            source.rename(target)
+        except NotImplementedError:
+            target.create(source.read())
+            source.remove()
+    source.parent.sync()
+    target.parent.sync()

@@ -10,15 +10,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from bucket_store.errors import CorruptionError, StoreError
 from bucket_store.log.records import SourcesRef
 from bucket_store.log.sources_file import read_sources
 from bucket_store.pieces.piece import PieceRef, decode_piece
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.repair.rebuild import WindowRebuilder
 from deduper.admin.repair.report import Damage, PieceRepair, RepairReport, SourcesRepair, Way
+from deduper.admin.storage import inside, is_file
 from deduper.errors import UsageError
 from deduper.sinks.names import FinalName
 from deduper.window.policy import dead_pieces
@@ -53,7 +56,7 @@ def piece_damage(store: OpenStore, piece: PieceRef) -> Damage | None:
     return None
 
 
-def plan(store: OpenStore, *, more_outputs: Sequence[Path] = (), forget: Sequence[str] = ()) -> RepairReport:
+def plan(store: OpenStore, *, more_outputs: Sequence[Place] = (), forget: Sequence[str] = ()) -> RepairReport:
     """The damage and its repair; changes nothing and is safe beside a running job.
 
     `more_outputs`: directories, besides the unique port's, in which its files are searched. `forget`: damaged
@@ -72,12 +75,12 @@ class Note:
     """A file that is being left: its name in the store, and the note beside its place in the quarantine."""
 
     file: str
-    path: Path
+    path: Place
 
     @property
-    def target(self) -> Path:
+    def target(self) -> Place:
         """The new place of the file."""
-        return self.path.with_name(self.path.name.removesuffix(NOTE))
+        return self.path.parent / self.path.name.removesuffix(NOTE)
 
 
 def unfinished(store: OpenStore, fresh: Iterable[Note]) -> list[Note]:
@@ -87,17 +90,14 @@ def unfinished(store: OpenStore, fresh: Iterable[Note]) -> list[Note]:
     """
     live = {ref.file for refs in store.log.state.pieces.values() for ref in refs}
     notes = {note.path: note for note in fresh}
-    for path in sorted((store.root / QUARANTINE).glob(f"*{NOTE}")):
+    folder = store.root / QUARANTINE
+    for path in (folder / entry.name for entry in inside(folder) if entry.name.endswith(NOTE)):
         try:
-            file = json.loads(path.read_bytes())["file"]
+            file = json.loads(path.read())["file"]
         except (ValueError, KeyError, TypeError, OSError):
             continue
         notes.setdefault(path, Note(file, path))
-    return [
-        note
-        for note in notes.values()
-        if note.file not in live and (store.root / note.file).exists() and not note.target.exists()
-    ]
+    return [note for note in notes.values() if note.file not in live and (store.root / note.file).exists()]
 
 
 class _Forgettable:
@@ -133,7 +133,7 @@ def _planned(
     store: OpenStore,
     damages: Sequence[Damage],
     pieces_read: int,
-    more_outputs: Sequence[Path],
+    more_outputs: Sequence[Place],
     forgettable: _Forgettable,
 ) -> RepairReport:
     rebuilders = Rebuilders(store, more_outputs)
@@ -168,7 +168,7 @@ def _planned(
 def _damaged_sources(store: OpenStore) -> Iterator[SourcesRepair]:
     for window, ref in store.log.state.sources.items():
         try:
-            read_sources(store.log.root, window, ref)
+            read_sources(store.root, window, ref)
         except (StoreError, OSError) as error:
             if store.log.refresh().sources.get(window) != ref:
                 continue  # forgotten meanwhile
@@ -208,7 +208,7 @@ def _consequence(store: OpenStore, repairs: Sequence[PieceRepair]) -> str:
 class Rebuilders:
     """One rebuilder a window: shards of a window share its rows. Only the last one is kept, rows are large."""
 
-    def __init__(self, store: OpenStore, more_outputs: Sequence[Path]) -> None:
+    def __init__(self, store: OpenStore, more_outputs: Sequence[Place]) -> None:
         self._store = store
         self._files = _unique_files(store, more_outputs)
         self._last: tuple[int, WindowRebuilder] | None = None
@@ -231,30 +231,30 @@ class Rebuilders:
         return f"the unique rows of window {window} were sent to topic {sink.topic}, and topics are not read back"
 
 
-def _unique_files(store: OpenStore, more_outputs: Sequence[Path]) -> dict[int, list[Path]]:
+def _unique_files(store: OpenStore, more_outputs: Sequence[Place]) -> dict[int, list[Place]]:
     """The unique port's files by window: published, staged and not published yet, or moved elsewhere with their names.
 
     Of files of one name the first counts, in that order.
     """
     if store.config is None:
         return {}
-    found: defaultdict[int, dict[str, Path]] = defaultdict(dict)
-    sink = store.config.file_ports.get("unique")
+    found: defaultdict[int, dict[str, Place]] = defaultdict(dict)
     own = store.log.manifest.store_id[:8]
 
-    def take(path: Path, name: str) -> None:
+    def take(file: Place, name: str) -> None:
         final = FinalName.of(name)
-        if final is not None and final.store == own and path.is_file():
-            found[final.window].setdefault(name, path)
+        if final is not None and final.store == own:
+            found[final.window].setdefault(name, file)
 
-    if sink is not None and sink.path.is_dir():
-        for path in sorted(sink.path.iterdir()):
-            take(path, path.name)
+    for folder in (port for name, port in store.ports.items() if name == "unique"):
+        for entry in inside(folder):
+            if not entry.is_directory:
+                take(folder / entry.name, entry.name)
     for outputs in store.log.state.outputs.values():
         for output in outputs:
-            if output.port == "unique":
-                take(Path(output.staged), Path(output.final).name)
-    for directory in more_outputs:
-        for path in sorted(directory.rglob("*")):
-            take(path, path.name)
+            if output.port == "unique" and is_file(staged := open_place(output.staged)):
+                take(staged, PurePosixPath(output.final).name)
+    for elsewhere in more_outputs:
+        for file in sorted(elsewhere.walk(), key=str):
+            take(file, file.name)
     return {window: [files[name] for name in sorted(files)] for window, files in found.items()}

@@ -31,6 +31,7 @@ from bucket_store.errors import StoreError
 from bucket_store.log.records import CommitRecord, LogState, WindowInfo
 from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.pieces.piece import Entries, PieceRef, decode_header, encode_piece
+from bucket_store.places.place import Place
 from bucket_store.tables.matches import Matches
 from deduper.admin.calendar_text import text_of_day
 from deduper.admin.open_store import OpenStore
@@ -59,7 +60,7 @@ class Rebuilt:
 class WindowRebuilder:
     """Rebuilds pieces of one window; the rows are read once for all of its shards."""
 
-    def __init__(self, store: OpenStore, window: int, files: Sequence[Path], without: str = "") -> None:
+    def __init__(self, store: OpenStore, window: int, files: Sequence[Place], without: str = "") -> None:
         self._store = store
         self._without = without or f"no output file of the unique port of window {window} was found"
         self._window = window
@@ -178,7 +179,7 @@ def _ordinals(store: OpenStore, window: int, names: set[str]) -> tuple[dict[str,
     """
     if store.log.state.sources_of(window) is not None:
         try:
-            partitions = SourcesReader(store.log.root, store.log.state).of(window) or ()
+            partitions = SourcesReader(store.root, store.log.state).of(window) or ()
             known = {partition.name: (ordinal, partition.start) for ordinal, partition in enumerate(partitions)}
             if names <= known.keys():
                 return known, ""

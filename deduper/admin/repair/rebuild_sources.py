@@ -19,6 +19,7 @@ from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import SourcePartition, encode_sources, sources_ref
 from deduper.admin.open_store import OpenStore
 from deduper.admin.readback import read_rows
+from deduper.admin.storage import inside
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import IntegrityError
@@ -34,7 +35,7 @@ def rebuild_sources(store: OpenStore, config: Config, window: int, ref: SourcesR
     if not isinstance(config.source, FilesSource):
         return None, "it holds ranges of offsets, which are nowhere else"
     problem = "neither the outputs nor the source say which files the window read"
-    named = {"the outputs": _shown(store, config, window), "the source": _unnamed(store, config.source, ref.count)}
+    named = {"the outputs": _shown(store, window), "the source": _unnamed(store, config.source, ref.count)}
     for origin, files in named.items():
         if not files:
             continue
@@ -61,7 +62,7 @@ def _unnamed(store: OpenStore, source: FilesSource, count: int) -> dict[str, int
 
     A window takes the oldest files that there are, so they are the ones, if nothing came or went meanwhile.
     """
-    reader, state = SourcesReader(store.log.root, store.log.state), store.log.state
+    reader, state = SourcesReader(store.root, store.log.state), store.log.state
     named: set[str] = set()
     windows = [
         *state.sources,
@@ -77,16 +78,17 @@ def _unnamed(store: OpenStore, source: FilesSource, count: int) -> dict[str, int
     return {file.path: file.modified_ms for file in sorted(found, key=source_order)[:count]}
 
 
-def _shown(store: OpenStore, config: Config, window: int) -> dict[str, int]:
+def _shown(store: OpenStore, window: int) -> dict[str, int]:
     """Path and modification time (ms, as of now) of the files that rows of the window came from."""
     own = store.log.manifest.store_id[:8]
     names: set[str] = set()
-    for sink in config.file_ports.values():
-        for path in sorted(sink.path.glob(f"{own}-{window:012d}-*")):
-            if FinalName.of(path.name) is None:
+    for folder in store.ports.values():
+        for entry in inside(folder):
+            said = FinalName.of(entry.name)
+            if said is None or (said.store, said.window) != (own, window):
                 continue
             try:
-                names.update(read_rows(path, ()).sources)
+                names.update(read_rows(folder / entry.name, ()).sources)
             except (IntegrityError, OSError):
                 continue
     found = {}

@@ -156,7 +156,7 @@ def report_of(store: OpenStore, *, now_us: int | None = None) -> Report:
             first_seen=bool(settings["first_seen"]),
             shown_period=shown_steps(leaks.period, is_time=scale.is_time),
         ),
-        courses=_courses(read_history(store.log.root, manifest.store_id), is_time=scale.is_time),
+        courses=_courses(read_history(store.root, manifest.store_id), is_time=scale.is_time),
     )
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import FOLDED_DIRECTORY, GONE, SourcePartition
 from bucket_store.log.state import fold_all
 from bucket_store.log.wall_clock import is_far_ahead
-from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.admin.verify.findings import Check, Findings
 from deduper.core.verdict import PORT_OF_REASON, Verdict
 
@@ -87,7 +86,7 @@ class _Run:
     last_wall_us: int = 0
 
 
-def check_log(root: Path, manifest: Manifest, findings: Findings) -> LogHistory:
+def check_log(root: Place, manifest: Manifest, findings: Findings) -> LogHistory:
     """Reads all records; gives what they say of the windows whose records are still there."""
     findings.run(*LOG_CHECKS[:-1])
     history = LogHistory()
@@ -98,7 +97,7 @@ def check_log(root: Path, manifest: Manifest, findings: Findings) -> LogHistory:
     for number in numbers:
         path = root / DIRECTORY / record_name(number)
         try:
-            record = decode_record(path.read_bytes(), number=number, file=str(path))
+            record = decode_record(path.read(), number=number, file=str(path))
             demand_kind(record, manifest.snapshot_every, str(path))
         except FileNotFoundError:
             continue  # folded, and deleted since the listing
@@ -124,7 +123,7 @@ def check_log(root: Path, manifest: Manifest, findings: Findings) -> LogHistory:
     return history
 
 
-def check_totals(state: LogState, root: Path, history: LogHistory, findings: Findings) -> None:
+def check_totals(state: LogState, root: Place, history: LogHistory, findings: Findings) -> None:
     """The totals of the newest state, against those of the oldest that is known and the windows since."""
     base = history.base
     if base is None:
@@ -152,7 +151,7 @@ def check_totals(state: LogState, root: Path, history: LogHistory, findings: Fin
     _check_reasons(state.totals, state.reason_totals, "all windows", str(root / DIRECTORY), Check.LOG_TOTALS, findings)
 
 
-def check_sources(state: LogState, root: Path, history: LogHistory, findings: Findings) -> dict[int, list[int]]:
+def check_sources(state: LogState, root: Place, history: LogHistory, findings: Findings) -> dict[int, list[int]]:
     """Reads every sources file: rows by source partition, of the windows whose file is sound.
 
     Held against them are the counts of the windows, and of all windows together.
@@ -162,7 +161,7 @@ def check_sources(state: LogState, root: Path, history: LogHistory, findings: Fi
     total = 0
     digests: list[bytes] = []
     windows: list[int] = []
-    reader = SourcesReader(local_place(root), state)
+    reader = SourcesReader(root, state)
     named = [*_archived(reader, state, findings), *sorted(state.sources)]
     is_whole = len(named) == state.next_window
     if not is_whole:
@@ -196,11 +195,8 @@ def check_sources(state: LogState, root: Path, history: LogHistory, findings: Fi
     return rows
 
 
-def _numbers(root: Path) -> list[int]:
-    try:
-        names = [path.name for path in (root / DIRECTORY).iterdir()]
-    except FileNotFoundError:
-        return []
+def _numbers(root: Place) -> list[int]:
+    names = (entry.name for entry in (root / DIRECTORY).entries())
     return sorted(number for name in names if (number := record_number(name)) is not None)
 
 
@@ -219,7 +215,7 @@ def _counted(numbers: list[int], snapshot_every: int) -> set[int]:
     return counted
 
 
-def _check_gaps(counted: set[int], root: Path, findings: Findings) -> None:
+def _check_gaps(counted: set[int], root: Place, findings: Findings) -> None:
     """From the newest snapshot on no number may be missing."""
     for before, after in pairwise(sorted(counted)):
         if after > before + 1:
@@ -232,7 +228,7 @@ def _check_gaps(counted: set[int], root: Path, findings: Findings) -> None:
             )
 
 
-def _fold(run: _Run, root: Path, findings: Findings) -> None:
+def _fold(run: _Run, root: Place, findings: Findings) -> None:
     """Brings the run's state up to date; a record out of turn ends the run until the next snapshot."""
     if run.state is None:
         return
@@ -266,7 +262,7 @@ def _difference(expected: object, found: object) -> tuple[object, object]:
     return expected, found
 
 
-def _under(root: Path, error: CorruptionError) -> CorruptionError:
+def _under(root: Place, error: CorruptionError) -> CorruptionError:
     """The error with the whole path of its file: the fold has no directory."""
     return CorruptionError(
         error.what, file=str(root / error.file), offset=error.offset, expected=error.expected, found=error.found
@@ -399,7 +395,7 @@ def _check_window_rows(
     state: LogState,
     window: int,
     partitions: tuple[SourcePartition, ...],
-    root: Path,
+    root: Place,
     history: LogHistory,
     findings: Findings,
 ) -> None:
@@ -429,11 +425,11 @@ def _archived(reader: SourcesReader, state: LogState, findings: Findings) -> Ite
             findings.failed(Check.SOURCES_BYTES, error, what, file=reader.file(archive.first_window))
 
 
-def _check_judged(state: LogState, root: Path, findings: Findings) -> None:
+def _check_judged(state: LogState, root: Place, findings: Findings) -> None:
     if state.judged is None:
         return
     try:
-        read_judged(local_place(root), state.judged)
+        read_judged(root, state.judged)
     except (StoreError, OSError) as error:
         path = root / FOLDED_DIRECTORY / state.judged.name
         findings.failed(Check.SOURCES_BYTES, error, "table of judged files", file=path)

@@ -10,9 +10,8 @@ After the mark the staged rows are orphans. The topic itself is not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import PurePosixPath
 
 import xxhash
 from pyarrow import ArrowException, parquet
@@ -22,11 +21,14 @@ from bucket_store.framing import unframe
 from bucket_store.log.marks import PUBLISHED_MAGIC, PUBLISHED_NAME, Published, read_published
 from bucket_store.log.marks import VERSION as MARK_VERSION
 from bucket_store.log.records import LogState, OutputFile
-from bucket_store.places.local import local_place
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
+from bucket_store.places.reading import open_file
+from deduper.admin.open_store import OpenStore
+from deduper.admin.storage import arrow_file, is_file
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.log import LogHistory
-from deduper.config.model import Config
-from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, staging_homes, topic_of
+from deduper.sinks.names import PUBLISHED, STAGING, FinalName, is_data_file, topic_of
 
 OUTPUTS_CHECKS = (
     Check.OUTPUTS_MISSING,
@@ -48,7 +50,7 @@ class PublishedFiles:
     calls published, -1 when none does. `taken` counts the files that readers took away.
     """
 
-    present: dict[int, dict[str, list[Path]]] = field(default_factory=dict)
+    present: dict[int, dict[str, list[Place]]] = field(default_factory=dict)
     is_whole: set[tuple[int, str]] = field(default_factory=set)
     published: int = -1
     taken: int = 0
@@ -56,20 +58,19 @@ class PublishedFiles:
     size_bytes: int = 0
 
 
-def check_outputs(
-    config: Config, store_id: str, state: LogState, history: LogHistory, findings: Findings
-) -> PublishedFiles:
+def check_outputs(store: OpenStore, state: LogState, history: LogHistory, findings: Findings) -> PublishedFiles:
     """Files and marks of every file port, against the records that still describe their windows."""
     findings.run(*OUTPUTS_CHECKS)
-    found = PublishedFiles(published=_published(config, store_id, state, findings))
+    store_id = store.log.manifest.store_id
+    found = PublishedFiles(published=_published(store, state, findings))
     described = {window: known.record.outputs for window, known in history.commits.items()} | state.outputs
     for window, outputs in sorted(described.items()):
         for output in outputs:
-            _check_output(config, window, output, found, findings)
-        _note_whole(config, window, history, found)
-    names = {(output.port, Path(output.final).name) for outputs in described.values() for output in outputs}
-    for port, sink in config.file_ports.items():
-        _check_directory(port, sink.path, store_id, state, set(described), names, found, findings)
+            _check_output(store, window, output, found, findings)
+        _note_whole(store, window, history, found)
+    names = {(output.port, PurePosixPath(output.final).name) for outputs in described.values() for output in outputs}
+    for port, folder in store.ports.items():
+        _check_directory(port, folder, store_id, state, set(described), names, found, findings)
     if found.taken:
         findings.note(f"{found.taken} published files are gone from their ports: readers have taken them")
     waiting = [window for window in described if found.published < window < state.next_window]
@@ -81,10 +82,11 @@ def check_outputs(
     return found
 
 
-def _published(config: Config, store_id: str, state: LogState, findings: Findings) -> int:
+def _published(store: OpenStore, state: LogState, findings: Findings) -> int:
     """The greatest window that is called published, by the store's mark, a port's, or the log."""
-    marks = {"the store": config.store.path / PUBLISHED_NAME} | {
-        f"port {port}": sink.path / PUBLISHED for port, sink in config.file_ports.items()
+    store_id = store.log.manifest.store_id
+    marks = {"the store": store.root / PUBLISHED_NAME} | {
+        f"port {port}": folder / PUBLISHED for port, folder in store.ports.items()
     }
     windows: dict[str, int | None] = {}
     for whose, path in marks.items():
@@ -110,12 +112,12 @@ def _published(config: Config, store_id: str, state: LogState, findings: Finding
     return max([state.published_through, *(window for window in windows.values() if window is not None)])
 
 
-def _mark(path: Path, findings: Findings) -> Published | None:
+def _mark(path: Place, findings: Findings) -> Published | None:
     """A mark; a damaged one counts as absent, with a note: it does no harm, but something damaged it."""
     try:
-        mark = read_published(local_place(path))
+        mark = read_published(path)
         if mark is None and path.exists():
-            unframe(path.read_bytes(), magic=PUBLISHED_MAGIC, version=MARK_VERSION, file=str(path))
+            unframe(path.read(), magic=PUBLISHED_MAGIC, version=MARK_VERSION, file=str(path))
     except FileNotFoundError:
         return None
     except (StoreError, OSError) as error:
@@ -124,9 +126,9 @@ def _mark(path: Path, findings: Findings) -> Published | None:
     return mark
 
 
-def _check_output(config: Config, window: int, output: OutputFile, found: PublishedFiles, findings: Findings) -> None:
+def _check_output(store: OpenStore, window: int, output: OutputFile, found: PublishedFiles, findings: Findings) -> None:
     is_sent = topic_of(output) is not None
-    final, staged = _places(config, output, is_sent=is_sent)
+    final, staged = _places(store, output, is_sent=is_sent)
     is_published = window <= found.published
     if is_sent and is_published:
         return
@@ -165,22 +167,22 @@ def _check_output(config: Config, window: int, output: OutputFile, found: Publis
         found.present.setdefault(window, {}).setdefault(output.port, []).append(final)
 
 
-def _places(config: Config, output: OutputFile, *, is_sent: bool) -> tuple[Path | None, Path | None]:
+def _places(store: OpenStore, output: OutputFile, *, is_sent: bool) -> tuple[Place | None, Place | None]:
     """A committed file's place, published and staged: in the port of the config, else as the record says.
 
     In this order, because a store that was copied elsewhere still has records that name the old places.
     """
-    sink = None if is_sent else config.file_ports.get(output.port)
+    port = None if is_sent else store.ports.get(output.port)
     inside = output.staged.rpartition(f"/{STAGING}/")[2]
     finals = [
-        *([] if sink is None else [sink.path / Path(output.final).name]),
-        *([] if is_sent else [Path(output.final)]),
+        *([] if port is None else [port / PurePosixPath(output.final).name]),
+        *([] if is_sent else [open_place(output.final)]),
     ]
-    staged = [*(home.local / STAGING / inside for home in staging_homes(config)), Path(output.staged)]
-    return next(filter(Path.is_file, finals), None), next(filter(Path.is_file, staged), None)
+    staged = [*(home / STAGING / inside for home in store.staging_homes), open_place(output.staged)]
+    return next(filter(is_file, finals), None), next(filter(is_file, staged), None)
 
 
-def _check_bytes(path: Path, window: int, output: OutputFile, found: PublishedFiles, findings: Findings) -> None:
+def _check_bytes(path: Place, window: int, output: OutputFile, found: PublishedFiles, findings: Findings) -> None:
     def finding(what: str, expected: object, seen: object, *, offset: int = 0) -> Finding:
         reported = f"window {window}, port {output.port}: {what}"
         return Finding.of(Check.OUTPUTS_BYTES, reported, file=path, offset=offset, expected=expected, found=seen)
@@ -188,7 +190,7 @@ def _check_bytes(path: Path, window: int, output: OutputFile, found: PublishedFi
     digest = xxhash.xxh3_64()
     size = lines = 0
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             while block := stream.read(_READ_BYTES):
                 digest.update(block)
                 size += len(block)
@@ -207,13 +209,14 @@ def _check_bytes(path: Path, window: int, output: OutputFile, found: PublishedFi
             findings.add(finding("rows", output.rows, rows))
 
 
-def _rows(path: Path, lines: int) -> int | str | None:
+def _rows(path: Place, lines: int) -> int | str | None:
     """Rows of a file whose bytes are sound, if they are cheap to count."""
-    if path.suffix == ".json":
+    if path.path.suffix == ".json":
         return lines
-    if path.suffix == ".parquet":
+    if path.path.suffix == ".parquet":
         try:
-            return int(parquet.read_metadata(path).num_rows)
+            with arrow_file(path) as opened:
+                return int(parquet.read_metadata(opened).num_rows)
         except FileNotFoundError:
             return None
         except (ArrowException, OSError) as error:
@@ -221,11 +224,11 @@ def _rows(path: Path, lines: int) -> int | str | None:
     return None
 
 
-def _note_whole(config: Config, window: int, history: LogHistory, found: PublishedFiles) -> None:
+def _note_whole(store: OpenStore, window: int, history: LogHistory, found: PublishedFiles) -> None:
     known = history.commits.get(window)
     if known is None:
         return
-    for port in config.file_ports:
+    for port in store.ports:
         committed = sum(output.port == port for output in known.record.outputs)
         present = len(found.present.get(window, {}).get(port, ()))
         if committed == present and (committed or not known.record.counts.get(port, 0)):
@@ -234,7 +237,7 @@ def _note_whole(config: Config, window: int, history: LogHistory, found: Publish
 
 def _check_directory(
     port: str,
-    directory: Path,
+    folder: Place,
     store_id: str,
     state: LogState,
     described: set[int],
@@ -242,8 +245,8 @@ def _check_directory(
     found: PublishedFiles,
     findings: Findings,
 ) -> None:
-    numbers: dict[tuple[int, int], Path] = {}
-    for path in _data_entries(directory):
+    numbers: dict[tuple[int, int], Place] = {}
+    for path in (folder / entry.name for entry in folder.entries() if is_data_file(entry.name)):
         said = FinalName.of(path.name)
         if said is None or said.store != store_id[:8]:
             findings.wrong(
@@ -281,10 +284,3 @@ def _check_directory(
             )
         elif said.window not in described:
             found.present.setdefault(said.window, {}).setdefault(port, []).append(path)
-
-
-def _data_entries(directory: Path) -> Iterator[Path]:
-    try:
-        yield from sorted(path for path in directory.iterdir() if is_data_file(path.name))
-    except FileNotFoundError:
-        return

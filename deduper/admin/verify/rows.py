@@ -14,7 +14,6 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,7 @@ from pyarrow import compute as pc
 
 from bucket_store.log.records import LogState
 from bucket_store.log.sources_archive import SourcesReader
-from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.admin.readback import RowFormat
 from deduper.admin.verify.clock import check_clock
 from deduper.admin.verify.findings import Check, Findings
@@ -39,7 +38,7 @@ from deduper.core.verdict import PORT_OF_REASON, Verdict
 
 def check_rows(
     config: Config,
-    root: Path,
+    root: Place,
     state: LogState,
     history: LogHistory,
     files: PublishedFiles,
@@ -50,7 +49,7 @@ def check_rows(
     findings.run(*ROWS_CHECKS)
     count = 0
     with tempfile.TemporaryFile(prefix="deduper-verify-") as spilled:
-        sources = SourcesReader(local_place(root), state)
+        sources = SourcesReader(root, state)
         scope = Scope(config, RowFormat.of(config), root, state, history, files, Origins(spilled), expected, sources)
         for window, ports in sorted(files.present.items()):
             if state.sources_of(window) is not None:
@@ -61,7 +60,7 @@ def check_rows(
     return count
 
 
-def _check_window(scope: Scope, window: int, ports: Mapping[str, list[Path]], findings: Findings) -> int:
+def _check_window(scope: Scope, window: int, ports: Mapping[str, list[Place]], findings: Findings) -> int:
     names = scope.names(window)
     if names is None:
         return 0  # Its sources file is damaged, and found as such.

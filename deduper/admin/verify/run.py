@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
@@ -32,9 +31,10 @@ from bucket_store.log.marks import INTENT_MAGIC, INTENTS_DIRECTORY
 from bucket_store.log.profile import FILE_NAME as PROFILE_NAME
 from bucket_store.log.profile import decode_profiles
 from bucket_store.log.records import LogState
-from bucket_store.places.local import local_place
-from deduper.admin.open_store import OpenStore, named_store, open_store
+from bucket_store.places.place import Place
+from deduper.admin.open_store import OpenStore, named_store, open_store, root_of
 from deduper.admin.orphans import Orphan, OrphanKind, orphans
+from deduper.admin.storage import inside
 from deduper.admin.verify.findings import Check, Finding, Findings, Level, Note, confirmed
 from deduper.admin.verify.keys import check_keys, slice_edges
 from deduper.admin.verify.log import LOG_CHECKS, LogHistory, check_log, check_sources, check_totals
@@ -135,7 +135,7 @@ def verify_target(target: str, *, rows: bool = False) -> Verification:
     try:
         store = open_store(target)
     except (CorruptionError, UnknownFormatError) as error:
-        return _unopened(Path(named_store(target)[0].partition(":")[2]), error)
+        return _unopened(root_of(named_store(target)[0]), error)
     return verify_store(store, rows=rows)
 
 
@@ -227,7 +227,6 @@ def _outputs(
     expected: Expected | None,
 ) -> tuple[PublishedFiles, int]:
     config = store.config
-    store_id = store.log.manifest.store_id
     if config is None:
         without = "without the job's config the ports are not known"
         findings.skip(without, Check.SETTINGS, *OUTPUTS_CHECKS, *ROWS_CHECKS)
@@ -248,9 +247,7 @@ def _outputs(
     if topics:
         listed = ", ".join(f"{port} ({sink.topic})" for port, sink in topics.items())
         findings.note(f"topics are not read: nothing is said of the rows of {listed} once they are sent")
-    files = _made_twice(
-        lambda found: check_outputs(config, store_id, _refreshed(store), _known(store, history), found), findings
-    )
+    files = _made_twice(lambda found: check_outputs(store, _refreshed(store), _known(store, history), found), findings)
     if not config.file_ports:
         findings.skip("no port is written to files", *ROWS_CHECKS)
         return files, 0
@@ -273,24 +270,26 @@ def _known(store: OpenStore, history: LogHistory) -> LogHistory:
 
 
 def _check_heart(store: OpenStore, history: LogHistory, findings: Findings) -> None:
-    beat = read_beat(store.log.root)
+    beat = read_beat(store.root)
     claim = history.last_claim
     if beat is not None:
         findings.note(f"the heartbeat of {beat.owner} is there: a job runs, or was killed", is_unsettled=True)
         if claim is not None and claim.owner != beat.owner:
             findings.note(f"the newest claim, of epoch {claim.epoch}, is {claim.owner}'s, the heartbeat {beat.owner}'s")
     # What is replaced whole and never synced may be torn by a power cut: it counts as absent then.
-    for path in [store.root / HEARTBEAT_NAME, *sorted((store.root / INTENTS_DIRECTORY).glob("[0-9]*"))]:
+    intents = store.root / INTENTS_DIRECTORY
+    of_epochs = [intents / entry.name for entry in inside(intents) if entry.name[0] in "0123456789"]
+    for path in [store.root / HEARTBEAT_NAME, *of_epochs]:
         magic = HEARTBEAT_MAGIC if path.name == HEARTBEAT_NAME else INTENT_MAGIC
         try:
-            unframe(path.read_bytes(), magic=magic, version=1, file=str(path))
+            unframe(path.read(), magic=magic, version=1, file=str(path))
         except FileNotFoundError:
             continue
         except StoreError as error:
             findings.note(f"damaged, and counts as absent: {error}", is_unsettled=True)
     # Times, for people: no promise rests on them, and the next window rewrites them.
     try:
-        decode_profiles((store.root / PROFILE_NAME).read_bytes(), file=str(store.root / PROFILE_NAME))
+        decode_profiles((store.root / PROFILE_NAME).read(), file=str(store.root / PROFILE_NAME))
     except FileNotFoundError:
         pass
     except (StoreError, ValueError) as error:
@@ -307,13 +306,13 @@ def _check_settled(store: OpenStore, found_orphans: tuple[Orphan, ...], findings
             findings.wrong(Check.UNSETTLED, orphan.why, file=orphan.path, expected="nothing", found=orphan.kind.value)
 
 
-def _unopened(root: Path, error: StoreError) -> Verification:
+def _unopened(root: Place, error: StoreError) -> Verification:
     """The report on a store whose manifest or log does not let it be opened: all that is wrong with these two."""
     findings = Findings()
     findings.run(Check.MANIFEST)
     history = LogHistory()
     try:
-        manifest = read_manifest(local_place(root))
+        manifest = read_manifest(root)
     except (CorruptionError, UnknownFormatError) as damaged:
         findings.failed(Check.MANIFEST, damaged, file=root / "manifest")
         findings.skip("the manifest cannot be read", *LOG_CHECKS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from bucket_store.errors import StoreError
 from bucket_store.log.records import LogState
 from bucket_store.log.sources_archive import SourcesReader
+from bucket_store.places.place import Place
 from deduper.admin.readback import RowFormat
 from deduper.admin.verify.findings import Check, Findings
 from deduper.admin.verify.log import LogHistory
@@ -78,7 +78,7 @@ class Scope:
 
     config: Config
     format: RowFormat
-    root: Path
+    root: Place
     state: LogState
     history: LogHistory
     files: PublishedFiles

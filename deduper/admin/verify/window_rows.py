@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute as pc
 
+from bucket_store.places.place import Place
 from deduper.admin.readback import read_judged
 from deduper.admin.verify.findings import Check, Finding, Findings
 from deduper.admin.verify.scope import Int64s, Places, Scope
@@ -27,12 +27,12 @@ UNIQUE, DUPLICATE, EXPIRED = (verdict.port for verdict in (Verdict.UNIQUE, Verdi
 class WindowRows:
     """All rows of a window that are there, one file after another. `order` is -1 where the source is none of its."""
 
-    files: list[tuple[str, Path, int]]
+    files: list[tuple[str, Place, int]]
     table: pa.Table
     ports: NDArray[np.int8]
     order: Int64s
 
-    def place(self, row: int) -> tuple[Path, int]:
+    def place(self, row: int) -> tuple[Place, int]:
         """The file of a row, and its number there."""
         begin = 0
         for _, path, count in self.files:
@@ -55,10 +55,10 @@ class WindowRows:
 
 
 def read_rows(
-    scope: Scope, window: int, ports: Mapping[str, list[Path]], names: Places, findings: Findings
+    scope: Scope, window: int, ports: Mapping[str, list[Place]], names: Places, findings: Findings
 ) -> WindowRows:
     """All rows of the window's files by port; a port of which a file is gone or damaged is no more whole."""
-    files: list[tuple[str, Path, int]] = []
+    files: list[tuple[str, Place, int]] = []
     tables: list[pa.Table] = []
     for port, paths in sorted(ports.items()):
         for path in paths:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bucket_store.places.local import local_place
 from deduper.admin.calendar_text import text_of_day, time_of_text
 from deduper.admin.readback import read_rows
 from deduper.columns import ColumnType, parse_columns
@@ -102,7 +103,7 @@ def test_rows_of_far_times_are_read_back_from_a_port(ending: str, tmp_path: Path
             quoted = dedup.replace('"', '""')
             file.write_text(f't,d,_dedup\n{time},{day},"{quoted}"\n')
         if is_sound:
-            assert read_rows(file, columns).values == {"t": [INT64_MAX], "d": [-(2**31)]}
+            assert read_rows(local_place(file), columns).values == {"t": [INT64_MAX], "d": [-(2**31)]}
         else:
             with pytest.raises(IntegrityError, match="cannot be read as an output"):
-                read_rows(file, columns)
+                read_rows(local_place(file), columns)

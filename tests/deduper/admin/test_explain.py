@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from bucket_store.places.local import local_place
 from deduper.admin.keys import outputs
 from deduper.admin.keys.explain import Explanation, explain, since
 from deduper.admin.keys.outputs import SoughtKey, find_rows
@@ -185,7 +186,7 @@ def test_a_row_group_is_read_only_if_its_bounds_allow_the_key(
         return has_key(*arguments)
 
     monkeypatch.setattr(outputs, "has_key", counted)
-    count, found = find_rows(file, SoughtKey((column,), (sought,)), (column,))
+    count, found = find_rows(local_place(file), SoughtKey((column,), (sought,)), (column,))
     assert (count, [row.row for row in found]) == (len(values), rows)
     # Bounds say nothing of NaN.
     assert len(read) == (len(values) - values.count(None) if isinstance(sought, float) else len(rows))

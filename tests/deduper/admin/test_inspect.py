@@ -65,7 +65,7 @@ def test_another_piece_in_the_place_of_the_named_one_is_not_believed(tmp_path: P
     make_store(other := write_config(tmp_path / "other"), [Window([seen("a", 1, hours=0)], BEGIN_US + HOUR_US)])
     store, foreign = open_store(str(file)), open_store(str(other))
     (refs,), (foreign_refs,) = store.log.state.pieces.values(), foreign.log.state.pieces.values()
-    place, data = store.root / refs[0].file, foreign.pieces.read(foreign_refs[0])
+    place, data = store.root.local / refs[0].file, foreign.pieces.read(foreign_refs[0])
     whole = place.read_bytes()
     place.write_bytes(whole[: refs[0].offset] + data + whole[refs[0].offset + len(data) :])
     with pytest.raises(CorruptionError, match="identity of piece"):

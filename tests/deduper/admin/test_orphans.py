@@ -93,7 +93,7 @@ def test_epoch_and_window_show_what_a_running_job_may_be_writing(
 
 def test_pieces_that_left_the_store_are_told_from_orphans(config_file: Path) -> None:
     """Their bytes stay for a grace; the record and its time are known."""
-    log = CommitLog.open(local_place(open_store(str(config_file)).root))
+    log = CommitLog.open(open_store(str(config_file)).log.root)
     log.claim_epoch("later:4", BEGIN_US)
     piece = log.state.pieces[0][0]
     log.place(DeletionRecord((piece,), BEGIN_US + 5, 0))
@@ -106,14 +106,14 @@ def test_a_segment_without_a_live_piece_is_listed(config_file: Path) -> None:
     """A writer that died in its first piece leaves a file in which nothing is whole."""
     store = open_store(str(config_file))
     ending = "segment" if store.url.startswith("file") else "rocksdb"
-    path = store.root / "pieces" / "0000" / f"000002-0000.{ending}"
+    path = store.root.local / "pieces" / "0000" / f"000002-0000.{ending}"
     if ending == "segment":
         path.write_bytes(b"BSFRAME1 torn")
     else:
         path.mkdir()
         (path / "LOG").write_bytes(b"BSFRAME1 torn")
     (found,) = listed(config_file)
-    assert (found.kind, found.path, found.size_bytes) == (OrphanKind.SEGMENT, path, 13)
+    assert (found.kind, found.path.local, found.size_bytes) == (OrphanKind.SEGMENT, path, 13)
     assert (found.epoch, found.is_abandoned) == (2, True)
 
 
@@ -123,11 +123,11 @@ def test_staged_files_of_a_committed_window_are_needed_until_the_mark(tmp_path: 
     job.log.place(job.judge())
     other = tmp_path / "out" / "unique" / "_staging" / Attempt(2, 1, 9).folder
     other.mkdir(parents=True)
-    assert [found.path for found in orphans(job.open())] == [other]
+    assert [found.path.local for found in orphans(job.open())] == [other]
     other.rmdir()
     job.mark_at(job.log.root.local / "published", 2)
     found = orphans(job.open())
-    assert {path for orphan in found for path in orphan.path.rglob("*.*")} == {
+    assert {path for orphan in found for path in orphan.path.local.rglob("*.*")} == {
         Path(output.staged) for output in job.record(2)[1].outputs
     }
     assert all(orphan.kind is OrphanKind.STAGING and orphan.is_abandoned for orphan in found)
@@ -142,8 +142,8 @@ def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None
     prepare_published(local_place(port / "_published"), Published(store.log.manifest.store_id, 1), epoch=2)
     (mark,) = port.glob("._published.000002.*")
     names = [".00000000000000000009.0123456789abcdef.tmp", ".000000000002-000001-000.0123456789abcdef.tmp"]
-    (store.root / "log" / names[0]).write_bytes(b"half")
-    (store.root / "sources" / names[1]).write_bytes(b"half")
+    (store.root.local / "log" / names[0]).write_bytes(b"half")
+    (store.root.local / "sources" / names[1]).write_bytes(b"half")
     found = {orphan.path.name: orphan for orphan in listed(config_file)}
     assert found.keys() == {"000001", *names, mark.name}
     assert found["000001"].kind is OrphanKind.INTENT
@@ -153,7 +153,7 @@ def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None
 
 def test_checkpoints_that_were_set_aside_or_are_of_earlier_epochs(config_file: Path) -> None:
     """Nobody reads them again."""
-    root = open_store(str(config_file)).root / "checkpoint"
+    root = open_store(str(config_file)).root.local / "checkpoint"
     for name in ("checkpoint.set-aside-1", "checkpoint/000001", "checkpoint/000003", "checkpoint/000002.set-aside-1"):
         (root.parent / name).mkdir(parents=True)
     found = [(orphan.kind, orphan.path.name, orphan.is_abandoned) for orphan in listed(config_file)]

@@ -59,7 +59,7 @@ def test_the_steps_of_a_window_add_up_to_it() -> None:
 def test_programs_get_seconds_and_shares(tmp_path: Path) -> None:
     """Of the newest windows that were asked for."""
     make_profile(tmp_path, 7)
-    found = profile_view(tmp_path, last=2).to_json()
+    found = profile_view(local_place(tmp_path), last=2).to_json()
     assert [window["window"] for window in found["windows"]] == [5, 6]
     assert found["windows"][0]["rows_per_second"] == 250_000
     assert found["windows"][0]["phases"]["judge.read"] == 0.5
@@ -67,14 +67,14 @@ def test_programs_get_seconds_and_shares(tmp_path: Path) -> None:
     shares = {"read": 0.3, "rows": 0.1, "keys": 0.05, "tables": 0.1, "judge": 0.05, "verdicts": 0.05, "piece": 0.05}
     assert found["task_shares"] == {**shares, "ports": 0.3, "send": 0}
     assert list(found["task_shares"]) == [*TASK_STEPS, "send"]
-    assert profile_view(tmp_path, last=0).to_json() == {"windows": [], "shares": {}, "task_shares": {}}
+    assert profile_view(local_place(tmp_path), last=0).to_json() == {"windows": [], "shares": {}, "task_shares": {}}
 
 
 def test_people_get_a_column_a_window_and_the_shares_of_all(tmp_path: Path) -> None:
     """Milliseconds by step; a step that no window has is not there."""
     make_profile(tmp_path, 3)
     out = io.StringIO()
-    Console(file=out, width=200).print(*render(profile_view(tmp_path, last=2)), sep="\n")
+    Console(file=out, width=200).print(*render(profile_view(local_place(tmp_path), last=2)), sep="\n")
     lines = [line.split() for line in out.getvalue().splitlines()]
     assert ["window", "1", "2", "share"] in lines
     assert ["rows", "500,000", "500,000", "–"] in lines
@@ -84,7 +84,7 @@ def test_people_get_a_column_a_window_and_the_shares_of_all(tmp_path: Path) -> N
         assert [step, str(ms), str(ms), f"{ms / 2000:.0%}"] in lines
     assert ["ports", "600", "600", "30%"] in lines
     assert not any(line[:1] == ["send"] for line in lines)
-    assert render(profile_view(tmp_path / "nowhere", last=5)) == []
+    assert render(profile_view(local_place(tmp_path / "nowhere"), last=5)) == []
 
 
 def test_every_window_of_a_job_leaves_its_profile_over_restarts_too(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_every_window_of_a_job_leaves_its_profile_over_restarts_too(tmp_path: Pa
             process = Process(world)
             for key in ("a", "b"):
                 process.offer(world.put([[Row((key,))] * 3]))
-    view = profile_view(world.config.store.path, last=3)
+    view = profile_view(local_place(world.config.store.path), last=3)
     assert [(profile.window, profile.rows) for profile in view.windows] == [(1, 3), (2, 3), (3, 3)]
     assert [profile.epoch for profile in view.windows] == [1, 2, 2]
     for profile in view.windows:

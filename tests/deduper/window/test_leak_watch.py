@@ -91,7 +91,7 @@ def test_a_real_sample(tmp_path: Path) -> None:
     assert 0 < found.seen < found.records
     assert found.found > 0
     assert all(one.low <= one.records < one.high for one in found.missed.values())
-    assert stored_figures(process.log.root.local, process.log.state.latest_point) == found
+    assert stored_figures(process.log.root, process.log.state.latest_point) == found
 
 
 def test_a_repeated_window_does_not_count_its_own_keys(world: World) -> None:
@@ -114,7 +114,7 @@ def test_a_restart_goes_on(world: World) -> None:
     first = Process(world)
     run(first, texts(windows[:4]))
     first.runner.close()
-    assert stored_figures(world.config.store.path, first.log.state.latest_point) == figures(first)
+    assert stored_figures(first.log.root, first.log.state.latest_point) == figures(first)
     second = Process(world)
     run(second, texts(windows[4:]))
     counts = missed(windows, OWN)

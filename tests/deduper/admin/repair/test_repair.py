@@ -168,7 +168,7 @@ def test_outputs_that_were_moved_are_found(tmp_path: Path) -> None:
     before = repair_plan.plan(store.open())
     assert {item.piece.first_window for item in before.repairs if item.way is Way.NONE} == {2}
     assert "no output file" in next(item.why for item in before.repairs if item.way is Way.NONE)
-    assert repair.apply(store.open(), more_outputs=[tmp_path / "archive"]).is_sound
+    assert repair.apply(store.open(), more_outputs=[local_place(tmp_path / "archive")]).is_sound
 
 
 def test_without_the_sources_file_the_order_is_guessed_and_proven(tmp_path: Path) -> None:

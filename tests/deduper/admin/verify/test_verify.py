@@ -201,7 +201,7 @@ def test_what_is_let_go_of_while_it_is_read_is_no_finding(tmp_path: Path) -> Non
                 raise CorruptionError("piece", file=piece.file, offset=piece.offset, expected="bytes", found="none")
             return super().read(wanted, start, length)
 
-    assert verify_store(replace(store, pieces=LettingGo(store.root))).findings == ()
+    assert verify_store(replace(store, pieces=LettingGo(store.root.local))).findings == ()
     assert piece not in job.log.state.pieces[0]
 
 
@@ -218,7 +218,7 @@ def test_what_is_published_while_it_is_looked_at_is_no_finding(tmp_path: Path) -
                 job.run_window()
             return super().pieces()
 
-    report = verify_store(replace(store, pieces=Late(store.root)), rows=True)
+    report = verify_store(replace(store, pieces=Late(store.root.local)), rows=True)
     assert report.findings == ()
     assert job.log.state.next_window == 5
 
