@@ -124,9 +124,9 @@ def named_store(target: str) -> tuple[str, Config | None]:
     scheme, colon, rest = target.partition(":")
     if colon and scheme in _LOCAL_SCHEMES:
         return f"{scheme}:{local_place(rest)}", None
-    if colon and rest.startswith("//"):
-        return target, None
     path = Path(target)
+    if colon and rest.startswith("/") and not path.exists():
+        return target, None
     if path.is_dir():
         root = local_place(path)
         if not (root / MANIFEST_NAME).exists():

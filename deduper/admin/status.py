@@ -12,7 +12,7 @@ from typing import Any
 
 from bucket_store.errors import StoreError
 from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT_NAME
-from bucket_store.log.heartbeat import read_beat
+from bucket_store.log.heartbeat import INTERVAL_S, moves, read_beat
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published
 from bucket_store.log.profile import read_profiles
 from bucket_store.log.records import ClaimRecord, CommitRecord
@@ -263,7 +263,12 @@ def _published_through(store: OpenStore) -> int | None:
 
 
 def beats(root: Place) -> bool:
-    """Whether the store's heartbeat is recent; does not wait for the next beat."""
+    """Whether the store's heartbeat is recent; does not wait for the next beat of a store of this machine.
+
+    Elsewhere its time is by another clock, so the beat is watched until it moves: for 5 s at most.
+    """
+    if root.names.scheme != "file":
+        return moves(root, 2.5 * INTERVAL_S)
     entry = entry_of(root / HEARTBEAT_NAME)
     return entry is not None and time.time() - entry.modified_us / 1e6 < _ALIVE_SECONDS
 

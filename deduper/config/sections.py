@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from bucket_store.places.local import local_place
+from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka import KafkaSink, KafkaSource
@@ -88,7 +88,7 @@ class StoreConfig(Section):
     @property
     def place(self) -> Place:
         """The store's folder."""
-        return local_place(self.path)
+        return open_place(self.url)
 
 
 _URL_ADVICE = "write `rocksdb:PATH` or `file:PATH`"

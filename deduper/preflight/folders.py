@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.config.files import FilesSource
 from deduper.diagnostics import note, warning
 from deduper.errors import CannotWriteError, SourceAwayError, UsageError
@@ -34,11 +36,15 @@ def source(start: Start) -> Found:
 
 
 def written(start: Start) -> Found:
-    """The folders that the job writes to; of a missing one, the nearest parent is checked."""
+    """The folders that the job writes to; of a missing one of this machine, the nearest parent is checked."""
     config = start.config
-    places = {"store": config.store.path, "checkpoint": config.checkpoint_path}
-    places |= {f"sinks.{port}": sink.path for port, sink in config.file_ports.items()}
-    for place, path in places.items():
+    places = {"store": config.store.place, "checkpoint": local_place(config.checkpoint_path)}
+    places |= {f"sinks.{port}": sink.place for port, sink in config.file_ports.items()}
+    for place, folder in places.items():
+        if folder.names.scheme != "file":
+            yield from _reachable(place, folder)
+            continue
+        path = folder.local
         failure = _not_writable(place, path)
         if failure is not None:
             yield failure
@@ -51,6 +57,17 @@ def written(start: Start) -> Found:
         failure = _not_writable(place, path)
         if failure is not None:
             yield failure
+
+
+def _reachable(place: str, folder: Place) -> Found:
+    """A folder on another storage answers; whether it can be written to, the first write shows."""
+    try:
+        folder.exists()
+    except OSError as error:
+        what = f"{place}: {folder} does not answer: {error}; see that the storage runs and lets this user in"
+        yield Failure(place, CannotWriteError(what))
+    else:
+        yield note("space", place, f"{folder} answers; its room is the storage's")
 
 
 def _existing(path: Path) -> Path:

@@ -23,7 +23,6 @@ from bucket_store.log.sources_file import SourcePartition, write_sources
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
-from bucket_store.places.local import local_place
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.config.expiry import CategoryExpiry
 from deduper.config.model import Config
@@ -84,7 +83,7 @@ class PublishedStore:
         text = CONFIG.format(**{**self.kind.__dict__, "first_seen": str(self.kind.first_seen).lower()})
         self.config_file.write_text(text, encoding="utf-8")
         config = self.config
-        log = CommitLog.create(local_place(config.store.path), fixed_settings(config), wall_us=WALL_US)
+        log = CommitLog.create(config.store.place, fixed_settings(config), wall_us=WALL_US)
         for _ in range(self.kind.epoch):
             log.claim_epoch("somebody:1", WALL_US)
         (self.directory / "in").mkdir()
@@ -113,7 +112,7 @@ class PublishedStore:
 
     def live(self) -> list[PieceRef]:
         """The live pieces, by shard and window."""
-        state = CommitLog.open(local_place(self.config.store.path)).state
+        state = CommitLog.open(self.config.store.place).state
         return [ref for shard in sorted(state.pieces) for ref in state.pieces[shard]]
 
     def _commit(

@@ -1,0 +1,179 @@
+"""The commands on a store that is no folder of this machine: log, sources and pieces in an object store."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.pieces.open import open_backend
+from bucket_store.pieces.piece import PieceRef
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
+from deduper.admin import status as status_module
+from deduper.admin.gc import collect
+from deduper.admin.inspect import inspect_key
+from deduper.admin.open_store import OpenStore, open_store
+from deduper.admin.orphans import OrphanKind, orphans
+from deduper.admin.repair import apply as repair
+from deduper.admin.status import store_status
+from deduper.admin.verify.findings import Check
+from deduper.admin.verify.run import Verification, verify_store, verify_target
+from deduper.config.model import Config
+from deduper.errors import UsageError
+from deduper.window import table_folder
+from tests.deduper.published_store import PublishedStore
+
+DAYS_LATER_US = 10**18
+
+
+@dataclass
+class StoreElsewhere(PublishedStore):
+    """Its port is a folder of this machine."""
+
+    @property
+    def url(self) -> str:
+        """The store's."""
+        return f"objects:{self.directory}/bucket/state"
+
+    @property
+    def root(self) -> Place:
+        """The store's folder."""
+        return open_place(self.url)
+
+    @property
+    def config(self) -> Config:
+        """The configuration with that store."""
+        config = super().config
+        return config.model_copy(
+            update={
+                "store": config.store.model_copy(update={"url": self.url}),
+                "checkpoint": self.directory / "checkpoint",
+            }
+        )
+
+    def open(self) -> OpenStore:
+        """As a command opens it."""
+        return OpenStore(self.url, self.config, CommitLog.open(self.root), open_backend(self.url))
+
+    def flip(self, ref: PieceRef) -> Place:
+        """Damage a piece: its file."""
+        place = self.root / ref.file
+        data = bytearray(place.read())
+        data[-1] ^= 1
+        place.replace(bytes(data))
+        return place
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreElsewhere:
+    """Four windows."""
+    monkeypatch.setattr(table_folder, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "shm").mkdir()
+    made = StoreElsewhere(tmp_path)
+    made.make()
+    return made
+
+
+def test_verify_reads_all_of_it(store: StoreElsewhere) -> None:
+    """As much as of the same store in a folder, with the same findings; by its URL alone too."""
+    (store.directory / "here").mkdir()
+    here = verify_store(PublishedStore(store.directory / "here").make().open(), rows=True)
+    report = verify_store(store.open(), rows=True)
+    for name in ("records", "pieces", "entries", "size_bytes", "sources", "outputs", "rows", "ran"):
+        assert getattr(report, name) == getattr(here, name), name
+    assert told(report) == told(here), "these stores have no reasons in their records"
+    assert verify_target(store.url).pieces == here.pieces
+
+
+def told(report: Verification) -> Counter[Check]:
+    """The findings by check."""
+    return Counter(finding.check for finding in report.findings) + Counter(report.untold)
+
+
+def test_damage_is_named_by_its_url(store: StoreElsewhere) -> None:
+    """A piece, a sources file, the manifest."""
+    before = told(verify_store(store.open()))
+    piece = store.flip(store.live()[3])
+    sources = store.root / "sources" / store.open().log.state.sources[2].name
+    sources.remove()
+    report = verify_store(store.open())
+    assert told(report) - before == Counter({Check.PIECES_BYTES: 1, Check.SOURCES_BYTES: 1})
+    found = {finding.check: finding.file for finding in report.findings}
+    assert (found[Check.PIECES_BYTES], found[Check.SOURCES_BYTES]) == (piece.url, sources.url)
+    (store.root / "manifest").replace(b"x" * 100)
+    report = verify_target(store.url)
+    assert report.store == store.root.url
+    assert [found.file for found in report.findings] == [(store.root / "manifest").url]
+
+
+def test_what_no_record_names_is_listed_and_deleted(store: StoreElsewhere) -> None:
+    """As for a folder of this machine, in its log, its sources and its pieces."""
+    root, before = store.root, told(verify_store(store.open(), rows=True))
+    stray = root / "sources" / f"{99:012d}-000000-000"
+    stray.create(b"x" * 10)
+    half = root / "log" / ".00000000000000000077.abcdef.tmp"
+    half.create(b"x")
+    staged = root / "_staging" / f"{0:012d}-000001-000" / "_port=unique" / "part"
+    staged.create(b"x" * 20)
+    name = f"{1:012d}-000001-000-0000-deadbeef"
+    pieces = open_backend(store.url)
+    pieces.append(shard=0, epoch=1, name=name, data=b"x" * 500)
+    found = orphans(store.open())
+    assert {(orphan.kind, orphan.piece or str(orphan.path)) for orphan in found} == {
+        (OrphanKind.PIECE, name),
+        (OrphanKind.SOURCES, stray.url),
+        (OrphanKind.TEMPORARY, half.url),
+        (OrphanKind.STAGING, staged.parent.parent.url),
+    }
+    assert next(orphan.size_bytes for orphan in found if orphan.kind is OrphanKind.STAGING) == 20
+    report = collect(store.open(), grace_us=0, delete=True, now_us=DAYS_LATER_US)
+    assert {item.is_deleted for item in report.garbage} == {True}
+    assert not any(place.exists() for place in (stray, half, staged))
+    assert [orphan for orphan in orphans(store.open()) if orphan.size_bytes] == []
+    assert told(verify_store(store.open(), rows=True)) == before
+
+
+def test_a_living_owner_is_left_alone(store: StoreElsewhere) -> None:
+    """Nothing is deleted beside it."""
+    (store.root / "sources" / f"{99:012d}-000000-000").create(b"x")
+    with HeartBeat(store.root, "elsewhere:1", interval_s=0.05):
+        assert collect(store.open(), grace_us=0, delete=True).is_refused
+        assert len(orphans(store.open())) == 1
+
+
+def test_a_damaged_piece_is_rebuilt(store: StoreElsewhere) -> None:
+    """The old bytes go into the quarantine, where nothing can be renamed too."""
+    before = told(verify_store(store.open(), rows=True))
+    place = store.flip(store.live()[2])
+    damaged = place.read()
+    assert repair.apply(store.open()).is_sound
+    assert told(verify_store(store.open(), rows=True)) == before
+    quarantine = {entry.name: store.root / "quarantine" / entry.name for entry in (store.root / "quarantine").entries()}
+    assert sorted(name.endswith(".json") for name in quarantine) == [False, True]
+    assert [held.read() for name, held in quarantine.items() if not name.endswith(".json")] == [damaged]
+    assert not place.exists()
+
+
+def test_its_state_is_shown(store: StoreElsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes come from listings; its disk is not ours to measure, and a beat counts when it moves."""
+    shown = store_status(store.open(), last=3)
+    assert (shown.url, shown.windows, shown.pieces, shown.is_running) == (store.url, 4, 8, False)
+    assert shown.bytes_on_disk["pieces"] > 0 < shown.bytes_on_disk["log"]
+    monkeypatch.setattr(status_module, "INTERVAL_S", 0.1)
+    with HeartBeat(store.root, "elsewhere:1", interval_s=0.05):
+        assert store_status(store.open(), last=0).is_running
+    HeartBeat(store.root, "elsewhere:1").beat()
+    assert not store_status(store.open(), last=0).is_running
+    row = next(row for row in store.rows[0] if row["k"])
+    assert inspect_key(store.open(), (row["k"],), now_us=1).entries
+
+
+def test_a_name_without_a_storage_is_refused() -> None:
+    """A person has mistyped it."""
+    with pytest.raises(UsageError, match="no storage has the scheme gopher:"):
+        open_store("gopher://somewhere/store")
