@@ -74,6 +74,13 @@ class CannotWriteError(DeduperError):
     """A file system is full or read-only. The operator: free some space or make it writable, then start again."""
 
 
+class RowsGoneError(DeduperError):
+    """The records that a reading task left on its host are gone, or are others than those that were judged.
+
+    The operator: nothing, the window is judged again; should it recur, look for what empties temporary folders.
+    """
+
+
 class SourceAwayError(DeduperError):
     """The files of a source cannot be looked at now, so none of them is judged or written off.
 

@@ -99,6 +99,21 @@ _FREE = frozenset(
 _JVM_PROPERTY = re.compile(rf"-D({'|'.join(map(re.escape, JVM_PROPERTIES))})=(\S*)")
 
 
+DEFAULT_MASTER = "local[*]"
+_ONE_PROCESS = re.compile(r"local(\[[^]]*\])?")
+_ON_THIS_MACHINE = re.compile(r"local(-cluster)?(\[[^]]*\])?")
+
+
+def is_one_process(master: str) -> bool:
+    """Whether the tasks of this master are children of the driver: `local[4]`."""
+    return _ONE_PROCESS.fullmatch(master.strip()) is not None
+
+
+def is_this_machine(master: str) -> bool:
+    """Whether all executors of this master are on the driver's machine: `local[4]`, `local-cluster[2,1,1024]`."""
+    return _ON_THIS_MACHINE.fullmatch(master.strip()) is not None
+
+
 def promised(name: str) -> Promised | None:
     """The value that a promise needs for a setting; None if no promise depends on it."""
     if name in REQUIRED:

@@ -81,6 +81,8 @@ def _kind(setting: dict[str, Any]) -> str:
         return "text or list of texts"
     if {"$ref", "oneOf", "additionalProperties"} & setting.keys():
         return "section"
+    if setting["type"] == "array":
+        return f"list of {setting['items'].get('x-kind', 'text')}s"
     kind = {"integer": "whole number", "string": "text", "boolean": "`true`, `false`"}[setting["type"]]
     if "minimum" in setting:
         kind += f", {setting['minimum']:,}" + (f" to {setting['maximum']:,}" if "maximum" in setting else " or more")
@@ -90,7 +92,7 @@ def _kind(setting: dict[str, Any]) -> str:
 def _default(setting: dict[str, Any], is_required: bool) -> str:
     if is_required:
         return "required"
-    if "default" not in setting:
+    if setting.get("default", []) == []:
         return ""
     default = setting["default"]
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"

@@ -87,6 +87,11 @@ class Config(Section):
         description="Warnings about windows with many errors",
         examples=["{warn_share: 50%}"],
     )
+    shared_folders: tuple[LocalPath, ...] = Field(
+        default=(),
+        description="Mounts that all hosts of a cluster see at the same path; on a cluster, paths lie below them",
+        examples=["[/data/shared]"],
+    )
     spark: SparkSettings = Field(
         default_factory=dict,
         description="Settings of Spark, such as `spark.master: local[4]`, except those that a promise depends on; "

@@ -20,14 +20,22 @@ from deduper.config.kafka_options import KafkaOptionsError, connection_options, 
 from deduper.config.problems import Finding, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
 from deduper.expiry_key import ExpiryKeyScale
-from deduper.spark_promises import FIXED_BY_STORE, JAVA_OPTIONS, TIME_ZONE, broken
+from deduper.spark_promises import (
+    DEFAULT_MASTER,
+    FIXED_BY_STORE,
+    JAVA_OPTIONS,
+    TIME_ZONE,
+    broken,
+    is_one_process,
+    is_this_machine,
+)
 from deduper.units import MAX_I64
 
 _EPOCH_TYPES = ("int", "bigint")
 _ORDERED_TYPES = ("int", "bigint", "decimal", "double")
 _CATEGORY_TYPES = ("string", "date", "boolean", "tinyint", "smallint", "int", "bigint")
 _LONGEST_LONG_DECIMAL = 18
-_LOCAL_MASTER = re.compile(r"local(\[[^]]*\])?$")
+_MASTER, _DEPLOY_MODE = "spark.master", "spark.submit.deployMode"
 
 
 def disagreements(sections: Mapping[str, Any]) -> list[Finding]:
@@ -236,14 +244,56 @@ def _checkpoint_apart_from_source(source: SourceConfig, checkpoint: Path) -> Ite
         )
 
 
-def _one_machine(store: StoreConfig, spark: Mapping[str, object]) -> Iterator[Finding]:
-    master = str(spark.get("spark.master", "local[*]"))
-    if not _LOCAL_MASTER.match(master):
+def _store_of_all_hosts(store: StoreConfig, spark: Mapping[str, object], shared: tuple[Path, ...]) -> Iterator[Finding]:
+    """With a local master any store will do; one that other hosts can reach too is only slower there."""
+    master = str(spark.get(_MASTER, DEFAULT_MASTER))
+    if is_one_process(master):
+        return
+    if store.backend == "rocksdb":
         yield Finding(
-            ("spark", "spark.master"),
-            f"`{master}` runs on several machines; this release runs on one, with {store.path} and its tables",
-            "write `spark.master: local[*]`",
+            ("store", "url"),
+            f"`rocksdb:` stores are of one process, and `spark.master: {master}` has executors of their own",
+            f"{_SHARED_STORE}, or `spark.master: local[*]`",
         )
+    elif store.backend == "file" and not is_this_machine(master) and not _is_below(store.path, shared):
+        yield Finding(
+            ("store", "url"),
+            f"{store.path} is a folder of this machine, and `spark.master: {master}` has executors on others",
+            f"{_SHARED_STORE}, or `spark.master: local[*]`",
+        )
+
+
+def _files_of_all_hosts(
+    source: SourceConfig, sinks: SinksConfig, spark: Mapping[str, object], shared: tuple[Path, ...]
+) -> Iterator[Finding]:
+    master = str(spark.get(_MASTER, DEFAULT_MASTER))
+    if is_this_machine(master):
+        return
+    of_files = [(("source", "path"), source.folder)] if isinstance(source, FilesSource) else []
+    ports = [(("sinks", port, "path"), sink.path) for port, sink in sinks.items() if isinstance(sink, FileSink)]
+    for path, folder in (*of_files, *ports):
+        if not _is_below(folder, shared):
+            yield Finding(
+                path,
+                f"{folder} is a folder of this machine, and `spark.master: {master}` has executors on others",
+                "name the mount that all hosts see in `shared_folders`, or write `spark.master: local[*]`",
+            )
+
+
+def _driver_is_here(spark: Mapping[str, object]) -> Iterator[Finding]:
+    if str(spark.get(_DEPLOY_MODE, "client")).strip().lower() != "client":
+        yield Finding(
+            ("spark", _DEPLOY_MODE),
+            "the driver is the process of `deduper run`: it stops at a signal, and serves metrics and status",
+            "write `client`, and start `deduper run` on a host, or in a pod, of the cluster",
+        )
+
+
+_SHARED_STORE = "write `file:PATH` on a mount that all hosts see, and name the mount in `shared_folders`"
+
+
+def _is_below(path: Path, folders: tuple[Path, ...]) -> bool:
+    return any(folder == path or folder in path.parents for folder in folders)
 
 
 def _promised_settings(spark: Mapping[str, object]) -> Iterator[Finding]:
@@ -381,7 +431,9 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
     (("store", "sinks"), _sinks_apart_from_store),
     (("source", "sinks"), _csv_sinks_are_flat),
     (("source", "checkpoint"), _checkpoint_apart_from_source),
-    (("store", "spark"), _one_machine),
+    (("store", "spark", "shared_folders"), _store_of_all_hosts),
+    (("source", "sinks", "spark", "shared_folders"), _files_of_all_hosts),
+    (("spark",), _driver_is_here),
     (("spark",), _promised_settings),
     (("spark",), _zone_is_one),
     (("source",), _client_options),

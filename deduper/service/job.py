@@ -35,8 +35,10 @@ from deduper.spark.session import (
     require_promises,
     start_session,
 )
+from deduper.spark_promises import DEFAULT_MASTER, is_one_process
 from deduper.window.attempt import WindowJudge
-from deduper.window.jobs import SparkJobs
+from deduper.window.cluster_jobs import ClusterJobs
+from deduper.window.jobs import Jobs, SparkJobs
 from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
 from deduper.window.publishing import TopicPorts
 from deduper.window.recovery import Ownership, owned_store, recover
@@ -190,7 +192,7 @@ def _opened_runner(
     clock: Callable[[], int],
 ) -> Iterator[WindowRunner]:
     """The runner of the job's windows, with all that it uses; closed at the end of the `with` block."""
-    jobs = SparkJobs(session, config, owned.log.manifest.salt)
+    jobs = _jobs(session, config, owned)
     with (
         contextlib.closing(MaintenanceWorker(owned.pieces.url)) as maintenance,
         contextlib.closing(WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))) as judge,
@@ -198,6 +200,14 @@ def _opened_runner(
         contextlib.closing(WindowRunner(config, owned.log, maintenance, judge, clock, topics, files)) as runner,
     ):
         yield runner
+
+
+def _jobs(session: SparkSession, config: Config, owned: Ownership) -> Jobs:
+    """By files that all tasks see on one machine, else through Spark's shuffle."""
+    manifest = owned.log.manifest
+    if is_one_process(session.sparkContext.master or DEFAULT_MASTER):
+        return SparkJobs(session, config, manifest.salt)
+    return ClusterJobs(session, config, manifest.store_id, manifest.salt)
 
 
 def _metrics(config: Config, clock: Callable[[], int]) -> contextlib.AbstractContextManager[JobMetrics | None]:

@@ -29,12 +29,15 @@ from deduper.spark.home import require_own_spark
 from deduper.spark.java import DEFAULT_HEAP, require_java, require_user_name
 from deduper.spark.jvm_log import logged_jvm
 from deduper.spark_promises import (
+    DEFAULT_MASTER,
     FIXED_BY_STORE,
     JAVA_OPTIONS,
     JVM_PROPERTIES,
     REQUIRED,
     Promised,
     broken,
+    is_one_process,
+    is_this_machine,
     store_settings,
 )
 
@@ -77,6 +80,14 @@ _SETTINGS = {
     **{name: needed.value for name, needed in REQUIRED.items()},
 }
 
+_WORKERS_PYTHON = "spark.pyspark.python"
+_ON_CLUSTER = {
+    # Shards stay where their tables are: a shuffle would prefer the places of its largest outputs.
+    "spark.shuffle.reduceLocality.enabled": "false",
+    # A window leaves its keys in the executors' shuffle files until the driver's JVM collects garbage.
+    "spark.cleaner.periodicGC.interval": "3min",
+}
+
 _OUR_JAVA_OPTIONS = (
     # Without a file of its own Spark prints a note about its logging to the terminal first.
     f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
@@ -98,14 +109,23 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
     require_java()
     require_user_name()
     require_own_spark()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    master = str(requested.get("spark.master", DEFAULT_MASTER))
+    if _WORKERS_PYTHON in requested:
+        os.environ["PYSPARK_PYTHON"] = str(requested[_WORKERS_PYTHON])  # the driver sends its name with every task
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_this_machine(master):
+        # On a cluster executors connect to the driver, by the name of its host.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_HOME", _find_spark_home())  # `local-cluster` starts executors from it
     _let_workers_import_us()
     if locale.getencoding().upper() not in ("UTF-8", "UTF8"):
         # Java would read no file whose name has a letter beyond ASCII. Not what Python has made of it: Java does not.
         os.environ["LC_ALL"] = "C.UTF-8"
     builder = SparkSession.builder.appName(f"deduper {name}")
-    settings: dict[str, object] = {**_SETTINGS, **requested}
+    settings: dict[str, object] = {**_SETTINGS, **({} if is_one_process(master) else _ON_CLUSTER), **requested}
+    if not is_one_process(master):
+        settings.setdefault("spark.executorEnv.PYTHONPATH", str(package_root()))
     settings[JAVA_OPTIONS] = java_options(str(requested.get(JAVA_OPTIONS, "")))
     for setting, value in settings.items():
         builder = builder.config(setting, str(value).lower() if isinstance(value, bool) else str(value))

@@ -29,7 +29,7 @@ from deduper.config.model import Config
 from deduper.core.clock import ClockRules
 from deduper.core.statistics import NO_SPANS, SpanCounts
 from deduper.core.verdict import Verdict
-from deduper.errors import CannotWriteError, IntegrityError, telling_where
+from deduper.errors import CannotWriteError, IntegrityError, RowsGoneError, telling_where
 from deduper.sinks import staging
 from deduper.sinks.names import Attempt
 from deduper.sources.error_details import error_details
@@ -53,6 +53,8 @@ from deduper.window.progress import Phases
 logger = logging.getLogger(__name__)
 
 _MOST_DISAGREEMENTS = 2
+_MOST_LOSSES = 5
+"""Attempts at a window whose records were gone each time: by then something removes them."""
 _CODEC = "spark.sql.parquet.compression.codec"
 _CODECS = {"none": "none", "uncompressed": "none", "lz4raw": "lz4", "lz4_raw": "lz4"}
 """Spark's names that are not Arrow's."""
@@ -130,10 +132,11 @@ class WindowJudge:
 
         Raises:
             IntegrityError: counts that do not agree, twice.
+            RowsGoneError: records were gone from an executor's host, five times.
             CannotWriteError: there is no room for exchange files or ports, or they cannot be written.
             PySparkException, Py4JJavaError: Spark failed, and not over input.
         """
-        disagreements = 0
+        disagreements = losses = 0
         while True:
             attempt = Attempt(state.next_window, state.epoch, self._attempts)
             self._attempts += 1
@@ -143,6 +146,13 @@ class WindowJudge:
                 logger.warning("window %d: judged again: shared memory is full, using the disk", attempt.window)
                 continue
             except (PySparkException, Py4JJavaError) as exc:
+                gone = raised_in_worker(exc)
+                if isinstance(gone, RowsGoneError):
+                    losses += 1
+                    if losses == _MOST_LOSSES:
+                        raise gone from exc
+                    logger.warning("window %d: judged again: %s", attempt.window, gone)
+                    continue
                 batch = batch.after_failure(exc)
                 logger.warning("window %d: judged again: %s", attempt.window, innermost_cause(exc))
                 continue
@@ -176,7 +186,7 @@ class WindowJudge:
             folder = self._folders.make(attempt)
         all_tasks_finished = False
         try:
-            with self._jobs.open() as run:
+            with self._jobs.open(attempt.epoch, attempt.attempt) as run:
                 yield run, folder
             all_tasks_finished = run.all_tasks_finished
         finally:

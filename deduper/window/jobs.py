@@ -72,14 +72,17 @@ class WindowRun(Protocol):
 
 
 class Jobs(Protocol):
-    """Runs the jobs of windows, one window at a time; the service's are `SparkJobs`."""
+    """Runs the jobs of windows, one window at a time; the service's are `SparkJobs`, and `ClusterJobs` on a cluster."""
 
     @property
     def session(self) -> SparkSession:
         """Makes ports of other formats."""
 
-    def open(self) -> AbstractContextManager[WindowRun]:
-        """A run, which is closed when its jobs are over or were given up."""
+    def open(self, epoch: int, attempt: int) -> AbstractContextManager[WindowRun]:
+        """A run of that attempt, which is closed when its jobs are over or were given up."""
+
+    def close(self) -> None:
+        """No window comes any more. Safe to repeat."""
 
 
 class SparkJobs:
@@ -93,8 +96,9 @@ class SparkJobs:
         self._job_thread = OneThread()
         self._judges = ThreadPoolExecutor(_JUDGES, "judge")
 
-    def open(self) -> SparkRun:
+    def open(self, epoch: int, attempt: int) -> SparkRun:
         """The jobs of one attempt at a window."""
+        del epoch, attempt  # its folder has a name of its own
         return SparkRun(self.session, self._plan, self._cores, self._job_thread, self._judges)
 
     def close(self) -> None:

@@ -433,8 +433,11 @@ class SmallJobs:
         """From the files of the reading tasks."""
         return [admitted_rows(task, receipt.name) for receipt in readers]
 
+    def close(self) -> None:
+        """Nothing to close."""
+
     @contextmanager
-    def open(self) -> Iterator[SmallJobs]:
+    def open(self, epoch: int, attempt: int) -> Iterator[SmallJobs]:
         """The jobs of one attempt."""
         self.all_tasks_finished = False
         yield self

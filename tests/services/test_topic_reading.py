@@ -130,7 +130,7 @@ def read_by_spark(
     task = dataclasses.replace(task_of(job, directory), places=OffsetPlaces(ranges))
     source: Any = job.config.source
     tuples = kafka_parsing(session, source).of(kafka_range_frame(session, source, ranges))
-    with SparkJobs(session, job.config, SALT).open() as run:
+    with SparkJobs(session, job.config, SALT).open(1, 0) as run:
         return task, *run.by_spark(tuples, task)
 
 

@@ -205,7 +205,7 @@ class Readers:
         except (NotPlain, UnreadableFile) as exc:
             return Outcome(None, str(exc))
         parts = [part for part in found if part is not None]
-        with self._jobs.open() as run:
+        with self._jobs.open(1, 0) as run:
             read = run.plain(partial(read_part, self._reading), parts, task, have_pool=True)
         refused = [of_part.refusal for of_part in read if of_part.refusal is not None]
         receipts = [of_part.receipt for of_part in read if of_part.receipt is not None]
@@ -214,7 +214,7 @@ class Readers:
     def by_spark(self, batch: FileBatch) -> Outcome:
         """Spark's, with what a window makes of its failures; fails where that would end the job."""
         task = self._task()
-        with self._jobs.open() as run:
+        with self._jobs.open(1, 0) as run:
             read = run.read(replace(batch, reading=None), task)
         left = Outcome(spill(task, read.receipts))
         assert isinstance(read.batch, FileBatch)

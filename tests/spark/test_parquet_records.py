@@ -104,9 +104,9 @@ def read_both_ways(session: SparkSession, job: Job, tmp_path: Path) -> list[tupl
     jobs, batch = SparkJobs(session, job.config, SALT), batch_of(job)
     ours, theirs = task_of(job, tmp_path / "ours"), task_of(job, tmp_path / "theirs")
     parts_of(job)
-    with jobs.open() as run:
+    with jobs.open(1, 0) as run:
         plain = run.read(batch, ours)
-    with jobs.open() as run:
+    with jobs.open(1, 0) as run:
         by_spark = run.read(dataclasses.replace(batch, reading=None), theirs)
     assert plain.rows == by_spark.rows
     left, expected = spill(ours, plain.receipts), spill(theirs, by_spark.receipts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ def on_machine(monkeypatch: pytest.MonkeyPatch, machine: Path) -> None:
     """From here on the tables lie in this machine's memory and on its disk."""
     (machine / "shm").mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr(table_folder, "SHARED_MEMORY", machine / "shm")
-    monkeypatch.setattr(table_folder.tempfile, "gettempdir", lambda: str(machine / "tmp"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(machine / "tmp"))
 
 
 def judged(job: Job, keys: Sequence[str]) -> dict[str, list[str]]:

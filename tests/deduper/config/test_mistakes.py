@@ -36,6 +36,8 @@ SOURCE = BASE[BASE.index("source:") : BASE.index("key:")]
 EVENT_TIME = BASE[BASE.index("  by:") : BASE.index("store:")]
 SINKS = BASE[BASE.index("sinks:") :]
 
+_MOUNT = "name the mount that all hosts see in `shared_folders`, or write `spark.master: local[*]`"
+
 # What is replaced in BASE, by what, and the problems: line:column: setting: what is wrong; what to write.
 CASES: dict[str, tuple[str, str, list[str]]] = {
     "unknown-section": ("name: clicks", "nmae: clicks", ["1:1: nmae: unknown setting; did you mean `name`?"]),
@@ -637,10 +639,38 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "name: clicks",
         'name: clicks\nspark: {spark.master: "spark://host:7077"}',
         [
-            (
-                "2:23: spark.spark.master: `spark://host:7077` runs on several machines; this release runs on one, "
-                "with state/clicks and its tables; write `spark.master: local[*]`"
-            )
+            "5:9: source.path: in is a folder of this machine, and `spark.master: spark://host:7077` has executors on "
+            f"others; {_MOUNT}",
+            "14:8: store.url: `rocksdb:` stores are of one process, and `spark.master: spark://host:7077` has "
+            "executors of their own; write `file:PATH` on a mount that all hosts see, and name the mount in "
+            "`shared_folders`, or `spark.master: local[*]`",
+            *(
+                f"{place}: out/{port} is a folder of this machine, and `spark.master: spark://host:7077` has executors "
+                f"on others; {_MOUNT}"
+                for place, port in (
+                    ("16:35: sinks.unique.path", "unique"),
+                    ("17:38: sinks.duplicate.path", "duplicate"),
+                    ("19:31: sinks.error.path", "error"),
+                )
+            ),
+        ],
+    ),
+    "spark-cluster-deploy-mode": (
+        "name: clicks",
+        "name: clicks\nspark: {spark.submit.deployMode: cluster}",
+        [
+            "2:34: spark.spark.submit.deployMode: the driver is the process of `deduper run`: it stops at a signal, "
+            "and serves metrics and status; write `client`, and start `deduper run` on a host, or in a pod, of the "
+            "cluster"
+        ],
+    ),
+    "spark-cluster-rocksdb": (
+        "name: clicks",
+        'name: clicks\nspark: {spark.master: "local-cluster[2,1,1024]"}',
+        [
+            "14:8: store.url: `rocksdb:` stores are of one process, and `spark.master: local-cluster[2,1,1024]` has "
+            "executors of their own; write `file:PATH` on a mount that all hosts see, and name the mount in "
+            "`shared_folders`, or `spark.master: local[*]`"
         ],
     ),
     "yaml-tab": (
@@ -725,6 +755,24 @@ def test_the_file_that_the_mistakes_are_made_in_is_valid(tmp_path: Path) -> None
     file = tmp_path / "job.yaml"
     file.write_text(BASE, encoding="utf-8")
     assert load_config(file, environment={}).name == "clicks"
+
+
+@pytest.mark.parametrize(
+    ("master", "shared"),
+    [
+        ("spark://host:7077", "shared_folders: [.]\n"),
+        ("yarn", "shared_folders: [.]\n"),
+        ("local-cluster[2,1,1024]", ""),
+    ],
+)
+def test_a_cluster_takes_a_file_store_that_its_hosts_see(
+    master: str, shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a shared folder, or where all executors are on this machine."""
+    monkeypatch.chdir(tmp_path)
+    text = BASE.replace("rocksdb:", "file:") + f'spark: {{spark.master: "{master}"}}\n'
+    Path("job.yaml").write_text(text + shared, encoding="utf-8")
+    assert load_config(Path("job.yaml"), environment={}).spark["spark.master"] == master
 
 
 SETTINGS = [

@@ -1,0 +1,344 @@
+"""Both ways of keys and verdicts between the tasks: the same receipts, pieces of the same bytes, the same rows.
+
+One way is a folder that every task maps. The other is what Spark's partitions run on a cluster, here without Spark:
+every reading partition leaves its files on a host of its own, and blobs are dealt to shards and writers in any order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import random
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from bucket_store.pieces.open import open_backend
+from bucket_store.places.local import local_place
+from bucket_store.tables.manager import TableSettings
+from bucket_store.tables.matches import TableLayout
+from bucket_store.tables.view import ShardView
+from deduper.core.clock import POSITION_BITS, ClockRules
+from deduper.core.judge import JudgeRules
+from deduper.core.verdict import Admission
+from deduper.errors import RowsGoneError
+from deduper.tasks import exchange, on_executors, table_room
+from deduper.tasks.exchange_blobs import packed, unpacked
+from deduper.tasks.host_folder import HostFolder
+from deduper.tasks.judge import JudgeTask, judge
+from deduper.tasks.layout import RecordLayout
+from deduper.tasks.on_executors import Expected, Left
+from deduper.tasks.origins import WindowSources
+from deduper.tasks.read import ReadReceipt, ReadTask
+from deduper.tasks.read import spill as spill_records
+from deduper.tasks.readers.reading_tasks import PartRead
+from deduper.tasks.receipts import Receipt
+from deduper.tasks.table_room import TableRoom
+from deduper.tasks.write import WriteReceipt, WriteTask, write
+
+STORE = "ab" * 16
+PORTS = ("unique", "duplicate", "expired", "error")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows by reading task, each (key, expiry key, is an error), and how many reading tasks a partition has."""
+
+    readers: list[list[tuple[int, int, bool]]]
+    partition: int
+    shards: int
+    first_seen: bool
+    seed: int
+
+
+windows = st.builds(
+    Window,
+    readers=st.lists(
+        st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40), st.booleans()), min_size=0, max_size=25),
+        max_size=5,
+    ),
+    partition=st.integers(1, 3),
+    shards=st.integers(1, 5),
+    first_seen=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+
+
+class Service:
+    """A store with its tables below a folder, and the windows that were judged."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = f"file:{root / 'state'}"
+        (root / "state" / "pieces").mkdir(parents=True)
+        self.pieces: defaultdict[int, list[Any]] = defaultdict(list)
+        self.window = 0
+
+    def read_task(self, window: Window, directory: str = "") -> ReadTask:
+        clock = ClockRules(False, 20, None, None, now_us=0, latest=None, quiet_us=0)
+        layout = RecordLayout.of(pa.int64(), [pa.int64()])
+        return ReadTask(directory, window.shards, layout, clock, in_order=True, keeps_latest=True)
+
+    def judge_task(self, window: Window, readers: Iterable[str], directory: str = "") -> JudgeTask:
+        tables = TableLayout(has_expiry=True, float_expiry=False, has_origin=window.first_seen, one_table=True)
+        return JudgeTask(
+            directory=directory,
+            readers=tuple(readers),
+            store_url=self.url,
+            store_id=STORE,
+            window=self.window,
+            epoch=1,
+            attempt=0,
+            rules=JudgeRules("ordered", True, False, 20, 10, 1, window.first_seen, None),
+            tables=TableSettings(str(self.root / "tables"), str(self.root / "tables"), 1 << 24, 1 << 24, tables),
+            places=None,
+            category_ids=(),
+        )
+
+    def views(self, window: Window) -> list[ShardView]:
+        return [
+            ShardView(STORE, "tables", ((0, b"nonce"),), shard, self.window, tuple(self.pieces[shard]), None, None)
+            for shard in range(window.shards)
+        ]
+
+    def write_task(self, window: Window, readers: list[ReadReceipt], directory: str = "") -> WriteTask:
+        staging = self.root / f"staging-{self.window}"
+        staging.mkdir(exist_ok=True)
+        target = local_place(staging)
+        return WriteTask(
+            directory=directory,
+            shards=window.shards,
+            readers=tuple((receipt.name, receipt.rows) for receipt in readers),
+            spilled_bytes=0,
+            groups=((*range(len(readers)),),) if readers else (),
+            targets=dict.fromkeys(PORTS, target),
+            topics={},
+            columns=("k",),
+            codec="snappy",
+            sources=WindowSources(str(self.root), self.window, ("a", "b", "c", "d", "e"), (0,) * 5, {}),
+            source_slots=None,
+            keep_first_seen=window.first_seen,
+            expiry_type=pa.int64(),
+            expiry_scale=0,
+        )
+
+    def took(self, receipts: list[Receipt]) -> list[tuple[Any, bytes]]:
+        """Commit a window: its receipts as far as they are no matter of time, each with the bytes of its piece."""
+        store = open_backend(self.url)
+        found = []
+        for receipt in sorted(receipts, key=lambda receipt: receipt.shard):
+            piece = receipt.piece
+            data = b"" if piece is None else store.read(piece)
+            of_bytes = None if piece is None else replace(piece, file="", name="", offset=0)
+            found.append((replace(receipt, piece=of_bytes, table_counters={}, seconds={}), data))
+            if piece is not None:
+                self.pieces[receipt.shard].append(piece)
+        store.close()
+        self.window += 1
+        return found
+
+    def rows(self, receipts: Iterable[WriteReceipt]) -> list[Any]:
+        """What was staged, by port, in the order of the source."""
+        rows = [
+            row
+            for receipt in receipts
+            for file in receipt.files
+            for row in parquet.read_table(file.place.local, partitioning=None).to_pylist()
+        ]
+        return sorted(rows, key=lambda row: (row["_dedup"]["source"], row["_dedup"]["position"]))
+
+
+def records(reader: int, rows: list[tuple[int, int, bool]]) -> pa.RecordBatch:
+    """The rows of a reading task, as its plan gives them."""
+    keys = np.array([key for key, _, _ in rows], np.int64)
+    return pa.RecordBatch.from_pydict(
+        {
+            "_hi": pa.array(keys * 7919),
+            "_lo": pa.array(keys * 104729 << 20),
+            "_order": pa.array([reader << POSITION_BITS | at for at in range(len(rows))], pa.int64()),
+            "_admission": pa.array([Admission.NULL_KEY if bad else Admission.ADMITTED for *_, bad in rows], pa.int8()),
+            "_expiry": pa.array([expiry for _, expiry, _ in rows], pa.int64()),
+            "_raw": pa.array(["raw" if bad else None for *_, bad in rows], pa.string()),
+            "_0": pa.array(keys),
+        }
+    )
+
+
+def spill(task: ReadTask, reader: int, rows: list[tuple[int, int, bool]]) -> ReadReceipt:
+    batch = records(reader, rows)
+    receipt = spill_records(task, iter([batch.slice(0, 10), batch.slice(10)]))
+    assert receipt is not None
+    return receipt
+
+
+def by_files(service: Service, window: Window) -> tuple[Any, Any]:
+    """The window by one folder."""
+    folder = service.root / f"spool-{service.window}"
+    folder.mkdir()
+    receipts = [spill(service.read_task(window, str(folder)), *each) for each in enumerate(window.readers)]
+    judging = service.judge_task(window, (receipt.name for receipt in receipts), str(folder))
+    judged = [judge(judging, view) for view in service.views(window)]
+    writing = service.write_task(window, receipts, str(folder))
+    written = service.rows([write(writing, number) for number in range(len(writing.groups))])
+    return service.took(judged), written
+
+
+def dealt(pairs: Iterable[tuple[int, _V]], count: int, draw: random.Random) -> list[Any]:
+    """What a shuffle brings to each of its partitions, in any order, pickled on the way."""
+    arrived: list[list[tuple[int, _V]]] = [[] for _ in range(count)]
+    for pair in pairs:
+        arrived[pair[0]].append(pickle.loads(pickle.dumps(pair)))
+    for of_partition in arrived:
+        draw.shuffle(of_partition)
+    return [next(on_executors.gathered(of_partition)) for of_partition in arrived]
+
+
+def by_blobs(
+    service: Service, window: Window, lose: Callable[[list[Left]], None] = lambda lefts: None
+) -> tuple[Any, Any]:
+    """The window by the partitions of a cluster; `lose` may act on what was read, before it is written."""
+    draw = random.Random(window.seed)
+    numbered = list(enumerate(window.readers))
+    groups = [numbered[at : at + window.partition] for at in range(0, len(numbered), window.partition)]
+    hosts = [service.root / f"host-{service.window}-{number}" for number in range(len(groups))]
+    lefts = []
+    for host, group in zip(hosts, groups, strict=True):
+        host.mkdir()
+        receipts = [spill(service.read_task(window, str(host)), *each) for each in group]
+        lefts.append(on_executors.left_in(str(host), [PartRead(receipt) for receipt in receipts]))
+    numbers = itertools.count()
+    expected = [[Expected(next(numbers), keys) for keys in left.checksums] for left in lefts]
+    keys: list[Any] = []
+    for partition, left in enumerate(lefts):
+        keys += on_executors.deal_keys(expected, window.shards, partition, iter([left]))
+    judging = service.judge_task(window, ())
+    room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
+    judged = [
+        on_executors.judge_arrived(judging, room, (arrived, view))
+        for view, arrived in zip(service.views(window), dealt(keys, window.shards, draw), strict=True)
+    ]
+    partitions = [partition for partition, of in enumerate(expected) for _ in of]
+    back = [pair for one in judged for pair in on_executors.deal_verdicts(partitions, one)]
+    receipts = [receipt for left in lefts for receipt in left.receipts]
+    writing = service.write_task(window, receipts)
+    writing = replace(writing, groups=tuple(tuple(each.reader for each in of) for of in expected))
+    lose(lefts)
+    written: list[WriteReceipt] = []
+    for partition, arrived in enumerate(dealt(back, len(lefts), draw)):
+        pair = iter([(arrived, lefts[partition])])
+        written += on_executors.write_arrived(writing, expected, partition, pair)
+    return service.took([one.receipt for one in judged]), service.rows(written)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tables_on_disk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_room, "SHARED_MEMORY", Path("/nowhere"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    yield folder
+    shutil.rmtree(folder)
+
+
+@given(window=windows, second=windows)
+@settings(max_examples=40, deadline=None)
+def test_both_ways_give_the_same_receipts_and_bytes(root: Path, window: Window, second: Window) -> None:
+    """Whatever the rows, shards, readers, and the order in which blobs arrive; also when a look-up meets pieces."""
+    second = replace(second, shards=window.shards, first_seen=window.first_seen)
+    one, other = (Service(Path(tempfile.mkdtemp(dir=root))) for _ in range(2))
+    for each in (window, second):
+        by_one, by_other = by_files(one, each), by_blobs(other, each)
+        assert by_one == by_other
+        rows = sum(map(len, each.readers))
+        assert len(by_one[1]) == rows
+        assert sum(sum(receipt.counts) for receipt, _ in by_one[0]) == rows
+    for service in (one, other):
+        shutil.rmtree(service.root)
+
+
+SOME = Window([[(1, 5, False), (2, 6, False)], [(1, 7, False)]], 1, 2, True, 0)
+
+
+def test_rows_that_are_gone_from_a_living_host_end_the_attempt(tmp_path: Path) -> None:
+    """Their writer says so; it stages nothing of that partition."""
+
+    def lose(lefts: list[Left]) -> None:
+        Path(exchange.rows_file(lefts[1].directory, lefts[1].receipts[0].name)).unlink()
+
+    with pytest.raises(RowsGoneError, match="rows are gone from this host"):
+        by_blobs(Service(tmp_path), SOME, lose)
+
+
+def test_a_reading_that_gives_others_the_second_time_ends_the_attempt(tmp_path: Path) -> None:
+    """A lost partition is read again, and the source has other records by then: no row gets another's verdict."""
+    service = Service(tmp_path)
+
+    def lose(lefts: list[Left]) -> None:
+        again = tmp_path / "again"
+        again.mkdir()
+        receipt = spill(service.read_task(SOME, str(again)), 1, [(9, 7, False)])
+        lefts[1] = on_executors.left_in(str(again), [PartRead(receipt)])
+
+    with pytest.raises(RowsGoneError, match="was read again, and gave others"):
+        by_blobs(service, SOME, lose)
+
+
+def test_a_reading_that_is_repeated_elsewhere_is_as_good(tmp_path: Path) -> None:
+    """The files have other names, and lie on another host."""
+    service = Service(tmp_path / "lost")
+
+    def lose(lefts: list[Left]) -> None:
+        again = tmp_path / "again"
+        again.mkdir()
+        receipt = spill(service.read_task(SOME, str(again)), 1, SOME.readers[1])
+        shutil.rmtree(lefts[1].directory)
+        lefts[1] = on_executors.left_in(str(again), [PartRead(receipt)])
+
+    assert by_blobs(service, SOME, lose) == by_blobs(Service(tmp_path / "whole"), SOME)
+
+
+def test_a_blob_holds_its_batch() -> None:
+    """Nulls, slices and no rows at all."""
+    batch = pa.record_batch({"a": pa.array([1, None, 3]), "b": pa.array([0.5, 1.5, None])})
+    for given_batch in (batch, batch.slice(1), batch.slice(1, 0)):
+        assert unpacked(packed(given_batch)).equals(given_batch)
+
+
+def folders(home: Path) -> set[str]:
+    return {folder.name for folder in home.glob("*/records/*")}
+
+
+def test_a_reading_task_removes_what_no_task_needs(tmp_path: Path) -> None:
+    """Earlier attempts of its store, and folders of others that are old; nothing else."""
+    room = TableRoom(str(tmp_path / "tables"), 1, 1, TableLayout(False, False, False, one_table=False))
+    other = "cd" * 16
+    for store, epoch, attempt in [(STORE, 1, 7), (STORE, 2, 3), (other, 1, 1)]:
+        HostFolder(store, epoch, attempt, room).make()
+    assert folders(tmp_path) == {f"{STORE}-2-3", f"{other}-1-1"}
+    HostFolder(STORE, 2, 4, room).make()
+    assert folders(tmp_path) == {f"{STORE}-2-4", f"{other}-1-1"}
+    (old,) = tmp_path.glob(f"*/records/{other}-*")
+    os.utime(old, (time.time() - 7 * 3600,) * 2)
+    HostFolder(STORE, 2, 4, room).make()
+    assert folders(tmp_path) == {f"{STORE}-2-4"}
+    HostFolder(STORE, 2, 4, room).remove_all()
+    assert folders(tmp_path) == set()

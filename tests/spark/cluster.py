@@ -1,0 +1,119 @@
+"""A Spark of several executors on this machine, in a process of its own: this one may have a session already."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from deduper.sources.open import session_settings
+from deduper.spark.placing import Executors
+from deduper.spark.session import start_session
+from deduper.window.cluster_jobs import ClusterJobs, ClusterRun
+from tests.spark.harness import Job
+
+_T = TypeVar("_T")
+_TIMEOUT_S = 900
+
+
+class Cluster:
+    """The session of a master such as `local-cluster[2,1,1024]`. Functions that it runs are of modules."""
+
+    def __init__(self, master: str, directory: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, master, directory))
+        self._process.start()
+
+    def call(self, function: Callable[..., _T], *args: Any, **named: Any) -> _T:
+        """The function's result for the session and these arguments."""
+        self._pipe.send((function, args, named))
+        assert self._pipe.poll(_TIMEOUT_S), "no answer"
+        result, failure = self._pipe.recv()
+        if failure:
+            pytest.fail(failure)
+        given: _T = result
+        return given
+
+    def close(self) -> None:
+        """End it."""
+        self._pipe.send(None)
+        self._process.join(60)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+def _serve(pipe: Connection, master: str, directory: Path) -> None:
+    directory.mkdir()
+    job = Job(directory, None, {"spark": {"spark.master": master}, "store": {"url": "file:state"}})
+    session = start_session(job.config.name, session_settings(job.config))
+    while (asked := pipe.recv()) is not None:
+        function, args, named = asked
+        try:
+            pipe.send((function(session, *args, **named), None))
+        except BaseException:  # noqa: BLE001  told to the test
+            pipe.send((None, traceback.format_exc()))
+    session.stop()
+
+
+def executor_processes() -> list[psutil.Process]:
+    """The executors of this process's session, oldest first."""
+    below = psutil.Process().children(recursive=True)
+    found = [one for one in below if one.name() == "java" and "CoarseGrainedExecutorBackend" in " ".join(one.cmdline())]
+    return sorted(found, key=psutil.Process.create_time)
+
+
+def executors(session: SparkSession) -> int:
+    """How many the session has."""
+    return len(Executors(session.sparkContext).alive())
+
+
+def run_job(session: SparkSession, job: Job, kill_before: tuple[str, ...] = (), **arguments: Any) -> dict[str, Any]:
+    """Run a job. `kill_before` names, for each window from the first, the step before which an executor is killed.
+
+    Gives its windows, for each the processes that judged the shards, and how many executors were killed.
+    """
+    job.session = session
+    ran_on: list[dict[int, str]] = []
+    steps = list(kill_before)
+    killed: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        note = ClusterJobs.judged_on
+        patch.setattr(ClusterJobs, "judged_on", lambda jobs, where: ran_on.append(where) or note(jobs, where))
+        for step in ("read", "judge", "write"):
+            patch.setattr(ClusterRun, step, _killing(step, getattr(ClusterRun, step), steps, killed))
+        summary = job.run(**arguments)
+    return {"windows": summary.windows, "ran_on": ran_on, "killed": len(killed)}
+
+
+def _killing(step: str, function: Callable[..., Any], steps: list[str], killed: list[int]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        if steps and steps[0] == step:
+            victim = executor_processes()[0]
+            os.kill(victim.pid, signal.SIGKILL)
+            killed.append(victim.pid)
+        if steps and step == "write":
+            steps.pop(0)
+        return function(*args)
+
+    return run
+
+
+@contextmanager
+def cluster_of(master: str, directory: Path) -> Iterator[Cluster]:
+    """A cluster for the tests of a module."""
+    cluster = Cluster(master, directory)
+    try:
+        yield cluster
+    finally:
+        cluster.close()

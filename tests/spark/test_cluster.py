@@ -1,0 +1,207 @@
+"""The real job on several executors: what the oracle says, whatever executor dies; shards stay where they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from bucket_store.log.commit_log import CommitLog
+from deduper.tasks import exchange
+from deduper.window.cluster_jobs import ClusterRun
+from deduper.window.table_folder import table_room
+from tests.deduper.engine import comparable
+from tests.deduper.streams import random_shape, random_stream
+from tests.oracle import Oracle
+from tests.spark.cluster import Cluster, cluster_of, executors, run_job
+from tests.spark.harness import PORTS, Job
+from tests.spark.test_job_oracle import (
+    add_json,
+    expiry_section,
+    given_answers,
+    records,
+    regular,
+    schema,
+    table,
+    wall_clock,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+SHARDS = 8
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two executors."""
+    with cluster_of("local-cluster[2,1,1024]", tmp_path_factory.mktemp("two") / "session") as cluster:
+        yield cluster
+
+
+def job_in(directory: Path, **settings: Any) -> Job:
+    directory.mkdir(exist_ok=True)
+    return Job(directory, None, settings)
+
+
+def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: int) -> None:
+    """The answers of a random stream, row for row, as `test_job_oracle` checks them on one machine."""
+    stream, files_a_window = regular(random_stream(mode, seed), seed)
+    shape = random_shape(seed)
+    job = job_in(
+        directory,
+        source={"file_format": kind, "schema": schema(stream), "max_files_per_batch": files_a_window},
+        key=[f"k{number}" for number in range(len(stream.types))],
+        null_keys=stream.settings.null_keys,
+        digest="secure" if shape.secure else "fast",
+        expiry=expiry_section(stream),
+        store={"url": "file:state", "shards": shape.shards, "first_seen": shape.keep_first_seen},
+    )
+    for part in (part for window in stream.windows for part in window.partitions):
+        if kind == "json":
+            add_json(job, records(stream, part))
+        else:
+            job.add_table(table(stream, part))
+    times = [window.now_us for window in stream.windows]
+    assert times
+    cluster.call(run_stream, job, stream)
+    oracle = Oracle(stream.settings)
+    expected = [
+        comparable(
+            oracle.judge(window.partitions, window.now_us), stream.settings, keep_first_seen=shape.keep_first_seen
+        )
+        for window in stream.windows
+    ]
+    assert given_answers(job, kind, stream, shape) == expected, (mode, seed, stream.settings, shape)
+
+
+def run_stream(session: SparkSession, job: Job, stream: Any) -> None:
+    run_job(session, job, clock=wall_clock(stream))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "seed"),
+    [
+        ("event_time", "parquet", 1),
+        ("category", "parquet", 2),
+        ("processing_time", "parquet", 0),
+        ("ordered", "json", 3),  # with a secure digest Spark reads it
+    ],
+)
+def test_two_executors_say_what_the_oracle_says(mode: str, kind: str, seed: int, two: Cluster, tmp_path: Path) -> None:
+    """Port, reason and first copy of every row."""
+    check_stream(two, tmp_path / "job", mode, kind, seed)
+
+
+def numbered(job: Job, windows: int, rows: int, first: int = 0) -> Counter[str]:
+    """Two files a window of keys that repeat; how often each key is there."""
+    often: Counter[str] = Counter()
+    for number in range(2 * first, 2 * (first + windows)):
+        keys = [f"k{key}" for key in np.random.default_rng(number).integers(0, 40 * rows, rows)]
+        often.update(keys)
+        job.add_table(pa.table({"k": keys, "t": pa.array(range(rows), pa.int64())}))
+    return often
+
+
+def store_of(directory: Path, **source: Any) -> Job:
+    source = {"file_format": "parquet", "max_files_per_batch": 2, **source}
+    return job_in(directory, source=source, store={"url": "file:state", "shards": SHARDS})
+
+
+def check_counts(job: Job, often: Counter[str]) -> None:
+    """Every record left once; of each key the first is unique, and all others are duplicates."""
+    assert Counter(row["k"] for row in job.rows("unique")) == Counter(dict.fromkeys(often, 1))
+    assert Counter(row["k"] for row in job.rows("duplicate")) == often - Counter(dict.fromkeys(often, 1))
+    places = [(row["_dedup"]["source"], row["_dedup"]["position"]) for port in PORTS for row in job.rows(port)]
+    assert len(set(places)) == len(places) == often.total()
+
+
+def stayed_put(places: list[dict[int, str]]) -> list[int]:
+    """How many shards were judged where they were in the window before, for each window but the first."""
+    return [sum(one[shard] == other[shard] for shard in one) for one, other in pairwise(places)]
+
+
+def test_shards_stay_put(two: Cluster, tmp_path: Path) -> None:
+    """8 of 8 over 20 windows; after an executor was killed they are where they stay within 3 windows."""
+    job = store_of(tmp_path / "job")
+    often = numbered(job, 21, 50)
+    ran = two.call(run_job, job)
+    places = ran["ran_on"]
+    assert [set(where) for where in places] == [set(range(SHARDS))] * 21
+    stayed = stayed_put(places)
+    assert stayed == [SHARDS] * 20
+    assert Counter(Counter(places[-1].values()).values()) == {SHARDS // 2: 2}
+    often += numbered(job, 12, 50, first=21)
+    ran = two.call(run_job, job, ("", "write"))
+    assert ran["killed"] == 1
+    check_counts(job, often)
+    places = ran["ran_on"]
+    changes = [number for number, stayed_there in enumerate(stayed_put(places)) if stayed_there < SHARDS]
+    print(f"windows after which shards moved: {changes}")
+    # A new executor takes some windows to come; from then on the shards are spread over both, and stay.
+    while two.call(executors) < 2:
+        pass
+    often += numbered(job, 6, 50, first=33)
+    places = two.call(run_job, job)["ran_on"]
+    stayed = stayed_put(places)
+    print(f"shards that stayed once there were two executors again: {stayed}")
+    assert stayed[2:] == [SHARDS] * 3
+    check_counts(job, often)
+
+
+@pytest.mark.parametrize("step", ["read", "judge", "write"])
+def test_an_executor_that_is_killed_loses_no_row(step: str, two: Cluster, tmp_path: Path) -> None:
+    """Before each step of a window; before writing, its records and its verdicts are lost with it."""
+    job = store_of(tmp_path / "job")
+    often = numbered(job, 3, 500)
+    ran = two.call(run_job, job, ("", step))
+    assert ran["killed"] == 1
+    assert ran["windows"] == 3
+    check_counts(job, often)
+
+
+def run_without_rows(session: SparkSession, job: Job) -> int:
+    """Run a job; in its second window the records are removed before they are written, once."""
+    attempts = 0
+    write = ClusterRun.write
+
+    def writing(run: ClusterRun, task: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 2:
+            for left in run._left:
+                for receipt in left.receipts:
+                    Path(exchange.rows_file(left.directory, receipt.name)).unlink()
+        return write(run, task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterRun, "write", writing)
+        run_job(session, job)
+    return attempts
+
+
+def test_rows_that_are_gone_are_judged_again(two: Cluster, tmp_path: Path) -> None:
+    """On hosts whose executors live; no row leaves twice, and the job leaves no folder behind."""
+    job = store_of(tmp_path / "job")
+    often = numbered(job, 2, 500)
+    assert two.call(run_without_rows, job) == 3
+    check_counts(job, often)
+    settings = table_room(job.config).here()
+    store_id = CommitLog.open(job.config.store.path).manifest.store_id
+    assert not [
+        *Path(settings.memory_dir).glob(f"records/{store_id}*"),
+        *Path(settings.disk_dir).glob(f"records/{store_id}*"),
+    ]
+
+
+def test_three_executors_say_what_the_oracle_says(tmp_path: Path) -> None:
+    """More executors than cores."""
+    with cluster_of("local-cluster[3,1,1024]", tmp_path / "session") as three:
+        check_stream(three, tmp_path / "plain", "event_time", "parquet", 4)
+        check_stream(three, tmp_path / "by Spark", "category", "json", 3)
