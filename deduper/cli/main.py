@@ -542,6 +542,25 @@ def backup(
     _answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
 
 
+@_command(app, "export", *_READING)
+def export(
+    store: StoreArgument,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder for the Parquet files.", show_default=False)
+    ],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a store's live keys as Parquet, one file a shard: salted digests with expiry key, window and origin."""
+    from deduper.admin.move import export as exporting
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.move import PartsShown, render_export
+
+    opened = open_store(store)
+    report = exporting.export(opened, out, PartsShown("shard")) if execute else exporting.plan_export(opened, out)
+    _answer(report, render_export, as_json=as_json)
+
+
 @_command(app, "restore", *_READING)
 def restore(
     config: ConfigArgument,

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from deduper.admin.move.backup import CopyReport
+from deduper.admin.move.export import ExportReport
 from deduper.admin.move.reshard import ReshardReport
 from deduper.cli.terminal import counted, pairs
 from deduper.units import approximate_size
@@ -64,4 +65,18 @@ def render_copy(report: CopyReport) -> list[RenderableType]:
         ("after", report.after),
     ]
     done = Text("the copy is whole", "green")
+    return [pairs([*rows, ("verdict", done if report.is_executed else Text("repeat with --execute", "yellow"))])]
+
+
+def render_export(report: ExportReport) -> list[RenderableType]:
+    """Which state, how many keys, the sums of store and files, and what to do next."""
+    there = f", {report.shards_there:,} there already" if report.shards_there and not report.is_executed else ""
+    rows: list[tuple[str, object]] = [
+        ("folder", report.directory),
+        ("state", f"{counted(report.windows, 'window')}, up to record {report.record:,}"),
+        ("entries", f"{report.entries:,} in {counted(report.shards, 'shard')}{there}"),
+        ("store", report.store),
+        ("files", report.files),
+    ]
+    done = Text("the files hold every live key", "green")
     return [pairs([*rows, ("verdict", done if report.is_executed else Text("repeat with --execute", "yellow"))])]
