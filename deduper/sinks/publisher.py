@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from pathlib import Path
 
+from bucket_store.places.place import Place
 from deduper.errors import IntegrityError, StopRequested
 from deduper.kafka.errors import ProducerFencedError, PublicationUnknownError
 from deduper.kafka.retry import ThrottledLog
@@ -33,7 +33,7 @@ class KafkaPublisher:
         self,
         window: int,
         record_checksum: int,
-        slots: Mapping[int, Sequence[Path]],
+        slots: Mapping[int, Sequence[Place]],
         *,
         age_s: float = 0.0,
         unknown: OnUnknown = OnUnknown.REFUSE,
@@ -53,7 +53,7 @@ class KafkaPublisher:
             KafkaSinkError: the operator must act, or a deadline has passed.
             StopRequested: a stop was requested while it waited for the brokers.
         """
-        owners: dict[Path, set[int]] = {}
+        owners: dict[Place, set[int]] = {}
         for slot, files in slots.items():
             for file in files:
                 owners.setdefault(file, set()).add(slot)

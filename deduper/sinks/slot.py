@@ -19,12 +19,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
 from bucket_store import failpoints
+from bucket_store.places.place import Place
 from deduper.config.kafka_options import KafkaOptionsError
 from deduper.errors import IntegrityError
 from deduper.kafka.calls import STEP_S, Calls, HungError
@@ -65,8 +65,8 @@ class CommittedWindow:
 
     number: int
     checksum: int
-    slots: Mapping[int, Sequence[Path]]
-    owners: Mapping[Path, set[int]]
+    slots: Mapping[int, Sequence[Place]]
+    owners: Mapping[Place, set[int]]
     age_s: float
     unknown: OnUnknown
 

@@ -15,13 +15,13 @@ them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute, parquet
 
+from bucket_store.places.place import Place
 from deduper.errors import IntegrityError
 
 COLUMNS = ("key", "value", "headers", "timestamp_ms", "slot")
@@ -31,16 +31,20 @@ _READ_BYTES = 1 << 20
 _NOW = 0
 
 
-def records_of_slot(file: Path, slot: int, slots_of_file: Collection[int]) -> Iterator[pa.RecordBatch]:
+def records_of_slot(file: Place, slot: int, slots_of_file: Collection[int]) -> Iterator[pa.RecordBatch]:
     """The rows of a slot, some thousand at a time, without `slot`; a timestamp of 0 is "when it is sent".
+
+    A file that is not on this machine is in memory meanwhile: its writer has kept it small.
 
     Raises:
         IntegrityError: the file is damaged, has other columns, or a row of a slot that no writer sends.
         FileNotFoundError: it is gone.
     """
+    # Errors of the storage are no damage.
+    source = str(file.local) if file.names.scheme == "file" else pa.BufferReader(file.read())
     try:
         # Checksums of pages are verified where the writer made them; Spark does.
-        with parquet.ParquetFile(file, buffer_size=_READ_BYTES, page_checksum_verification=True) as opened:
+        with parquet.ParquetFile(source, buffer_size=_READ_BYTES, page_checksum_verification=True) as opened:
             missing = set(COLUMNS) - set(opened.schema_arrow.names)
             if missing:
                 raise IntegrityError(f"{file}: no staged rows of a Kafka port: without {', '.join(sorted(missing))}")
@@ -75,7 +79,7 @@ def _rows_a_batch(group: Any) -> int:
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // row_bytes))
 
 
-def _of_slot(batch: Any, slot: int, slots_of_file: Collection[int], file: Path) -> Any:
+def _of_slot(batch: Any, slot: int, slots_of_file: Collection[int], file: Place) -> Any:
     slots = batch.column("slot")
     is_mine = compute.equal(slots, slot)
     if compute.all(is_mine, skip_nulls=False).as_py():

@@ -7,13 +7,13 @@ today's.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event
 
 import xxhash
@@ -23,6 +23,8 @@ from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.kafka_options import librdkafka_options
 from deduper.config.model import Config
@@ -55,7 +57,7 @@ class _Port:
     topic: str
     job: str | None
     outputs: tuple[OutputFile, ...]
-    slots: Mapping[int, Sequence[Path]]
+    slots: Mapping[int, Sequence[Place]]
 
 
 class KafkaPorts:
@@ -119,10 +121,10 @@ class KafkaPorts:
                     f"window {window} was committed for port {name} to go to topic {first.topic}, and may not be there "
                     f"yet; sinks.{name} is no topic now: put it back, start once, then change it"
                 )
-            slots: defaultdict[int, list[Path]] = defaultdict(list)
-            for output, place in sorted(files, key=lambda pair: Path(pair[0].staged).name):
+            slots: defaultdict[int, list[Place]] = defaultdict(list)
+            for output, place in sorted(files, key=lambda pair: open_place(pair[0].staged).name):
                 for slot in place.slots:
-                    slots[slot].append(Path(output.staged))
+                    slots[slot].append(open_place(output.staged))
             ports.append(_Port(name, sinks[name], first.topic, first.job, tuple(output for output, _ in files), slots))
         return ports
 
@@ -173,7 +175,7 @@ class KafkaPorts:
     def _publish_at_least_once(self, window: int, port: _Port) -> None:
         """By Spark's sink, which has no transactions: a crash before the mark, or a failure, sends rows again."""
         subject = f"port {port.name}, topic {port.topic}, window {window}"
-        if not all(Path(output.staged).exists() for output in port.outputs):
+        if not all(open_place(output.staged).exists() for output in port.outputs):
             # They were durable before the record and are removed after the mark only, which is not synced.
             logger.warning("%s: not sent again: its staged rows are gone, so a mark was there and is lost", subject)
             return
@@ -215,5 +217,8 @@ def _checksum(window: int, files: Sequence[OutputFile]) -> int:
 
 def _age_s(files: Sequence[OutputFile]) -> float:
     """Seconds since the window was staged: a little more than since its commit."""
-    times = [Path(output.staged).stat().st_mtime for output in files if Path(output.staged).exists()]
-    return max(0.0, time.time() - min(times)) if times else 0.0
+    times = []
+    for output in files:
+        with contextlib.suppress(FileNotFoundError):
+            times.append(open_place(output.staged).stat().modified_us)
+    return max(0.0, time.time() - min(times) / 1_000_000) if times else 0.0

@@ -24,6 +24,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bucket_store import failpoints
+from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.config.kafka_options import librdkafka_options
 from deduper.kafka.errors import KafkaSinkError
 from deduper.sinks.publisher import KafkaPublisher, failure
@@ -49,7 +51,7 @@ class Staged:
     """Windows in files: `files[window][slot]` in the order they are sent."""
 
     directory: Path
-    files: tuple[dict[int, list[Path]], ...]
+    files: tuple[dict[int, list[Place]], ...]
     rows: tuple[tuple[int, int, int], ...]
     """(window, slot, number inside the slot) of every row there is."""
 
@@ -68,10 +70,10 @@ def stage(directory: Path, windows: int, slots: int, rows: int, seed: int = 1) -
     """Windows of about `rows` rows a slot, every third without a key; a slot may be absent from a window."""
     directory.mkdir(parents=True)
     rng = random.Random(seed)
-    files: list[dict[int, list[Path]]] = []
+    files: list[dict[int, list[Place]]] = []
     named: list[tuple[int, int, int]] = []
     for window in range(windows):
-        of_window: dict[int, list[Path]] = {}
+        of_window: dict[int, list[Place]] = {}
         for slot in range(slots):
             if window and slots > 1 and rng.random() < 0.1:
                 continue
@@ -80,7 +82,7 @@ def stage(directory: Path, windows: int, slots: int, rows: int, seed: int = 1) -
             staged = [_row(window, slot, number) for number in range(count)]
             cut = count // 3
             of_window[slot] = [
-                write_staged(directory / f"{window:03}-{slot}-{part}.parquet", some)
+                local_place(write_staged(directory / f"{window:03}-{slot}-{part}.parquet", some))
                 for part, some in enumerate((staged[:cut], staged[cut:]))
             ]
         files.append(of_window)
@@ -238,7 +240,9 @@ def published(slots: Mapping[int, Future[int | None]]) -> dict[int, int | None]:
 
 def main(spec: dict[str, Any]) -> None:
     """Publish all windows and say how it ended."""
-    files = tuple({int(slot): [Path(file) for file in some] for slot, some in w.items()} for w in spec["windows"])
+    files = tuple(
+        {int(slot): [local_place(file) for file in some] for slot, some in w.items()} for w in spec["windows"]
+    )
     job = Job(
         Staged(Path(), files, ()),
         spec["bootstrap"],

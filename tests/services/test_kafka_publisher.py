@@ -367,7 +367,7 @@ def limit(broker: Broker, topic: str, size_bytes: str) -> None:
 def test_a_record_that_does_not_fit_into_the_queue(broker: Broker, new_job: Callable[..., Job]) -> None:
     """However long one waits: refused, and nothing of the window shows."""
     job = new_job(windows=1, slots=1)
-    file = job.staged.files[0][0][0]
+    file = job.staged.files[0][0][0].local
     (row, *_) = parquet.read_table(file).to_pylist()
     write_staged(file, [row | {"value": bytes(2 << 20)}])
     publisher = job.publisher(options={"kafka.buffer.memory": str(1 << 20)})
@@ -415,7 +415,7 @@ def test_staged_files_that_are_gone(broker: Broker, new_job: Callable[..., Job])
     job = new_job(windows=1, slots=1)
     waiting = job.start("kafka.initialised=freeze")
     waiting.wait_until_frozen()
-    file = job.staged.files[0][0][1]
+    file = job.staged.files[0][0][1].local
     file.rename(file.with_suffix(".away"))
     with pytest.raises(IntegrityError, match="staged files are gone"):
         job.publish(job.publisher())

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError
 from pyarrow import parquet
 
 from bucket_store import failpoints
+from bucket_store.places.local import local_place
 from deduper.config.kafka_options import KafkaOptionsError
 from deduper.errors import IntegrityError
 from deduper.kafka import calls as kafka_calls
@@ -112,8 +113,9 @@ def staged(tmp_path: Path) -> Callable[..., CommittedWindow]:
         other = {**made[0], "slot": 9, "value": b"another slot's"}
         parquet.write_table(pa.Table.from_pylist([other, *made[1:]], STAGED), files[1])
         given: dict[str, Any] = {"checksum": 1000 + window, "age_s": 1.0, "unknown": OnUnknown.REFUSE} | changes
-        owners = {files[0]: {SLOT}, files[1]: {SLOT, 9}}
-        return CommittedWindow(window, slots={SLOT: files}, owners=owners, **given)
+        places = [local_place(file) for file in files]
+        owners = {places[0]: {SLOT}, places[1]: {SLOT, 9}}
+        return CommittedWindow(window, slots={SLOT: places}, owners=owners, **given)
 
     return make
 
@@ -547,7 +549,7 @@ def test_an_error_before_there_is_a_transaction_aborts_none(
 def test_staged_files_that_are_gone(cluster: Cluster, staged: Callable[..., CommittedWindow]) -> None:
     """Lost when nobody has published them; published by another, who removed them: fenced."""
     work = staged(1)
-    work.slots[SLOT][1].unlink()
+    work.slots[SLOT][1].remove()
     slot = slot_of()
     with pytest.raises(IntegrityError, match="committed and not published, but its staged files are gone"):
         publish(slot, work)

@@ -12,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from bucket_store.places.local import local_place
 from deduper.errors import IntegrityError
 from deduper.sinks import staged_records
 from deduper.sinks.staged_records import records_of_slot
+from tests.bucket_store.places.memory_names import MemoryNames, memory_place
 
 STAGED = pa.schema(
     [
@@ -75,7 +77,9 @@ def test_all_rows_as_they_are(
         tmp_path_factory.mktemp("staged") / "rows.parquet", rows, row_group_size=group, use_dictionary=dictionary
     )
     for slot in range(3):
-        found = [record for batch in records_of_slot(file, slot, {0, 1, 2}) for record in batch.to_pylist()]
+        found = [
+            record for batch in records_of_slot(local_place(file), slot, {0, 1, 2}) for record in batch.to_pylist()
+        ]
         assert found == [
             {
                 **{name: one[name] for name in ("key", "value", "headers")},
@@ -91,7 +95,7 @@ def test_a_row_that_nobody_would_send(tmp_path: Path) -> None:
     for rows in ([row(0), row(3)], [row(3), row(3)]):
         file = staged(tmp_path / "rows.parquet", rows)
         with pytest.raises(IntegrityError, match=r"rows of slot \[3\]"):
-            list(records_of_slot(file, 0, {0, 1}))
+            list(records_of_slot(local_place(file), 0, {0, 1}))
 
 
 def test_other_slots_row_groups_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +104,7 @@ def test_other_slots_row_groups_are_not_read(tmp_path: Path, monkeypatch: pytest
     seen = []
     read = staged_records._of_slot
     monkeypatch.setattr(staged_records, "_of_slot", lambda batch, *rest: seen.append(len(batch)) or read(batch, *rest))
-    assert sum(batch.num_rows for batch in records_of_slot(file, 1, {0, 1})) == 10
+    assert sum(batch.num_rows for batch in records_of_slot(local_place(file), 1, {0, 1})) == 10
     assert seen == [10]
 
 
@@ -112,8 +116,33 @@ def test_damage_is_no_shorter_file(tmp_path: Path) -> None:
     place = data.index(bytes([7]) * 50) + 20
     for broken in (data[:-9], data[: len(data) // 2], b"", data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]):
         file.write_bytes(broken)
-        with pytest.raises(IntegrityError, match="damaged"):
-            list(records_of_slot(file, 0, {0}))
+        elsewhere = memory_place() / "rows.parquet"
+        elsewhere.create(broken)
+        for where in (local_place(file), elsewhere):
+            with pytest.raises(IntegrityError, match="damaged"):
+                list(records_of_slot(where, 0, {0}))
+
+
+def test_rows_are_read_on_any_storage(tmp_path: Path) -> None:
+    """The same, and an outage is no damage."""
+    file = staged(tmp_path / "rows.parquet", [row(n % 2, b"%d" % n) for n in range(50)], row_group_size=7)
+    names = MemoryNames()
+    elsewhere = memory_place(names) / "rows.parquet"
+    elsewhere.create(file.read_bytes())
+    for slot in range(2):
+        here, there = (
+            [one for batch in records_of_slot(place, slot, {0, 1}) for one in batch.to_pylist()]
+            for place in (local_place(file), elsewhere)
+        )
+        assert len(here) == 25
+        assert here == there
+
+    def away(path: object) -> bytes:
+        raise TimeoutError("no answer")
+
+    names.read = away  # type: ignore[assignment, method-assign]
+    with pytest.raises(TimeoutError):
+        list(records_of_slot(elsewhere, 0, {0, 1}))
 
 
 def test_another_file(tmp_path: Path) -> None:
@@ -121,9 +150,9 @@ def test_another_file(tmp_path: Path) -> None:
     file = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({"key": [b"k"], "slot": [0]}), file)
     with pytest.raises(IntegrityError, match="without headers, timestamp_ms, value"):
-        list(records_of_slot(file, 0, {0}))
+        list(records_of_slot(local_place(file), 0, {0}))
     with pytest.raises(FileNotFoundError):
-        list(records_of_slot(tmp_path / "absent.parquet", 0, {0}))
+        list(records_of_slot(local_place(tmp_path / "absent.parquet"), 0, {0}))
 
 
 @pytest.mark.slow
@@ -135,7 +164,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     )
     tracemalloc.start()
     try:
-        assert sum(batch.num_rows for batch in records_of_slot(file, 0, {0})) == 64
+        assert sum(batch.num_rows for batch in records_of_slot(local_place(file), 0, {0})) == 64
         assert tracemalloc.get_traced_memory()[1] < 40 * value_bytes
     finally:
         tracemalloc.stop()
