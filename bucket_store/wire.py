@@ -2,8 +2,8 @@
 
 A dataclass is an array of its fields in order, a tuple an array, a dict keyed by numbers an array of [key, value] pairs
 ascending by key, a dict keyed by strings a map, None is nil. Fields marked `LATER` come after those of the first
-version, and fields marked `OF_3` last; those of a version are written all together, and only if one of them, or of a
-later version, differs from its default.
+version, then fields marked `OF_3` and `OF_4`; those of a version are written all together, and only if one of them, or
+of a later version, differs from its default.
 
 A checksum proves that the bytes are those that were written, not that their writer was right. Decoded values are
 folded, added and compared far away from their file; so only the exact types pass (true is no int, an int no string).
@@ -27,6 +27,8 @@ LATER: Final = {_VERSION: 2}
 """The `metadata` of a field that the first version of a format has not."""
 OF_3: Final = {_VERSION: 3}
 """The `metadata` of a field that the first two versions of a format have not."""
+OF_4: Final = {_VERSION: 4}
+"""The same of the first three."""
 
 _T = TypeVar("_T")
 _PLAIN: tuple[Any, ...] = (bool, int, float, str, bytes)

@@ -1,9 +1,9 @@
 """PURE. The bytes of a log record: encode, decode.
 
-Layout of `log/<number as 20 digits>` (framed, version 1 to 3). Integers are little endian:
+Layout of `log/<number as 20 digits>` (framed, version 1 to 4). Integers are little endian:
 
     0  magic              8 bytes  "BSLOGREC"
-    8  version            u16      the first that has all its fields: 1, 2 or 3; any other: UnknownFormatError
+    8  version            u16      the first that has all its fields: 1 to 4; any other: UnknownFormatError
    10  kind               u8       1 claim, 2 commit, 3 deletion, 4 compaction, 5 snapshot, 6 fold of sources, 7 rebase
    11  zero               u8
    12  payload length     u32
@@ -18,8 +18,9 @@ Layout of `log/<number as 20 digits>` (framed, version 1 to 3). Integers are lit
 Inside a payload a dataclass is an array of its fields in order, a tuple is an array, a dict keyed by numbers is an
 array of [key, value] pairs ascending by key, a dict keyed by strings is a map, None is nil. The last fields of a kind
 may be of version 2: `root` of a claim, `is_forgetting` of a deletion, `lineage`, `root`, `archives` and `judged` of a
-snapshot; so is the fold of sources. `shards` and `notes` of a snapshot are of version 3; so is a rebase. Another number
-of fields, a field of another type or an unknown kind is a CorruptionError; nothing is skipped or guessed.
+snapshot; so is the fold of sources. `shards` and `notes` of a snapshot are of version 3; so is a rebase. `inline` of
+sources is of version 4, in whatever kind they are. Another number of fields, a field of another type or an unknown kind
+is a CorruptionError; nothing is skipped or guessed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from bucket_store.log.records import (
 from bucket_store.wire import decode, encode, version_of
 
 MAGIC = b"BSLOGREC"
-VERSION = 3
+VERSION = 4
 _OLDEST_VERSION = 1
 _ENVELOPE = struct.Struct("<BBIQQ16sqq")
 _PAYLOAD_OFFSET = BODY_OFFSET + _ENVELOPE.size
@@ -138,6 +139,10 @@ def demand_kind(record: LogRecord, snapshot_every: int, file: str) -> None:
 
 def _version(body: Body) -> int:
     """The first version that has all its fields: a release that reads no later one must not call them damage."""
+    state = getattr(body, "state", None)
+    sources = [getattr(body, "sources", None)] if state is None else [*state.sources.values()]
+    if any(ref is not None and ref.inline for ref in sources):
+        return 4
     if isinstance(body, RebaseRecord):
         return 3
     return max(2 if isinstance(body, SourcesFoldRecord) else 1, version_of(_payload(body)))

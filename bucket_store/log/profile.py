@@ -13,7 +13,6 @@ Packed windows are kept as bytes, so that a window costs its own packing and one
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from dataclasses import dataclass
 
@@ -29,8 +28,6 @@ FILE_NAME = "profile"
 KEPT = 256
 
 _BODY = msgspec.msgpack.Decoder(tuple[list[str], list[tuple[int, int, int, int, int, dict[int, int]]]])
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +46,7 @@ class WindowProfile:
 
 
 class Profiles:
-    """The profiles of a store's newest windows, in memory and in the file. For the owner's thread alone.
-
-    A profile that cannot be written is logged and forgotten: it never stops the owner.
-    """
+    """The profiles of a store's newest windows, in memory and in the file. For the owner's thread alone."""
 
     def __init__(self, root: Place) -> None:
         self._path = root / FILE_NAME
@@ -62,14 +56,14 @@ class Profiles:
             self._remember(profile)
 
     def add(self, profile: WindowProfile) -> None:
-        """Add a window and replace the file; remembered windows at or beyond it are of a store that was set back."""
+        """Add a window; remembered windows at or beyond it are of a store that was set back."""
         while self._packed and self._packed[-1][0] >= profile.window:
             self._packed.pop()
         self._remember(profile)
-        try:
-            self._path.replace(_encode(self._names, [packed for _, packed in self._packed]))
-        except OSError as exc:
-            log.warning("%s could not be written: %s", self._path, exc)
+
+    def write(self) -> None:
+        """Replace the file by these windows. Raises OSError."""
+        self._path.replace(_encode(self._names, [packed for _, packed in self._packed]))
 
     def _remember(self, profile: WindowProfile) -> None:
         self._packed.append((profile.window, _packed(profile, self._names)))

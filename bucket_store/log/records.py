@@ -11,7 +11,7 @@ from typing import Any
 
 from bucket_store.lineage import Lineage
 from bucket_store.pieces.piece import PieceRef
-from bucket_store.wire import LATER, OF_3
+from bucket_store.wire import LATER, OF_3, OF_4
 
 ExpiryKey = int | float
 """An expiry key: µs or an unscaled integer, or a double, by the store's domain."""
@@ -31,7 +31,9 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class SourcesRef:
-    """A window's sources file: its name under `sources/`, number of source partitions, checksum and length in bytes.
+    """A window's source partitions: name of their file under `sources/`, their number, checksum and length in bytes.
+
+    `inline` are the bytes of the file, if the record holds them and there is no file.
 
     `is_kept`: kept until a fold of sources takes its window, as nothing else says what was judged; otherwise until no
     piece can hold an origin of its window.
@@ -43,6 +45,7 @@ class SourcesRef:
     length: int
     # Not in the repr: texts recorded for files of version 1 stay as they are.
     is_kept: bool = field(default=True, repr=False, metadata=LATER)
+    inline: bytes = field(default=b"", repr=False, metadata=OF_4)
 
 
 @dataclass(frozen=True, slots=True)

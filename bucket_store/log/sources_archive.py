@@ -46,7 +46,8 @@ def files_of(state: LogState) -> Iterator[PurePosixPath]:
     for ref in state.archives:
         yield path_of(ref)
     for source in state.sources.values():
-        yield path_of(source)
+        if not source.inline:
+            yield path_of(source)
     if state.judged is not None:
         yield PurePosixPath(FOLDED_DIRECTORY) / state.judged.name
 
@@ -61,6 +62,7 @@ def left_files(before: LogState, after: LogState) -> list[PurePosixPath]:
     paths += [
         path_of(before.sources[window])
         for window in takewhile(lambda window: window not in after.sources, before.sources)
+        if not before.sources[window].inline
     ]
     if before.judged is not None and before.judged != after.judged:
         paths.append(PurePosixPath(FOLDED_DIRECTORY) / before.judged.name)
@@ -172,5 +174,7 @@ def read_archive(root: Place, ref: ArchiveRef) -> dict[int, tuple[SourcePartitio
 
 
 def path_of(ref: SourcesRef | ArchiveRef) -> PurePosixPath:
-    """The path of a file of sources, below the store's root."""
+    """The path of a file of sources, below the store's root; the log's where no file holds them."""
+    if isinstance(ref, SourcesRef) and ref.inline:
+        return PurePosixPath("log")
     return PurePosixPath(SOURCES_DIRECTORY if isinstance(ref, SourcesRef) else FOLDED_DIRECTORY, ref.name)

@@ -1,4 +1,4 @@
-"""A window's sources file: the source partitions it read. It identifies a repeated batch, and names origins.
+"""A window's source partitions, as a file or in its commit record. They identify a repeated batch, and name origins.
 
 Layout of `sources/<window, 12 digits>-<epoch, 6>-<attempt, 3>` (framed, magic `BSSOURCE`, version 1). Integers are
 little endian:
@@ -11,7 +11,8 @@ little endian:
        fields    msgpack: one array a partition: [name, version, start, end, rows]
    -8  checksum  u64   xxh3_64 of all bytes before it
 
-It is placed durably before the commit record that names it by name, count, checksum and length; one that no record
+The commit record holds these bytes while they are few (`keep_sources`), and says their count, checksum and length. Else
+the file is placed durably before the record that names it; one that no record
 names belongs to an abandoned try, or is forgotten: FORMAT.md says when. The digests are kept while the source can give
 the same partition again. A damaged file is a CorruptionError.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -36,6 +37,9 @@ VERSION = 1
 DIRECTORY = "sources"
 FOLDED_DIRECTORY = "folded"
 DIGEST_BYTES = 16
+INLINE_BYTES = 64 << 10
+INLINE_STATE_BYTES = 4 << 20
+"""The most bytes of sources in a record, and in a state: every snapshot has those of the state."""
 GONE = "gone"
 """The `version` of a file that was gone before it was read: it does not count as judged."""
 
@@ -95,6 +99,33 @@ def decode_sources(data: bytes, *, window: int, file: str) -> tuple[SourcePartit
         ) from exc
 
 
+def keep_sources(
+    root: Place,
+    state: LogState,
+    *,
+    epoch: int,
+    attempt: int,
+    partitions: Sequence[SourcePartition],
+    is_kept: bool,
+) -> SourcesRef:
+    """The sources of the window after `state` for its commit record: in it while they are few, else in a file.
+
+    Raises:
+        FileExistsError, OSError: as `write_sources`.
+    """
+    window = state.next_window
+    data = encode_sources(window, partitions)
+    if len(data) <= INLINE_BYTES and inline_bytes(state) + len(data) <= INLINE_STATE_BYTES:
+        ref = sources_ref(_name(window, epoch, attempt), partitions, data, is_kept=is_kept)
+        return replace(ref, inline=data)
+    return write_sources(root, window=window, epoch=epoch, attempt=attempt, partitions=partitions, is_kept=is_kept)
+
+
+def inline_bytes(state: LogState) -> int:
+    """The bytes of all sources that the state itself holds."""
+    return sum(len(ref.inline) for ref in state.sources.values())
+
+
 def write_sources(
     root: Place,
     *,
@@ -111,7 +142,7 @@ def write_sources(
         OSError: it may or may not be in place.
     """
     data = encode_sources(window, partitions)
-    path = root / DIRECTORY / f"{window:012d}-{epoch:06d}-{attempt:03d}"
+    path = root / DIRECTORY / _name(window, epoch, attempt)
     # An existing directory was made durable by this owner's start, so a window need not sync it again.
     if not path.parent.exists():
         path.parent.make_directories()
@@ -132,12 +163,16 @@ def read_sources(root: Place, window: int, ref: SourcesRef) -> tuple[SourceParti
         UnknownFormatError: of a later release.
     """
     path = root / DIRECTORY / ref.name
+    if ref.inline:
+        file = f"log, {path.name}"
+        data = _as_stated(ref.inline, ref.length, ref.checksum, file)
+        return decode_sources(data, window=window, file=file)
     return decode_sources(read_named(path, ref.length, ref.checksum), window=window, file=str(path))
 
 
 def remove_unnamed(root: Place, *, state: LogState, below_epoch: int) -> list[str]:
     """Remove the files of lower epochs that no record names: their names. For the owner; safe to repeat."""
-    keep = {ref.name for ref in state.sources.values()} | {ref.name for ref in state.archives}
+    keep = {ref.name for ref in state.sources.values() if not ref.inline} | {ref.name for ref in state.archives}
     if state.judged is not None:
         keep.add(state.judged.name)
     stale = []
@@ -164,16 +199,24 @@ def read_named(path: Place, length: int, checksum: int) -> bytes:
             expected=f"{length} bytes",
             found="no file",
         ) from exc
+    return _as_stated(data, length, checksum, str(path))
+
+
+def _as_stated(data: bytes, length: int, checksum: int, file: str) -> bytes:
     found = (len(data), stated_checksum(data) if len(data) >= _CHECKSUM.size else None)
     if found != (length, checksum):
         raise CorruptionError(
             "length and checksum that the record states",
-            file=str(path),
+            file=file,
             offset=max(0, len(data) - _CHECKSUM.size),
             expected=(length, checksum),
             found=found,
         )
     return data
+
+
+def _name(window: int, epoch: int, attempt: int) -> str:
+    return f"{window:012d}-{epoch:06d}-{attempt:03d}"
 
 
 def stated_checksum(data: bytes) -> int:

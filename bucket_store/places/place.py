@@ -158,6 +158,11 @@ class Place:
         return Place(self.names, self.path.parent)
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is on a file system of this machine."""
+        return self.names.scheme == "file"
+
+    @property
     def local(self) -> Path:
         """The path on this machine, for what only a local disk can do.
 

@@ -2,7 +2,7 @@
 
     1 intent          what is about to be judged, and the wall clock it is judged by
     2 judge           pieces, receipts, staged rows
-    3 durable         everything the record will name is synced
+    3 durable         everything the record will name is synced, and the intent is written
     4 commit record   the window exists from here on, and not a moment before
     5 publish         staged files get their final names, staged rows go to their topics
     6 published mark  readers of whole windows may go this far
@@ -27,13 +27,14 @@ from bucket_store.log.marks import Intent, read_intents, write_intent
 from bucket_store.log.profile import Profiles, WindowProfile
 from bucket_store.log.records import CommitRecord, CompactionRecord, DeletionRecord, LogState, OutputFile, SourcesRef
 from bucket_store.log.sources_archive import left_files, remove_left
-from bucket_store.log.sources_file import write_sources
+from bucket_store.log.sources_file import keep_sources
 from bucket_store.log.state import deletable, live_files
 from bucket_store.log.wall_clock import is_far_ahead, next_wall_us
-from bucket_store.maintenance.background_task import InBackground
+from bucket_store.maintenance.background_task import BackgroundTask, InBackground
 from bucket_store.maintenance.compactions import Compactions
 from bucket_store.maintenance.deletions import Deletions
 from bucket_store.maintenance.worker_process import Maintenance
+from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.core.statistics import NO_SPANS
@@ -43,6 +44,7 @@ from deduper.sinks import staging
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.protocol import SourceBatch
 from deduper.window import policy
+from deduper.window.accessory import Accessory
 from deduper.window.attempt import Judgement, summed
 from deduper.window.history_watch import HistoryWatch
 from deduper.window.leak_watch import LeakWatch
@@ -101,7 +103,9 @@ class WindowRunner:
         self._wall_clock_us = wall_clock_us
         self._publishing = Publishing(config, log, topics, in_background)
         self._last_intent = max(read_intents(log.root), key=lambda intent: intent.epoch, default=None)
+        self._intent: _Intending | None = None
         self._profiles = Profiles(log.root)
+        self._profile_file = Accessory("profile", self._write_profile)
         self._leaks = LeakWatch(config, log)
         self._history = HistoryWatch(config, log)
         self._snapshots_seen = -1
@@ -140,14 +144,15 @@ class WindowRunner:
             )
             failpoints.hit("window.3.synced")
             partitions = judgement.partitions
-            sources = write_sources(
+            sources = keep_sources(
                 self._log.root,
-                window=window,
+                state,
                 epoch=epoch,
                 attempt=judgement.attempt.attempt,
                 partitions=partitions,
                 is_kept=judgement.batch.is_known_by_digests,
             )
+            self._wait_for_intent()
         failpoints.hit("window.3.durable")
         waited_s = self._publishing.wait()
         if waited_s is not None:
@@ -201,9 +206,12 @@ class WindowRunner:
 
     def close(self) -> None:
         """Wait for a publication, and end the other background work: the next start does it. Safe to repeat."""
+        if self._intent is not None:
+            self._intent.is_over.wait()
         self._publishing.close()
         self._leaks.close()
         self._history.close()
+        self._profile_file.close()
         self._deletion.close()
         self._folding.close()
         unnamed = self._compaction.close()
@@ -229,7 +237,10 @@ class WindowRunner:
         """Report a published window; `sent_s` are the seconds of a publication beside the next one."""
         if sent_s is not None:
             profile = replace(profile, phases={**profile.phases, "send": sent_s})
-        self._profiles.add(profile)
+        if self._profile_file.is_on:
+            with self._profile_file:
+                self._profiles.add(profile)
+                self._profile_file.changed()
         logger.info("window %d (epoch %d, batch %d): %s", profile.window, profile.epoch, batch_id, record.counts)
         if published is None:
             return
@@ -250,6 +261,10 @@ class WindowRunner:
                 left=None,
             )
         )
+
+    def _write_profile(self) -> None:
+        self._log.check_owner()
+        self._profiles.write()
 
     def _correct_clock(self, state: LogState, now_us: int) -> LogState:
         """After a clock that was far ahead, place a record with the present one: a commit cannot, see `log.state`."""
@@ -283,8 +298,27 @@ class WindowRunner:
             # Not below that of the last commit, which is the one it followed. Claims since then do not count: with the
             # wall clock of the claim of this very start, no batch would ever be repeated by its own.
             intent = replace(intent, wall_us=last.wall_us)
-        write_intent(self._log.root, intent)
+        self._write_intent(intent)
         return intent
+
+    def _write_intent(self, intent: Intent) -> None:
+        """Beside the judging on a store elsewhere, where a file takes long: without it the batch is judged as new."""
+        if self._log.root.is_local:
+            write_intent(self._log.root, intent)
+            return
+        if self._intent is not None:
+            self._intent.is_over.wait()  # of a window that failed before it waited
+        self._intent = _Intending(self._log.root, intent)
+        self._in_background(self._intent.run)
+
+    def _wait_for_intent(self) -> None:
+        """Wait until the intent is written. Raises what that has met."""
+        writing, self._intent = self._intent, None
+        if writing is None:
+            return
+        writing.is_over.wait()
+        if writing.failure is not None:
+            raise writing.failure
 
     def _record(
         self,
@@ -395,6 +429,18 @@ class WindowRunner:
         through = self._deletion.result()
         if through is not None:
             self._log.forget_retired(through)
+
+
+class _Intending(BackgroundTask):
+    """The writing of an intent."""
+
+    def __init__(self, root: Place, intent: Intent) -> None:
+        super().__init__()
+        self._root = root
+        self._intent = intent
+
+    def act(self) -> None:
+        write_intent(self._root, self._intent)
 
 
 def _statistics(judgement: Judgement, state: LogState, wall_us: int) -> dict[str, Any]:

@@ -127,7 +127,9 @@ def _files_of_a_store(root: Path, partitions: tuple[Any, ...]) -> list[Format]:
     (root / FOLDED_DIRECTORY / archive.name).write_bytes(encode_archive({3: partitions}))
     (root / FOLDED_DIRECTORY / table.name).write_bytes(encode_judged(3, judged))
     HeartBeat(local_place(root), "host:1").beat()
-    Profiles(local_place(root)).add(WindowProfile(2, 1, 5, 1000, 1.5, {"judge": 1.25, "publish": 0.25}))
+    profiles = Profiles(local_place(root))
+    profiles.add(WindowProfile(2, 1, 5, 1000, 1.5, {"judge": 1.25, "publish": 0.25}))
+    profiles.write()
     write_leak_sample(
         local_place(root), LeakSample("id", 3, 0, 5, 1, "{}", 8, 30, 2, 1, {"words": bytes(8), "seen": b"\1"})
     )

@@ -1,4 +1,4 @@
-"""Files of format versions 1 to 3 that were written once and must be read, and written, the same for ever.
+"""Files of format versions 1 to 4 that were written once and must be read, and written, the same for ever.
 
 Beside every `.bin` lies the `.txt` that it must give. A new version gets a directory of its own; these never change.
 """
@@ -17,6 +17,7 @@ from bucket_store.log.codec import decode_record, encode_record
 from bucket_store.log.judged_files import decode_judged, encode_judged
 from bucket_store.log.manifest import decode_manifest, encode_manifest
 from bucket_store.log.marks import Published, decode_intent, encode_intent, prepare_published, read_published
+from bucket_store.log.records import LogRecord
 from bucket_store.log.sources_archive import decode_archive, encode_archive
 from bucket_store.log.sources_file import decode_sources, encode_sources
 from bucket_store.places.local import local_place
@@ -24,6 +25,7 @@ from bucket_store.places.local import local_place
 FILES = Path(__file__).parent.parent / "data" / "log_v1"
 FILES_OF_2 = FILES.with_name("log_v2")
 FILES_OF_3 = FILES.with_name("log_v3")
+FILES_OF_4 = FILES.with_name("log_v4")
 
 DECODE: dict[str, Callable[[bytes], Any]] = {
     "claim": lambda data: decode_record(data, number=1, file="f"),
@@ -59,13 +61,18 @@ def test_a_file_of_version_1_says_what_it_said(name: str) -> None:
     assert ENCODE.get(name, encode_record)(value) == data
 
 
+def as_before_4(record: LogRecord) -> dict[str, Any]:
+    """The fields of a record that versions below 4 have."""
+    return asdict(record, dict_factory=lambda items: {name: of for name, of in items if (name, of) != ("inline", b"")})
+
+
 @pytest.mark.parametrize("name", ["claim", "deletion", "snapshot", "fold"])
 def test_a_record_of_version_2_says_what_it_said(name: str) -> None:
     """As above, with the fields that version 1 has not."""
     data = (FILES_OF_2 / f"{name}.bin").read_bytes()
     assert data[8:10] == b"\x02\x00"
     record = DECODE_OF_2[name](data)
-    dump = asdict(record)
+    dump = as_before_4(record)
     if name == "snapshot":
         assert (dump["body"]["state"].pop("shards"), dump["body"]["state"].pop("notes")) == (0, ())  # of version 3
     assert pformat(dump, width=118) + "\n" == (FILES_OF_2 / f"{name}.txt").read_text()
@@ -78,7 +85,17 @@ def test_a_record_of_version_3_says_what_it_said(name: str) -> None:
     data = (FILES_OF_3 / f"{name}.bin").read_bytes()
     assert data[8:10] == b"\x03\x00"
     record = DECODE_OF_3[name](data)
-    assert pformat(asdict(record), width=118) + "\n" == (FILES_OF_3 / f"{name}.txt").read_text()
+    assert pformat(as_before_4(record), width=118) + "\n" == (FILES_OF_3 / f"{name}.txt").read_text()
+    assert encode_record(record) == data
+
+
+@pytest.mark.parametrize("name", ["commit", "snapshot"])
+def test_a_record_of_version_4_says_what_it_said(name: str) -> None:
+    """As above, with the sources of windows in it."""
+    data = (FILES_OF_4 / f"{name}.bin").read_bytes()
+    assert data[8:10] == b"\x04\x00"
+    record = DECODE[name](data)
+    assert pformat(asdict(record), width=118) + "\n" == (FILES_OF_4 / f"{name}.txt").read_text()
     assert encode_record(record) == data
 
 

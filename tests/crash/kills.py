@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.sources_archive import files_of
 from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.scene import DELETE, FORGET, MANY_WINDOWS, ROOT, TEAR, Scene
@@ -58,7 +59,7 @@ AGED = {
     "sources.folded": 4,
 }
 # What leaves behind what a start at this point can find.
-HELPERS = {"stage.discarded": "window.2.judged", "sources.removed": "window.3.durable"}
+HELPERS = {"stage.discarded": "window.2.judged", "sources.removed": "sources.archived"}
 
 
 @dataclass(frozen=True)
@@ -226,9 +227,9 @@ class Chain:
 
 def _has_unnamed_sources(scene: Scene) -> bool:
     log = CommitLog.open(local_place(scene.config.store.path))
-    named = {ref.name for ref in log.state.sources.values()}
-    directory = log.root.local / "sources"
-    return directory.is_dir() and any(path.name not in named for path in directory.iterdir() if path.name[0] != ".")
+    named = {path.name for path in files_of(log.state)}
+    lying = [name for directory in ("sources", "folded") for name in (log.root / directory).listed()]
+    return any(name not in named for name in lying if name[0] != ".")
 
 
 def chain_of_kills(variant: str, kills: list[Kill], undisturbed: Undisturbed, directory: Path) -> None:

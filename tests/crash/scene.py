@@ -301,7 +301,7 @@ spark:
         assert staged == [], self.log
         state = CommitLog.open(local_place(self.config.store.path)).state
         named = {path.name for path in files_of(state) if path.parent.name == "sources"}
-        assert {path.name for path in (self.directory / "state" / "sources").iterdir()} == named, self.log
+        assert {path.name for path in (self.directory / "state").glob("sources/*")} == named, self.log
         assert not (self.directory / "state" / "heartbeat").exists(), self.log
 
     def check_store(self, *, settled: bool = False) -> None:

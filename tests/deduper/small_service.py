@@ -31,6 +31,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from bucket_store import failpoints
+from bucket_store.log import sources_file
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ArchiveRef, LogState, SourcesRef
 from bucket_store.pieces import compaction, rocksdb_backend
@@ -305,6 +306,8 @@ def machine_of(world: World) -> Iterator[None]:
         # Of 8 pieces a shard and more, or nothing would ever be deleted here.
         patch.setattr(window_run, "_DELETION_BATCH", 1)
         patch.setattr(compaction, "FEWEST_LIVE", 0)
+        # Windows of one short path have their sources in the record, others a file of them.
+        patch.setattr(sources_file, "INLINE_BYTES", _INLINE_BYTES)
         patch.setattr(compaction, "FEWEST", 3)
         patch.setattr(compaction, "FEWEST_LEFT", 2)
         # Some windows have one writer, others several.
@@ -537,6 +540,7 @@ class SmallJobs:
 
 
 _R = TypeVar("_R")
+_INLINE_BYTES = 210
 _NO_ANSWER: Answer = ("nothing was said", "", None)
 
 

@@ -155,7 +155,8 @@ def _check_orphans(scene: Scene, process: Process, state: LogState) -> None:
     demand("pieces that no record names", set(), {*lying} - named)
     for home in (place.local for place in staging_homes(scene.config)):
         demand(f"staged in {home}", [], listed(fs, home / STAGING))
-    demand("sources files", sorted(ref.name for ref in state.sources.values()), listed(fs, root / SOURCES_DIRECTORY))
+    files = sorted(ref.name for ref in state.sources.values() if not ref.inline)
+    demand("sources files", files, listed(fs, root / SOURCES_DIRECTORY))
     epochs = [intent.epoch for intent in read_intents(local_place(root, fs))]
     if len(epochs) > 2:
         raise Violation(

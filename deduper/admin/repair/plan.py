@@ -167,6 +167,8 @@ def _planned(
 
 def _damaged_sources(store: OpenStore) -> Iterator[SourcesRepair]:
     for window, ref in store.log.state.sources.items():
+        if ref.inline:
+            continue  # the log holds them, under the checksums of its records
         try:
             read_sources(store.root, window, ref)
         except (StoreError, OSError) as error:

@@ -22,7 +22,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.judged_files import JudgedFiles, encode_judged, judged_ref
 from bucket_store.log.records import LogState, SourcesFoldRecord
 from bucket_store.log.sources_archive import SourcesReader, archive_ref, encode_archive, folded_name
-from bucket_store.log.sources_file import FOLDED_DIRECTORY, SourcePartition
+from bucket_store.log.sources_file import FOLDED_DIRECTORY, INLINE_STATE_BYTES, SourcePartition, inline_bytes
 from bucket_store.log.state import first_origin
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
 from bucket_store.places.place import Place
@@ -78,11 +78,15 @@ class SourceFolding:
             Exception: whatever folding has met.
         """
         self._record_what_is_over()
-        if self._under_way is None and len(self._log.state.sources) >= self._fold_windows:
+        if self._under_way is None and self._is_due():
             fold = self._begun()
             if fold is not None:
                 self._under_way = fold
                 self._aside(fold.run)
+
+    def _is_due(self) -> bool:
+        state = self._log.state
+        return len(state.sources) >= self._fold_windows or 2 * inline_bytes(state) >= INLINE_STATE_BYTES
 
     def finish(self) -> None:
         """After the last window: wait for the fold that is under way, and record it.

@@ -74,7 +74,7 @@ def test_a_record_under_another_number_is_corruption() -> None:
 def test_a_later_version_is_refused() -> None:
     """Whole, but of a release to come."""
     with pytest.raises(UnknownFormatError):
-        decode_record(frame(b"BSLOGREC", 4, b"whatever"), number=1, file="f")
+        decode_record(frame(b"BSLOGREC", 5, b"whatever"), number=1, file="f")
 
 
 @pytest.mark.parametrize(

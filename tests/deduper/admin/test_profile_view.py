@@ -44,6 +44,7 @@ def make_profile(root: Path, windows: int) -> None:
     profiles = Profiles(local_place(root))
     for window in range(windows):
         profiles.add(WindowProfile(window, 1, 1_767_225_600_000_000, 500_000, 2.0, PHASES))
+    profiles.write()
 
 
 def test_the_steps_of_a_window_add_up_to_it() -> None:
@@ -95,6 +96,7 @@ def test_every_window_of_a_job_leaves_its_profile_over_restarts_too(tmp_path: Pa
             process = Process(world)
             for key in ("a", "b"):
                 process.offer(world.put([[Row((key,))] * 3]))
+            process.runner.close()
     view = profile_view(local_place(world.config.store.path), last=3)
     assert [(profile.window, profile.rows) for profile in view.windows] == [(1, 3), (2, 3), (3, 3)]
     assert [profile.epoch for profile in view.windows] == [1, 2, 2]

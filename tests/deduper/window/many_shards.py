@@ -13,10 +13,12 @@ from typing import Any
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord
+from bucket_store.maintenance.background_task import InBackground
 from bucket_store.pieces.compaction import CompactionTask
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import Located
+from bucket_store.places.place import Place
 from bucket_store.tables.manager import TableSettings
 from bucket_store.tables.view import ShardView
 from deduper.sources.files.batch import FileBatch
@@ -80,7 +82,15 @@ class ManyShards:
 
     session: Any = None
 
-    def __init__(self, directory: Path, *, shards: int, pieces: int, **more: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        shards: int,
+        pieces: int,
+        root: Place | None = None,
+        in_background: InBackground = lambda action: action(),
+    ) -> None:
         """With so many live pieces a shard."""
         self.config = Trial(SETTINGS, shards=shards).config(directory)
         (directory / "in").mkdir()
@@ -88,7 +98,9 @@ class ManyShards:
         self.task: JudgeTask | None = None
         self.views: Sequence[ShardView] = ()
         self.all_tasks_finished = True
-        self.log = CommitLog.create(self.config.store.place, policy.fixed_settings(self.config), wall_us=BEGIN_US)
+        self.log = CommitLog.create(
+            root or self.config.store.place, policy.fixed_settings(self.config), wall_us=BEGIN_US
+        )
         self.log.claim_epoch("many", BEGIN_US)
         for _ in range(pieces):
             self._commit()
@@ -102,7 +114,7 @@ class ManyShards:
         )
         self._judge = WindowJudge(self, self.config, self.log, open_backend(self.config.store.url), tables)
         self._runner = WindowRunner(
-            self.config, self.log, NoBytes(), self._judge, self._now, in_background=lambda action: action(), **more
+            self.config, self.log, NoBytes(), self._judge, self._now, in_background=in_background
         )
 
     def run(self) -> None:
@@ -111,6 +123,10 @@ class ManyShards:
         source: Any = self.config.source
         files = tuple(stat_files([ListedFile(f"{folder / 'a'}", 7)]))
         self._runner.run(Batch("query", self.log.state.next_window, FileBatch(source, files)))
+
+    def wait_until_published(self) -> None:
+        """Wait until the last window is public."""
+        self._runner.wait_until_published()
 
     def close(self) -> None:
         """The end of the job."""
@@ -132,7 +148,7 @@ class ManyShards:
         )
 
     @contextmanager
-    def open(self) -> Iterator[ManyShards]:
+    def open(self, epoch: int, attempt: int) -> Iterator[ManyShards]:
         """The jobs of one attempt."""
         yield self
 

@@ -239,6 +239,7 @@ def test_a_window_is_reported_when_it_is_published(job: Job) -> None:
     assert "wait" not in first
     assert list(second) == ["intent", "judge", "durable", "wait", "commit", "expire", "measure", "send"]
     assert job.reported[1].seconds >= sum(seconds for name, seconds in second.items() if name != "send")
+    job.runner.close()
     assert [set(profile.phases) for profile in read_profiles(job.log.root)] == [set(first), set(second)]
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from bucket_store.errors import FencedError
+from bucket_store.log import sources_file
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import Published, read_intents, read_published
 from bucket_store.log.profile import read_profiles
 from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogState, OutputFile
+from bucket_store.log.sources_archive import SourcesReader, files_of
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
@@ -25,6 +27,7 @@ from deduper.core.statistics import SpanCounts, Statistics
 from deduper.errors import UsageError
 from deduper.sinks import names, staging
 from deduper.sinks.names import Attempt, TopicPlace
+from deduper.sources.files import folding
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER, KnownFiles
@@ -130,8 +133,8 @@ class Job:
 
     def source_files(self) -> tuple[set[str], set[str]]:
         """The names of the files of sources: those that the log names, and those that are there."""
-        named = {ref.name for ref in self.log.state.sources.values()}
-        return named, {path.name for path in (self.log.root.local / "sources").iterdir()}
+        named = {ref.name for ref in self.log.state.sources.values() if not ref.inline}
+        return named, set((self.log.root / "sources").listed())
 
     def record(self) -> CommitRecord:
         """The newest commit record."""
@@ -200,6 +203,8 @@ def test_a_record_holds_what_the_shards_have_said(job: Job) -> None:
     assert record.sources is not None
     assert record.sources.name == "000000000000-000001-000"
     assert record.sources.is_kept
+    assert record.sources.inline
+    assert job.source_files() == (set(), set())
     assert (progress.window, progress.batch_id, progress.rows) == (0, 40, 9)
     assert (progress.unique, progress.duplicate, progress.expired, progress.error) == (3, 1, 3, 2)
     assert progress.latest_point == 35
@@ -382,6 +387,8 @@ def test_what_attempts_have_left_goes_with_the_window(job: Job) -> None:
 def test_where_the_time_went_is_kept(job: Job) -> None:
     """Of every window, phase by phase, the parts of the judging after them; for people."""
     progress = job.run(receipt(0, (3, 0, 0, 0), table_counters={"hits": 2}), receipt(1, table_counters={"hits": 3}))
+    assert read_profiles(job.log.root) == (), "written every ten seconds, and at the end of a run"
+    job.runner.close()
     (profile,) = read_profiles(job.log.root)
     assert (profile.window, profile.epoch, profile.wall_us, profile.rows) == (0, 1, BEGIN_US, 3)
     steps = ["intent", "judge", "durable", "commit", "publish", "clean", "expire", "measure"]
@@ -550,6 +557,7 @@ def test_a_published_window_is_forgotten_by_the_next_record(job: Job) -> None:
 
 def test_sources_that_the_store_forgets_lose_their_files(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the records say so, and not those that are still named."""
+    monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
     monkeypatch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
     for _ in range(4):
         job.run()
@@ -562,6 +570,7 @@ def test_one_file_of_sources_goes_at_once_and_many_beside_the_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Handing over one costs more than deleting it; no window waits for those of a fold."""
+    monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
     begun: list[Callable[[], None]] = []
     (tmp_path / "one").mkdir()
     with monkeypatch.context() as patch:
@@ -583,6 +592,41 @@ def test_one_file_of_sources_goes_at_once_and_many_beside_the_windows(
     assert job.source_files() == (named, named)
 
 
+def test_sources_stand_in_the_record_while_they_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer list has a file, and so has every one while the state holds many; either way all are read back."""
+    job = Job(tmp_path)
+    job.run(names=("a",))
+    monkeypatch.setattr(sources_file, "INLINE_BYTES", len(job.log.state.sources[0].inline))
+    job.run(names=("b",))
+    job.run(names=("c", "d"))
+    monkeypatch.setattr(sources_file, "INLINE_STATE_BYTES", sources_file.inline_bytes(job.log.state))
+    job.run(names=("e",))
+    refs = job.log.state.sources
+    assert [bool(ref.inline) for ref in refs.values()] == [True, True, False, False]
+    named, there = job.source_files()
+    assert named == there == {refs[2].name, refs[3].name}
+    reader = SourcesReader(job.log.root, job.log.state)
+    read = [[Path(partition.name).name for partition in reader.of(window) or ()] for window in range(4)]
+    assert read == [["a"], ["b"], ["c", "d"], ["e"]]
+    assert set(files_of(job.log.state)) == {PurePosixPath("sources") / name for name in named}
+    job.start()
+    assert job.log.state.sources == refs
+    paths = [partition.name for partition in job.batch("a", "b", "c", "d", "e").source.partitions]
+    assert job.known.new(paths) == []
+
+
+def test_sources_in_records_are_folded_before_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few the windows are: every snapshot has them."""
+    job = Job(tmp_path, fold_windows=1024)
+    job.run(names=("a",))
+    assert job.log.state.judged is None
+    monkeypatch.setattr(folding, "INLINE_STATE_BYTES", 3 * sources_file.inline_bytes(job.log.state))
+    for name in ("b", "c"):
+        job.run(names=(name,))
+    assert job.log.state.judged is not None
+    assert job.log.state.judged.through_window == 1
+
+
 def test_the_files_of_a_window_are_known_and_folded(tmp_path: Path) -> None:
     """From its record on; a fold is recorded with a later window."""
     job = Job(tmp_path, fold_windows=2)
@@ -598,6 +642,7 @@ def test_the_files_of_a_window_are_known_and_folded(tmp_path: Path) -> None:
 
 def test_the_end_of_a_drained_source_records_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fold, and the compaction once it is over: a job of one window a start would never have either."""
+    monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
     begun: list[Callable[[], None]] = []
     job = Job(tmp_path, fold_windows=2, in_background=begun.append)
     for window in range(2):
