@@ -518,6 +518,31 @@ def reshard(
     _answer(report, render_reshard, as_json=as_json)
 
 
+@_command(app, "forget", *_READING, ExitCode.FENCED, raw_values=True)
+def forget(
+    store: StoreArgument,
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
+    ],
+    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take one key out of a store, with an audit that names its digest; a copy that comes next is unique."""
+    from deduper.admin.keys.values import parse_key
+    from deduper.admin.move import forget as forgetting
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.move import render_forget
+
+    opened = open_store(store)
+    try:
+        key = parse_key(values, opened.key_columns, null=null)
+        report = forgetting.forget(opened, key) if execute else forgetting.plan_forget(opened, key)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    _answer(report, render_forget, as_json=as_json)
+
+
 @_command(app, "backup", *_READING)
 def backup(
     store: StoreArgument,

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from deduper.admin.move.backup import CopyReport
 from deduper.admin.move.export import ExportReport
+from deduper.admin.move.forget import ForgetReport
 from deduper.admin.move.reshard import ReshardReport
 from deduper.cli.terminal import counted, pairs
 from deduper.units import approximate_size
@@ -80,3 +81,24 @@ def render_export(report: ExportReport) -> list[RenderableType]:
     ]
     done = Text("the files hold every live key", "green")
     return [pairs([*rows, ("verdict", done if report.is_executed else Text("repeat with --execute", "yellow"))])]
+
+
+def render_forget(report: ForgetReport) -> list[RenderableType]:
+    """The digest and its entries, the sums before and after, and what to do next."""
+    held = f"{counted(report.entries, 'entry', 'entries')} in {counted(report.pieces, 'piece')} of shard {report.shard}"
+    rows: list[tuple[str, object]] = [
+        ("digest", report.digest),
+        ("held", held),
+        ("before", report.before),
+        ("after", report.after),
+        ("audit", report.audit),
+    ]
+    if not report.entries:
+        verdict = Text("the key is not remembered; nothing to do", "green")
+    elif report.is_executed:
+        verdict = Text("the key is forgotten; the job deletes the old pieces ten minutes after its start", "green")
+    else:
+        verdict = Text(
+            f"rewrites pieces of {counted(report.keys, 'key')}: repeat with --execute, no job running", "yellow"
+        )
+    return [pairs([*rows, ("verdict", verdict)])]
