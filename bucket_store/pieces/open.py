@@ -8,7 +8,8 @@ from bucket_store.pieces.store import PieceStore
 
 
 def open_backend(url: str, fs: FileSystem = LOCAL) -> PieceStore:
-    """The backend of a `store.url`: `file:PATH`, `rocksdb:PATH`, or `s3:`, `gs:` or `az:` with `//BUCKET/PREFIX`.
+    """The backend of a `store.url`: `file:PATH`, `rocksdb:PATH`, `hdfs://HOST:PORT/PATH`, or `s3:`, `gs:` or `az:`
+    with `//BUCKET/PREFIX`.
 
     Opening touches nothing. `fs` is the file system of `file:`; the others have their own I/O.
 
@@ -31,4 +32,11 @@ def open_backend(url: str, fs: FileSystem = LOCAL) -> PieceStore:
             return ObjectPieces(url)
         except (ImportError, ValueError) as error:
             raise StoreError(f"store.url: {error}") from error
-    raise StoreError(f"store.url {url!r}: write file:PATH or rocksdb:PATH, or s3://BUCKET/PREFIX")
+    if path and scheme == "hdfs":
+        try:
+            from bucket_store.pieces.hdfs_backend import HdfsPieces  # hdfs-native need not be installed
+
+            return HdfsPieces(url)
+        except (ImportError, ValueError) as error:
+            raise StoreError(f"store.url: {error}") from error
+    raise StoreError(f"store.url {url!r}: write file:PATH or rocksdb:PATH, hdfs://HOST:PORT/PATH or s3://BUCKET/PREFIX")

@@ -42,9 +42,6 @@ T = TypeVar("T")
 _LIMIT_S = 10.0
 _BYTES_A_SECOND = 16 << 20
 _CLOCK_GOOD_FOR_S = 600.0
-_WRITER_LIVES_S = 5.0
-"""How long a reader waits for a file that somebody appends to; the writer closes it within 60 ms, or is dead."""
-_POLL_S = 0.02
 
 # Seven seconds in all, and so below the limit of a call: a NameNode that fails over is waited for, a dead one is not.
 _OPTIONS = {
@@ -125,10 +122,8 @@ class HdfsNames:
         return self.call(path, lambda _: reader.read_range(0, size), size) if size else b""
 
     def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
-        """See `Names`. Of a file that somebody appends to, what was there before is waited for."""
+        """See `Names`."""
         reader = self._reader(path)
-        if len(reader) < start + length:
-            reader = self._closed_reader(path, reader, start + length)
         length = min(length, len(reader) - start)
         return self.call(path, lambda _: reader.read_range(start, length), length) if length > 0 else b""
 
@@ -185,41 +180,21 @@ class HdfsNames:
     def sync(self, path: PurePosixPath) -> None:
         """See `Names`: nothing is left to do."""
 
-    # ---- for pieces
-
-    def begin(self, path: PurePosixPath, data: bytes) -> None:
+    def begin(self, path: PurePosixPath, data: bytes, *, parents: bool = False) -> None:
         """Make a file under its own name, durable on return; after an error a part of it may be there.
+
+        With `parents` missing directories are made.
 
         Raises:
             FileExistsError: the name is taken.
         """
 
         def write(client: Client) -> None:
-            options = WriteOptions(permission=0o600, create_parent=False)
+            options = WriteOptions(permission=0o600, create_parent=parents)
             with contextlib.closing(client.create(str(path), options)) as file:
                 file.write(data)
 
         self.call(path, write, len(data))
-
-    def append(self, path: PurePosixPath, data: bytes) -> int:
-        """Append to a file, durable on return; gives the place of the first byte. After an error a part may be there.
-
-        Raises:
-            FileNotFoundError: there is no file.
-            OSError: EBUSY when another writer has the file.
-        """
-
-        def write(client: Client) -> int:
-            with contextlib.closing(client.append(str(path))) as file:
-                # Nobody else can append until the file is closed.
-                at: int = client.get_file_info(str(path)).length
-                file.write(data)
-            return at
-
-        try:
-            return self.call(path, write, len(data))
-        except FileExistsError as exc:
-            raise OSError(errno.EBUSY, "another writer has the file open", exc.filename) from exc
 
     def call(self, path: PurePosixPath, action: Callable[[Client], T], size: int = 0) -> T:
         """What `action` gives for a client of this process; `size` is the bytes it moves.
@@ -261,21 +236,6 @@ class HdfsNames:
 
     def _reader(self, path: PurePosixPath) -> FileReader:
         return self.call(path, lambda client: client.read(str(path)))
-
-    def _closed_reader(self, path: PurePosixPath, reader: FileReader, end: int) -> FileReader:
-        """A reader that sees the bytes up to `end`, or to the file's end before.
-
-        While a file is appended to, a reader sees nothing of its last block. A writer that died leaves it so.
-        """
-        until = time.monotonic() + _WRITER_LIVES_S
-        while len(reader) < min(end, self.stat(path).size):
-            if time.monotonic() > until + _LIMIT_S:
-                raise TimeoutError(errno.ETIMEDOUT, "a dead writer's block is not recovered", self.url(path))
-            if time.monotonic() > until:
-                self.call(path, lambda client: client.recover_lease(str(path)))
-            time.sleep(_POLL_S)
-            reader = self._reader(path)
-        return reader
 
     def _clock_ahead_us(self, path: PurePosixPath) -> int:
         """How far the NameNode's clock is ahead of ours, by a file that it dates."""

@@ -1,0 +1,108 @@
+"""Pieces that are files of their own, on any storage of places: the common part of `hdfs:` and of object stores.
+
+Names: `pieces/<shard, 4 digits>/<epoch, 6 digits>-<piece name>[~2].piece`. The file has the piece's bytes and nothing
+else, so listing gives shard, epoch, name and length of every piece. Nothing is appended to, locked, or marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from bucket_store import failpoints
+from bucket_store.errors import CorruptionError
+from bucket_store.pieces.store import Located, PieceLocation, PieceStore, StoredPiece, write_error
+from bucket_store.places.place import Place
+
+SUFFIX = ".piece"
+AGAIN = "~2"
+"""Of a piece whose first file had no clear outcome."""
+
+
+class PieceFiles:
+    """Pieces below a place. Its client belongs to the process, as the place's does.
+
+    Reads and listings raise OSError, TimeoutError after the bound of the storage.
+    """
+
+    def __init__(self, root: Place) -> None:
+        self._root = root
+
+    @property
+    def url(self) -> str:
+        return self._root.url
+
+    def append(
+        self,
+        *,
+        shard: int,
+        epoch: int,
+        name: str,
+        data: bytes | memoryview,
+        stays_open: bool = False,  # noqa: ARG002  nothing is kept
+    ) -> PieceLocation:
+        failpoints.hit("piece.half")
+        try:
+            file = self._put(f"pieces/{shard:04d}/{epoch:06d}-{name}", bytes(data))
+        except OSError as error:
+            raise write_error(error, f"piece {name}") from error
+        failpoints.hit("piece.entered")
+        return PieceLocation(file, name, 0, len(data))
+
+    def read(self, piece: Located, start: int = 0, length: int | None = None) -> bytes:
+        wanted = piece.length - start if length is None else length
+        at = piece.offset + start
+        try:
+            data = (self._root / piece.file).read_range(at, wanted) if wanted > 0 <= at else b""
+        except FileNotFoundError as error:
+            raise CorruptionError(
+                f"piece {piece.name}", file=piece.file, offset=at, expected=f"{wanted} bytes", found="no file"
+            ) from error
+        if len(data) != wanted or start + wanted > piece.length:
+            raise CorruptionError(
+                f"truncated piece {piece.name}", file=piece.file, offset=at, expected=wanted, found=len(data)
+            )
+        return data
+
+    def delete(
+        self,
+        pieces: Iterable[Located],
+        *,
+        keep: Collection[str] = (),
+        writing_epoch: int | None = None,  # noqa: ARG002
+    ) -> tuple[Located, ...]:
+        """See `PieceStore`. Nothing is held, and nobody writes to a file again, so writers do not matter."""
+        self._remove([self._root / file for file in sorted({piece.file for piece in pieces} - set(keep))])
+        return ()
+
+    def pieces(self) -> Iterator[StoredPiece]:
+        for shard in (self._root / "pieces").entries():
+            for entry in (self._root / "pieces" / shard.name).entries():
+                epoch, _, name = entry.name.removesuffix(SUFFIX).removesuffix(AGAIN).partition("-")
+                if entry.name.endswith(SUFFIX) and epoch.isdigit() and shard.name.isdigit():
+                    file = f"pieces/{shard.name}/{entry.name}"
+                    yield StoredPiece(file, name, int(shard.name), int(epoch), 0, entry.size)
+
+    def close_writers(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _put(self, file: str, data: bytes) -> str:
+        """Put a new file in place, durable on return; gives its name, which is `file` with a suffix."""
+        place = self._root / f"{file}{SUFFIX}"
+        try:
+            place.create(data)
+        except FileExistsError:
+            # After an unclear answer the file may be of this very call.
+            if place.read() != data:
+                raise
+        return f"{file}{SUFFIX}"
+
+    def _remove(self, files: list[Place]) -> None:
+        for file in files:
+            file.remove()
+
+
+def _keeps_the_protocol(pieces: PieceFiles) -> PieceStore:
+    return pieces  # checked by mypy
