@@ -20,6 +20,7 @@ from pathlib import Path
 from bucket_store import failpoints
 from bucket_store.log.commit_log import DIRECTORY as LOG
 from bucket_store.log.copies import warn_of_original
+from bucket_store.log.heartbeat import FILE_NAME as HEARTBEAT
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.state import live_files
 from bucket_store.log.wall_clock import is_far_ahead
@@ -63,14 +64,18 @@ class Garbage(AsJson):
 
 @dataclass(frozen=True, slots=True)
 class GcReport(AsJson):
-    """The orphans, and whether they were deleted. `is_refused`: deletion was requested beside a running job."""
+    """The orphans, and whether they were deleted. `is_refused`: deletion was requested beside a running job.
 
-    json_names = ("owner_lives", "is_deleted", "grace", "size_bytes", "bytes_deletable", "garbage")
+    `unknown`: what may be orphaned and cannot be seen from this machine.
+    """
+
+    json_names = ("owner_lives", "is_deleted", "grace", "size_bytes", "bytes_deletable", "garbage", "unknown")
 
     garbage: tuple[Garbage, ...]
     grace_us: int
     owner_lives: bool
     is_deleting: bool
+    unknown: tuple[str, ...] = ()
 
     @property
     def is_refused(self) -> bool:
@@ -109,18 +114,27 @@ def collect(
     """
     now_us = time.time_ns() // 1000 if now_us is None else now_us
     lives = owner_lives(store.root)
+    unknown = () if store.root.names.scheme == "file" else ("tables and exchange files on other machines",)
     listing = _Listing(store, grace_us, now_us, with_quarantine=with_quarantine, owner_lives=lives)
     found = tuple(listing.garbage(store.log.state.epoch + 1))
     if not delete or lives or all(item.kept for item in found):
-        return GcReport(found, grace_us, lives, delete)
+        return GcReport(found, grace_us, lives, delete, unknown)
     owner = own_name()
     warn_of_original(store.log)
     epoch = store.log.claim_epoch(owner, present_wall_us(store.log, now_us))
     failpoints.hit("gc.claimed")
     with HeartBeat(store.root, owner):
+        listing.ahead_us = _ahead_us(store.root)
         garbage = tuple(listing.garbage(epoch))
         _delete(store, [item for item in garbage if not item.kept])
-    return GcReport(tuple(replace(item, is_deleted=not item.kept) for item in garbage), grace_us, lives, delete)
+    deleted = tuple(replace(item, is_deleted=not item.kept) for item in garbage)
+    return GcReport(deleted, grace_us, lives, delete, unknown)
+
+
+def _ahead_us(root: Place) -> int:
+    """How far the clock of the store's files is ahead of this machine's, by a beat that was just written."""
+    beat = entry_of(root / HEARTBEAT)
+    return 0 if beat is None or root.names.scheme == "file" else beat.modified_us - time.time_ns() // 1000
 
 
 def _delete(store: OpenStore, going: Sequence[Garbage]) -> None:
@@ -136,7 +150,12 @@ def _delete(store: OpenStore, going: Sequence[Garbage]) -> None:
 
 
 class _Listing:
-    """Goes through a store; the same for a list and for a deletion."""
+    """Goes through a store; the same for a list and for a deletion.
+
+    `ahead_us`: by how much the times of the store's files are ahead of `now_us`, as far as it is known.
+    """
+
+    ahead_us = 0
 
     def __init__(
         self, store: OpenStore, grace_us: int, now_us: int, *, with_quarantine: bool, owner_lives: bool
@@ -174,9 +193,10 @@ class _Listing:
             return f"it is of epoch {epoch}"
         grace_us = max(self._grace_us, _LEAST_AGE_US) if is_name else self._grace_us
         # A time far ahead is that of a wrong clock, and its grace would never end.
-        if modified_us is None or is_far_ahead(modified_us, self._now_us):
+        now_us = self._now_us + self.ahead_us
+        if modified_us is None or is_far_ahead(modified_us, now_us):
             return None
-        return f"younger than {format_duration(grace_us)}" if modified_us + grace_us > self._now_us else None
+        return f"younger than {format_duration(grace_us)}" if modified_us + grace_us > now_us else None
 
     def _as_piece(self, orphan: Orphan) -> StoredPiece | None:
         if orphan.stored is not None or not _is_among_pieces(orphan):
@@ -188,7 +208,7 @@ class _Listing:
     def _records(self) -> Iterator[Garbage]:
         """Records below a snapshot whose grace is over: no reader starts there any more."""
         log = self._store.log
-        folded = log.folded(now_us=self._now_us, grace_us=self._grace_us)
+        folded = log.folded(now_us=self._now_us + self.ahead_us, grace_us=self._grace_us)
         if folded:
             sizes = {entry.name: entry.size for entry in inside(self._store.root / LOG)}
             size = sum(sizes.get(path.name, 0) for path in folded)
@@ -202,7 +222,7 @@ class _Listing:
             )
 
     def _delete_folded(self) -> None:
-        self._store.log.delete_folded(now_us=self._now_us, grace_us=self._grace_us)
+        self._store.log.delete_folded(now_us=self._now_us + self.ahead_us, grace_us=self._grace_us)
 
     def _quarantined(self) -> Iterator[Garbage]:
         folder = self._store.root / QUARANTINE

@@ -28,8 +28,9 @@ from wcmatch import glob
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError
-from bucket_store.filesystem import LOCAL, FileSystem, listed, make_directories, place_new, write_at
+from bucket_store.filesystem import LOCAL, FileSystem, listed, make_directories, write_at
 from bucket_store.framing import frame, unframe
+from bucket_store.places.place import Place
 from deduper.admin.error_rows import REASONS, Windows, error_files, error_port, read_errors
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -81,7 +82,8 @@ def replay_errors(
 ) -> ReplayReport:
     """Replay the error rows of these windows and reasons, of all reasons if none is given. Safe to repeat.
 
-    `again` selects the rows that were replayed before and have failed again. `dry_run` writes nothing.
+    `again` selects the rows that were replayed before and have failed again. `dry_run` writes nothing. `fs` is that of
+    the source's files.
 
     Raises:
         UsageError: the errors of this job cannot be replayed; the text says why.
@@ -104,21 +106,22 @@ def replay_errors(
         return ReplayReport(not dry_run, None, dict(sent.rows), (), (), dict(sent.left_out))
     source = _source(store, topics, reasons)
     if dry_run:
-        selection = _selection(store, windows, reasons, again=again, writing=None, fs=fs)
+        selection = _selection(store, windows, reasons, again=again, writing=None)
         return ReplayReport(False, None, dict(selection.rows), (), (), dict(selection.left_out))
-    make_directories(fs, store.root.local / DIRECTORY)
-    with _locked(fs, store.root.local / DIRECTORY / _LOCK):
-        completed = _complete(fs, source, read_replays(fs, store.root.local))
-        number = max(read_replays(fs, store.root.local), default=0) + 1
+    replays = store.root / DIRECTORY
+    replays.make_directories()
+    with _locked(fs, _lock(store, source)):
+        completed = _complete(fs, source, read_replays(store.root))
+        number = max(read_replays(store.root), default=0) + 1
         writing = _Writing(fs, source, store.log.manifest.store_id[:8], number)
-        selection = _selection(store, windows, reasons, again=again, writing=writing, fs=fs)
+        selection = _selection(store, windows, reasons, again=again, writing=writing)
         if not selection.rows:
             return ReplayReport(True, None, {}, (), completed, dict(selection.left_out))
         files = writing.finish()
         record = {"selected": _written(selection.selected), "folder": str(source.folder), "files": files}
         failpoints.hit("replay.written")
         body = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogateescape")
-        place_new(fs, store.root.local / DIRECTORY / f"{number:06d}", frame(_MAGIC, _VERSION, body))
+        (replays / f"{number:06d}").create(frame(_MAGIC, _VERSION, body))
         failpoints.hit("replay.recorded")
         placed = _complete(fs, source, {number: record})
         return ReplayReport(True, number, dict(selection.rows), placed, completed, dict(selection.left_out))
@@ -151,6 +154,13 @@ def _require_reasons(reasons: Collection[str]) -> None:
         raise UsageError(f"`{unknown[0]}` is no reason of an error; reasons are {', '.join(REASONS)}")
 
 
+def _lock(store: OpenStore, source: FilesSource) -> Path:
+    """The lock of a replay: in a store of this machine, else beside the source's files, which are of this machine."""
+    if store.root.names.scheme == "file":
+        return store.root.local / DIRECTORY / _LOCK
+    return source.folder / f".deduper-replay-{store.log.manifest.store_id[:8]}.{_LOCK}"
+
+
 @contextmanager
 def _locked(fs: FileSystem, path: Path) -> Iterator[None]:
     with fs.open(path, write=True, create=True) as lock:
@@ -159,17 +169,17 @@ def _locked(fs: FileSystem, path: Path) -> Iterator[None]:
         yield
 
 
-def read_replays(fs: FileSystem, root: Path) -> dict[int, dict[str, Any]]:
+def read_replays(root: Place) -> dict[int, dict[str, Any]]:
     """The replays of a store by number.
 
     Raises:
         CorruptionError, UnknownFormatError: a record is damaged, or of a later release.
     """
     records = {}
-    for name in listed(fs, root / DIRECTORY):
+    for name in (root / DIRECTORY).listed():
         if _NUMBER.fullmatch(name):
             path = root / DIRECTORY / name
-            body = unframe(fs.read(path), magic=_MAGIC, version=_VERSION, file=str(path))
+            body = unframe(path.read(), magic=_MAGIC, version=_VERSION, file=str(path))
             records[int(name)] = json.loads(body.decode("utf-8", "surrogateescape"))
     return records
 
@@ -214,13 +224,12 @@ def _selection(
     *,
     again: bool,
     writing: _Writing | None,
-    fs: FileSystem,
 ) -> _Selection:
     """Select rows, and write them where that is wanted, file after file of the port."""
     port = error_port(store)
     assert port is not None
     taken: Selected = {}
-    for record in read_replays(fs, store.root.local).values():
+    for record in read_replays(store.root).values():
         for one in record["selected"]:
             taken.setdefault((one["reason"], one["again"]), set()).update(one["files"])
     found = _Selection()

@@ -25,6 +25,7 @@ def render(report: GcReport) -> list[RenderableType]:
             [
                 ("orphans", f"{len(report.garbage):,}, {approximate_size(report.size_bytes)}"),
                 ("shown", f"the first {_MOST_SHOWN:,}" if len(report.garbage) > _MOST_SHOWN else None),
+                ("not seen", ", ".join(report.unknown) or None),
                 ("verdict", _verdict(report, going)),
             ]
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +15,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
+from bucket_store.pieces.store import PieceStore, StoredPiece
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.admin import status as status_module
@@ -26,8 +30,11 @@ from deduper.admin.verify.run import Verification, verify_store, verify_target
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.window import table_folder
+from deduper.window.policy import fixed_settings
+from tests.bucket_store.places.memory_names import MemoryNames, memory_place
 from tests.deduper.published_store import PublishedStore
 
+DAY_US = 86_400_000_000
 DAYS_LATER_US = 10**18
 
 
@@ -144,6 +151,36 @@ def test_a_living_owner_is_left_alone(store: StoreElsewhere) -> None:
     with HeartBeat(store.root, "elsewhere:1", interval_s=0.05):
         assert collect(store.open(), grace_us=0, delete=True).is_refused
         assert len(orphans(store.open())) == 1
+
+
+class NoPieces:
+    """A backend without a piece."""
+
+    def pieces(self) -> Iterator[StoredPiece]:
+        """None."""
+        yield from ()
+
+    def delete(self, *_: object, **__: object) -> tuple[()]:
+        """Nothing is held."""
+        return ()
+
+
+def test_the_age_of_a_file_is_by_the_clock_that_dated_it(store: StoreElsewhere) -> None:
+    """A storage whose clock is a day behind: a file of this minute is no day old; one of yesterday is."""
+    now_us = time.time_ns() // 1000
+    names = MemoryNames(now_us - 2 * DAY_US)
+    root = memory_place(names) / "state"
+    log = CommitLog.create(root, fixed_settings(store.config), wall_us=now_us)
+    (root / "sources").make_directories()
+    old, young = (root / "sources" / f"{number:012d}-000000-000" for number in (98, 99))
+    old.create(b"x")
+    names.now_us = now_us - DAY_US
+    young.create(b"x")
+    opened = OpenStore("memory:", None, log, cast(PieceStore, NoPieces()))
+    report = collect(opened, grace_us=DAY_US // 2, delete=True)
+    assert {(item.path, item.kept) for item in report.garbage} == {(old.url, None), (young.url, "younger than 12h")}
+    assert (old.exists(), young.exists()) == (False, True)
+    assert report.unknown, "other machines may have tables of it"
 
 
 def test_a_damaged_piece_is_rebuilt(store: StoreElsewhere) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from typer.testing import CliRunner
 
 from bucket_store.errors import CorruptionError, FencedError
 from bucket_store.filesystem import LOCAL
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.admin.error_rows import Windows
 from deduper.admin.open_store import open_store
 from deduper.admin.replay_errors import REASONS, ReplayReport, read_replays, replay_errors
@@ -295,7 +298,7 @@ def test_a_record_is_whole_or_refused(job: Job) -> None:
     for one in damaged:
         record.write_bytes(one)
         with pytest.raises(CorruptionError):
-            read_replays(LOCAL, job.directory / "state")
+            read_replays(local_place(job.directory / "state"))
 
 
 def test_names_are_durable_before_they_are_recorded(job: Job) -> None:
@@ -313,7 +316,9 @@ def test_names_are_durable_before_they_are_recorded(job: Job) -> None:
             seen.append(f"link {target.name}")
             super().link(source, target)
 
-    job.replay(fs=Watched())
+    store = open_store(str(job.file))
+    log = CommitLog.open(local_place(store.root.local, Watched()))
+    replay_errors(replace(store, log=log), Windows(), fs=Watched())
     assert seen[-4:] == ["in", "link 000001", "replays", "in"]
 
 
