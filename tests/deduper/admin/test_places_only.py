@@ -12,6 +12,7 @@ NO_PLACES = {"os", "os.path", "shutil", "glob", "tempfile", "pathlib", "bucket_s
 
 OF_THIS_MACHINE = {
     "deduper/admin/gc.py": "tables and exchange files",
+    "deduper/admin/move/export.py": "the folder of an export, which is of this machine",
     "deduper/admin/open_store.py": "the config file, and a folder that a person names",
     "deduper/admin/repair/rebuild.py": "files of the source",
     "deduper/admin/repair/rebuild_sources.py": "files of the source",
