@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from bucket_store.places.local import local_place
+from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
 from deduper.config.values import (
     Count,
     Delimiter,
     Duration,
-    LocalPath,
+    PortUrl,
     Schema,
     Section,
     local_path,
@@ -92,9 +92,23 @@ class FileSink(Section):
     """A port whose rows are written as files into a directory."""
 
     format: Literal["parquet", "json", "csv"]
-    path: LocalPath = Field(description="Directory the port's files appear in", examples=["out/unique"])
+    url: PortUrl = Field(
+        alias="path",
+        description="Directory the port's files appear in: a path, or `hdfs://HOST:PORT/PATH`",
+        examples=["out/unique"],
+    )
 
     @property
     def place(self) -> Place:
         """The directory."""
-        return local_place(self.path)
+        return open_place(self.url)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine."""
+        return self.url.startswith("/")
+
+    @property
+    def path(self) -> Path:
+        """The directory on this machine. Raises ValueError when it is elsewhere: see `is_local`."""
+        return self.place.local

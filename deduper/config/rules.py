@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from zoneinfo import available_timezones
 
@@ -174,22 +174,22 @@ def _span(expiry: ExpiryConfig) -> Iterator[Finding]:
 
 
 def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
-    earlier: list[tuple[str, Path]] = []
+    earlier: list[tuple[str, str]] = []
     for port, sink in sinks.items():
         if not isinstance(sink, FileSink):
             continue
-        for other, path in earlier:
-            if sink.path == path:
+        for other, url in earlier:
+            if sink.url == url:
                 yield Finding(
                     ("sinks", port, "path"), f"is also the path of port `{other}`", "give every port its own directory"
                 )
-            elif _overlap(sink.path, path):
+            elif _overlap(sink.url, url):
                 yield Finding(
                     ("sinks", port, "path"),
                     f"overlaps the path of port `{other}`: one lies inside the other",
                     "give every port its own directory",
                 )
-        earlier.append((port, sink.path))
+        earlier.append((port, sink.url))
 
 
 def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterator[Finding]:
@@ -197,7 +197,7 @@ def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterat
         return
     folder = source.folder
     for port, sink in sinks.items():
-        if isinstance(sink, FileSink) and _overlap(sink.path, folder):
+        if isinstance(sink, FileSink) and _overlap(sink.url, folder):
             yield Finding(
                 ("sinks", port, "path"),
                 f"overlaps source.path ({folder}): the job would read its own output",
@@ -216,7 +216,9 @@ def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterat
 
 def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[Finding]:
     for port, sink in sinks.items():
-        if isinstance(sink, FileSink) and _overlap(sink.path, store.path):
+        if isinstance(sink, FileSink) and _overlap(
+            sink.url, store.path if store.backend in ("file", "rocksdb") else store.url
+        ):
             yield Finding(
                 ("sinks", port, "path"),
                 f"overlaps the store ({store.path}): one lies inside the other",
@@ -270,7 +272,11 @@ def _files_of_all_hosts(
     if is_this_machine(master):
         return
     of_files = [(("source", "path"), source.folder)] if isinstance(source, FilesSource) else []
-    ports = [(("sinks", port, "path"), sink.path) for port, sink in sinks.items() if isinstance(sink, FileSink)]
+    ports = [
+        (("sinks", port, "path"), sink.path)
+        for port, sink in sinks.items()
+        if isinstance(sink, FileSink) and sink.is_local
+    ]
     for path, folder in (*of_files, *ports):
         if not _is_below(folder, shared):
             yield Finding(
@@ -444,8 +450,18 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
 )
 
 
-def _overlap(one: Path, other: Path) -> bool:
-    return one == other or one in other.parents or other in one.parents
+def _overlap(one: Path | str, other: Path | str) -> bool:
+    """Whether a folder is, or lies in, the other one: paths of this machine, or URLs."""
+    (storage, path), (others, inner) = _folder(one), _folder(other)
+    return storage == others and (path == inner or path in inner.parents or inner in path.parents)
+
+
+def _folder(place: Path | str) -> tuple[str, PurePosixPath]:
+    scheme, is_url, rest = str(place).partition("://")
+    if not is_url:
+        return "", PurePosixPath(place)
+    authority, _, path = rest.partition("/")
+    return f"{scheme}://{authority}", PurePosixPath("/", path)
 
 
 def _either(names: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -202,6 +203,16 @@ def _read_path(value: object, info: ValidationInfo) -> Path:
     return resolve(local_path(value), info)
 
 
+def _read_port_url(value: object, info: ValidationInfo) -> str:
+    if not isinstance(value, str) or not value.strip().lower().startswith("hdfs:"):
+        return str(_read_path(value, info))
+    parts = urlsplit(value.strip())
+    path = parts.path.rstrip("/")
+    if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment or not path:
+        raise refusal(f"`{shown(value)}` is not the URL of a folder in HDFS", "write `hdfs://HOST:PORT/PATH`")
+    return f"hdfs://{parts.netloc}{path}"
+
+
 def _read_path_or_auto(value: object, info: ValidationInfo) -> Path | str:
     return "auto" if value == "auto" else _read_path(value, info)
 
@@ -284,6 +295,11 @@ LocalPath = Annotated[
     WithJsonSchema({"type": "string", "x-kind": "path"}),
 ]
 """An absolute local path."""
+
+PortUrl = Annotated[
+    str, BeforeValidator(_read_port_url), WithJsonSchema({"type": "string", "x-kind": "path or HDFS URL"})
+]
+"""An absolute local path, or a whole URL in HDFS."""
 
 PathOrAuto = Annotated[
     Path | str,

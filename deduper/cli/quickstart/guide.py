@@ -30,7 +30,6 @@ from bucket_store.places.local import local_place
 from deduper.cli.quickstart.report import ALL, NUMBERS, Expected, Outcome, Table
 from deduper.cli.quickstart.weblog import DEFAULT_DAYS, MANIFEST, SCHEMA, WeblogError, WeblogSummary, write_weblog
 from deduper.cli.terminal import counted
-from deduper.config.files import FileSink
 from deduper.config.load import load_config
 from deduper.errors import CheckFailedError, UsageError
 from deduper.units import approximate_size
@@ -228,7 +227,9 @@ def _done(before: LogState, after: LogState, judged: Sequence[BatchProgress], su
 
 
 def _places(config: Config) -> list[tuple[str, str]]:
-    outputs = [(port, f"{_shown(sink.path)}/") for port, sink in config.sinks.items() if isinstance(sink, FileSink)]
+    outputs = [
+        (port, f"{_shown(sink.path) if sink.is_local else sink.url}/") for port, sink in config.file_ports.items()
+    ]
     return [*outputs, ("store", f"{_shown(config.store.path)}/")]
 
 

@@ -560,6 +560,22 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
             )
         ],
     ),
+    "sink-in-hdfs-without-host": (
+        "out/duplicate",
+        "hdfs:/out/duplicate",
+        [
+            "16:38: sinks.duplicate.path: `hdfs:/out/duplicate` is not the URL of a folder in HDFS; "
+            "write `hdfs://HOST:PORT/PATH`"
+        ],
+    ),
+    "sink-at-the-root-of-hdfs": (
+        "out/duplicate",
+        "hdfs://nn:9000/",
+        [
+            "16:38: sinks.duplicate.path: `hdfs://nn:9000/` is not the URL of a folder in HDFS; "
+            "write `hdfs://HOST:PORT/PATH`"
+        ],
+    ),
     "sink-in-source": (
         "out/duplicate",
         "in/dup",
@@ -755,6 +771,20 @@ def test_the_file_that_the_mistakes_are_made_in_is_valid(tmp_path: Path) -> None
     file = tmp_path / "job.yaml"
     file.write_text(BASE, encoding="utf-8")
     assert load_config(file, environment={}).name == "clicks"
+
+
+@pytest.mark.parametrize("url", ["hdfs://nn:9000/out/duplicate", "hdfs://cluster/a/", "HDFS://nn:9000/out/unique"])
+def test_a_port_of_files_may_be_in_hdfs(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its URL is kept whole, whatever lies under this path here."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(BASE.replace("out/duplicate", url, 1), encoding="utf-8")
+    sinks = load_config(Path("job.yaml"), environment={}).file_ports
+    assert sinks["duplicate"].url == "hdfs" + url[4:].rstrip("/")
+    assert (sinks["duplicate"].is_local, sinks["unique"].is_local) == (False, True)
+    assert sinks["unique"].url == str(tmp_path / "out/unique")
+    Path("job.yaml").write_text(BASE.replace("out/duplicate", url, 1).replace("out/unique", f"{url}/in", 1))
+    with pytest.raises(ConfigError, match="one lies inside the other"):
+        load_config(Path("job.yaml"), environment={})
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> MemoryNames:
         return memory_place(names) / url.removeprefix("memory:///") if url.startswith("memory:") else opened(url)
 
     monkeypatch.setattr(staging, "open_place", open_any)
-    monkeypatch.setattr(FileSink, "place", property(lambda sink: memory_place(names) / sink.path.name))
+    monkeypatch.setattr(FileSink, "place", property(lambda sink: memory_place(names) / Path(sink.url).name))
     return names
 
 
