@@ -17,6 +17,7 @@ count. Folded records are deleted in ascending order and after a grace, for read
 
 from __future__ import annotations
 
+import errno
 import secrets
 import threading
 from collections.abc import Iterator
@@ -251,15 +252,9 @@ class CommitLog:
                 continue  # Folded, and deleted since the listing.
             yield record
 
-    def folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> list[Place]:
+    def folded(self, *, grace_us: int = DEFAULT_GRACE_US) -> list[Place]:
         """The files of the records and snapshots that `delete_folded` may delete, ascending."""
-        numbers = self._numbers()
-        aged = [
-            number
-            for number in numbers
-            if number % self._every == 0 and self._is_as_old(self._path(number), now_us - grace_us)
-        ]
-        return [self._path(number) for number in numbers if aged and number < aged[-1]]
+        return self._past(grace_us)[0]
 
     def last_commits(self, count: int) -> list[CommitRecord]:
         """The newest commit records, ascending by window.
@@ -277,28 +272,33 @@ class CommitLog:
                 return commits[-count:]
             reach *= 4
 
-    def delete_folded(self, *, now_us: int, grace_us: int = DEFAULT_GRACE_US) -> int:
-        """Delete the records and snapshots below the newest snapshot that is at least `grace_us` old: how many.
+    def delete_folded(self, *, grace_us: int = DEFAULT_GRACE_US) -> int:
+        """Delete the records below the newest snapshot that is older by `grace_us` than the last record: how many.
 
-        Never the newest snapshot nor anything above it. Temporary files as old as that go too. For the owner; safe to
-        repeat.
+        Both times are the storage's own; no machine's clock counts. Temporary files as old as that go too. For the
+        owner; safe to repeat.
         """
-        folded = self.folded(now_us=now_us, grace_us=grace_us)
+        folded, litter = self._past(grace_us)
         for path in folded:
             path.remove()
             failpoints.hit("log.folded")
-        for name in self._directory.listed():
-            path = self._directory / name
-            if is_temporary(name) and self._is_as_old(path, now_us - grace_us):
-                path.remove()
+        for path in litter:
+            path.remove()
         return len(folded)
 
-    def _is_as_old(self, path: Place, moment_us: int) -> bool:
-        """Whether a file was last written at `moment_us` or before; one that is gone since it was listed was not."""
-        try:
-            return path.stat().modified_us <= moment_us
-        except FileNotFoundError:
-            return False
+    def _past(self, grace_us: int) -> tuple[list[Place], list[Place]]:
+        """The records below the newest snapshot whose grace is over, ascending; the temporary files that are as old."""
+        entries = self._directory.entries()
+        records = sorted((number, entry) for entry in entries if (number := record_number(entry.name)) is not None)
+        if not records:
+            return [], []
+        latest_us = records[-1][1].modified_us - grace_us
+        aged = [n for n, entry in records if n % self._every == 0 and entry.modified_us <= latest_us]
+        litter = [entry.name for entry in entries if is_temporary(entry.name) and entry.modified_us <= latest_us]
+        return (
+            [self._path(number) for number, _ in records if aged and number < aged[-1]],
+            [self._directory / name for name in litter],
+        )
 
     def _path(self, number: int) -> Place:
         return self._directory / record_name(number)
@@ -306,10 +306,24 @@ class CommitLog:
     def _exists(self, number: int) -> bool:
         return self._path(number).exists()
 
-    def _numbers(self) -> list[int]:
-        """The numbers in the log's directory, ascending."""
-        numbers = (record_number(name) for name in self._directory.listed())
+    def _numbers(self, start: int = 0) -> list[int]:
+        """The numbers from `start` on in the log's directory, ascending."""
+        names = self._directory.listed(after=record_name(start - 1) if start else "")
+        numbers = (record_number(name) for name in names)
         return sorted(number for number in numbers if number is not None)
+
+    def _newest_number(self) -> int:
+        """The greatest number in the log, which holds the last record that was read here, or a newer snapshot.
+
+        Raises:
+            FileNotFoundError: it holds neither: the directory is gone, or is another one.
+        """
+        start = max(0, self._state.next_number - 1)
+        numbers = self._numbers(start)
+        if start and not numbers:
+            missing = f"neither record {start} nor a later one is there"
+            raise FileNotFoundError(errno.ENOENT, missing, str(self._directory))
+        return max(numbers, default=0)
 
     def _read(self, number: int) -> LogRecord:
         return self._decode(number, self._path(number).read())
@@ -326,10 +340,9 @@ class CommitLog:
         What was read counts only if the log, listed again, has no snapshot above the first record read: below one, a
         number may have been deleted since the first listing, and taken again by a writer that slept.
         """
-        numbers = self._numbers()
+        newest = self._newest_number()
         while True:
-            newest = max(numbers, default=0)
-            first = max(self._state.next_number, self._newest_snapshot(numbers))
+            first = max(self._state.next_number, self._snapshot_at(newest))
             if first > newest:
                 return
             state, fault = self._state, None
@@ -340,17 +353,17 @@ class CommitLog:
                 fault = CorruptionError("missing record", file=where, offset=0, expected="every number", found=str(exc))
             except CorruptionError as exc:
                 fault = exc
-            numbers = self._numbers()
-            if self._newest_snapshot(numbers) > first:
+            newest = self._newest_number()
+            if self._snapshot_at(newest) > first:
                 continue
             if fault is not None:
                 raise fault
             self._state = state
             return
 
-    def _newest_snapshot(self, numbers: list[int]) -> int:
-        newest = max(numbers, default=0)
-        return newest - newest % self._every
+    def _snapshot_at(self, number: int) -> int:
+        """The number of the newest snapshot up to this number."""
+        return number - number % self._every
 
     def _own_epoch(self) -> int:
         if self._epoch is None:
@@ -417,7 +430,7 @@ class CommitLog:
 
     def _is_beyond(self, number: int) -> bool:
         try:
-            return max(self._numbers(), default=0) > number
+            return bool(self._numbers(number + 1))
         except OSError:
             return False  # The first error is the one to report.
 

@@ -208,7 +208,7 @@ class _Listing:
     def _records(self) -> Iterator[Garbage]:
         """Records below a snapshot whose grace is over: no reader starts there any more."""
         log = self._store.log
-        folded = log.folded(now_us=self._now_us + self.ahead_us, grace_us=self._grace_us)
+        folded = log.folded(grace_us=self._grace_us)
         if folded:
             sizes = {entry.name: entry.size for entry in inside(self._store.root / LOG)}
             size = sum(sizes.get(path.name, 0) for path in folded)
@@ -222,7 +222,7 @@ class _Listing:
             )
 
     def _delete_folded(self) -> None:
-        self._store.log.delete_folded(now_us=self._now_us + self.ahead_us, grace_us=self._grace_us)
+        self._store.log.delete_folded(grace_us=self._grace_us)
 
     def _quarantined(self) -> Iterator[Garbage]:
         folder = self._store.root / QUARANTINE

@@ -386,7 +386,7 @@ class WindowRunner:
         snapshots = state.next_number // self._log.manifest.snapshot_every
         if snapshots != self._snapshots_seen:
             self._snapshots_seen = snapshots
-            self._log.delete_folded(now_us=now_us)
+            self._log.delete_folded()
         return state
 
     def _compact(self, state: LogState) -> None:

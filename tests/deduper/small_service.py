@@ -313,6 +313,8 @@ def machine_of(world: World) -> Iterator[None]:
         # Some windows have one writer, others several.
         patch.setattr(write_task, "_WRITER_BYTES", 3000)
         patch.setattr(rocksdb_backend, "_MOST_TABLES", 2)
+        # The records of all windows are of the same seconds, by the storage's clock.
+        patch.setitem(CommitLog.delete_folded.__kwdefaults__, "grace_us", 0)
         # Who holds a database here goes on only when the other one is through.
         patch.setitem(RocksPieces.__init__.__kwdefaults__, "lock_wait_s", 0.0)
         for module in (manager, piece_reader, staging):

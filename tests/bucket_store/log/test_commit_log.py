@@ -294,7 +294,7 @@ def test_a_writer_below_a_newer_snapshot_is_fenced_though_its_number_is_free(
     new.claim_epoch("second", 7)
     advance(new, 9)
     newest = new.state.next_number - 1
-    assert new.delete_folded(now_us=_now_us() + 1, grace_us=0) == newest - newest % 4
+    assert new.delete_folded(grace_us=0) == newest - newest % 4
     with pytest.raises(FencedError):
         old.place(commit(windows_before))
     with pytest.raises(FencedError):
@@ -320,7 +320,7 @@ def test_a_writer_whose_number_is_free_is_fenced_while_its_slot_is_being_deleted
 
     def meanwhile(index: int, name: str, path: Path) -> None:
         if name == "read":
-            new.delete_folded(now_us=_now_us() + 1, grace_us=0)
+            new.delete_folded(grace_us=0)
 
     files.fault = meanwhile  # type: ignore[assignment]
     with pytest.raises(FencedError):
@@ -354,7 +354,7 @@ def test_a_snapshot_above_ones_number_does_not_fence_though_all_below_it_is_dele
         if name == "listdir":
             files.fault = None
             die_after_the_due_snapshot(tmp_path)
-            CommitLog.open(local_place(tmp_path)).delete_folded(now_us=_now_us() + 1, grace_us=0)
+            CommitLog.open(local_place(tmp_path)).delete_folded(grace_us=0)
 
     files.fault = meanwhile  # type: ignore[assignment]
     assert log.place(commit(1)) == CommitLog.open(local_place(tmp_path)).state
@@ -474,7 +474,7 @@ def test_a_claim_that_slept_beyond_the_grace_is_fenced(tmp_path: Path) -> None:
         def link(self, source: Path, target: Path) -> None:
             for number in range(5):
                 CommitLog.open(local_place(tmp_path)).claim_epoch(f"meanwhile {number}", 7)
-            CommitLog.open(local_place(tmp_path)).delete_folded(now_us=time.time_ns() // 1000, grace_us=0)
+            CommitLog.open(local_place(tmp_path)).delete_folded(grace_us=0)
             super().link(source, target)
 
     CommitLog.create(local_place(tmp_path), {"shards": 2}, wall_us=5, snapshot_every=2)
@@ -604,7 +604,8 @@ def test_folded_records_go_after_the_grace_and_never_the_newest_snapshot(tmp_pat
     os.utime(litter, (5000, 5000))
 
     def left(now_s: int) -> list[int]:
-        log.delete_folded(now_us=now_s * 1_000_000)
+        os.utime(tmp_path / "log" / record_name(10), (now_s, now_s))
+        log.delete_folded()
         return [record.number for record in log.records()]
 
     assert left(1000 + 3599) == list(range(11))
@@ -626,7 +627,7 @@ def test_a_reader_that_listed_before_the_deletion_starts_again_at_the_newer_snap
     def meanwhile(index: int, name: str, path: Path) -> None:
         if name == "read" and path.name == record_name(1) and log.state.next_window == 2:
             advance(log, 5)
-            log.delete_folded(now_us=_now_us() + 1, grace_us=0)
+            log.delete_folded(grace_us=0)
 
     reader = CommitLog.open(local_place(tmp_path, FaultyFiles(meanwhile)))  # type: ignore[arg-type]
     assert reader.state == log.state

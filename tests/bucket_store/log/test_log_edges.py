@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ def advance_as(owner: str, log: CommitLog, windows: int) -> None:
 
 def fold_away(log: CommitLog) -> None:
     """Delete all that the newest snapshot stands for."""
-    log.delete_folded(now_us=time.time_ns() // 1000 + 1, grace_us=0)
+    log.delete_folded(grace_us=0)
 
 
 def test_the_first_records_say_that_nothing_is_published_or_purged(tmp_path: Path) -> None:
@@ -330,8 +329,31 @@ def test_folded_records_stay_for_the_whole_grace(tmp_path: Path) -> None:
     advance(log, 3)
     os.utime(tmp_path / "log" / record_name(0), (1000, 1000))
     os.utime(tmp_path / "log" / record_name(4), (2000, 2000))
-    assert log.folded(now_us=2000_000_000 + 3_599_999_999) == []
-    assert len(log.folded(now_us=2000_000_000 + 3_600_000_000)) == 4
+    newest = tmp_path / "log" / record_name(5)
+    os.utime(newest, ns=(0, (2000_000_000 + 3_599_999_999) * 1000))
+    assert log.folded() == []
+    os.utime(newest, ns=(0, (2000_000_000 + 3_600_000_000) * 1000))
+    assert len(log.folded()) == 4
+
+
+def test_a_snapshot_of_a_wrong_clock_lets_nothing_be_deleted_early(tmp_path: Path) -> None:
+    """It stands ahead of the records after it; a lower one that is past its grace counts."""
+    log = new_log(tmp_path, snapshot_every=4)
+    advance(log, 7)  # records 0..10, snapshots 0, 4, 8
+    for number, hour in {0: 1, 4: 2, 8: 1000, 10: 4}.items():
+        os.utime(tmp_path / "log" / record_name(number), (hour * 3600, hour * 3600))
+    assert [path.name for path in log.folded()] == [record_name(number) for number in range(4)]
+
+
+@pytest.mark.parametrize("is_emptied", [True, False])
+def test_an_owner_whose_log_is_gone_owns_nothing(tmp_path: Path, is_emptied: bool) -> None:
+    """An empty listing is no log without claims."""
+    log = new_log(tmp_path)
+    advance(log, 2)
+    for path in sorted((tmp_path / "log").iterdir())[0 if is_emptied else 2 :]:
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match="neither record 3 nor a later one"):
+        log.check_owner()
 
 
 def test_files_that_go_while_the_log_is_tidied_are_no_error(tmp_path: Path) -> None:
@@ -348,8 +370,7 @@ def test_files_that_go_while_the_log_is_tidied_are_no_error(tmp_path: Path) -> N
 
     newest = tmp_path / "log" / record_name(8)
     files.fault = meanwhile  # type: ignore[assignment]
-    now_us = time.time_ns() // 1000 + 1
-    assert log.delete_folded(now_us=now_us, grace_us=0) == 4
+    assert log.delete_folded(grace_us=0) == 4
     looked = {name for name, path in files.calls if path == litter}
     assert looked == {"is_dir", "modified_us"}, "nobody else removes it"
 

@@ -87,7 +87,7 @@ def commit_windows(root: Path, reported: Report, options: dict[str, Any]) -> Non
                 break
             reported.committed.append((window, name))
             if options["delete_folded"]:
-                log.delete_folded(now_us=time.time_ns() // 1000 + 1, grace_us=0)
+                log.delete_folded(grace_us=0)
 
 
 def assert_reports_are_true(root: Path, reported: list[Report], windows: int) -> None:
