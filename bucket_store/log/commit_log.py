@@ -4,11 +4,9 @@ A record is placed in these steps:
 
     a  a writer creates only the record after the last it has read (where that number is a multiple of
        `snapshot_every`, it first places the snapshot that has to stand there)
-    b  the whole record goes to a temporary name beside it, synced
-    c  link(2) to its number: of all racers one gets the name; after any error the record in the slot is read back, and
-       its nonce names the writer
-    d  the directory is synced
-    e  the log is listed and read on. The slot may have been free only because another owner's record in it was folded
+    b  the record's file is created under its number (`Names.create`): of all racers one gets the name. If the storage
+       cannot say who, the record in the slot is read back, and its nonce names the writer; then the directory is synced
+    c  the log is listed and read on. The slot may have been free only because another owner's record in it was folded
        and deleted; the newer snapshot names that owner's claim, by its nonce: an epoch has one owner
 
 Readers start at the greatest number that is a multiple of `snapshot_every`, so records below a snapshot never

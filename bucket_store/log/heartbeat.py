@@ -1,9 +1,10 @@
-"""The owner's sign of life: a counter in `heartbeat` that moves while the owner runs.
+"""The owner's sign of life: the file `heartbeat`, whose bytes or modification time move while the owner runs.
 
 It decides nothing about commits; it only keeps a second start from taking over by mistake from a live owner. The file
 (framed, magic `BSHEARTB`, version 1; the body a msgpack array: owner, nonce of the running process, counter) is
-replaced whole every two seconds, not synced, and removed at a clean stop. Watchers compare bytes, so a damaged file
-that changes is a sign of life too.
+written once and then touched every two seconds, not synced, and removed at a clean stop. The storage touches in the way
+that costs it least (`Names.touch`): on a local disk the file is replaced with the next counter, in HDFS its time is
+set. Watchers compare bytes and time, so a damaged file that changes is a sign of life too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
+
+import xxhash
 
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import frame, unframe
@@ -26,17 +30,35 @@ VERSION = 1
 FILE_NAME = "heartbeat"
 INTERVAL_S = 2.0
 _CHECK_EVERY_S = 0.25
+_NONCE_BYTES = 8
+_SPACE_BYTES = 4
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One beat: the owner, its process (8 random bytes), and the number of the beat."""
+    """One beat: the owner, its process (8 bytes: those of `_process_space`, then random ones), and its number."""
 
     owner: str
     nonce: bytes
     counter: int
+
+    @property
+    def has_our_numbers(self) -> bool:
+        """Whether process numbers mean the same to its process and to this one: one boot, one PID namespace.
+
+        Beats of earlier releases do not say it, so never.
+        """
+        return self.nonce.startswith(_process_space())
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """The bytes of a heartbeat, and when it was last written or touched; another one at every beat."""
+
+    data: bytes
+    modified_us: int
 
 
 class HeartBeat:
@@ -48,9 +70,10 @@ class HeartBeat:
     def __init__(self, root: Place, owner: str, *, interval_s: float = INTERVAL_S) -> None:
         self._path = root / FILE_NAME
         self._owner = owner
-        self._nonce = secrets.token_bytes(8)
+        self._nonce = _process_space() + secrets.token_bytes(_NONCE_BYTES - _SPACE_BYTES)
         self._interval_s = interval_s
         self._counter = 0
+        self._is_written = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -61,11 +84,15 @@ class HeartBeat:
         self._thread.start()
 
     def beat(self) -> None:
-        """Write the next beat."""
+        """Beat once more. Only the first beat is sure to say whose it is."""
         self._counter += 1
-        body = encode(Beat(self._owner, self._nonce, self._counter))
+        data = frame(MAGIC, VERSION, encode(Beat(self._owner, self._nonce, self._counter)))
         try:
-            self._path.replace(frame(MAGIC, VERSION, body))
+            if self._is_written:
+                self._path.touch(data)
+            else:
+                self._path.replace(data)
+                self._is_written = True
         except OSError as exc:
             log.warning("heartbeat %s could not be written: %s", self._path, exc)
 
@@ -97,12 +124,16 @@ class HeartBeat:
 
 
 def read_beat(root: Place) -> Beat | None:
-    """The last beat; None when there is none or it cannot be read. Raises UnknownFormatError."""
-    data = _read(root)
-    if data is None:
+    """Who wrote the heartbeat last, and with what counter; None when there is none or it cannot be read.
+
+    Raises:
+        UnknownFormatError: of a later release.
+    """
+    sign = read_sign(root)
+    if sign is None:
         return None
     try:
-        body = unframe(data, magic=MAGIC, version=VERSION, file=str(root / FILE_NAME))
+        body = unframe(sign.data, magic=MAGIC, version=VERSION, file=str(root / FILE_NAME))
         return decode(Beat, body)
     except (CorruptionError, ValueError):
         return None
@@ -114,19 +145,30 @@ def moves(root: Place, wait_s: float, *, sleep: Callable[[float], None] = time.s
     False at once when there is none, and when it goes away meanwhile: that owner has stopped. `wait_s` should be twice
     the owner's interval or more.
     """
-    first = _read(root)
+    first = read_sign(root)
     waited = 0.0
     while first is not None and waited < wait_s:
         sleep(min(_CHECK_EVERY_S, wait_s - waited))
         waited += _CHECK_EVERY_S
-        now = _read(root)
+        now = read_sign(root)
         if now != first:
             return now is not None
     return False
 
 
-def _read(root: Place) -> bytes | None:
+def read_sign(root: Place) -> Sign | None:
+    """What a watcher of the heartbeat compares; None when there is no file."""
+    path = root / FILE_NAME
     try:
-        return (root / FILE_NAME).read()
+        return Sign(path.read(), path.stat().modified_us)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _process_space() -> bytes:
+    """Bytes that are equal in all processes of one boot and one PID namespace, and in hardly any other."""
+    try:
+        boot, space = Path("/proc/sys/kernel/random/boot_id").read_text("ascii"), Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return secrets.token_bytes(_SPACE_BYTES)
+    return xxhash.xxh64_digest(f"{boot}{space}".encode())[:_SPACE_BYTES]

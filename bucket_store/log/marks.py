@@ -1,8 +1,8 @@
 """Intent and published mark: small files that are replaced whole, never synced, and may be lost without harm.
 
-A frozen owner may be overtaken at any moment, and must not set a mark back when it thaws. So a mark is first prepared
-under a temporary name that holds the epoch, then the claims are read, and only then a rename puts it in place. After
-its claim every start removes the marks that lower epochs have prepared: the old owner's rename finds no file.
+A frozen owner may be overtaken at any moment, and must not set a mark back when it thaws. So a mark is first prepared,
+then the claims are read, and only then it is put in place. After its claim every start removes what lower epochs have
+prepared; a storage without renames refuses what was prepared before the last change (`Names.prepare`).
 
 Both are framed, version 1, the body one msgpack array. One with a bad magic, length, checksum or field counts as
 absent: without its intent a batch is judged as a new one, without the mark windows are published once more, which

@@ -42,6 +42,7 @@ T = TypeVar("T")
 _LIMIT_S = 10.0
 _BYTES_A_SECOND = 16 << 20
 _CLOCK_GOOD_FOR_S = 600.0
+_POLL_S = 0.02
 
 # Seven seconds in all, and so below the limit of a call: a NameNode that fails over is waited for, a dead one is not.
 _OPTIONS = {
@@ -117,13 +118,13 @@ class HdfsNames:
 
     def read(self, path: PurePosixPath) -> bytes:
         """See `Names`."""
-        reader = self._reader(path)
+        reader = self._reader(path, None)
         size = len(reader)
         return self.call(path, lambda _: reader.read_range(0, size), size) if size else b""
 
     def read_range(self, path: PurePosixPath, start: int, length: int) -> bytes:
         """See `Names`."""
-        reader = self._reader(path)
+        reader = self._reader(path, start + length)
         length = min(length, len(reader) - start)
         return self.call(path, lambda _: reader.read_range(start, length), length) if length > 0 else b""
 
@@ -234,8 +235,23 @@ class HdfsNames:
             return self.call(temporary, lambda client: client.delete(str(temporary), False))
         return False
 
-    def _reader(self, path: PurePosixPath) -> FileReader:
-        return self.call(path, lambda client: client.read(str(path)))
+    def _reader(self, path: PurePosixPath, end: int | None) -> FileReader:
+        """A reader of the bytes up to `end`, or of all.
+
+        A file that was closed just now may be whole and its last block not reported yet: a reader does not see that
+        block, and the NameNode tells the file's size with it. Then it is waited for.
+        """
+        give_up = time.monotonic() + _LIMIT_S
+        while True:
+            reader: FileReader = self.call(path, lambda client: client.read(str(path)))
+            if end is not None and len(reader) >= end:
+                return reader
+            size = self.stat(path).size
+            if len(reader) >= size:
+                return reader
+            if time.monotonic() > give_up:
+                raise TimeoutError(errno.ETIMEDOUT, "no DataNode has reported the last block", self.url(path))
+            time.sleep(_POLL_S)
 
     def _clock_ahead_us(self, path: PurePosixPath) -> int:
         """How far the NameNode's clock is ahead of ours, by a file that it dates."""

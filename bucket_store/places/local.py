@@ -172,17 +172,6 @@ def _entry(name: str, found: os.stat_result, *, is_link: bool = False) -> Entry:
     return Entry(name, is_directory, 0 if is_directory else found.st_size, found.st_mtime_ns // 1000)
 
 
-def file_system(place: Place) -> FileSystem:
-    """The file system of a local place, for modules that do not take places yet.
-
-    Raises:
-        ValueError: the place is elsewhere.
-    """
-    if not isinstance(place.names, LocalNames):
-        raise ValueError(f"{place.url} is not on this machine")
-    return place.names.fs
-
-
 def local_place(path: Path | str, fs: FileSystem = LOCAL) -> Place:
     """The place of a path of this machine, which is made absolute."""
     return Place(LocalNames(fs), PurePosixPath(Path(path).absolute()))

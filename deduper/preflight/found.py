@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bucket_store.log.heartbeat import Beat
+from bucket_store.log.heartbeat import Sign
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, error
 from deduper.errors import ExitCode, exit_code_of
@@ -16,13 +16,13 @@ class Start:
     """A start that is intended: its settings, and what its checks have learned for it.
 
     `take_over`: the owner of the store may be alive. `waits`: brokers that are down are waited for.
-    `silent`: the last beat of an owner that is gone, so that the claim need not watch it again.
+    `silent`: the last sign of an owner that is gone, so that the claim need not watch it again.
     """
 
     config: Config
     take_over: bool = False
     waits: bool = False
-    silent: Beat | None = None
+    silent: Sign | None = None
 
 
 @dataclass(frozen=True, slots=True)

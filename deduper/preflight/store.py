@@ -7,7 +7,7 @@ import contextlib
 from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.copies import original_of
-from bucket_store.log.heartbeat import read_beat
+from bucket_store.log.heartbeat import read_sign
 from bucket_store.places.open import open_place
 from deduper.diagnostics import warning
 from deduper.preflight.found import Found, Start
@@ -18,10 +18,10 @@ from deduper.window.recovery import check_ports, require_fixed_settings
 def owner(start: Start) -> Found:
     """No other process owns the store and is alive, unless it is to be taken over."""
     root = open_place(start.config.store.url)
-    beat = read_beat(root)
-    if beat is not None and not start.take_over:
+    sign = read_sign(root)
+    if sign is not None and not start.take_over:
         require_no_owner(root)
-        start.silent = beat
+        start.silent = sign
     yield from ()
 
 

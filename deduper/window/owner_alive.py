@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from bucket_store.log.heartbeat import INTERVAL_S, Beat, moves, read_beat
+from bucket_store.log.heartbeat import INTERVAL_S, Sign, moves, read_beat, read_sign
 from bucket_store.places.place import Place
 from deduper.errors import OwnerAliveError
 from deduper.window.progress import PROGRESS
@@ -17,7 +17,7 @@ def own_name() -> str:
     return f"{platform.node()}:{os.getpid()}"
 
 
-def require_no_owner(root: Place, silent: Beat | None = None) -> None:
+def require_no_owner(root: Place, silent: Sign | None = None) -> None:
     """As `owner_lives`, before a start.
 
     Raises:
@@ -29,17 +29,18 @@ def require_no_owner(root: Place, silent: Beat | None = None) -> None:
         )
 
 
-def owner_lives(root: Place, silent: Beat | None = None) -> bool:
+def owner_lives(root: Place, silent: Sign | None = None) -> bool:
     """Whether the store's heartbeat moves; takes 5 s, unless there is none or its process is certainly gone.
 
-    `silent` is a beat that this function has found not to move: while it is the last one, it need not be watched again.
+    `silent` is what this function has found not to move: while nothing else is there, it need not be watched again.
     """
+    if silent is not None and read_sign(root) == silent:
+        return False
     beat = read_beat(root)
     if beat is not None:
-        if beat == silent:
-            return False
         node, _, pid = beat.owner.rpartition(":")
-        if node == platform.node() and pid.isdecimal() and not Path("/proc", pid).exists():
+        is_here = node == platform.node() and beat.has_our_numbers
+        if is_here and pid.isdecimal() and not Path("/proc", pid).exists():
             return False
         PROGRESS.info("waiting up to 5 s: is the last owner, %s, still alive?", beat.owner)
     return moves(root, 2.5 * INTERVAL_S)

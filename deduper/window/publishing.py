@@ -179,11 +179,19 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
     mark = Published(log.manifest.store_id, window)
     # By the epoch that was claimed here: another thread may have read a later claim already.
     epoch = _own_epoch(log)
-    prepared = [prepare_published(place, mark, epoch=epoch) for place in mark_places(config, log)]
+    places = mark_places(config, log)
+    prepared = [prepare_published(place, mark, epoch=epoch) for place in places]
     log.check_owner()
     failpoints.hit("window.6.checked")
-    for number, put in enumerate(prepared):
-        put()
+    for number, (place, put) in enumerate(zip(places, prepared, strict=True)):
+        try:
+            put()
+        except FileNotFoundError:
+            # A sleeper's mark came between, which is true too; or a later owner has removed this one.
+            log.check_owner()
+            again = prepare_published(place, mark, epoch=epoch)
+            log.check_owner()
+            again()
         if number == 0:
             failpoints.hit("window.6.half")
 

@@ -21,7 +21,7 @@ from bucket_store import failpoints
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.copies import warn_of_original
-from bucket_store.log.heartbeat import Beat, HeartBeat
+from bucket_store.log.heartbeat import HeartBeat, Sign
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import remove_unnamed
@@ -54,11 +54,11 @@ class Ownership:
 
 @contextlib.contextmanager
 def owned_store(
-    config: Config, *, take_over: bool, wall_clock_us: Callable[[], int], silent: Beat | None = None
+    config: Config, *, take_over: bool, wall_clock_us: Callable[[], int], silent: Sign | None = None
 ) -> Iterator[Ownership]:
     """Claim the store (steps a to c) and hold it, with a heartbeat, while the `with` block runs; `recover` comes next.
 
-    `silent`: the last beat of an owner that is known to be gone.
+    `silent`: the last sign of an owner that is known to be gone.
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.

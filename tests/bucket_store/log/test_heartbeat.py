@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bucket_store.framing import frame
-from bucket_store.log.heartbeat import MAGIC, HeartBeat, moves, read_beat
+from bucket_store.log.heartbeat import MAGIC, HeartBeat, moves, read_beat, read_sign
 from bucket_store.places.local import local_place
 from tests.bucket_store.faulty_files import FaultyFiles
+from tests.bucket_store.places.memory_names import memory_place
 
 
 def waiting(*events: Callable[[], object]) -> tuple[Callable[[float], None], list[float]]:
@@ -55,6 +58,48 @@ def test_a_living_owner_is_seen_as_soon_as_it_moves(tmp_path: Path) -> None:
     sleep, slept = waiting(nothing, owner.beat)
     assert moves(local_place(tmp_path), 5.0, sleep=sleep)
     assert len(slept) == 2
+
+
+def test_either_the_bytes_or_the_time_are_a_sign(tmp_path: Path) -> None:
+    """As earlier releases beat, with the time put back; and as some storages do, with the bytes as they were."""
+    HeartBeat(local_place(tmp_path), "host:1").beat()
+    path = tmp_path / "heartbeat"
+    found = path.stat()
+
+    def other_bytes() -> None:
+        path.write_bytes(frame(MAGIC, 1, b"other"))
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+    def other_time() -> None:
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 2000))
+
+    for beat in (other_bytes, other_time):
+        sleep, slept = waiting(nothing, beat)
+        assert moves(local_place(tmp_path), 5.0, sleep=sleep)
+        assert len(slept) == 2
+
+
+def test_who_beats_is_written_once(tmp_path: Path) -> None:
+    """Where a touch moves the time alone, a new owner's first beat says who it is all the same."""
+    root = memory_place()
+    old, new = HeartBeat(root, "old:1"), HeartBeat(root, "new:1")
+    seen = []
+    for owner in (old, old, new, old, new):
+        owner.beat()
+        beat, sign = read_beat(root), read_sign(root)
+        assert beat is not None
+        assert sign not in seen
+        seen.append(sign)
+    assert (beat.owner, beat.counter) == ("new:1", 1)
+
+
+def test_process_numbers_are_known_within_a_boot(tmp_path: Path) -> None:
+    """And in a child; a random nonce of an earlier release says nothing."""
+    HeartBeat(local_place(tmp_path), "host:1").beat()
+    beat = read_beat(local_place(tmp_path))
+    assert beat is not None
+    assert beat.has_our_numbers
+    assert not replace(beat, nonce=bytes(8)).has_our_numbers
 
 
 def test_a_dead_owners_heartbeat_does_not_move(tmp_path: Path) -> None:

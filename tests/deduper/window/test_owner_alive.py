@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bucket_store.log.heartbeat import HeartBeat, read_beat
+from bucket_store.framing import frame
+from bucket_store.log.heartbeat import MAGIC, Beat, HeartBeat, read_sign
 from bucket_store.places.local import local_place
+from bucket_store.wire import encode
 from deduper.errors import OwnerAliveError
 from deduper.window import owner_alive, recovery
 from deduper.window.owner_alive import own_name, owner_lives
@@ -38,7 +40,7 @@ def test_a_beat_that_is_known_to_stand_still_is_not_watched_again(
 ) -> None:
     """The claim comes soon after the first check. A later beat is another owner's."""
     HeartBeat(local_place(tmp_path), "elsewhere:1").beat()
-    silent = read_beat(local_place(tmp_path))
+    silent = read_sign(local_place(tmp_path))
     monkeypatch.setattr(owner_alive, "moves", lambda *_: True)
     assert not owner_lives(local_place(tmp_path), silent)
     HeartBeat(local_place(tmp_path), "elsewhere:2").beat()
@@ -52,6 +54,18 @@ def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path: Path, monkey
     monkeypatch.setattr(owner_alive, "moves", lambda *_: pytest.fail("waited"))
     HeartBeat(local_place(tmp_path), f"{own_name().rpartition(':')[0]}:{gone.pid}").beat()
     assert not owner_lives(local_place(tmp_path))
+
+
+def test_a_process_number_of_another_machine_of_that_name_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another boot, of a container, or of a release that does not say: it is watched."""
+    gone = subprocess.Popen(["true"])
+    gone.wait(10)
+    beat = Beat(f"{own_name().rpartition(':')[0]}:{gone.pid}", b"\0" * 8, 1)
+    (tmp_path / "heartbeat").write_bytes(frame(MAGIC, 1, encode(beat)))
+    monkeypatch.setattr(owner_alive, "moves", lambda *_: True)
+    assert owner_lives(local_place(tmp_path))
 
 
 def test_an_owner_that_lives_is_left_alone(tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ def test_who_wakes_before_a_mark_sets_it_back_nowhere(
             recover(config, newer)
 
     monkeypatch.setattr(publishing.failpoints, "hit", overtaken)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FencedError):
         publishing.publish_window(config, log, 0, [output])
     assert isinstance(recovery.reason_to_stop(log, OSError()), FencedError)
     marks = [read_published(place) for place in publishing.mark_places(config, log)]

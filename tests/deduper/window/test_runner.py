@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,6 +22,7 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
 from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from bucket_store.tables.matches import TableLayout
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts, Statistics
@@ -373,6 +375,35 @@ def test_who_was_overtaken_before_its_mark_sets_none(job: Job, monkeypatch: pyte
         job.run()
     marks = [read_published(place) for place in publishing.mark_places(job.config, job.log)]
     assert {mark and mark.window for mark in marks} == {-1}
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_a_mark_that_is_refused_is_set_again_by_the_owner_alone(
+    job: Job, monkeypatch: pytest.MonkeyPatch, is_overtaken: bool
+) -> None:
+    """A sleeper's older mark came between where marks are compared; or a later owner has removed this one."""
+    prepare, refused = publishing.prepare_published, list[Place]()
+
+    def refusing(place: Place, *given: Any, **named: Any) -> Callable[[], None]:
+        put = prepare(place, *given, **named)
+        if place in refused:
+            return put
+
+        def refuse() -> None:
+            refused.append(place)
+            if is_overtaken:
+                CommitLog.open(job.log.root).claim_epoch("other", 1)
+            raise FileNotFoundError
+
+        return refuse
+
+    monkeypatch.setattr(publishing, "prepare_published", refusing)
+    with pytest.raises(FencedError) if is_overtaken else nullcontext():
+        job.run()
+    places = publishing.mark_places(job.config, job.log)
+    assert refused == places[: 1 if is_overtaken else None]
+    marks = [read_published(place) for place in places]
+    assert {mark and mark.window for mark in marks} == {-1 if is_overtaken else 0}
 
 
 def test_what_attempts_have_left_goes_with_the_window(job: Job) -> None:
