@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.crash import ledger
+from tests.s3_server import s3_server
 
 _START_PROCESSES = ("tests/spark/", "tests/services/", "tests/crash/")
 _NOT_SLOW = " and not slow"
@@ -20,6 +22,13 @@ class _Divided(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return "processes" if nodeid.startswith(_START_PROCESSES) else nodeid
+
+
+@pytest.fixture(scope="session")
+def s3_bucket() -> Iterator[str]:
+    """The URL of a bucket of an S3 emulator. Tests that ask for it are marked `services`."""
+    with s3_server() as bucket:
+        yield bucket
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

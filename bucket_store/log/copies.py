@@ -24,7 +24,7 @@ def original_of(log: CommitLog) -> Place | None:
     try:
         root = open_place(log.state.root)
         is_copied = read_manifest(root).store_id == log.manifest.store_id and not root.is_same(log.root)
-    except (StoreError, OSError, ValueError):
+    except (StoreError, OSError, ValueError, ImportError):
         return None
     return root if is_copied else None
 

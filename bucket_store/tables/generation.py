@@ -41,6 +41,7 @@ import xxhash
 
 from bucket_store.errors import StaleViewError
 from bucket_store.lineage import Lineage, history_at
+from bucket_store.places.place import Place
 from bucket_store.tables.matches import TableLayout
 from bucket_store.tables.view import ShardView
 from bucket_store.wire import decode, encode
@@ -87,9 +88,9 @@ class ShardDirectories:
         return cls(Path(memory_dir) / below, Path(disk_dir) / below)
 
 
-def table_folder(store_id: str, root: Path) -> str:
+def table_folder(store_id: str, root: Place) -> str:
     """The folder name for the tables of the store at `root`: a copy of the store has another one."""
-    return f"{store_id}-{hashlib.blake2b(os.fsencode(root.resolve()), digest_size=4).hexdigest()}"
+    return f"{store_id}-{hashlib.blake2b(os.fsencode(str(root.resolved())), digest_size=4).hexdigest()}"
 
 
 class Generation:

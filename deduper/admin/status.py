@@ -141,7 +141,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         waiting_files=files,
         lag=lag,
         profile=profile_view(store.root, last=last),
-        leaks=stored_figures(store.root, state.latest_point),
+        leaks=stored_figures(store.log.root, state.latest_point),
         spans=_spans(statistics_of(state)),
     )
 

@@ -20,6 +20,7 @@ from typing import Any
 from deduper.config.messages import findings
 from deduper.config.model import Config
 from deduper.config.problems import ConfigError, Place, Problem, is_secret, masked
+from deduper.config.values import OBJECT_STORES
 from deduper.config.yaml_document import Document, SettingPath, read_document, shift
 
 ENV_PREFIX = "DEDUPER__"
@@ -280,13 +281,15 @@ def _placed(document: Document, path: SettingPath, place: Place) -> Document:
 
 
 def _add_derived_defaults(data: dict[str, Any], path: Path) -> None:
-    """Fills in the defaults that depend on other settings: `name` on the file, `store.url` on the name."""
+    """Fills in the defaults that depend on other settings: `name`, `store.url`, `checkpoint` of a store elsewhere."""
     if "name" not in data:
         stem = re.sub(r"[^a-z0-9._-]+", "-", path.stem.lower()).strip("-._")
         data["name"] = stem or "deduper"
     store = data.setdefault("store", {})
     if isinstance(store, dict) and "url" not in store:
         store["url"] = f"rocksdb:state/{data['name']}"
+    if isinstance(store, dict) and str(store["url"]).startswith(tuple(f"{scheme}:" for scheme in OBJECT_STORES)):
+        data.setdefault("checkpoint", f"state/{data['name']}/checkpoint")
 
 
 def _in_reading_order(problems: list[Problem]) -> list[Problem]:

@@ -206,7 +206,7 @@ def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterat
 
 
 def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterator[Finding]:
-    if isinstance(source, FilesSource) and _overlap(store.path, source.folder):
+    if isinstance(source, FilesSource) and store.is_local and _overlap(store.path, source.folder):
         yield Finding(
             ("store", "url"),
             f"overlaps source.path ({source.folder}): one lies inside the other",
@@ -216,12 +216,10 @@ def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterat
 
 def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[Finding]:
     for port, sink in sinks.items():
-        if isinstance(sink, FileSink) and _overlap(
-            sink.url, store.path if store.backend in ("file", "rocksdb") else store.url
-        ):
+        if isinstance(sink, FileSink) and _overlap(sink.url, store.path if store.is_local else store.url):
             yield Finding(
                 ("sinks", port, "path"),
-                f"overlaps the store ({store.path}): one lies inside the other",
+                f"overlaps the store ({store.place}): one lies inside the other",
                 "keep the store and the outputs in separate directories",
             )
 

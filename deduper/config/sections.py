@@ -23,6 +23,8 @@ from bucket_store.places.place import Place
 from deduper.config.files import FileSink, FilesSource
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.values import (
+    OBJECT_STORES,
+    OTHER_OBJECT_STORES,
     Count,
     Duration,
     PathOrAuto,
@@ -48,7 +50,9 @@ class StoreConfig(Section):
     """The store of the keys, and the room for its tables."""
 
     url: str = Field(
-        description="`rocksdb:PATH` or `file:PATH`; default: `rocksdb:state/<name>`", examples=["rocksdb:state/clicks"]
+        description="`rocksdb:PATH`, `file:PATH`, or an object store's `s3://BUCKET/PREFIX` (`gs:`, `az:`); default: "
+        "`rocksdb:state/<name>`",
+        examples=["rocksdb:state/clicks"],
     )
     shards: Count = Field(default=4, ge=1, le=4096, description="Slices of the key space; fixed for the store's life")
     memory: Size = Field(
@@ -66,7 +70,12 @@ class StoreConfig(Section):
     @classmethod
     def _absolute_url(cls, value: str, info: ValidationInfo) -> str:
         scheme, colon, path = value.partition(":")
-        if scheme in ("hdfs", "s3", "s3a", "gs", "abfss"):
+        if scheme in OBJECT_STORES:
+            return _object_url(value)
+        if scheme in OTHER_OBJECT_STORES:
+            url = f"`{OTHER_OBJECT_STORES[scheme]}//BUCKET/PREFIX`"
+            raise refusal(f"`{scheme}:` is not the name of an object store here", f"write {url}")
+        if scheme == "hdfs":
             raise refusal(f"`{scheme}:` stores are not in this release", _URL_ADVICE)
         if not colon or scheme not in ("rocksdb", "file"):
             raise refusal(f"`{shown(value)}` is not the URL of a store", _URL_ADVICE)
@@ -77,13 +86,22 @@ class StoreConfig(Section):
 
     @property
     def backend(self) -> str:
-        """`rocksdb` or `file`."""
+        """`rocksdb`, `file`, or the scheme of an object store."""
         return self.url.partition(":")[0]
 
     @property
+    def is_local(self) -> bool:
+        """Whether the store is on a disk of this machine."""
+        return self.backend in ("rocksdb", "file")
+
+    @property
     def path(self) -> Path:
-        """The store's folder, absolute."""
-        return Path(self.url.partition(":")[2])
+        """The folder of a store on this machine, absolute.
+
+        Raises:
+            ValueError: it is elsewhere.
+        """
+        return self.place.local
 
     @property
     def place(self) -> Place:
@@ -92,6 +110,21 @@ class StoreConfig(Section):
 
 
 _URL_ADVICE = "write `rocksdb:PATH` or `file:PATH`"
+
+
+def _object_url(url: str) -> str:
+    """The URL of a store in an object store, as `open_place` writes it."""
+    try:
+        return open_place(url.rstrip("/")).url
+    except ImportError:
+        raise refusal(
+            "an object store needs the package obstore", "install it: pip install 'stream-deduper[objects]'"
+        ) from None
+    except ValueError:
+        raise refusal(
+            "is not the URL of an object store",
+            "write `s3://BUCKET/PREFIX` and no more: credentials, region and endpoint are variables of the environment",
+        ) from None
 
 
 class NoneSink(Section):

@@ -204,6 +204,13 @@ def _read_path(value: object, info: ValidationInfo) -> Path:
 
 
 def _read_port_url(value: object, info: ValidationInfo) -> str:
+    scheme, colon, _ = str(value).strip().partition(":")
+    if colon and scheme.lower() in (*OBJECT_STORES, *OTHER_OBJECT_STORES):
+        raise refusal(
+            f"a port of files cannot be in an object store (`{scheme}:`): files appear by a rename, and objects have "
+            "none",
+            "write a local path such as `out/unique`, `hdfs://HOST:PORT/PATH`, or `format: kafka` and a topic",
+        )
     if not isinstance(value, str) or not value.strip().lower().startswith("hdfs:"):
         return str(_read_path(value, info))
     parts = urlsplit(value.strip())
@@ -221,6 +228,13 @@ def _read_spark_value(value: object) -> object:
     if not isinstance(value, str | int | float):
         raise refusal(f"must be text, a number, true or false, found `{shown(value)}`", "put the value in quotes")
     return value
+
+
+OBJECT_STORES = ("s3", "gs", "az", "objects")
+"""The schemes of URLs of object stores; the last one is for tests."""
+
+OTHER_OBJECT_STORES = {"s3a": "s3:", "s3n": "s3:", "gcs": "gs:", "azure": "az:", "abfs": "az:", "abfss": "az:"}
+"""How other programs call them."""
 
 
 def local_path(text: str) -> str:

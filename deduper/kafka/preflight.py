@@ -88,7 +88,7 @@ def require(config: Config) -> None:
         if diagnostic.severity is Severity.WARNING:
             logger.warning("%s", diagnostic)
     # With an old store a missing topic may be a loss, which the job itself reports.
-    absent = ("topics", "source.topics") if (config.store.path / MANIFEST_NAME).exists() else None
+    absent = ("topics", "source.topics") if (config.store.place / MANIFEST_NAME).exists() else None
     errors = [
         str(diagnostic)
         for diagnostic in found

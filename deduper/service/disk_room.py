@@ -19,7 +19,7 @@ class Room(NamedTuple):
 
 def disk_room(config: Config) -> dict[str, Room]:
     """By `store` and the name of the port; a folder that cannot be looked at is left out."""
-    places: dict[str, Path] = {"store": config.store.path}
+    places: dict[str, Path] = {"store": config.store.path} if config.store.is_local else {}
     places |= {port: sink.path for port, sink in config.file_ports.items() if sink.is_local}
     found = {}
     for place, path in places.items():

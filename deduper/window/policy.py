@@ -252,7 +252,7 @@ def shard_views(config: Config, manifest: Manifest, state: LogState) -> tuple[Sh
     live_from = live_from_bucket(config, state)
     point = None if config.period_steps is None else expiry_point(state.latest_point, config.period_steps)
     dead_of = _dead_of(config, state)
-    folder = table_folder(manifest.store_id, config.store.path)
+    folder = table_folder(manifest.store_id, config.store.place)
     return tuple(
         ShardView(
             store_id=manifest.store_id,

@@ -33,5 +33,5 @@ def table_settings(config: Config) -> TableSettings:
 def table_folders(config: Config, store_id: str) -> list[Path]:
     """The folders with the tables of the job's store, and of no other: all jobs of a machine share those above."""
     settings = table_settings(config)
-    folder = table_folder(store_id, config.store.path)
+    folder = table_folder(store_id, config.store.place)
     return [Path(above) / folder for above in sorted({settings.memory_dir, settings.disk_dir})]

@@ -314,7 +314,7 @@ spark:
         for driver in self.drivers:
             end(driver)
         store_id = CommitLog.open(local_place(self.config.store.path)).manifest.store_id
-        folder = table_folder(store_id, self.config.store.path)
+        folder = table_folder(store_id, self.config.store.place)
         shutil.rmtree(Path("/dev/shm/deduper-tables", folder), ignore_errors=True)
 
 

@@ -75,7 +75,7 @@ def check_tables(world: World, log: CommitLog) -> int:
     if layout.one_table:
         point = policy.shard_views(world.config, log.manifest, state)[0].expiry_point
     compared = 0
-    for shard, generation in _generations(Path(tables.disk_dir), table_folder(log.manifest.store_id, log.root.local)):
+    for shard, generation in _generations(Path(tables.disk_dir), table_folder(log.manifest.store_id, log.root)):
         header = _read_header(generation)
         if header is None or header.is_dirty or header.boot_id != world.boot_id():
             continue

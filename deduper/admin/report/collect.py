@@ -123,7 +123,7 @@ def report_of(store: OpenStore, *, now_us: int | None = None) -> Report:
     live = [piece for pieces in state.pieces.values() for piece in pieces]
     entries = sum(piece.entries for piece in live)
     statistics = policy.statistics_of(state)
-    leaks = stored_figures(store.root, state.latest_point)
+    leaks = stored_figures(store.log.root, state.latest_point)
     lookup = str(settings["expiry.lookup"])
     field = settings.get("expiry.field")
     return Report(

@@ -13,6 +13,7 @@ from bucket_store import failpoints
 from bucket_store.places.local import local_place
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
+from bucket_store.places.probe import demand_refusal
 from tests.bucket_store.places.memory_names import memory_place
 from tests.s3_server import new_prefix
 
@@ -203,3 +204,9 @@ def test_races_have_one_winner(root: Place) -> None:
             winners = [racer for racer, won in enumerate(pool.map(creates, range(8))) if won]
             assert len(winners) == 1
             assert file.read() == bytes([winners[0]]) * 1000
+
+
+def test_a_probe_leaves_nothing(root: Place) -> None:
+    """Every storage here refuses a name that is taken."""
+    demand_refusal(root)
+    assert root.entries() == []

@@ -14,10 +14,12 @@ from threading import Event, Thread
 
 import pytest
 
+from bucket_store.errors import StoreError
 from bucket_store.places import objects
 from bucket_store.places.objects import ObjectNames
 from bucket_store.places.open import open_place
 from bucket_store.places.place import NotPlacedError, Place
+from bucket_store.places.probe import demand_refusal
 from tests.s3_server import new_prefix
 
 _CANARY = "canary-of-a-secret"
@@ -103,6 +105,15 @@ def test_a_taken_name(script: _Scripted, file: Place) -> None:
     with pytest.raises(FileExistsError):
         file.create(b"1")
     assert len(script.requests) == 1
+
+
+def test_a_server_that_ignores_conditions_is_refused(script: _Scripted, file: Place) -> None:
+    """Before anything is written that counts."""
+    script.answers = [200]
+    with pytest.raises(StoreError, match="conditional writes"):
+        demand_refusal(file.parent)
+    assert script.requests[:2] == [("PUT", "*"), ("PUT", "*")]
+    assert len(script.requests) == 3  # the last one removes it
 
 
 def test_a_conflict_is_not_a_taken_name(script: _Scripted, file: Place) -> None:
@@ -275,26 +286,6 @@ def test_one_of_all_racers_replaces_a_version(s3_bucket: str) -> None:
             winners = [racer for racer in pool.map(race, range(8)) if racer is not None]
             assert len(winners) == 1
             assert place.read()[8] == winners[0]
-
-
-@pytest.mark.services
-def test_a_touch_does_not_bring_an_old_version_back(s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that was replaced between its get and its put stays."""
-    place = open_place(new_prefix(s3_bucket)) / "mark"
-    place.replace(b"old")
-    read = ObjectNames.read_version
-
-    def overtaken(self: ObjectNames, path: object) -> object:
-        found = read(self, place.path)
-        place.replace(b"new")
-        return found
-
-    monkeypatch.setattr(ObjectNames, "read_version", overtaken)
-    place.touch()
-    monkeypatch.undo()
-    assert place.read() == b"new"
-    place.touch()
-    assert place.read() == b"new"
 
 
 @pytest.fixture(params=["objects", pytest.param("s3", marks=pytest.mark.services)])

@@ -52,6 +52,29 @@ def test_defaults_and_paths_come_from_the_file_s_place(tmp_path: Path) -> None:
     assert (config.period_steps, config.span_steps, config.max_jump_steps) == (86_400_000_000, 3_600_000_000, None)
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/state/clicks", "gs://bucket/x", "az://container/x", "objects:/x"])
+def test_a_store_may_lie_in_an_object_store(url: str, tmp_path: Path) -> None:
+    """Then it has no path here, and the checkpoint lies at the file's place."""
+    config = load_config(written(tmp_path, f"{TEXT}store: {{url: '{url}/'}}\n"), environment={})
+    assert config.store.url == url.replace("objects:", "objects://")
+    assert config.store.place.url == config.store.url
+    assert not config.store.is_local
+    with pytest.raises(ValueError, match="not on this machine"):
+        config.store.path  # noqa: B018
+    assert config.checkpoint_path == tmp_path / "state/clicks/checkpoint"
+
+
+def test_an_object_store_holds_no_port_of_files(tmp_path: Path) -> None:
+    """And the message says what to use instead."""
+    text = TEXT.replace("path: out/unique", "path: 's3://bucket/out'")
+    (problem,) = problems_of(written(tmp_path, text))
+    assert problem == (
+        "clicks.yaml:5:35: sinks.unique.path: a port of files cannot be in an object store (`s3:`): files appear by a "
+        "rename, and objects have none; write a local path such as `out/unique`, `hdfs://HOST:PORT/PATH`, or "
+        "`format: kafka` and a topic"
+    )
+
+
 @pytest.mark.parametrize(
     ("stem", "name"), [("Web Log (2)", "web-log-2"), ("ünïcode", "n-code"), ("日本", "deduper"), ("a.b_c-d", "a.b_c-d")]
 )

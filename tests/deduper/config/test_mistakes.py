@@ -429,6 +429,19 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         "hdfs://host:9000/state",
         ["13:8: store.url: `hdfs:` stores are not in this release; write `rocksdb:PATH` or `file:PATH`"],
     ),
+    "url-of-hadoop": (
+        "rocksdb:state/clicks",
+        "s3a://bucket/state",
+        ["13:8: store.url: `s3a:` is not the name of an object store here; write `s3://BUCKET/PREFIX`"],
+    ),
+    "url-with-a-login": (
+        "rocksdb:state/clicks",
+        "s3://id:secret@bucket/state",
+        [
+            "13:8: store.url: is not the URL of an object store; write `s3://BUCKET/PREFIX` and no more: credentials, "
+            "region and endpoint are variables of the environment"
+        ],
+    ),
     "url-scheme": (
         "rocksdb:state/clicks",
         "state/clicks",
