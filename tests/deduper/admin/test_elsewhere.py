@@ -1,4 +1,4 @@
-"""The commands on a store that is no folder of this machine: log, sources and pieces in an object store."""
+"""The commands on a store that is no folder of this machine: log, sources, pieces and a port in an object store."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from bucket_store.places.place import Place
 from deduper.admin import status as status_module
 from deduper.admin.gc import collect
 from deduper.admin.inspect import inspect_key
+from deduper.admin.keys.explain import explain
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.orphans import OrphanKind, orphans
 from deduper.admin.repair import apply as repair
@@ -40,12 +41,24 @@ DAYS_LATER_US = 10**18
 
 @dataclass
 class StoreElsewhere(PublishedStore):
-    """Its port is a folder of this machine."""
+    """The store and its port of unique rows are below `base`, a URL."""
+
+    base: str = ""
+
+    def make(self, windows: int = 4) -> StoreElsewhere:
+        """As in a folder, and the port's files are moved."""
+        super().make(windows)
+        port = self.open().ports["unique"]
+        port.make_directories()
+        for file in (self.directory / "out" / "unique").iterdir():
+            (port / file.name).create(file.read_bytes())
+            file.unlink()
+        return self
 
     @property
     def url(self) -> str:
         """The store's."""
-        return f"objects:{self.directory}/bucket/state"
+        return f"{self.base}/state"
 
     @property
     def root(self) -> Place:
@@ -56,9 +69,11 @@ class StoreElsewhere(PublishedStore):
     def config(self) -> Config:
         """The configuration with that store."""
         config = super().config
+        unique = config.sinks.unique.model_copy(update={"url": f"{self.base}/unique"})
         return config.model_copy(
             update={
                 "store": config.store.model_copy(update={"url": self.url}),
+                "sinks": config.sinks.model_copy(update={"unique": unique}),
                 "checkpoint": self.directory / "checkpoint",
             }
         )
@@ -81,9 +96,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreElsewhere:
     """Four windows."""
     monkeypatch.setattr(table_folder, "SHARED_MEMORY", tmp_path / "shm")
     (tmp_path / "shm").mkdir()
-    made = StoreElsewhere(tmp_path)
-    made.make()
-    return made
+    return StoreElsewhere(tmp_path, base=f"objects:{tmp_path}/bucket").make()
 
 
 def test_verify_reads_all_of_it(store: StoreElsewhere) -> None:
@@ -126,6 +139,7 @@ def test_what_no_record_names_is_listed_and_deleted(store: StoreElsewhere) -> No
     half = root / "log" / ".00000000000000000077.abcdef.tmp"
     half.create(b"x")
     staged = root / "_staging" / f"{0:012d}-000001-000" / "_port=unique" / "part"
+    staged.parent.make_directories()
     staged.create(b"x" * 20)
     name = f"{1:012d}-000001-000-0000-deadbeef"
     pieces = open_backend(store.url)
@@ -206,8 +220,16 @@ def test_its_state_is_shown(store: StoreElsewhere, monkeypatch: pytest.MonkeyPat
         assert store_status(store.open(), last=0).is_running
     HeartBeat(store.root, "elsewhere:1").beat()
     assert not store_status(store.open(), last=0).is_running
-    row = next(row for row in store.rows[0] if row["k"])
-    assert inspect_key(store.open(), (row["k"],), now_us=1).entries
+
+
+def test_a_key_is_explained_from_its_port(store: StoreElsewhere) -> None:
+    """Its first copy is a row of a Parquet file there."""
+    key = next(row["k"] for row in store.rows[0] if row["k"])
+    (entry, *_) = inspect_key(store.open(), (key,), now_us=1).entries
+    assert entry.window == 0
+    first = explain(store.open(), (key,)).copies[0]
+    assert (first.verdict, first.window, first.known_by) == ("unique", 0, "output")
+    assert str(first.output).startswith(store.open().ports["unique"].url)
 
 
 def test_a_name_without_a_storage_is_refused() -> None:
