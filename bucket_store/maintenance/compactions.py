@@ -1,17 +1,18 @@
 """Small pieces compacted beside the windows (see `pieces.compaction`): no window waits for reading or writing them.
 
-The judging thread chooses the pieces and goes on; a process reads them and makes one of them
-(`maintenance.worker_process`). At the end of a later window one record puts the new piece in their place, and they are
-retired like all others. One compaction runs at a time.
+The judging thread chooses pieces of some shards and goes on; a process reads them and makes one of those of each shard
+(`maintenance.worker_process`). At the end of a later window one record puts the new pieces in their place, and they are
+retired like all others. Then the next ones are chosen.
 
-An owner that dies before the record leaves a piece that no record names; the next start removes it. When one of the
-pieces has left the store meanwhile, the new piece is left unnamed as well: no dead entry comes back.
+An owner that dies before the record leaves pieces that no record names; the next start removes them. When one of the
+merged pieces has left the store meanwhile, the new piece is left unnamed as well: no dead entry comes back.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
 from bucket_store.pieces.compaction import CompactionTask
@@ -27,8 +28,12 @@ _CLOSE_S = 10.0
 class Merges(Protocol):
     """Compacts pieces on request, as `maintenance.worker_process` does."""
 
-    def merge(self, task: CompactionTask) -> PieceRef | None:
-        """As `compact_pieces`; None also when the request was not answered and is to be repeated."""
+    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
+        """As `compact_pieces`, of each; None also when a request was not answered and is to be repeated."""
+
+
+Merged: TypeAlias = tuple[tuple[PieceRef, ...], PieceRef]
+"""Pieces of a shard, and the one that may take their place."""
 
 
 class Compactions:
@@ -47,55 +52,58 @@ class Compactions:
         """Whether a compaction was begun and its result not taken."""
         return self._under_way is not None
 
-    def begin(self, task: CompactionTask) -> None:
-        """Compact these pieces in the background."""
+    def begin(self, tasks: Sequence[CompactionTask]) -> None:
+        """Compact the pieces of these shards in the background."""
         assert self._under_way is None, "a compaction is under way"
-        self._under_way = _Request(self._merges, task)
+        self._under_way = _Request(self._merges, tasks)
         self._in_background(self._under_way.run)
 
-    def result(self) -> tuple[tuple[PieceRef, ...], PieceRef] | None:
-        """The pieces that were merged and the one that may take their place; None when there is no new result.
+    def result(self) -> list[Merged]:
+        """What was merged; nothing when there is no new result.
 
         Raises:
             Exception: the error of the compaction.
         """
         request = self._under_way
         if request is None or not request.is_over.is_set():
-            return None
+            return []
         self._under_way = None
         if request.failure is not None:
             raise request.failure
-        if request.added is None:
-            return None
-        logger.debug("%d pieces merged in %.3f s beside the windows", len(request.task.pieces), request.seconds)
-        return request.task.pieces, request.added
+        merged = request.merged
+        pieces = sum(len(leaving) for leaving, _ in merged)
+        logger.debug("%d pieces merged into %d in %.3f s beside the windows", pieces, len(merged), request.seconds)
+        return merged
 
     def wait(self) -> None:
         """Wait for the compaction under way, at most for as long as a stopping job waits."""
         if self._under_way is not None:
             self._under_way.is_over.wait(_CLOSE_S)
 
-    def close(self) -> PieceRef | None:
-        """Wait for the compaction under way; gives its piece, which no record will name. Safe to repeat."""
+    def close(self) -> list[PieceRef]:
+        """Wait for the compaction under way; gives its pieces, which no record will name. Safe to repeat."""
         request, self._under_way = self._under_way, None
         if request is None:
-            return None
+            return []
         if not request.is_over.wait(_CLOSE_S):
             logger.warning("pieces are still being merged after %d s; the next start cleans up", _CLOSE_S)
-            return None
+            return []
         if request.failure is not None:
             logger.warning("pieces could not be merged: %s", request.failure)
-        return request.added
+        return [added for _, added in request.merged]
 
 
 class _Request(BackgroundTask):
-    """One compaction, and the piece it has `added` once it is over."""
+    """The compaction of some shards, and what it has `merged` once it is over."""
 
-    def __init__(self, merges: Merges, task: CompactionTask) -> None:
+    def __init__(self, merges: Merges, tasks: Sequence[CompactionTask]) -> None:
         super().__init__()
-        self.task = task
+        self._tasks = tasks
         self._merges = merges
-        self.added: PieceRef | None = None
+        self.merged: list[Merged] = []
 
     def act(self) -> None:
-        self.added = self._merges.merge(self.task)
+        added = self._merges.merge(self._tasks)
+        self.merged = [
+            (task.pieces, piece) for task, piece in zip(self._tasks, added, strict=True) if piece is not None
+        ]

@@ -31,16 +31,30 @@ FEWEST_LEFT = 4
 """The same in an older time bucket, or where one more piece would make the result too large."""
 MOST_BYTES = 32 << 20
 MOST_PIECES = 256
+MOST_TASKS = 64
+MOST_TASKS_BYTES = 192 << 20
+"""Of the merges that begin after one window: 192 MiB take 6 s of one core."""
 _OPEN_GROWTH, _LEFT_GROWTH = 2, 4
 """A piece is rewritten when it is at most this many times as large as all smaller ones together."""
 
 
-def choose(pieces: Sequence[PieceRef], time_bucket: Callable[[PieceRef], int]) -> tuple[PieceRef, ...]:
-    """The pieces of a shard to compact next, ascending by window; none when too few are alike.
+def fewest_live(place: int, shards: int) -> int:
+    """The live pieces at which the shard at this place of all begins to merge.
+
+    Of more shards than are merged after one window each has a number of its own, from half of `FEWEST_LIVE` on: else
+    all would begin with the same window.
+    """
+    return FEWEST_LIVE if shards <= MOST_TASKS else FEWEST_LIVE // 2 + FEWEST_LIVE * place // (2 * shards)
+
+
+def choose(
+    pieces: Sequence[PieceRef], time_bucket: Callable[[PieceRef], int], *, fewest: int | None = None
+) -> tuple[PieceRef, ...]:
+    """The pieces of a shard to compact next, ascending by window; none when too few are alike, or fewer live.
 
     Pieces of equal `time_bucket` die together; the greatest bucket is the stream's current one.
     """
-    if len(pieces) < FEWEST_LIVE:
+    if len(pieces) < (FEWEST_LIVE if fewest is None else fewest):
         return ()
     groups: defaultdict[int, list[PieceRef]] = defaultdict(list)
     for piece in pieces:

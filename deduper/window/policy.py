@@ -227,24 +227,26 @@ def time_bucket(config: Config, piece: PieceRef) -> int:
     return piece.max_bucket
 
 
-def next_compaction(config: Config, store_id: str, state: LogState) -> CompactionTask | None:
-    """The live pieces to merge now, of the shard with the most of them; None when it is not worth it."""
+def next_compactions(config: Config, store_id: str, state: LogState) -> list[CompactionTask]:
+    """The live pieces to merge now, of the shards with the most of them first; one task a shard."""
     dead_of = _dead_of(config, state)
-    chosen: tuple[PieceRef, ...] = ()
-    for pieces in state.pieces.values():
-        if len(pieces) < compaction.FEWEST_LIVE:
+    worth: list[tuple[PieceRef, ...]] = []
+    for shard, pieces in state.pieces.items():
+        fewest = compaction.fewest_live(shard, config.store.shards)
+        if len(pieces) < fewest:
             continue
         live = _without(pieces, dead_of(pieces))
-        chosen = max(chosen, compaction.choose(live, lambda piece: time_bucket(config, piece)), key=len)
-    if not chosen:
-        return None
-    return CompactionTask(
-        pieces=chosen,
-        store_id=store_id,
-        epoch=state.epoch,
-        live_from_bucket=live_from_bucket(config, state),
-        expiry_point=entry_expiry_point(config, state),
-    )
+        if chosen := compaction.choose(live, lambda piece: time_bucket(config, piece), fewest=fewest):
+            worth.append(chosen)
+    tasks: list[CompactionTask] = []
+    live_from, point = live_from_bucket(config, state), entry_expiry_point(config, state)
+    size = 0
+    for chosen in sorted(worth, key=len, reverse=True)[: compaction.MOST_TASKS]:
+        size += sum(piece.length for piece in chosen)
+        if tasks and size > compaction.MOST_TASKS_BYTES:
+            break
+        tasks.append(CompactionTask(chosen, store_id, state.epoch, live_from, point))
+    return tasks
 
 
 def shard_views(config: Config, manifest: Manifest, state: LogState) -> tuple[ShardView, ...]:

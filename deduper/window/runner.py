@@ -34,6 +34,7 @@ from bucket_store.maintenance.background_task import BackgroundTask, InBackgroun
 from bucket_store.maintenance.compactions import Compactions
 from bucket_store.maintenance.deletions import Deletions
 from bucket_store.maintenance.worker_process import Maintenance
+from bucket_store.pieces.piece import PieceRef
 from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
@@ -215,14 +216,15 @@ class WindowRunner:
         self._deletion.close()
         self._folding.close()
         unnamed = self._compaction.close()
-        if unnamed is None:
+        if not unnamed:
             return
         try:
-            # Its name was drawn for this compaction alone, so another owner has nothing of it.
+            # Their names were drawn for this compaction alone, so another owner has nothing of them.
             state = self._log.state
-            self._maintenance.delete([unnamed], keep=live_files(state), writing_epoch=state.epoch)
+            self._maintenance.delete(unnamed, keep=live_files(state), writing_epoch=state.epoch)
         except Exception as exc:  # noqa: BLE001  the error that ends the job is reported, not this one
-            logger.warning("piece %s is left for the next start: %s", unnamed.name, exc)
+            names = ", ".join(piece.name for piece in unnamed)
+            logger.warning("pieces are left for the next start: %s: %s", names, exc)
 
     def _report(
         self,
@@ -390,23 +392,25 @@ class WindowRunner:
         return state
 
     def _compact(self, state: LogState) -> None:
-        """Replace many small pieces by the one merged of them, and begin to merge the next ones in the background."""
+        """Replace many small pieces by those merged of them, and begin to merge the next ones in the background."""
         state = self._record_merged(state)
         if not self._compaction.is_under_way:
-            task = policy.next_compaction(self._config, self._log.manifest.store_id, state)
-            if task is not None:
-                self._compaction.begin(task)
+            tasks = policy.next_compactions(self._config, self._log.manifest.store_id, state)
+            if tasks:
+                self._compaction.begin(tasks)
 
     def _record_merged(self, state: LogState) -> LogState:
-        merged = self._compaction.result()
-        if merged is not None:
-            leaving, added = merged
-            if set(leaving) <= set(state.pieces.get(added.shard, ())):
-                now_us = self._now(state)
-                state = self._log.place(CompactionRecord(leaving, (added,), now_us))
-                failpoints.hit("compact.recorded")
+        leaving: list[PieceRef] = []
+        added: list[PieceRef] = []
+        for pieces, piece in self._compaction.result():
+            if set(pieces) <= set(state.pieces.get(piece.shard, ())):
+                leaving += pieces
+                added.append(piece)
             else:
-                logger.info("piece %s is left for the next start: some of the merged pieces have expired", added.name)
+                logger.info("piece %s is left for the next start: some of the merged pieces have expired", piece.name)
+        if added:
+            state = self._log.place(CompactionRecord(tuple(leaving), tuple(added), self._now(state)))
+            failpoints.hit("compact.recorded")
         return state
 
     def fold_moved(self) -> None:

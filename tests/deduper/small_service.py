@@ -606,11 +606,14 @@ class _Maintenance(InProcess):
         super().__init__(store)
         self._world = world
 
-    def merge(self, task: CompactionTask) -> PieceRef | None:
+    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
         """Counted."""
-        self._world.figures["pieces merged"] += len(task.pieces)
+        self._world.figures["pieces merged"] += sum(len(task.pieces) for task in tasks)
+        return [self._merge(task) for task in tasks]
+
+    def _merge(self, task: CompactionTask) -> PieceRef | None:
         try:
-            return super().merge(task)
+            return super().merge([task])[0]
         except TaskKilled:
             return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,8 +45,11 @@ class Answers:
     def __init__(self, *answers: PieceRef | Exception | None) -> None:
         self._answers = list(answers)
 
-    def merge(self, task: CompactionTask) -> PieceRef | None:
-        """The next answer."""
+    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
+        """The next answers."""
+        return [self._next() for _ in tasks]
+
+    def _next(self) -> PieceRef | None:
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -57,24 +60,32 @@ def test_nobody_waits_for_it() -> None:
     """The result is there when it is there, once."""
     later = Later()
     merging = Compactions(Answers(piece(0, last=1)), later)
-    merging.begin(TASK)
+    merging.begin([TASK])
     assert merging.is_under_way
-    assert merging.result() is None
+    assert merging.result() == []
     later.go_on()
-    assert merging.result() == (TASK.pieces, piece(0, last=1))
+    assert merging.result() == [(TASK.pieces, piece(0, last=1))]
     assert not merging.is_under_way
-    assert merging.result() is None
+    assert merging.result() == []
+
+
+def test_shards_are_compacted_together() -> None:
+    """One result has all of them, without those that gave no piece."""
+    tasks = [CompactionTask((piece(0, shard), piece(1, shard)), "ab" * 16, 1, None, None) for shard in range(3)]
+    merging = Compactions(Answers(piece(0, 0, last=1), None, piece(0, 2, last=1)), lambda do: do())
+    merging.begin(tasks)
+    assert merging.result() == [(tasks[0].pieces, piece(0, 0, last=1)), (tasks[2].pieces, piece(0, 2, last=1))]
 
 
 def test_what_it_meets_is_the_windows_failure() -> None:
     """And nothing is under way after it, nor after a process that has died."""
     merging = Compactions(Answers(OSError("no disk"), None), lambda do: do())
-    merging.begin(TASK)
+    merging.begin([TASK])
     with pytest.raises(OSError, match="no disk"):
         merging.result()
     assert not merging.is_under_way
-    merging.begin(TASK)
-    assert merging.result() is None
+    merging.begin([TASK])
+    assert merging.result() == []
     assert not merging.is_under_way
 
 
@@ -82,10 +93,10 @@ def test_a_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: 
     """The next start removes what comes of it."""
     monkeypatch.setattr("bucket_store.maintenance.compactions._CLOSE_S", 0.0)
     merging = Compactions(Answers(piece(0)), Later())
-    merging.begin(TASK)
-    assert merging.close() is None
+    merging.begin([TASK])
+    assert merging.close() == []
     assert "pieces are still being merged" in caplog.text
-    assert merging.close() is None
+    assert merging.close() == []
 
 
 @pytest.fixture

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.cloudpickle import dumps
 
+from bucket_store.log.records import CompactionRecord
 from bucket_store.maintenance.background_task import OneThread
+from bucket_store.pieces import compaction
+from deduper.window import policy
 from deduper.window.jobs import SparkRun
 from tests.deduper.window.many_shards import ManyShards
 
@@ -61,3 +65,36 @@ def test_a_task_gets_the_view_of_its_own_shard_alone(tmp_path: Path, has_pool: b
         run.judge(job.task, job.views)
     assert len(sent.sizes) == 1000
     assert max(sent.sizes) <= MOST_BYTES
+
+
+def test_pieces_of_many_shards_are_merged_after_each_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many shards at once as one window may begin to merge; one record has them all."""
+    monkeypatch.setattr(compaction, "MOST_TASKS", 8)
+    shards = 12
+    with closing(ManyShards(tmp_path, shards=shards, pieces=compaction.FEWEST_LIVE - 1)) as job:
+        begun = job.log.state.next_number
+        for _ in range(4):
+            job.run()
+        bodies = [record.body for record in job.log.records(begun)]
+        live = [len(pieces) for pieces in job.log.state.pieces.values()]
+    merges = [[piece.shard for piece in body.added] for body in bodies if isinstance(body, CompactionRecord)]
+    assert [len(merge) for merge in merges] == [compaction.MOST_TASKS, shards - compaction.MOST_TASKS]
+    assert sorted(shard for merge in merges for shard in merge) == list(range(shards))
+    assert max(live) < compaction.FEWEST_LIVE
+
+
+def test_a_window_begins_so_many_bytes_of_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one of them in any case; the shards with the most pieces to merge come first."""
+    with closing(ManyShards(tmp_path, shards=3, pieces=compaction.FEWEST_LIVE)) as job:
+        state = job.log.state
+        more = state.pieces[1][0]
+        state.pieces[1] = (*state.pieces[1], replace(more, name="one more"))
+        length = compaction.FEWEST_LIVE * more.length
+        for most_bytes, shards in (
+            (1, [1]),
+            (2 * length + more.length, [1, 0]),
+            (compaction.MOST_TASKS_BYTES, [1, 0, 2]),
+        ):
+            monkeypatch.setattr(compaction, "MOST_TASKS_BYTES", most_bytes)
+            tasks = policy.next_compactions(job.config, job.log.manifest.store_id, state)
+            assert [task.pieces[0].shard for task in tasks] == shards

@@ -683,7 +683,7 @@ def test_the_end_of_a_drained_source_records_what_was_begun(tmp_path: Path, monk
     merged = replace(job.piece(7), first_window=0, last_window=1)
     compactions: list[Any] = []
     monkeypatch.setattr(job.runner._compaction, "wait", lambda: compactions.append((parts, merged)))
-    monkeypatch.setattr(job.runner._compaction, "result", lambda: compactions.pop() if compactions else None)
+    monkeypatch.setattr(job.runner._compaction, "result", lambda: [compactions.pop()] if compactions else [])
     job.runner.finish()
     assert job.log.state.pieces[0] == (merged,)
     assert job.log.state.judged is not None
@@ -735,7 +735,7 @@ def test_a_merged_piece_takes_the_place_of_all_of_a_shard(
     parts = job.log.state.pieces[0]
     merged = replace(job.piece(7), first_window=0, last_window=1)
     leaving = (*parts, job.piece(9)) if is_dead else parts
-    results: list[Any] = [(leaving, merged), None]
+    results: list[Any] = [[(leaving, merged)], []]
     monkeypatch.setattr(job.runner._compaction, "result", lambda: results.pop(0))
     job.run()
     assert job.log.state.pieces[0] == (parts if is_dead else (merged,))
@@ -750,10 +750,10 @@ def test_a_piece_that_cannot_be_taken_back_at_a_stop_is_left(
     def fail(*_: object, **__: object) -> None:
         raise OSError("disk")
 
-    monkeypatch.setattr(job.runner._compaction, "close", lambda: ref)
+    monkeypatch.setattr(job.runner._compaction, "close", lambda: [ref])
     monkeypatch.setattr(job.runner._maintenance, "delete", fail)
     job.runner.close()
-    assert f"piece {ref.name} is left for the next start: disk" in caplog.text
+    assert f"pieces are left for the next start: {ref.name}: disk" in caplog.text
 
 
 @pytest.mark.usefixtures("at_once")
