@@ -543,6 +543,25 @@ def forget(
     _answer(report, render_forget, as_json=as_json)
 
 
+@_command(app, "rewind", *_READING, ExitCode.FENCED)
+def rewind(
+    config: ConfigArgument,
+    to: Annotated[
+        int, typer.Option("--to", min=0, metavar="WINDOW", help="The last window that stays.", show_default=False)
+    ],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Go back to an earlier window, exactly or not at all; later outputs are named and set aside."""
+    from deduper.admin.move import rewind as rewinding
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.move import render_rewind
+
+    opened = open_store(str(config))
+    report = rewinding.rewind(opened, to) if execute else rewinding.plan_rewind(opened, to)
+    _answer(report, render_rewind, as_json=as_json)
+
+
 @_command(app, "backup", *_READING)
 def backup(
     store: StoreArgument,

@@ -12,6 +12,7 @@ from deduper.admin.move.backup import CopyReport
 from deduper.admin.move.export import ExportReport
 from deduper.admin.move.forget import ForgetReport
 from deduper.admin.move.reshard import ReshardReport
+from deduper.admin.move.rewind import ASIDE, RewindReport
 from deduper.cli.terminal import counted, pairs
 from deduper.units import approximate_size
 
@@ -102,3 +103,22 @@ def render_forget(report: ForgetReport) -> list[RenderableType]:
             f"rewrites pieces of {counted(report.keys, 'key')}: repeat with --execute, no job running", "yellow"
         )
     return [pairs([*rows, ("verdict", verdict)])]
+
+
+def render_rewind(report: RewindReport) -> list[RenderableType]:
+    """How many windows are undone, the outputs of these, the sums, and what to do next."""
+    done = report.is_executed
+    answers: list[RenderableType] = [Text(f"    {file}") for file in report.outputs]
+    if answers:
+        answers.insert(0, Text(f"outputs {'moved' if done else 'to be moved'} into {ASIDE}/ of their folders:"))
+    rows: list[tuple[str, object]] = [
+        ("undone", counted(report.windows_undone, "window")),
+        ("pieces", f"{report.pieces:,}, {report.pieces_copied:,} {'copied' if done else 'to be copied'}"),
+        ("before", report.before if report.pieces else None),
+        ("after", report.after if report.pieces else None),
+    ]
+    if done:
+        verdict = Text(f"the store is as it was after window {report.to_window}; tell readers of the outputs", "green")
+    else:
+        verdict = Text("repeat with --execute, no job running", "yellow")
+    return [*answers, pairs([*rows, ("verdict", verdict)])]
