@@ -17,6 +17,8 @@ FIXED_BY_STORE = {TIME_ZONE: "UTC", CASE: "false"}
 """With their defaults: the zone of times that are written without one; whether `K` in a Parquet file is column `k`."""
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
+"""Of the JVMs of a cluster, which read files too."""
 JVM_PROPERTIES = {"user.timezone": "UTC", "user.language": "en", "file.encoding": "UTF-8"}
 """The same on every machine: the zone of old calendars, the letters of numbers, the bytes of texts."""
 
@@ -129,7 +131,7 @@ def broken(settings: Mapping[str, object]) -> Iterator[tuple[str, Promised]]:
         needed = promised(name)
         if needed is not None and not _is_same(value, needed.value):
             yield name, needed
-        if name == JAVA_OPTIONS:
+        if name in (JAVA_OPTIONS, EXECUTOR_JAVA_OPTIONS):
             for found in _JVM_PROPERTY.finditer(str(value)):
                 if found[2] != JVM_PROPERTIES[found[1]]:
                     yield name, Promised(f"-D{found[1]}={JVM_PROPERTIES[found[1]]}", _VALUES)

@@ -22,6 +22,7 @@ from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.spark_promises import (
     DEFAULT_MASTER,
+    EXECUTOR_JAVA_OPTIONS,
     FIXED_BY_STORE,
     JAVA_OPTIONS,
     TIME_ZONE,
@@ -302,7 +303,7 @@ def _is_below(path: Path, folders: tuple[Path, ...]) -> bool:
 
 def _promised_settings(spark: Mapping[str, object]) -> Iterator[Finding]:
     for name, needed in broken(spark):
-        if name == JAVA_OPTIONS:
+        if name in (JAVA_OPTIONS, EXECUTOR_JAVA_OPTIONS):
             what, write = "changes a property of the JVM", f"write `{needed.value}`, or remove it"
         else:
             what = f"cannot be `{spark[name]}`"

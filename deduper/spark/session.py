@@ -30,6 +30,7 @@ from deduper.spark.java import DEFAULT_HEAP, require_java, require_user_name
 from deduper.spark.jvm_log import logged_jvm
 from deduper.spark_promises import (
     DEFAULT_MASTER,
+    EXECUTOR_JAVA_OPTIONS,
     FIXED_BY_STORE,
     JAVA_OPTIONS,
     JVM_PROPERTIES,
@@ -86,6 +87,8 @@ _ON_CLUSTER = {
     "spark.shuffle.reduceLocality.enabled": "false",
     # A window leaves its keys in the executors' shuffle files until the driver's JVM collects garbage.
     "spark.cleaner.periodicGC.interval": "3min",
+    # Java reads no file whose name has a letter beyond ASCII in another locale.
+    "spark.executorEnv.LC_ALL": "C.UTF-8",
 }
 
 _OUR_JAVA_OPTIONS = (
@@ -109,25 +112,12 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
     require_java()
     require_user_name()
     require_own_spark()
-    master = str(requested.get("spark.master", DEFAULT_MASTER))
-    if _WORKERS_PYTHON in requested:
-        os.environ["PYSPARK_PYTHON"] = str(requested[_WORKERS_PYTHON])  # the driver sends its name with every task
-    else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if is_this_machine(master):
-        # On a cluster executors connect to the driver, by the name of its host.
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("SPARK_HOME", _find_spark_home())  # `local-cluster` starts executors from it
-    _let_workers_import_us()
+    _set_environment(requested)
     if locale.getencoding().upper() not in ("UTF-8", "UTF8"):
         # Java would read no file whose name has a letter beyond ASCII. Not what Python has made of it: Java does not.
         os.environ["LC_ALL"] = "C.UTF-8"
     builder = SparkSession.builder.appName(f"deduper {name}")
-    settings: dict[str, object] = {**_SETTINGS, **({} if is_one_process(master) else _ON_CLUSTER), **requested}
-    if not is_one_process(master):
-        settings.setdefault("spark.executorEnv.PYTHONPATH", str(package_root()))
-    settings[JAVA_OPTIONS] = java_options(str(requested.get(JAVA_OPTIONS, "")))
-    for setting, value in settings.items():
+    for setting, value in session_options(requested).items():
         builder = builder.config(setting, str(value).lower() if isinstance(value, bool) else str(value))
     children = {child.pid for child in psutil.Process().children()}
     try:
@@ -145,6 +135,37 @@ def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
         if reason:
             raise DeduperError(f"Spark did not start: {reason}; --verbose shows its log") from exc
         raise
+
+
+def _set_environment(requested: Mapping[str, object]) -> None:
+    """Set the variables that Spark reads from this process and hands to its workers."""
+    master = _master(requested)
+    if _WORKERS_PYTHON in requested:
+        os.environ["PYSPARK_PYTHON"] = str(requested[_WORKERS_PYTHON])  # the driver sends its name with every task
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_this_machine(master):
+        # On a cluster executors connect to the driver, by the name of its host.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if is_this_machine(master) and not is_one_process(master):
+        os.environ.setdefault("SPARK_HOME", _find_spark_home())  # `local-cluster` starts executors from it
+    _let_workers_import_us()
+
+
+def session_options(requested: Mapping[str, object]) -> dict[str, object]:
+    """Our settings and, over them, the requested ones; with those of executors where they are other processes."""
+    settings = {**_SETTINGS, **requested}
+    if not is_one_process(_master(requested)):
+        of_package = {"spark.executorEnv.PYTHONPATH": str(package_root())}
+        properties = " ".join(f"-D{name}={value}" for name, value in JVM_PROPERTIES.items())
+        settings = {**_SETTINGS, **_ON_CLUSTER, **of_package, **requested}
+        settings[EXECUTOR_JAVA_OPTIONS] = f"{properties} {requested.get(EXECUTOR_JAVA_OPTIONS, '')}".rstrip()
+    settings[JAVA_OPTIONS] = java_options(str(requested.get(JAVA_OPTIONS, "")))
+    return settings
+
+
+def _master(requested: Mapping[str, object]) -> str:
+    return str(requested.get("spark.master", DEFAULT_MASTER))
 
 
 def require_promises(session: SparkSession, requested: Mapping[str, object]) -> None:

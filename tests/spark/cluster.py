@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import traceback
 from collections.abc import Callable, Iterator
@@ -63,7 +64,9 @@ def _serve(pipe: Connection, master: str, directory: Path) -> None:
             pipe.send((function(session, *args, **named), None))
         except BaseException:  # noqa: BLE001  told to the test
             pipe.send((None, traceback.format_exc()))
+    work = Path(os.environ["SPARK_HOME"], "work", str(session.sparkContext.applicationId))
     session.stop()
+    shutil.rmtree(work, ignore_errors=True)  # the executors' logs, which Spark leaves in its own folder
 
 
 def executor_processes() -> list[psutil.Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import pytest
 
 from deduper.errors import DeduperError, UsageError
 from deduper.sources.open import worker_daemon
+from deduper.spark import session
 from deduper.spark.home import require_own_spark
 from deduper.spark.java import require_java, require_user_name
 from deduper.spark.session import java_options
+from deduper.spark_promises import broken
 
 
 def test_ours_are_kept_and_those_asked_for_come_last() -> None:
@@ -28,6 +31,36 @@ def test_another_collector_takes_the_place_of_ours() -> None:
     assert "-XX:+UseParallelGC" in java_options("-Xss4m -XX:-UseStringDeduplication -XX:+UseNUMA").split()
     assert "-XX:+UseParallelGC" not in java_options("-XX:+UseG1GC -Xss4m").split()
     assert "-XX:+UseParallelGC" not in java_options("-Xss4m -XX:+UseSerialGC").split()
+
+
+@pytest.mark.parametrize(
+    ("master", "loopback", "home"),
+    [("local[2]", True, False), ("local-cluster[2,1,1024]", True, True), ("spark://host:7077", False, False)],
+)
+def test_a_driver_of_a_cluster_is_reached_from_other_hosts(
+    master: str, loopback: bool, home: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loopback address is for executors of this machine alone."""
+    for name in ("SPARK_LOCAL_IP", "SPARK_HOME", "PYSPARK_PYTHON", "PYTHONPATH"):
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+    session._set_environment({"spark.master": master})
+    assert (os.environ.get("SPARK_LOCAL_IP") == "127.0.0.1", "SPARK_HOME" in os.environ) == (loopback, home)
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    session._set_environment({"spark.master": master, "spark.pyspark.python": "./environment/bin/python"})
+    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+
+
+def test_executors_are_set_like_the_driver() -> None:
+    """Their JVMs read files too; a local master has none."""
+    options = "spark.executor.extraJavaOptions"
+    asked = {"spark.master": "yarn", options: "-Xss4m", "spark.executorEnv.PYTHONPATH": "elsewhere"}
+    settings = session.session_options(asked)
+    assert settings[options] == "-Duser.timezone=UTC -Duser.language=en -Dfile.encoding=UTF-8 -Xss4m"
+    assert settings["spark.shuffle.reduceLocality.enabled"] == "false"
+    assert settings["spark.executorEnv.PYTHONPATH"] == "elsewhere"
+    assert options not in session.session_options({"spark.master": "local[4]"})
+    assert [name for name, _ in broken({options: "-Duser.timezone=CET"})] == [options]
 
 
 def test_a_user_without_a_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.errors import PythonException
 
 from bucket_store.filesystem import LocalFileSystem
 from bucket_store.log.records import LogState
-from deduper.errors import CannotWriteError, IntegrityError
+from deduper.errors import CannotWriteError, IntegrityError, RowsGoneError
 from deduper.sinks.names import STAGING
 from deduper.sources.files.batch import FileBatch
 from deduper.sources.files.source_file import ListedFile, stat_files
+from deduper.tasks.write import WriteReceipt, WriteTask
 from deduper.window import exchange_folder
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
@@ -230,4 +232,33 @@ def test_counts_that_never_agree_are_never_committed(
     assert not any(published(world).values())
     assert list(world.judged) == [(0, 1, 0), (0, 1, 1)]
     process.offer(paths)
+    assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
+
+
+@pytest.mark.parametrize("losses", [1, 4, 5])
+def test_a_window_whose_rows_are_gone_is_judged_again(
+    world: World, losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to four times; then something removes them, and the job ends without committing anything."""
+    left = losses
+    write = SmallJobs.write
+
+    def writing(jobs: SmallJobs, task: WriteTask) -> list[WriteReceipt]:
+        nonlocal left
+        if left:
+            left -= 1
+            error = "deduper.errors.RowsGoneError: x.rows: rows are gone from this host"
+            raise PythonException(f"Traceback (most recent call last):\n  File\n{error}")
+        return write(jobs, task)
+
+    monkeypatch.setattr(SmallJobs, "write", writing)
+    process, paths = Process(world), world.put(ROWS)
+    if losses == 5:
+        with pytest.raises(RowsGoneError, match="rows are gone from this host"):
+            process.offer(paths)
+        assert process.log.refresh().next_window == 0
+        assert not any(published(world).values())
+        return
+    process.offer(paths)
+    assert len(world.judged) == losses + 1
     assert published(world) == {"unique": ["a", "b"], "duplicate": ["a"], "expired": [], "error": []}
