@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
+from bucket_store.places.local import local_place
 from deduper.tasks import exchange
 from deduper.window.cluster_jobs import ClusterRun
 from deduper.window.table_folder import table_room
@@ -193,7 +194,7 @@ def test_rows_that_are_gone_are_judged_again(two: Cluster, tmp_path: Path) -> No
     assert two.call(run_without_rows, job) == 3
     check_counts(job, often)
     settings = table_room(job.config).here()
-    store_id = CommitLog.open(job.config.store.path).manifest.store_id
+    store_id = CommitLog.open(local_place(job.config.store.path)).manifest.store_id
     assert not [
         *Path(settings.memory_dir).glob(f"records/{store_id}*"),
         *Path(settings.disk_dir).glob(f"records/{store_id}*"),
