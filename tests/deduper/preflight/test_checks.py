@@ -18,9 +18,9 @@ from bucket_store.log.heartbeat import HeartBeat
 from deduper.cli.main import app
 from deduper.config.load import load_config
 from deduper.config.model import Config
-from deduper.errors import DeduperError, ExitCode, exit_code_of
+from deduper.errors import CannotWriteError, DeduperError, ExitCode, exit_code_of
 from deduper.preflight import checks, connections, folders, machine
-from deduper.preflight.found import Check, Start
+from deduper.preflight.found import Check, Failure, Start
 from deduper.service import job as service
 from deduper.spark import java as spark_java
 from deduper.spark.kafka_jars import Connector
@@ -330,3 +330,26 @@ def test_a_store_that_is_taken_over(job: Job, monkeypatch: pytest.MonkeyPatch) -
         with port_taken(job, monkeypatch):
             assert job.start(take_over=True) is ExitCode.FAILED
         assert job.records() == taken
+
+
+def test_a_folder_on_another_storage_is_asked(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk is not ours to measure; one that does not answer ends a start."""
+    config = job.config
+    url = f"objects:{job.directory}/bucket/state"
+    there = config.model_copy(
+        update={
+            "store": config.store.model_copy(update={"url": url}),
+            "checkpoint": job.directory / "checkpoint",
+        }
+    )
+    shown = [str(found) for found in folders.written(Start(there)) if "answers" in str(found)]
+    assert [url.removeprefix("objects:") in text for text in shown] == [True]
+
+    def away(*_: object) -> bool:
+        raise TimeoutError("no answer within 50 s")
+
+    monkeypatch.setattr(type(there.store.place.names), "exists", away)
+    (failure,) = (found for found in folders.written(Start(there)) if isinstance(found, Failure))
+    assert failure.place == "store"
+    assert exit_code_of(failure.error) == exit_code_of(CannotWriteError(""))
+    assert "does not answer: no answer within 50 s" in str(failure.error)

@@ -245,6 +245,22 @@ def test_a_list_that_was_put_aside_is_made_in_the_next_run(tmp_path: Path, monke
     assert not list(repair_plan.plan(store.open()).sources)
 
 
+def test_a_file_with_both_names_loses_the_old_one(tmp_path: Path) -> None:
+    """Killed between the two halves of a rename: the damaged file is in the quarantine, and in its old place too."""
+    store = made(tmp_path)
+    root, ref = store.config.store.path, store.live()[0]
+    flip(store, ref)
+    damaged = (root / ref.file).read_bytes()
+    assert repair.apply(store.open()).is_sound
+    (held,) = (
+        file for file in (root / QUARANTINE).iterdir() if file.suffix != ".json" and file.read_bytes() == damaged
+    )
+    (root / ref.file).hardlink_to(held)
+    assert repair_plan.plan(store.open()).unfinished == (ref.file,)
+    assert repair.apply(store.open()).is_sound
+    assert (held.read_bytes(), (root / ref.file).exists()) == (damaged, False)
+
+
 def test_a_lost_piece_is_forgotten_only_by_name(tmp_path: Path) -> None:
     """It leaves with the count of its keys, no machine's tables count any more, and the others are as they were."""
     store = made(tmp_path)
