@@ -198,7 +198,8 @@ def test_the_image_installs_what_the_project_asks_for() -> None:
     described = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = described["project"]
     versions = locked("requirements.txt")
-    wanted = [Requirement(line) for line in (*project["dependencies"], *project["optional-dependencies"]["kafka"])]
+    of_image = [project["optional-dependencies"][extra] for extra in ("hdfs", "kafka", "objects")]
+    wanted = [Requirement(line) for lines in (project["dependencies"], *of_image) for line in lines]
     installed = {canonicalize_name(one.name): one for one in metadata.distributions()}
     for package, version in versions.items():
         if package in installed and installed[package].version == str(version):

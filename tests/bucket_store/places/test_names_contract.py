@@ -187,25 +187,6 @@ def test_a_place_goes_by_url_and_by_pickle(root: Place) -> None:
     assert pickle.loads(pickle.dumps(root / "with space")).read() == b"1"
 
 
-@pytest.mark.slow
-def test_races_have_one_winner(root: Place) -> None:
-    """A thousand rounds of eight creators."""
-    with ThreadPoolExecutor(8) as pool:
-        for number in range(1000):
-            file = root / f"slot-{number}"
-
-            def creates(racer: int, file: Place = file) -> bool:
-                try:
-                    file.create(bytes([racer]) * 1000)
-                except FileExistsError:
-                    return False
-                return True
-
-            winners = [racer for racer, won in enumerate(pool.map(creates, range(8))) if won]
-            assert len(winners) == 1
-            assert file.read() == bytes([winners[0]]) * 1000
-
-
 def test_a_probe_leaves_nothing(root: Place) -> None:
     """Every storage here refuses a name that is taken."""
     demand_refusal(root)
