@@ -19,6 +19,7 @@ import errno
 import secrets
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +44,8 @@ from bucket_store.places.place import NotDurableError, NotPlacedError, Place
 
 DIRECTORY = "log"
 DEFAULT_SNAPSHOT_EVERY = 1000
+_READERS, _READ_AHEAD = 16, 64
+"""Reads at a time at a start, and records in memory that are not folded yet."""
 DEFAULT_GRACE_US = 3_600_000_000
 
 
@@ -345,7 +348,7 @@ class CommitLog:
                 return
             state, fault = self._state, None
             try:
-                state = fold_all(self._state, map(self._read, range(first, newest + 1)))
+                state = fold_all(self._state, self._read_all(range(first, newest + 1)))
             except FileNotFoundError as exc:
                 where = str(self._directory)
                 fault = CorruptionError("missing record", file=where, offset=0, expected="every number", found=str(exc))
@@ -358,6 +361,17 @@ class CommitLog:
                 raise fault
             self._state = state
             return
+
+    def _read_all(self, numbers: range) -> Iterator[LogRecord]:
+        """Records in their order; of a store elsewhere many are read at a time, since each read waits for a network."""
+        if self.root.is_local or len(numbers) < 2:
+            yield from map(self._read, numbers)
+            return
+        with ThreadPoolExecutor(_READERS, "log") as pool:
+            for begin in range(0, len(numbers), _READ_AHEAD):
+                ahead = numbers[begin : begin + _READ_AHEAD]
+                given = pool.map(lambda number: self._path(number).read(), ahead)
+                yield from (self._decode(number, data) for number, data in zip(ahead, given, strict=True))
 
     def _snapshot_at(self, number: int) -> int:
         """The number of the newest snapshot up to this number."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bucket_store.log.commit_log import DEFAULT_SNAPSHOT_EVERY
 from bucket_store.log.manifest import Manifest
 from bucket_store.log.records import ExpiryKey
 from bucket_store.log.state import LogState
@@ -32,6 +33,7 @@ from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE, store_settings
 CATEGORIES, ADOPTED, STATISTICS = "categories", "settings", "statistics"
 DELETION_BATCH = 8
 """A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
+_LEAST_SNAPSHOT_EVERY = 50
 DELETION_GRACE_US = 600_000_000
 """A piece that left the log keeps its bytes so long, for commands that read the store meanwhile."""
 
@@ -57,6 +59,15 @@ def fixed_settings(config: Config) -> dict[str, Any]:
     if isinstance(config.expiry, NeverExpiry):
         fixed["expiry.buckets"] = config.expiry.buckets
     return fixed | _read_settings(config)
+
+
+def snapshot_every(shards: int) -> int:
+    """Log records of a new store from one snapshot to the next.
+
+    A start reads all records since the newest snapshot. A record has a piece of every shard, a snapshot all live ones,
+    some 50 a shard: so 50 records have about four times the bytes of a snapshot, whatever the number of shards.
+    """
+    return max(_LEAST_SNAPSHOT_EVERY, DEFAULT_SNAPSHOT_EVERY * min(8, shards) // shards)
 
 
 def _read_settings(config: Config) -> dict[str, str]:

@@ -38,7 +38,7 @@ from deduper.sinks import names, staging
 from deduper.sources import checkpoint
 from deduper.sources.kafka import checkpoint as kafka_checkpoint
 from deduper.window.owner_alive import own_name, require_no_owner
-from deduper.window.policy import changed_settings, fixed_settings, stored_settings
+from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
 from deduper.window.present_clock import present_wall_us
 from deduper.window.publishing import TopicPorts, mark_places, mark_published, publish_window
 
@@ -100,7 +100,9 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
     try:
         log = CommitLog.open(root)
     except StoreMissingError:
-        log = CommitLog.create(root, fixed_settings(config), wall_us=wall_us)
+        log = CommitLog.create(
+            root, fixed_settings(config), wall_us=wall_us, snapshot_every=snapshot_every(config.store.shards)
+        )
     require_fixed_settings(config, log)
     return log
 

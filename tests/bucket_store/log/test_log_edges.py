@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from bucket_store.log import commit_log
 from bucket_store.log.codec import encode_record, record_name
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import ClaimRecord, LogState, Snapshot
-from bucket_store.places.local import local_place
+from bucket_store.places.local import LocalNames, local_place
+from bucket_store.places.place import Place
 from tests.bucket_store.faulty_files import FaultyFiles
 from tests.bucket_store.log_samples import commit, envelope
 
@@ -101,6 +103,34 @@ def test_a_snapshot_out_of_its_place_is_damage(tmp_path: Path, number: int, body
     (tmp_path / "log" / record_name(number)).write_bytes(encode_record(envelope(number, body)))
     with pytest.raises(CorruptionError, match=f"at byte 0: kind: {says}"):
         CommitLog.open(local_place(tmp_path))
+
+
+class Elsewhere(LocalNames):
+    """A storage that is not on this machine."""
+
+    scheme = "elsewhere"  # type: ignore[assignment]
+
+
+def test_a_start_elsewhere_reads_many_records_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their order, from the snapshot on; a missing one is found as ever."""
+    monkeypatch.setattr(commit_log, "_READ_AHEAD", 8)
+    several = threading.Barrier(4, timeout=30)
+
+    class Slow(Elsewhere):
+        """Whose reads of records wait until four are under way."""
+
+        def read(self, path: PurePosixPath) -> bytes:
+            if path.parent.name == "log":
+                several.wait()
+            return LocalNames.read(self, path)
+
+    log = new_log(tmp_path, snapshot_every=100)
+    advance(log, 23)
+    advance(log, -len(list((tmp_path / "log").iterdir())) % 4)
+    assert CommitLog.open(Place(Slow(), PurePosixPath(tmp_path))).state == log.state
+    (tmp_path / "log" / record_name(7)).unlink()
+    with pytest.raises(CorruptionError, match="missing record"):
+        CommitLog.open(Place(Elsewhere(), PurePosixPath(tmp_path)))
 
 
 # --- claims

@@ -102,7 +102,10 @@ class ManyShards:
         self.views: Sequence[ShardView] = ()
         self.all_tasks_finished = True
         self.log = CommitLog.create(
-            root or self.config.store.place, policy.fixed_settings(self.config), wall_us=BEGIN_US
+            root or self.config.store.place,
+            policy.fixed_settings(self.config),
+            wall_us=BEGIN_US,
+            snapshot_every=policy.snapshot_every(shards),
         )
         self.log.claim_epoch("many", BEGIN_US)
         for _ in range(pieces):

@@ -75,3 +75,9 @@ def test_a_key_is_remembered_for_a_period_and_not_a_step_longer(tmp_path: Path, 
         for rows in ([Row(("a",), seen)], [Row(("b",), 25)], [Row(("a",), 25)]):
             process.offer(world.put([rows]))
     assert process.log.state.totals["unique"] == (3 if seen == 5 else 2)
+
+
+@pytest.mark.parametrize(("shards", "every"), [(1, 1000), (8, 1000), (16, 500), (160, 50), (4096, 50)])
+def test_a_store_of_many_shards_has_more_snapshots(shards: int, every: int) -> None:
+    """A start reads at most so many records, and they grow with the shards."""
+    assert policy.snapshot_every(shards) == every
