@@ -58,7 +58,7 @@ StoreArgument = Annotated[
     str,
     typer.Argument(
         metavar="CONFIG_OR_STORE",
-        help="A config file, a store such as rocksdb:state/clicks, or the store's folder.",
+        help="A config file, a store's URL such as rocksdb:state/clicks, or the store's folder.",
         show_default=False,
     ),
 ]
