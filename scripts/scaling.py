@@ -102,6 +102,8 @@ class Needs:
     piece: float
     shuffled_s: float
     written_s: float
+    merged: float
+    merges: float
     writers: int
     namenode_calls_s: float
     namenode_edits_s: float
@@ -131,6 +133,8 @@ def needs(job: Job, constants: Constants = MEASURED) -> Needs:
         piece=piece,
         shuffled_s=job.rows_s * (constants.exchange_bytes_a_row + constants.verdict_bytes_a_row),
         written_s=job.unique_s * constants.piece_bytes_a_key * life.times_written,
+        merged=piece * shards * (life.times_written - 1),
+        merges=shards * life.merges_a_window,
         writers=writers,
         namenode_calls_s=(3 * shards + 6 * output_files + 6) * windows_s,
         namenode_edits_s=(2 * shards + 6 * output_files + 6) * windows_s,
@@ -296,7 +300,9 @@ def storage_table() -> str:
     return _columns(
         [
             ("piece of a shard and window", [_size(each.piece) for each in found]),
-            ("live pieces", [_count(each.live_pieces) for each in found]),
+            ("live pieces, if merging keeps up", [_count(each.live_pieces) for each in found]),
+            ("merges due after a window", [_short(each.merges) for each in found]),
+            ("bytes of them", [_size(each.merged) for each in found]),
             ("writers a window", [_short(each.writers) for each in found]),
             ("commit record", [_size(each.record) for each in found]),
             ("records of a day", [_size(each.records_a_day) for each in found]),
@@ -370,7 +376,16 @@ def main() -> None:
     print(f"{job.shards} shards, {_count(job.rows_s)} records/s, {_count(job.rows)} a window")
     for name in Needs.__dataclass_fields__:
         value = getattr(found, name)
-        is_bytes = name in ("tables", "tables_an_executor", "pieces", "record", "records_a_day", "snapshot", "piece")
+        is_bytes = name in (
+            "tables",
+            "tables_an_executor",
+            "pieces",
+            "record",
+            "records_a_day",
+            "snapshot",
+            "piece",
+            "merged",
+        )
         is_rate = name in ("shuffled_s", "written_s")
         print(f"{name:20} {_size(value) if is_bytes or is_rate else _count(value)}{'/s' if is_rate else ''}")
 
