@@ -40,7 +40,6 @@ class Constants:
     cpu_us_a_row: float = 1.25
     exchange_cpu_us_a_row: float = 0.16
     output_file_bytes: int = 128 << 20
-    segment_bytes: int = 128 << 20
     hdfs_read_mib_s: float = 171.0
     small_put_ms: float = 2.1
     large_put_ms: float = 6.4
@@ -126,7 +125,7 @@ def needs(job: Job, constants: Constants = MEASURED) -> Needs:
         cores_busy=job.rows_s * (constants.cpu_us_a_row + constants.exchange_cpu_us_a_row) / 1e6,
         pieces=job.keys * constants.piece_bytes_a_key * job.replicas,
         live_pieces=life.mean_live * shards,
-        files=max(shards, job.keys * constants.piece_bytes_a_key / constants.segment_bytes),
+        files=life.mean_live * shards,
         record=record_bytes(shards, output_files),
         records_a_day=record_bytes(shards, output_files) * DAY_S * windows_s,
         snapshot=snapshot_bytes(shards, round(life.mean_live)),
@@ -136,8 +135,8 @@ def needs(job: Job, constants: Constants = MEASURED) -> Needs:
         merged=piece * shards * (life.times_written - 1),
         merges=shards * life.merges_a_window,
         writers=writers,
-        namenode_calls_s=(3 * shards + 6 * output_files + 6) * windows_s,
-        namenode_edits_s=(2 * shards + 6 * output_files + 6) * windows_s,
+        namenode_calls_s=(6 * shards * (1 + life.merges_a_window) + 6 * output_files + 6) * windows_s,
+        namenode_edits_s=(6 * shards * (1 + life.merges_a_window) + 6 * output_files + 6) * windows_s,
         puts_s=(shards * (1 + life.merges_a_window) + 3) * windows_s + 1 / HEARTBEAT_S,
         cold_shard_s=job.keys / shards * constants.piece_bytes_a_key / (constants.hdfs_read_mib_s * (1 << 20)),
     )

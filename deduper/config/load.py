@@ -288,7 +288,9 @@ def _add_derived_defaults(data: dict[str, Any], path: Path) -> None:
     store = data.setdefault("store", {})
     if isinstance(store, dict) and "url" not in store:
         store["url"] = f"rocksdb:state/{data['name']}"
-    if isinstance(store, dict) and str(store["url"]).startswith(tuple(f"{scheme}:" for scheme in OBJECT_STORES)):
+    if isinstance(store, dict) and str(store["url"]).startswith(
+        tuple(f"{scheme}:" for scheme in ("hdfs", *OBJECT_STORES))
+    ):
         data.setdefault("checkpoint", f"state/{data['name']}/checkpoint")
 
 

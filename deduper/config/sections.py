@@ -5,6 +5,7 @@ The classes mirror the YAML, name for name: see `config.model`.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +33,7 @@ from deduper.config.values import (
     ShareOrOff,
     Size,
     SparkValue,
+    read_hdfs_url,
     read_period,
     refusal,
     resolve,
@@ -50,8 +52,8 @@ class StoreConfig(Section):
     """The store of the keys, and the room for its tables."""
 
     url: str = Field(
-        description="`rocksdb:PATH`, `file:PATH`, or an object store's `s3://BUCKET/PREFIX` (`gs:`, `az:`); default: "
-        "`rocksdb:state/<name>`",
+        description="`rocksdb:PATH`, `file:PATH`, `hdfs://HOST:PORT/PATH`, or an object store's `s3://BUCKET/PREFIX` "
+        "(`gs:`, `az:`); default: `rocksdb:state/<name>`",
         examples=["rocksdb:state/clicks"],
     )
     shards: Count = Field(default=4, ge=1, le=4096, description="Slices of the key space; fixed for the store's life")
@@ -76,7 +78,9 @@ class StoreConfig(Section):
             url = f"`{OTHER_OBJECT_STORES[scheme]}//BUCKET/PREFIX`"
             raise refusal(f"`{scheme}:` is not the name of an object store here", f"write {url}")
         if scheme == "hdfs":
-            raise refusal(f"`{scheme}:` stores are not in this release", _URL_ADVICE)
+            if find_spec("hdfs_native") is None:
+                raise refusal("HDFS needs the package hdfs-native", "install it: pip install 'stream-deduper[hdfs]'")
+            return read_hdfs_url(value)
         if not colon or scheme not in ("rocksdb", "file"):
             raise refusal(f"`{shown(value)}` is not the URL of a store", _URL_ADVICE)
         path = path[2:] if path.startswith("//") else path
@@ -86,7 +90,7 @@ class StoreConfig(Section):
 
     @property
     def backend(self) -> str:
-        """`rocksdb`, `file`, or the scheme of an object store."""
+        """`rocksdb`, `file`, `hdfs`, or the scheme of an object store."""
         return self.url.partition(":")[0]
 
     @property

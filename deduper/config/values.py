@@ -213,6 +213,15 @@ def _read_port_url(value: object, info: ValidationInfo) -> str:
         )
     if not isinstance(value, str) or not value.strip().lower().startswith("hdfs:"):
         return str(_read_path(value, info))
+    return read_hdfs_url(value)
+
+
+def read_hdfs_url(value: str) -> str:
+    """The URL of a folder in HDFS, without a slash at its end.
+
+    Raises:
+        PydanticCustomError: it has no authority or no path, or more than both.
+    """
     parts = urlsplit(value.strip())
     path = parts.path.rstrip("/")
     if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment or not path:

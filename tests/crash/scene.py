@@ -22,7 +22,6 @@ from bucket_store.errors import StoreError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import INTENTS_DIRECTORY, PUBLISHED_NAME, read_published
 from bucket_store.log.sources_archive import files_of
-from bucket_store.places.local import local_place
 from bucket_store.tables.generation import table_folder
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
@@ -94,9 +93,7 @@ spark:
 """
         )
         self.add_windows(0, windows)
-        CommitLog.create(
-            local_place(self.config.store.path), fixed_settings(self.config), wall_us=1, snapshot_every=SNAPSHOT_EVERY
-        )
+        CommitLog.create(self.config.store.place, fixed_settings(self.config), wall_us=1, snapshot_every=SNAPSHOT_EVERY)
         return self
 
     def add_windows(self, first: int, end: int) -> None:
@@ -214,12 +211,12 @@ spark:
 
     def windows(self) -> int:
         """How many windows are committed."""
-        return CommitLog.open(local_place(self.config.store.path)).state.next_window
+        return CommitLog.open(self.config.store.place).state.next_window
 
     def is_idle(self) -> bool:
         """Whether a first run has nothing left to do: every file is in a window, and the last one is published."""
-        mark = read_published(local_place(self.config.store.path / PUBLISHED_NAME))
-        log = CommitLog.open(local_place(self.config.store.path))
+        mark = read_published(self.config.store.place / PUBLISHED_NAME)
+        log = CommitLog.open(self.config.store.place)
         state = log.state
         assert isinstance(self.config.source, FilesSource)
         is_judged = not KnownFiles(self.config.source, log).new(list_files(self.config.source))
@@ -262,7 +259,7 @@ spark:
 
     def outcome(self) -> dict[str, Any]:
         """What must be as in a run that nobody disturbed."""
-        state = CommitLog.open(local_place(self.config.store.path)).state
+        state = CommitLog.open(self.config.store.place).state
         return {
             "rows": self.rows(),
             "totals": state.totals,
@@ -299,7 +296,7 @@ spark:
         self.check_store(settled=True)
         staged = self.staged()
         assert staged == [], self.log
-        state = CommitLog.open(local_place(self.config.store.path)).state
+        state = CommitLog.open(self.config.store.place).state
         named = {path.name for path in files_of(state) if path.parent.name == "sources"}
         assert {path.name for path in (self.directory / "state").glob("sources/*")} == named, self.log
         assert not (self.directory / "state" / "heartbeat").exists(), self.log
@@ -313,7 +310,7 @@ spark:
         """End what still runs, and remove the tables in shared memory, which outlive every process."""
         for driver in self.drivers:
             end(driver)
-        store_id = CommitLog.open(local_place(self.config.store.path)).manifest.store_id
+        store_id = CommitLog.open(self.config.store.place).manifest.store_id
         folder = table_folder(store_id, self.config.store.place)
         shutil.rmtree(Path("/dev/shm/deduper-tables", folder), ignore_errors=True)
 

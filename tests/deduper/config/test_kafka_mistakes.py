@@ -590,8 +590,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     ),
     "hdfs": (
         "file:state",
-        "hdfs://host:9000/state",
-        ["16:14: store.url: `hdfs:` stores are not in this release; write `rocksdb:PATH` or `file:PATH`"],
+        "hdfs://host:9000/",
+        ["16:14: store.url: `hdfs://host:9000/` is not the URL of a folder in HDFS; write `hdfs://HOST:PORT/PATH`"],
     ),
 }
 

@@ -227,6 +227,7 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     ("setting", "value"),
     [
         ("store.url", "rocksdbs://bob:hunter2@x/y"),
+        ("store.url", "hdfs://bob:hunter2@x/y"),
         ("store.url", "http://bob:hunter2@h@er2@x"),
         ("spark.spark.driver.extraJavaOptions", "-Djavax.net.ssl.keyStorePassword=hunter2 -Dx=1"),
         ("spark.spark.hadoop.fs.azure.account.key.x.net", "hunter2"),

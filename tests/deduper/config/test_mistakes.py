@@ -426,8 +426,8 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     ),
     "hdfs": (
         "rocksdb:state/clicks",
-        "hdfs://host:9000/state",
-        ["13:8: store.url: `hdfs:` stores are not in this release; write `rocksdb:PATH` or `file:PATH`"],
+        "hdfs://host:9000/",
+        ["13:8: store.url: `hdfs://host:9000/` is not the URL of a folder in HDFS; write `hdfs://HOST:PORT/PATH`"],
     ),
     "url-of-hadoop": (
         "rocksdb:state/clicks",

@@ -1,0 +1,54 @@
+"""The whole job with its store in HDFS: the same four outputs as on a disk."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bucket_store.places.open import open_place
+from tests.crash.scene import Scene
+from tests.services.hdfs import Hdfs
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def on_a_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the job comes to that nobody disturbs."""
+    scene = Scene(tmp_path_factory.mktemp("disk") / "job", store="file:state").make()
+    try:
+        assert scene.run() == 0, scene.output()
+        return scene.outcome()
+    finally:
+        scene.clean_up()
+
+
+@pytest.fixture
+def scene(hdfs_pair: Hdfs, tmp_path: Path) -> Iterator[Scene]:
+    """The same job with its store on two DataNodes."""
+    one = Scene(tmp_path / "job", store=f"{hdfs_pair.url}/{uuid.uuid4().hex[:8]}").make()
+    yield one
+    one.clean_up()
+
+
+def check(scene: Scene, undisturbed: dict[str, Any]) -> None:
+    """All rows in all four ports, and a sound store."""
+    outcome = scene.outcome()
+    assert {port: rows.total() for port, rows in outcome["rows"].items()} == {
+        port: rows.total() for port, rows in undisturbed["rows"].items()
+    }, scene.output()
+    assert outcome == undisturbed
+    scene.check_store(settled=True)
+
+
+def test_the_outputs_are_those_of_a_store_on_a_disk(scene: Scene, on_a_disk: dict[str, Any]) -> None:
+    """Files in, four ports out; nothing of the store lies on this machine but tables."""
+    assert scene.run() == 0, scene.output()
+    check(scene, on_a_disk)
+    assert not list(scene.directory.glob("state/**/*.segment")), "nothing of the store is on this machine"
+    found = {path.path.parts[2] for path in open_place(scene.config.store.url).walk()}
+    assert {"manifest", "published", "log", "pieces"} <= found
