@@ -9,6 +9,8 @@ What a storage promises:
 |---|---|---|---|
 | create | temporary file, sync, link, directory sync | temporary file, rename without overwrite | conditional put |
 | replace | temporary file, rename | temporary file, rename with overwrite | put |
+| prepare, put | temporary file with the epoch in its name, rename | the same | put if the version is as it was |
+| touch | replace | the time is set | put |
 | rename | look, then rename(2) | rename without overwrite | not supported |
 """
 
