@@ -23,8 +23,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from bucket_store import failpoints
 from bucket_store.filesystem import temporary_name
+from bucket_store.places import steps
 from bucket_store.places.place import Entry, NotPlacedError, Place
 from bucket_store.places.prepared import prepared_below, prepared_name
 from bucket_store.threads import bounded, on_a_thread
@@ -81,8 +81,7 @@ class HdfsNames:
             temporary = self._stage(path, data)
         except OSError as exc:
             raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
-        if failpoint:
-            failpoints.hit(f"{failpoint}.written")
+        steps.written(failpoint)
         try:
             self.call(path, lambda client: client.rename(str(temporary), str(path)))
         except FileExistsError:
@@ -93,8 +92,7 @@ class HdfsNames:
             if self._withdraw(temporary):
                 raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
             raise
-        if failpoint:
-            failpoints.hit(f"{failpoint}.linked")
+        steps.linked(failpoint)
 
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """See `Names`."""

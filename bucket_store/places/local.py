@@ -12,7 +12,6 @@ from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from bucket_store import failpoints
 from bucket_store.filesystem import (
     LOCAL,
     FileSystem,
@@ -24,6 +23,7 @@ from bucket_store.filesystem import (
     replace_whole,
     stage,
 )
+from bucket_store.places import steps
 from bucket_store.places.place import Entry, NotDurableError, NotPlacedError, Place
 from bucket_store.places.prepared import prepared_below, prepared_name
 
@@ -50,12 +50,10 @@ class LocalNames:
             temporary = stage(self.fs, target.parent, target.name, data)
         except OSError as exc:
             raise NotPlacedError(exc.errno, exc.strerror or str(exc), str(target)) from exc
-        if failpoint:
-            failpoints.hit(f"{failpoint}.written")
+        steps.written(failpoint)
         try:
             self.fs.link(temporary, target)
-            if failpoint:
-                failpoints.hit(f"{failpoint}.linked")
+            steps.linked(failpoint)
             try:
                 self.fs.fsync_dir(target.parent)
             except OSError as exc:

@@ -31,7 +31,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from bucket_store import failpoints
+from bucket_store.places import steps
 from bucket_store.places.place import Entry, NotPlacedError, Place
 
 try:
@@ -74,15 +74,10 @@ class ObjectNames:
         return f"{self.scheme}://{self.bucket}{quote(str(path))}"
 
     def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
-        """See `Names`. Sent again after a passing fault; the object may then be this call's own.
-
-        With a `failpoint`, `<failpoint>.written` is hit before the request and `<failpoint>.linked` after it.
-        """
-        if failpoint:
-            failpoints.hit(f"{failpoint}.written")
+        """See `Names`. Sent again after a passing fault; the object may then be this call's own."""
+        steps.written(failpoint)
         self._create(path, data)
-        if failpoint:
-            failpoints.hit(f"{failpoint}.linked")
+        steps.linked(failpoint)
 
     def _create(self, path: PurePosixPath, data: bytes) -> None:
         store = self._store(len(data), retries=False)

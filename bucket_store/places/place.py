@@ -57,8 +57,7 @@ class Names(Protocol):
     def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """Put a new file in place: whole, and durable with its name on return. Of all racers one wins.
 
-        With a `failpoint`, two are hit: `<failpoint>.written` before the step that takes the name, `<failpoint>.linked`
-        after it.
+        `failpoint`: of the points in `places.steps`, those that are hit before and after the name is taken.
 
         Raises:
             FileExistsError: the name is taken; its file is untouched. After an outage this very call may have taken it.
