@@ -37,6 +37,7 @@ from deduper.sinks.names import PUBLISHED, FinalName
 from deduper.window.publishing import mark_published
 
 ASIDE = "_rewound"
+_RENAMING = ("file", "hdfs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,9 @@ def _config(store: OpenStore) -> Config:
     if store.config.topic_ports:
         port = next(iter(store.config.topic_ports))
         raise UsageError(f"port {port} is a topic: what was sent cannot be taken back, so a rewind would send it twice")
+    for port, place in store.ports.items():
+        if place.names.scheme not in _RENAMING:
+            raise UsageError(f"port {port}: {place}: outputs on this storage cannot be set aside by renaming")
     return store.config
 
 
