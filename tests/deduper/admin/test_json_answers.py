@@ -18,6 +18,12 @@ from deduper.admin.inspect import BucketPart, BucketReport, KeyEntry, KeyReport
 from deduper.admin.keys.explain import Explanation, SeenCopy
 from deduper.admin.keys.forecast import CopyForecast
 from deduper.admin.lag import PartitionLag, SourceLag
+from deduper.admin.move.backup import CopyReport
+from deduper.admin.move.export import ExportReport
+from deduper.admin.move.forget import ForgetReport
+from deduper.admin.move.key_sum import KeySum
+from deduper.admin.move.reshard import ReshardReport
+from deduper.admin.move.rewind import RewindReport
 from deduper.admin.orphans import Orphan, OrphanKind
 from deduper.admin.profile import ProfileView
 from deduper.admin.repair.report import Damage, PieceRepair, RepairReport, SourcesRepair, Way
@@ -53,6 +59,7 @@ LEAKS = LeakFigures(
     others=(OtherPeriod(60, 512.0, 256.0, 0.0, Estimate(256.0, -400.5, 900.5), 512.0),),
 )
 PROFILE = ProfileView((WindowProfile(4, 2, 0, 100, 0.51234567, {"intent": 0.1234567, "task.read": 0.25}),))
+SUM = KeySum(90, 0xABC)
 REPORTS = {
     "status": StoreStatus(
         health=Health(State.BEHIND, "9 offsets wait"),
@@ -156,6 +163,11 @@ REPORTS = {
         output_bytes=7,
         rows=8,
     ),
+    "reshard": ReshardReport(4, 7, 20, 90, 1000, 3, 1, 21, SUM, KeySum(), SUM),
+    "copy": CopyReport("file:/store", "file:/copy", 9, 5, 20, 3, 90, 1000, SUM, SUM),
+    "export": ExportReport("/keys", 9, 5, 4, 1, 90, SUM, SUM),
+    "forget": ForgetReport("00ff", 1, 1, 1, 30, SUM, SUM, "/store/audit/000002.json"),
+    "rewind": RewindReport(4, 2, 20, 3, ("/out/a.parquet",), SUM, SUM),
 }
 
 
