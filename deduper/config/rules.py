@@ -294,7 +294,7 @@ def _driver_is_here(spark: Mapping[str, object]) -> Iterator[Finding]:
         )
 
 
-_SHARED_STORE = "write `s3://BUCKET/PREFIX`, or `file:PATH` on a mount that you name in `shared_folders`"
+_SHARED_STORE = "write `hdfs://…`, `s3://…`, or `file:PATH` on a mount that you name in `shared_folders`"
 
 
 def _is_below(path: Path, folders: tuple[Path, ...]) -> bool:

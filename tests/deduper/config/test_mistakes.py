@@ -671,7 +671,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
             "5:9: source.path: in is a folder of this machine, and `spark.master: spark://host:7077` has executors on "
             f"others; {_MOUNT}",
             "14:8: store.url: `rocksdb:` stores are of one process, and `spark.master: spark://host:7077` has "
-            "executors of their own; write `s3://BUCKET/PREFIX`, or `file:PATH` on a mount that you name in "
+            "executors of their own; write `hdfs://…`, `s3://…`, or `file:PATH` on a mount that you name in "
             "`shared_folders`, or `spark.master: local[*]`",
             *(
                 f"{place}: out/{port} is a folder of this machine, and `spark.master: spark://host:7077` has executors "
@@ -698,7 +698,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         'name: clicks\nspark: {spark.master: "local-cluster[2,1,1024]"}',
         [
             "14:8: store.url: `rocksdb:` stores are of one process, and `spark.master: local-cluster[2,1,1024]` has "
-            "executors of their own; write `s3://BUCKET/PREFIX`, or `file:PATH` on a mount that you name in "
+            "executors of their own; write `hdfs://…`, `s3://…`, or `file:PATH` on a mount that you name in "
             "`shared_folders`, or `spark.master: local[*]`"
         ],
     ),
