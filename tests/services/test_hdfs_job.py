@@ -1,4 +1,4 @@
-"""The whole job with its store in HDFS: the same four outputs as on a disk."""
+"""The whole job with its store in HDFS: the same four outputs as on a disk, whoever is killed."""
 
 from __future__ import annotations
 
@@ -52,3 +52,17 @@ def test_the_outputs_are_those_of_a_store_on_a_disk(scene: Scene, on_a_disk: dic
     assert not list(scene.directory.glob("state/**/*.segment")), "nothing of the store is on this machine"
     found = {path.path.parts[2] for path in open_place(scene.config.store.url).walk()}
     assert {"manifest", "published", "log", "pieces"} <= found
+
+
+def test_a_driver_and_workers_are_killed(scene: Scene, on_a_disk: dict[str, Any]) -> None:
+    """By SIGKILL: amid a window, before and after its record, at a piece; each start goes on."""
+    for armed in (
+        "piece.half=kill@2",
+        "piece.entered=kill-driver@3",
+        "log.written=kill@3",
+        "log.linked=kill@2",
+    ):
+        code = scene.run(armed=armed)
+        assert code != 0 or "piece.half" in armed, f"{armed} was never met\n{scene.output()}"
+    assert scene.run_to_the_end() == 0, scene.output()
+    check(scene, on_a_disk)

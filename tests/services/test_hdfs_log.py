@@ -1,11 +1,21 @@
-"""The commit log on a real HDFS: the contract of every storage, with one DataNode and with two."""
+"""The log and the small files of a store on a real HDFS: the contract of every storage, on two DataNodes."""
 
 from __future__ import annotations
 
 import pytest
 
+from bucket_store.places.place import Place
 from tests.bucket_store.log.test_log_contract import *  # noqa: F403  the contract's tests
-from tests.services import test_hdfs_names
+from tests.services.hdfs import Hdfs
+from tests.services.test_hdfs_names import new_root
 
-root = test_hdfs_names.root  # in place of the contract's own
 pytestmark = pytest.mark.services
+
+# A thousand rounds of eight processes are in test_hdfs_names.
+del test_a_thousand_rounds_of_eight_creators  # noqa: F821
+
+
+@pytest.fixture
+def root(hdfs_pair: Hdfs) -> Place:
+    """An empty directory; in place of the contract's own storages."""
+    return new_root(hdfs_pair)
