@@ -9,6 +9,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_left: set[object] = set()
+"""Of actions that were left behind and are not over."""
+
 
 def on_a_thread(action: Callable[[], object]) -> None:
     """Begins an action and returns at once. The thread does not keep an ending process alive.
@@ -27,17 +30,29 @@ def bounded(action: Callable[[], T], limit_s: float) -> T:
     """
     answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
+    token = object()
+
     def act() -> None:
         try:
             answers.put((action(), None))
         except BaseException as error:  # noqa: BLE001  raised again by the waiting thread
             answers.put((None, error))
+        _left.discard(token)
 
     on_a_thread(act)
     try:
         result, failure = answers.get(timeout=limit_s)
     except queue.Empty:
+        _left.add(token)
         raise TimeoutError(f"not over after {limit_s:.0f} s") from None
     if failure is not None:
         raise failure
     return result  # type: ignore[return-value]  # None is a T when the action gives it
+
+
+def are_left() -> bool:
+    """Whether an action that was left behind may still be at work.
+
+    An ending interpreter would end its thread amid foreign code, which aborts the process: end it by `os._exit`.
+    """
+    return bool(_left)

@@ -6,7 +6,9 @@ modules (pyspark, numba, pyarrow, rocksdict, pydantic) are imported by the comma
 
 from __future__ import annotations
 
+import atexit
 import functools
+import os
 import re
 import sys
 import traceback
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from bucket_store.threads import are_left
 from deduper.config.problems import ConfigError
 from deduper.errors import ExitCode, UsageError, exit_code_of
 from deduper.sinks.publish_state import OnUnknown
@@ -896,4 +899,12 @@ def _setting_text(value: object) -> str:
 
 def main() -> None:
     """The `deduper` command."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if not are_left():
+            raise
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))

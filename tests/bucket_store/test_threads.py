@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from bucket_store.threads import bounded
+from bucket_store.threads import are_left, bounded
 
 
 def test_a_bounded_action_gives_what_it_gives() -> None:
@@ -28,5 +28,6 @@ def test_an_action_that_hangs_is_left_behind() -> None:
     with pytest.raises(TimeoutError, match="not over"):
         bounded(hangs, 0.01)
     assert not ended.is_set()
+    assert are_left()
     may_end.set()
     assert ended.wait(60)
