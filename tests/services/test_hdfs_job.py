@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from bucket_store.places.open import open_place
-from tests.crash.scene import Scene
+from tests.crash.scene import WINDOWS, Scene, wait_until
 from tests.services.hdfs import Hdfs
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
@@ -66,3 +67,17 @@ def test_a_driver_and_workers_are_killed(scene: Scene, on_a_disk: dict[str, Any]
         assert code != 0 or "piece.half" in armed, f"{armed} was never met\n{scene.output()}"
     assert scene.run_to_the_end() == 0, scene.output()
     check(scene, on_a_disk)
+
+
+def test_the_namenode_is_away_for_twenty_seconds(hdfs_pair: Hdfs, scene: Scene, on_a_disk: dict[str, Any]) -> None:
+    """The job ends with an error that names HDFS within a minute, or goes on when it is back."""
+    driver = scene.start("--once")
+    wait_until("two windows", lambda: scene.windows() >= 2)
+    hdfs_pair.namenode.kill()
+    time.sleep(20)
+    hdfs_pair.start()
+    code = driver.wait(60)
+    assert code == 0 or "HDFS" in scene.output(), scene.output()
+    assert scene.run_to_the_end() == 0, scene.output()
+    check(scene, on_a_disk)
+    assert scene.windows() == WINDOWS
