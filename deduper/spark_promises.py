@@ -27,7 +27,6 @@ _LINES = "every line of a file becomes one tuple"
 _ERRORS = "a file that cannot be read leaves by the error port"
 _VALUES = "a record has the same values in every run, so equal keys stay equal"
 _LOCAL = "paths name files of this machine"
-_REDO = "a start finds the interrupted batch in Spark's checkpoint"
 _OWN = "the service has a Spark of its own, in this process and on this machine"
 
 
@@ -67,8 +66,6 @@ REQUIRED = {
     "spark.hadoop.fs.defaultFS": Promised("file:///", _LOCAL),
     # The usual one starts a process (readlink, chmod) for every file it touches: dozens of forks a window.
     "spark.hadoop.fs.file.impl": Promised("org.apache.hadoop.fs.RawLocalFileSystem", _LOCAL),
-    "spark.sql.streaming.offsetLog.formatVersion": Promised("1", _REDO),
-    "spark.sql.streaming.disabledV2MicroBatchReaders": Promised("", _REDO),
     "spark.api.mode": Promised("classic", _OWN),
 }
 
@@ -85,7 +82,6 @@ _CLOSED = {
     "spark.sql.legacy.": _VALUES,
     "spark.sql.parquet.": _VALUES,
     "spark.sql.parser.": _VALUES,
-    "spark.sql.streaming.queryEvolution.": _REDO,
     "spark.remote": _OWN,
 }
 _FREE = frozenset(

@@ -65,8 +65,8 @@ class Config(Section):
     )
     checkpoint: LocalPath | None = Field(
         default=None,
-        description="Folder of Spark's checkpoint of topics; default: `checkpoint` inside the store's folder, or "
-        "`state/<name>/checkpoint` for a store that is not on this machine",
+        description="Folder of the checkpoint of topics that earlier releases kept, which a start removes; "
+        "default: `checkpoint` inside the store's folder",
     )
     trigger: Trigger = Field(
         default=10_000_000,

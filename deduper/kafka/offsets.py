@@ -1,13 +1,10 @@
 """The offsets of a batch by topic partition, and those of them that are new to the store. PURE.
 
-Spark writes the end of every batch into its checkpoint, as `{"topic": {"0": 23, …}, …}`; its beginning is the end of
-the batch before. The last commit record of the store has the id of each topic and, by partition, the offset up to which
-it was judged (`Ends`). A batch is compared with that and with what the cluster holds (`Held`), never with Spark's
-beginnings:
+The last commit record of the store has the id of each topic and, by partition, the offset up to which it was judged
+(`Ends`). A batch is compared with that and with what the cluster holds (`Held`):
 
-    batch        [ start ........... end )
-    judged     .......... end )                      overlap: trimmed to what is new
-    judged   .. end )                                gap: read from where the judged ends, whatever Spark has
+    batch                           end )
+    judged     .......... end )                      read from there
     judged   ............................ end )      nothing is new: skipped
     held            [ first .. last )                between judged and first: lost
 
@@ -221,6 +218,20 @@ def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOf
         # A batch without anything new moves no end back, and a loss is reported once.
         ends[place] = End(topic_id, max(begin, past))
     return NewOffsets(tuple(ranges), tuple(losses), ends)
+
+
+def limited(judged: Ends, held: Held, latest: Mapping[TopicPartition, int], most: int) -> Offsets:
+    """The ends of a window that takes at most about `most` offsets: of each partition its share, one at the least."""
+    begins = {
+        place: max(first, judged[place].offset if place in judged else first) for place, first in held.earliest.items()
+    }
+    waiting = {place: max(0, latest.get(place, 0) - begin) for place, begin in begins.items()}
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(latest)
+    return {
+        place: begins[place] + min(count, max(1, count * most // total)) for place, count in waiting.items() if count
+    }
 
 
 def ends_to_wire(ends: Ends) -> list[Any]:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import SparkSession
@@ -21,12 +20,12 @@ from deduper.preflight.found import Start
 from deduper.service.error_watch import ErrorWatch
 from deduper.service.file_loop import FileLoop
 from deduper.service.stop import Stop, restoring_handlers
-from deduper.service.stream_loop import StreamLoop
+from deduper.service.topic_loop import TopicLoop
 from deduper.service.windows import Reports, Windows
 from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sources.files.folding import FilesToFold
-from deduper.sources.open import open_files, open_stream, session_settings
+from deduper.sources.open import open_files, open_topics_source, session_settings
 from deduper.spark.session import (
     JVM_ERRORS,
     end_session,
@@ -90,14 +89,14 @@ def run(
         _Engine(config, session, stop) as engine,
         open_topics(config, owned.log, engine.session, unpublished, stop.event) as topics,
     ):
-        checkpoint = recover(config, owned, topics)
+        recover(config, owned, topics)
         with _source_watch(config, metrics, owned) as watch:
             if metrics is not None:
                 metrics.opened(owned.log)
             PROGRESS.info("Spark is starting, which takes some seconds")
             spark = engine.session()
             stop.listen()
-            files, loop_over = _open_source(config, owned, spark, checkpoint, stop)
+            files, loop_over = _open_source(config, owned, stop)
             with _opened_runner(config, owned, spark, files, topics, clock) as runner:
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
@@ -116,17 +115,17 @@ def run(
 
 
 def _open_source(
-    config: Config, owned: Ownership, session: SparkSession, checkpoint: Path, stop: Stop
-) -> tuple[FilesToFold | None, Callable[[Windows], FileLoop | StreamLoop]]:
+    config: Config, owned: Ownership, stop: Stop
+) -> tuple[FilesToFold | None, Callable[[Windows], FileLoop | TopicLoop]]:
     """The judged files of a source of files, and the loop that follows the source."""
     if isinstance(config.source, FilesSource):
         files = open_files(config, config.source, owned.log)
         return files.to_fold, lambda windows: FileLoop(files, windows, stop, _trigger_s(config))
-    stream = open_stream(config, owned.log, checkpoint, stop.event)
-    return None, lambda windows: StreamLoop(stream, windows, stop, session, config, checkpoint)
+    topics = open_topics_source(config, owned.log, stop.event)
+    return None, lambda windows: TopicLoop(topics, windows, owned.log, stop, _trigger_s(config))
 
 
-def _follow(loop: FileLoop | StreamLoop, windows: Windows, stop: Stop, session: SparkSession, *, drain: bool) -> None:
+def _follow(loop: FileLoop | TopicLoop, windows: Windows, stop: Stop, session: SparkSession, *, drain: bool) -> None:
     """Run the loop to its end, and raise the failure that ended it."""
     try:
         loop.run(drain=drain)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from threading import Event
 
 from bucket_store.log.commit_log import CommitLog
@@ -14,7 +13,7 @@ from deduper.config.model import Config
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.plain_reading import plain_reading
-from deduper.sources.protocol import StreamedSource
+from deduper.sources.protocol import PlannedSource
 from deduper.spark.kafka_jars import find_connector
 
 
@@ -51,7 +50,7 @@ def open_files(config: Config, source: FilesSource, log: CommitLog) -> FileBatch
     return FileBatches(source, KnownFiles(source, log), plain_reading(config, log.manifest.salt))
 
 
-def open_stream(config: Config, log: CommitLog, checkpoint: Path, stop: Event) -> StreamedSource:
+def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSource:
     """The job's source of topics, which continues after the judged offsets of the store's log."""
     # Kafka's client is optional.
     from deduper.kafka.cluster import KafkaCluster
@@ -62,4 +61,6 @@ def open_stream(config: Config, log: CommitLog, checkpoint: Path, stop: Event) -
     source = config.source
     assert isinstance(source, KafkaSource)
     plain = topic_reading(config, source, log.manifest.salt)
-    return KafkaBatches(source, checkpoint, KafkaCluster(source, stop), log.state, BrokerWatch(source, stop), plain)
+    return KafkaBatches(
+        source, KafkaCluster(source, stop), log.state, BrokerWatch(source, stop), plain, config.checkpoint_path
+    )

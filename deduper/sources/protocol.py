@@ -104,14 +104,18 @@ class BatchRead:
     rows: int
 
 
-class StreamedSource(Protocol):
-    """A source that Spark's stream watches. The stream only says when there is something new, and what."""
+class PlannedSource(Protocol):
+    """A source whose windows the job plans, by what its store has judged."""
 
-    def stream(self, session: SparkSession) -> DataFrame:
-        """The stream that cuts batches."""
+    @property
+    def place(self) -> str:
+        """The source of the records, for messages."""
 
-    def batch(self, batch_id: int, frame: DataFrame) -> SourceBatch | None:
-        """The part of a batch of Spark's that the store has not judged; None when there is none.
+    def begin(self, *, drain: bool) -> None:
+        """Look at the source, before its first batch. Drained, it ends where it ends now."""
+
+    def next_batch(self) -> SourceBatch | None:
+        """The oldest input that was not judged; None when there is none.
 
         Raises:
             IntegrityError: input is missing between the last judged and this batch.
@@ -119,13 +123,3 @@ class StreamedSource(Protocol):
 
     def judged(self, batch: SourceBatch) -> None:
         """A batch was committed."""
-
-    def look(self) -> None:
-        """Called repeatedly while the stream runs: logs what it waits for, if it does. Never fails."""
-
-    def is_over(self, failure: Exception) -> bool:
-        """Whether the stream that ended with this failure may be started again now; asked again when not.
-
-        Raises:
-            Exception: `failure` itself or another, when it is not to be started again.
-        """

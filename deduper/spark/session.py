@@ -59,10 +59,6 @@ _SETTINGS = {
     # A task's files move when it commits, and staging is private to an attempt: no second rename by the driver.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # The usual one starts a process (readlink, chmod) for every file it touches: dozens of forks a window.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.python.worker.reuse": "true",
     # The one difference between the environment of SQL's workers and of RDDs': with it, each kind has its own.

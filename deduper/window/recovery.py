@@ -5,7 +5,7 @@ b  refuse while the heartbeat of another owner moves, unless the store is to be 
 c  claim the next epoch in the log: from here on the old owner can commit nothing
 d  publish committed windows that have no mark yet (steps 5 and 6 of a window), and mark every port as this store's
 e  discard staged files and pieces of lower epochs that no record names
-f  of a stream, take over the checkpoint of the epoch before, and move it away if it is torn or ahead of the store
+f  remove the checkpoint of Spark's stream that earlier releases kept, once the store has judged something
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from bucket_store import failpoints
 from bucket_store.errors import FencedError, SettingsChangedError, StoreError, StoreMissingError
@@ -30,13 +29,10 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore, StoredPiece
 from bucket_store.places.open import open_place
 from bucket_store.places.probe import demand_refusal
-from deduper.config.kafka import KafkaSource
+from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
-from deduper.kafka.offsets import judged_ends
 from deduper.sinks import names, staging
-from deduper.sources import checkpoint
-from deduper.sources.kafka import checkpoint as kafka_checkpoint
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
 from deduper.window.present_clock import present_wall_us
@@ -124,8 +120,8 @@ def require_fixed_settings(config: Config, log: CommitLog) -> None:
         )
 
 
-def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) -> Path:
-    """Steps d to f. Safe to repeat, and to die in. Gives the directory of this epoch's checkpoint.
+def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) -> None:
+    """Steps d to f. Safe to repeat, and to die in.
 
     All but the checkpoint, which is Spark's, goes through the file system that the log was opened on.
 
@@ -139,7 +135,7 @@ def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) 
         failpoints.hit("start.published")
         _discard_unnamed(config, log, owned.pieces)
         failpoints.hit("start.discarded")
-        return _take_checkpoint(config, log)
+        _remove_checkpoint(config, log)
     except Exception as exc:
         raise reason_to_stop(log, exc) from exc
 
@@ -206,28 +202,10 @@ def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:
     return [piece for piece in pieces.pieces() if piece.epoch < epoch and (piece.file, piece.name) not in named]
 
 
-def _take_checkpoint(config: Config, log: CommitLog) -> Path:
-    """Step f. The store is the truth; with the checkpoint Spark need not find the offsets of topics again."""
-    path = checkpoint.take_over(config.checkpoint_path, log.state.epoch)
+def _remove_checkpoint(config: Config, log: CommitLog) -> None:
+    """Step f. Before the first window it says where topics were begun: see `sources.kafka.earlier_checkpoint`."""
+    if log.state.next_window or isinstance(config.source, FilesSource):
+        for path in config.checkpoint_path.glob("*"):
+            if path.name.isdecimal():
+                shutil.rmtree(path, ignore_errors=True)
     failpoints.hit("start.checkpoint")
-    if not isinstance(config.source, KafkaSource):
-        # An earlier release listed files by Spark.
-        shutil.rmtree(path, ignore_errors=True)
-        return path
-    why = _why_unusable(path, log)
-    if why is not None:
-        moved = checkpoint.move_away(path)
-        logger.warning(
-            "checkpoint %s: %s; it was moved to %s, and a new one begins where the store has judged to",
-            path,
-            why,
-            moved,
-        )
-    return path
-
-
-def _why_unusable(path: Path, log: CommitLog) -> str | None:
-    """Why a checkpoint of Kafka offsets cannot be used."""
-    if not kafka_checkpoint.is_sound(path):
-        return "it is torn"
-    return kafka_checkpoint.beyond(path, judged_ends(log.state))

@@ -6,7 +6,6 @@
     4 commit record   the window exists from here on, and not a moment before
     5 publish         staged files get their final names, staged rows go to their topics
     6 published mark  readers of whole windows may go this far
-    7 Spark's checkpoint, after this returns
 
 Steps 5 and 6 of a window may run beside steps 1 to 3 of the next one, whose step 4 waits for them: see `publishing`.
 After a crash between two steps the next start repeats or discards what is needed: see `recovery`.

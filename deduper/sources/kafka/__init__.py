@@ -1,5 +1,5 @@
-"""Topics: Spark's stream gives their ends, this room finds the new offsets before them, and the lost ones.
+"""Topics: the new offsets between what the store has judged and what the brokers hold, and the lost ones.
 
-Doors: `batch.KafkaBatches`, `broker_watch`, `checkpoint` (Spark's offsets), `plain_topics` and `stream` (the two ways
-to read records); in workers `topic_reading` with `fetching` and `partition_queue`, and `places`.
+Doors: `batch.KafkaBatches`, `broker_watch`, `plain_topics` and `stream` (the two ways to read records); in workers
+`topic_reading` with `fetching` and `partition_queue`, and `places`.
 """

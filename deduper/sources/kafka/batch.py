@@ -1,14 +1,13 @@
 """Batches of Kafka records: the offsets that are new to the store, and the losses when some are gone.
 
 The last commit record has the judged end of every topic partition (`ENDS` in its `extra`), so a start reads no more
-than that, however long the job has run. Spark only gives the end of the new offsets.
+than that, however long the job has run. A batch is what the brokers hold beyond it, at most `max_offsets_per_batch`.
 
-Losses are searched three times. *At the start*: since the last commit, so that Spark starts where the records are.
-*When a batch comes*: its ranges are the offsets that are still there. *After it was judged, before its commit*: a
-record may have vanished between the check and the reading, and Spark skips it in silence. A topic whose id is still the
-same and whose earliest offset has not passed a range's beginning has held the whole range all the time, because both
-only ever move on; and a range that gave a record for each of its offsets was read whole, whatever came after. If
-neither holds, the batch is compared with the cluster and judged again.
+Losses are searched twice. *When a batch is planned*: its ranges are the offsets that are still there. *After it was
+judged, before its commit*: a record may have vanished between the plan and the reading, which skips it in silence. A
+topic whose id is still the same and whose earliest offset has not passed a range's beginning has held the whole range
+all the time, because both only ever move on; and a range that gave a record for each of its offsets was read whole,
+whatever came after. If neither holds, the batch is compared with the cluster and judged again.
 """
 
 from __future__ import annotations
@@ -36,21 +35,20 @@ from deduper.kafka.offsets import (
     Loss,
     NewOffsets,
     OffsetRange,
+    Offsets,
     after_losses,
     ends_to_wire,
     judged_ends,
+    limited,
     new_offsets,
-    write_offsets,
 )
-from deduper.sources import checkpoint
 from deduper.sources.kafka.broker_watch import BrokerWatch
-from deduper.sources.kafka.checkpoint import beyond, initial_offsets, offsets_of_batch
+from deduper.sources.kafka.earlier_checkpoint import initial_offsets
 from deduper.sources.kafka.fetching import RangePart
 from deduper.sources.kafka.places import OffsetPlaces
-from deduper.sources.kafka.stream import SparkReading, kafka_stream
+from deduper.sources.kafka.stream import SparkReading
 from deduper.sources.kafka.topic_reading import TopicReading
 from deduper.sources.protocol import BatchPartition, BatchRead, ReadingRun, SourceBatch
-from deduper.spark.failures import whole_text
 from deduper.tasks.read import ReadTask
 from deduper.tasks.readers.reading_tasks import read_part
 
@@ -81,7 +79,7 @@ class OffsetSource(Protocol):
         """Whether the brokers held all of a batch until it was read; `rows` by ordinal are the rows it has given."""
 
     def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
-        """The part of a batch of Spark's that can be judged now.
+        """The part of a batch that can be judged now.
 
         Raises:
             IntegrityError: offsets of it were lost since, and `data_loss` is `fail`.
@@ -93,14 +91,8 @@ class OffsetSource(Protocol):
 
 @dataclass(frozen=True)
 class KafkaBatch:
-    """The offsets of a window in source order: topic, then partition.
+    """The offsets of a window in source order: topic, then partition."""
 
-    `spark_frame` is Spark's batch, which may hold more, or not all: see `frame`.
-    """
-
-    batch_id: int
-    spark_frame: DataFrame = field(repr=False)
-    spark_has_all: bool
     ranges: tuple[OffsetRange, ...]
     ends: Ends
     cluster_id: str
@@ -108,11 +100,6 @@ class KafkaBatch:
     plain: TopicReading | None = field(repr=False, compare=False)
     sizes: RecordSizes = field(repr=False, compare=False)
     source: OffsetSource = field(repr=False, compare=False)
-
-    @property
-    def frame(self) -> DataFrame | None:
-        """Spark's batch, if it holds all of the ranges."""
-        return self.spark_frame if self.spark_has_all else None
 
     @cached_property
     def partitions(self) -> tuple[BatchPartition, ...]:
@@ -145,7 +132,7 @@ class KafkaBatch:
         if refused:
             reason = next(one.refusal for one in found if one.refusal is not None)
             logger.info("%d of %d ranges are read by Spark: %s", len(refused), len(self.ranges), reason)
-            tuples = self.reading.tuples(run.session, refused, None)
+            tuples = self.reading.tuples(run.session, refused)
             by_spark, counted = run.by_spark(tuples, placing)
             receipts, rows = receipts + by_spark, rows + counted
         return BatchRead(self, receipts, rows)
@@ -164,9 +151,8 @@ class KafkaBatch:
         ]
 
     def tuples(self, session: SparkSession) -> DataFrame:
-        """The records as Spark reads them; not yet with their places."""
-        frame = self.frame if self.ranges else self.spark_frame.filter("false")
-        return self.reading.tuples(session, self.ranges, frame)
+        """The records by Spark's reader."""
+        return self.reading.tuples(session, self.ranges)
 
     def after_failure(self, error: Exception) -> KafkaBatch:
         self.source.wait_for(error)
@@ -185,87 +171,86 @@ class KafkaBatches:
     def __init__(
         self,
         source: KafkaSource,
-        checkpoint_path: Path,
         cluster: KafkaCluster,
         state: LogState,
         watch: BrokerWatch,
         plain: TopicReading | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
-        """`plain`: how records are read without Spark, None if they are not."""
+        """`plain`: how records are read without Spark, None if they are not. `checkpoint`: of an earlier release."""
         self._source = source
+        self._checkpoint = checkpoint
         self._watch = watch
-        self._checkpoint = checkpoint_path
         self._cluster = cluster
         self._ends = judged_ends(state)
+        self._topics: set[str] = set()
+        self._until: Offsets | None = None
+        self._is_recorded = True
         self._reading = SparkReading(source)
         self._plain = plain
         self._sizes = RecordSizes()
 
-    def stream(self, session: SparkSession) -> DataFrame:
+    @property
+    def place(self) -> str:
+        """The source of the records, for messages."""
+        return self._source.place
+
+    def begin(self, *, drain: bool) -> None:
+        """Find the topics, and where a new store begins in them. To drain them is to come to their ends of now.
+
+        Raises:
+            TopicMissingError: one that was named is not there, and never was.
+            IntegrityError: offsets are gone since the last commit, and `data_loss` is `fail`.
+        """
         is_new = not self._ends
-        topics = {place.topic for place in self._ends} | set(self._cluster.topics(self._ends))
-        held, losses = self._held_and_lost(topics)
+        self._topics = {place.topic for place in self._ends} | set(self._cluster.topics(self._ends))
+        held, losses = self._held_and_lost(self._topics)
         self._report(losses)
         self._ends, _ = after_losses(self._ends, held)
-        why = beyond(self._checkpoint, self._ends)
-        if why is not None:
-            moved = checkpoint.move_away(self._checkpoint)
-            logger.warning("checkpoint %s: %s; it was moved to %s, and a new one begins", self._checkpoint, why, moved)
-        begun = initial_offsets(self._checkpoint)
-        if begun is None:
-            begun = self._cluster.configured_start(held) if is_new else dict(held.earliest)
+        earlier = None if self._checkpoint is None else initial_offsets(self._checkpoint)
+        begun = (earlier or self._cluster.configured_start(held)) if is_new else held.earliest
+        # Only the end moves meanwhile.
+        self._is_recorded = not is_new or self._source.starting_offsets != "latest"
         # From here on a recreated topic is recognized, also before the first window.
         for place in held.earliest:
             if place not in self._ends and place in begun:
                 self._ends[place] = End(held.topic_ids[place.topic], begun[place])
-        start = {place: self._ends[place].offset for place in held.earliest if place in self._ends}
-        return kafka_stream(session, self._source, write_offsets(start))
+        self._until = dict(held.latest) if drain else None
 
-    def batch(self, batch_id: int, frame: DataFrame) -> KafkaBatch | None:
-        found, batch = self._batch(batch_id, frame)
-        if not found.ranges and not found.losses:
-            self._ends = found.ends
-            return None
-        # A window without records, if need be: a loss is reported once.
-        return batch
+    def next_batch(self) -> KafkaBatch | None:
+        """The oldest offsets that were not judged; None when there are none.
+
+        Raises:
+            IntegrityError: input is missing between the last judged offsets and these.
+        """
+        if self._source.topic_pattern is not None:
+            self._topics |= set(self._cluster.topics(self._ends))
+        held, _ = self._held_and_lost(self._topics | {place.topic for place in self._ends})
+        latest = held.latest
+        if self._until is not None:
+            latest = {place: min(end, self._until.get(place, 0)) for place, end in latest.items()}
+        found, batch = self._batch(limited(self._ends, held, latest, self._source.max_offsets_per_batch), held)
+        # A window without records, if need be: a loss is reported once, and a job that begins at the end does not
+        # begin at another end after a restart.
+        if found.ranges or found.losses or not self._is_recorded:
+            return batch
+        self._ends = found.ends
+        return None
 
     def judged(self, batch: SourceBatch) -> None:
         assert isinstance(batch, KafkaBatch)
         self._ends = batch.ends
+        self._is_recorded = True
         self._watch.progressed()
         self._cluster.commit_offsets(batch.ranges)
 
-    def look(self) -> None:
-        self._watch.check()
-
-    def is_over(self, failure: Exception) -> bool:
-        try:
-            if not self._watch.is_over(failure):
-                return False
-        except Exception as exc:
-            # Spark's own message for a topic that is gone, or was recreated, is about its inner state.
-            if exc is not failure or "kafka" not in whole_text(failure).lower() or not self._losses_now():
-                raise
-        else:
-            self._losses_now()
-        return True
-
     def judged_again(self, batch: KafkaBatch) -> KafkaBatch:
-        return self._batch(batch.batch_id, batch.spark_frame)[1]
+        end = {taken.place: taken.end for taken in batch.ranges}
+        held, _ = self._held_and_lost({place.topic for place in end} | {place.topic for place in self._ends})
+        return self._batch(end, held)[1]
 
     def wait_for(self, error: Exception) -> None:
         self._watch.wait_for(error)
-
-    def _losses_now(self) -> tuple[Loss, ...]:
-        """Report the losses of this moment.
-
-        Raises:
-            IntegrityError: there are some, and `data_loss` is `fail`.
-        """
-        held, losses = self._held_and_lost({place.topic for place in self._ends})
-        self._report(losses)
-        self._ends, _ = after_losses(self._ends, held)
-        return losses
 
     def held_all(self, batch: KafkaBatch, rows: Mapping[int, int]) -> bool:
         ids = self._cluster.topic_ids({taken.place.topic for taken in batch.ranges})
@@ -281,18 +266,10 @@ class KafkaBatches:
             for taken in doubtful
         )
 
-    def _batch(self, batch_id: int, frame: DataFrame) -> tuple[NewOffsets, KafkaBatch]:
-        start, end = offsets_of_batch(self._checkpoint, batch_id)
-        held, _ = self._held_and_lost({place.topic for place in end} | {place.topic for place in self._ends})
-        found = new_offsets(start, end, self._ends, held)
+    def _batch(self, end: Offsets, held: Held) -> tuple[NewOffsets, KafkaBatch]:
+        found = new_offsets({}, end, self._ends, held)
         self._report(found.losses)
-        spark_has_all = all(
-            start.get(taken.place, taken.end) <= taken.start and taken.end <= end[taken.place] for taken in found.ranges
-        )
         batch = KafkaBatch(
-            batch_id=batch_id,
-            spark_frame=frame,
-            spark_has_all=spark_has_all,
             ranges=found.ranges,
             ends=found.ends,
             cluster_id=self._cluster.cluster_id,

@@ -27,17 +27,6 @@ RECORD = "_record"
 logging.getLogger("py4j.clientserver").setLevel(logging.INFO)
 
 
-def kafka_stream(session: SparkSession, source: KafkaSource, starting_offsets: str) -> DataFrame:
-    """The stream of all records from `starting_offsets` (Spark's own form) on; a checkpoint overrides them."""
-    settings: dict[str, str | int] = {
-        **_connection(source),
-        **source.subscription,
-        "startingOffsets": starting_offsets,
-        "maxOffsetsPerTrigger": source.max_offsets_per_batch,
-    }
-    return session.readStream.format("kafka").options(**settings).load()
-
-
 class SparkReading:
     """How Spark reads the records of a job's windows; the plan of their parsing is made once for a session."""
 
@@ -45,11 +34,11 @@ class SparkReading:
         self._source = source
         self._parsing: tuple[SparkSession, Steps] | None = None
 
-    def tuples(self, session: SparkSession, ranges: Sequence[OffsetRange], frame: DataFrame | None) -> DataFrame:
-        """The records of these ranges, of a frame of Spark's stream if it holds them; see `kafka_parsing`."""
+    def tuples(self, session: SparkSession, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """The records of these ranges; see `kafka_parsing`."""
         if self._parsing is None or self._parsing[0] is not session:
             self._parsing = session, kafka_parsing(session, self._source)
-        return self._parsing[1].of(kafka_range_frame(session, self._source, ranges) if frame is None else frame)
+        return self._parsing[1].of(kafka_range_frame(session, self._source, ranges))
 
 
 def kafka_range_frame(session: SparkSession, source: KafkaSource, ranges: Sequence[OffsetRange]) -> DataFrame:

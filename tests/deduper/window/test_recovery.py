@@ -68,9 +68,9 @@ def owned(config: Config) -> CommitLog:
     return log
 
 
-def recover(config: Config, log: CommitLog) -> Path:
+def recover(config: Config, log: CommitLog) -> None:
     """Steps d to f."""
-    return recovery.recover(config, recovery.Ownership(log, open_backend(config.store.url)))
+    recovery.recover(config, recovery.Ownership(log, open_backend(config.store.url)))
 
 
 def stage(config: Config, log: CommitLog, window: int = 0) -> OutputFile:
@@ -288,47 +288,23 @@ def test_whatever_breaks_after_a_take_over_is_told_as_that(config: Config) -> No
     assert isinstance(recovery.reason_to_stop(log, broken), FencedError)
 
 
-def test_a_fenced_start_leaves_the_checkpoint_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each epoch has its own: a start that slept gets an empty one, and takes nothing from a later owner."""
-    config = config_of(tmp_path, TOPICS)
-    first = owned(config)
-    checkpoint = recover(config, first)
-    checkpoint.mkdir()
-    (checkpoint / "offsets").write_text("kept")
-    taken: list[Path] = []
-
-    def overtaken(name: str) -> None:
-        if name == "start.discarded":
-            monkeypatch.undo()
-            taken.append(recover(config, owned(config)))
-
-    sleeper = owned(config)
-    monkeypatch.setattr(recovery.failpoints, "hit", overtaken)
-    assert not recover(config, sleeper).exists()
-    assert [(path.name, (path / "offsets").read_text()) for path in taken] == [("000003", "kept")]
-    assert [path.name for path in config.checkpoint_path.iterdir()] == ["000003"]
-
-
-def test_a_checkpoint_of_a_source_of_files_is_removed(config: Config) -> None:
-    """The job lists files itself; a release before this one left Spark's list of them."""
-    checkpoint = recover(config, owned(config))
-    checkpoint.mkdir()
-    (checkpoint / "offsets").write_text("of an earlier release")
+@pytest.mark.parametrize(("of_topics", "windows", "is_kept"), [(False, 0, False), (True, 0, True), (True, 1, False)])
+def test_the_checkpoint_of_an_earlier_release_is_removed(
+    config: Config, tmp_path: Path, *, of_topics: bool, windows: int, is_kept: bool
+) -> None:
+    """The job plans its windows itself. Until the first one of topics it says where they were begun."""
+    if of_topics:
+        config = config_of(tmp_path / "topics", TOPICS)
+    log = owned(config)
+    recover(config, log)
+    for window in range(windows):
+        log.place(commit(window, log.state.epoch, pieces=(), outputs=(), sources=None))
+    kept = config.checkpoint_path / "000001/sources"
+    kept.mkdir(parents=True)
+    (config.checkpoint_path / "mine").touch()
     recover(config, owned(config))
-    assert list(config.checkpoint_path.iterdir()) == []
-
-
-def test_what_an_old_owner_writes_into_its_checkpoint_is_seen_by_nobody(tmp_path: Path) -> None:
-    """It may be at work when another takes over: Spark makes the directory anew, and a later start removes it."""
-    config = config_of(tmp_path, TOPICS)
-    checkpoint = recover(config, owned(config))
-    checkpoint.mkdir()
-    (checkpoint / "offsets").write_text("kept")
-    recover(config, owned(config))
-    checkpoint.mkdir()
-    newest = recover(config, owned(config))
-    assert [path.name for path in config.checkpoint_path.iterdir()] == [newest.name] == ["000003"]
-    assert (newest / "offsets").read_text() == "kept"
+    assert kept.exists() == is_kept
+    assert (config.checkpoint_path / "mine").exists()
 
 
 @pytest.mark.parametrize("point", ["window.6.checked", "window.6.half"])

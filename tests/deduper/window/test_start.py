@@ -16,14 +16,11 @@ from bucket_store.log.sources_file import SourcePartition, write_sources
 from bucket_store.pieces.open import open_backend
 from bucket_store.places.local import local_place
 from deduper.config.model import Config
-from deduper.kafka.offsets import ENDS, End, TopicPartition, ends_to_wire
 from deduper.sinks import names, staging
 from deduper.sources.files.source_file import source_digest
 from deduper.window import recovery
 from deduper.window.owner_alive import own_name
 from tests.bucket_store.log_samples import commit
-from tests.deduper.kafka_configs import BASE, loaded
-from tests.deduper.sources.kafka.test_checkpoint import write
 from tests.deduper.window.test_recovery import PORTS, committed, config_of, owned, recover
 
 METADATA = '{"id":"4247c54c-6fb5-4ef2-bf01-c9b8aa2e1b96"}'
@@ -52,7 +49,7 @@ def test_an_owned_store_is_claimed_and_shown_to_live(config: Config) -> None:
             assert beat.owner == own_name()
             mark = config.sinks.error.path / names.PUBLISHED
             assert (read_published(local_place(mark)) is not None) == (epoch == 2), "it is not recovered yet"
-            assert recovery.recover(config, ownership) == config.checkpoint_path / f"{epoch:06d}"
+            recovery.recover(config, ownership)
             assert read_published(local_place(mark)) is not None, "it is recovered"
             assert ownership.log.state.last_wall_us == 7_000
         assert read_beat(local_place(config.store.path)) is None
@@ -198,32 +195,3 @@ def test_pieces_that_no_record_names_are_discarded_and_told(config: Config, capl
     recover(config, owned(config))
     assert "discarded what no record names: 0 staged attempts, 1 pieces" in caplog.text
     assert list(pieces.pieces()) == []
-
-
-@pytest.mark.parametrize(
-    ("done", "says"),
-    [
-        ("10", None),
-        ("11", "it has clicks-0 as done up to offset 11, the store has judged up to 10"),
-        ("torn", "it is torn"),
-    ],
-)
-def test_a_checkpoint_of_offsets_that_cannot_be_gone_on_with_is_set_aside(
-    tmp_path: Path, done: str, says: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What it holds beyond the judged ends would never be judged."""
-    config = loaded(BASE, tmp_path)
-    log = owned(config)
-    recover(config, log)
-    ends = ends_to_wire({TopicPartition("clicks", 0): End("id-1", 10)})
-    log.place(commit(0, log.state.epoch, pieces=(), outputs=(), sources=None, extra={ENDS: ends}))
-    root = config.checkpoint_path / f"{1:06d}"
-    write(root / "metadata", METADATA)
-    write(root / "sources" / "0" / "0", "\0v1", json.dumps({"clicks": {"0": 0}}))
-    text = "{}" if done == "torn" else json.dumps({"clicks": {"0": int(done)}})
-    write(root / "offsets" / "0", "v1", "{}", text[: None if done != "torn" else 1])
-    write(root / "commits" / "0", "v1", "{}")
-    taken = recover(config, owned(config))
-    assert taken.exists() == (says is None)
-    if says is not None:
-        assert says in caplog.text
