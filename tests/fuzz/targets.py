@@ -16,7 +16,7 @@ import types
 import typing
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -112,6 +112,19 @@ class OneFile:
 
     def read(self, path: Path) -> bytes:
         return self._data
+
+    def is_dir(self, path: Path) -> bool:
+        return False
+
+    def modified_us(self, path: Path) -> int:
+        return 0
+
+    @contextmanager
+    def open(self, path: Path) -> Iterator[OneFile]:
+        yield self
+
+    def size(self) -> int:
+        return len(self._data)
 
 
 def _sample(name: str) -> bytes:
