@@ -12,15 +12,21 @@ from tests.crash import ledger
 from tests.s3_server import s3_server
 
 _START_PROCESSES = ("tests/spark/", "tests/services/", "tests/crash/")
+_ON_HDFS = "tests/services/test_hdfs_"
 _NOT_SLOW = " and not slow"
 _LEDGER = "ledger"
 _told: list[str] = []
 
 
 class _Divided(LoadScopeScheduling):  # type: ignore[misc]
-    """What starts a JVM or a service runs in one process, as it shares sessions and brokers; all else beside it."""
+    """What starts a JVM or a service runs in one process, as it shares sessions and brokers; all else beside it.
+
+    So does what needs HDFS, which shares no server with the rest, and begins first there, before all that is short.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(_ON_HDFS):
+            return "hdfs"
         return "processes" if nodeid.startswith(_START_PROCESSES) else nodeid
 
 

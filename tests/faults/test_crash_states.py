@@ -41,15 +41,15 @@ from tests.faults.states import (
 pytestmark = pytest.mark.faults
 
 FOUR_PORTS = ("unique", "duplicate", "expired", "error")
-DYING = Plan(period=6, windows=4, deletion_batch=1)
+DYING = Plan(period=6, windows=5, deletion_batch=1)
 
 STRAIGHT = {
     # Name: the plan, what has to happen in it, and the least number of different states.
-    "append": (Plan(shards=2, ports=FOUR_PORTS), ("link", "state/manifest"), 1500),
+    "append": (Plan(shards=2, ports=FOUR_PORTS, windows=4), ("link", "state/manifest"), 1500),
     "expire": (DYING, ("write", "--dead--"), 1500),
     "delete": (replace(DYING, segment_bytes=100), ("remove", ".segment"), 1500),
     "all live": (replace(DYING, lookup="all_live", shards=2, seed=1), ("write", "--dead--"), 1500),
-    "snapshot": (Plan(snapshot_every=3, windows=4), ("remove", "/log/0000"), 1500),
+    "snapshot": (Plan(snapshot_every=3, windows=5), ("remove", "/log/0000"), 1500),
 }
 SEEDS = range(8)
 
@@ -116,7 +116,7 @@ def _twice(scene: Scene, moments: list[Moment], number: int) -> Tally:
 
 def test_what_the_dead_left_unsynced_is_synced_by_the_living(tmp_path: Path) -> None:
     """A process dies at any operation, the next finds its work and builds on it; then all that is not synced goes."""
-    scene = Scene(Plan(windows=2), tmp_path)
+    scene = Scene(Plan(windows=3), tmp_path)
     moments = recorded(scene, "first")
     tally = in_parallel(lambda at: _built_upon(scene, moments[at], at), range(len(moments)), "built upon")
     assert tally.violations == []
