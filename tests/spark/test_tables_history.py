@@ -1,6 +1,6 @@
 """A job's folder is copied, moved and restored beside the resident tables of its machines: every row leaves once.
 
-The checkpoint and the files that were read are removed where a folder goes to another path: the source names them by
+The files that were read are removed where a folder goes to another path: the source names them by
 their whole paths.
 """
 
@@ -52,7 +52,6 @@ def judged(job: Job, keys: Sequence[str]) -> dict[str, list[str]]:
 def at_other_path(job: Job, directory: Path, place: Callable[[Path, Path], object]) -> Job:
     """The job after its folder was copied or moved."""
     place(job.directory, directory)
-    shutil.rmtree(directory / "state" / "checkpoint")
     return Job(directory, job.session, job.settings)
 
 
@@ -81,7 +80,7 @@ def test_a_moved_folder_goes_on(job: Job) -> None:
 
 
 def test_a_restored_folder_goes_on(job: Job) -> None:
-    """Store, outputs and checkpoint of window 0 are put back while the machine's tables hold three windows more."""
+    """Store and outputs of window 0 are put back while the machine's tables hold three windows more."""
     backup = job.directory.with_name("backup")
     shutil.copytree(job.directory, backup, copy_function=shutil.copy2)
     for keys in (B, C, ["x"]):
