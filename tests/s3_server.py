@@ -16,6 +16,20 @@ import pytest
 
 BUCKET = "deduper"
 _READY_S = 60.0
+_SERVER = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def one_at_a_time(environ, start_response):
+    with lock:
+        return list(moto(environ, start_response))
+
+run_simple("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
+"""
+"""moto looks for an object and puts it in two steps: of two requests at once both would be the first."""
 
 
 @contextmanager
@@ -25,7 +39,7 @@ def s3_server() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     endpoint = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-c", _SERVER, str(port)]
     with (
         pytest.MonkeyPatch.context() as environment,
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,

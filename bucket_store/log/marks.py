@@ -88,11 +88,11 @@ def read_intents(root: Place) -> list[Intent]:
     return intents
 
 
-def remove_intents(root: Place, *, below_epoch: int) -> None:
-    """Remove the intents of lower epochs, once they have been taken over. Safe to repeat."""
+def remove_intents(root: Place, *, below_epoch: int, but: int | None = None) -> None:
+    """Remove the intents of lower epochs, but one, once they have been taken over. Safe to repeat."""
     directory = root / INTENTS_DIRECTORY
     for epoch in _epochs(directory):
-        if epoch < below_epoch:
+        if epoch < below_epoch and epoch != but:
             (directory / f"{epoch:0{_EPOCH_DIGITS}d}").remove()
 
 

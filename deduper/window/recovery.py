@@ -162,7 +162,8 @@ def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore) -> None
     discarded = staging.discard_abandoned(config, log.state.epoch, names=log.root.names)
     remove_unnamed(log.root, state=log.state, below_epoch=log.state.epoch)
     newest_intent = max((intent.epoch for intent in read_intents(log.root)), default=0)
-    remove_intents(log.root, below_epoch=newest_intent)
+    # A later one is damaged: nobody takes it over, and no window may follow that would remove it.
+    remove_intents(log.root, below_epoch=log.state.epoch, but=newest_intent)
     orphans = _orphan_pieces(log, pieces)
     pieces.delete(orphans, keep=live_files(log.state))
     if discarded or orphans:

@@ -44,8 +44,8 @@ STARTS = (
     "stage.discarded",
     "sources.removed",
 )
-# Of other commands, in need of a broker, or of more windows than a story has: other stories and tests kill there.
-_ELSEWHERE = ("gc.", "repair.", "kafka.", "compact.", "sources.forgotten")
+# Of other commands, in need of a broker or a cluster, or of more windows than a story has: others kill there.
+_ELSEWHERE = ("gc.", "repair.", "kafka.", "compact.", "sources.forgotten", "write.arrived")
 OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(_ELSEWHERE))
 ONLY_ON = {"stage.restaged": "file"}
 # Nothing is dead before so many windows.

@@ -30,6 +30,7 @@ from confluent_kafka.admin import (
 from pyarrow import parquet
 
 from bucket_store import failpoints
+from bucket_store.places.local import local_place
 from deduper.config.kafka_options import KafkaOptionsError
 from deduper.errors import IntegrityError
 from deduper.kafka import calls
@@ -453,7 +454,7 @@ def test_records_go_out_as_they_are(broker: Broker, new_topic: Callable[..., str
     file = write_staged(tmp_path / "rows.parquet", rows)
     now_ms = time.time() * 1000
     publisher = Job(None, broker.bootstrap, topic).publisher()  # type: ignore[arg-type]
-    assert published(publisher.begin(0, 1, {2: [file], 7: [file]})) == {2: 240, 7: 240}
+    assert published(publisher.begin(0, 1, {2: [local_place(file)], 7: [local_place(file)]})) == {2: 240, 7: 240}
     with Follower(broker.plain(), topic) as reader:
         reader.wait_for(len(rows))
         records = reader.records
