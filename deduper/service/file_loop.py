@@ -8,7 +8,7 @@ import time
 from deduper.errors import DeduperError, SourceAwayError, StopRequested
 from deduper.kafka.retry import ThrottledLog
 from deduper.service.stop import Stop
-from deduper.service.windows import OWNER_CHECK_S, Windows
+from deduper.service.windows import Windows
 from deduper.sources.files.batch import FileBatches
 from deduper.window.progress import PROGRESS
 
@@ -44,7 +44,7 @@ class FileLoop:
                     raise
                 self._source.put_off()
                 self._unlisted.warn(f"no file is judged now, the next trigger looks again: {exc}")
-            self._wait_until(due)
+            self._windows.wait_until(due)
             if not (drain or self._source.pending or self._stop.is_requested):
                 self._list(is_needed=False)
 
@@ -56,12 +56,6 @@ class FileLoop:
         with contextlib.suppress(StopRequested):  # the loop ends by the flag
             return self._windows.make_next(batch)
         return True
-
-    def _wait_until(self, due: float) -> None:
-        """Wait for the next trigger or a stop. The owner is checked however short the trigger is."""
-        self._windows.check_owner()
-        while (left := due - time.monotonic()) > 0 and not self._stop.wait(min(OWNER_CHECK_S, left)):
-            self._windows.check_owner()
 
     def _list(self, *, is_needed: bool) -> None:
         """List new files. Where more may come later, a folder that cannot be read now may be there then."""

@@ -122,7 +122,7 @@ def _open_source(
         files = open_files(config, config.source, owned.log)
         return files.to_fold, lambda windows: FileLoop(files, windows, stop, _trigger_s(config))
     topics = open_topics_source(config, owned.log, stop.event)
-    return None, lambda windows: TopicLoop(topics, windows, owned.log, stop, _trigger_s(config))
+    return None, lambda windows: TopicLoop(topics, windows, stop, _trigger_s(config))
 
 
 def _follow(loop: FileLoop | TopicLoop, windows: Windows, stop: Stop, session: SparkSession, *, drain: bool) -> None:
@@ -138,7 +138,6 @@ def _follow(loop: FileLoop | TopicLoop, windows: Windows, stop: Stop, session: S
     except JVM_ERRORS as exc:
         if not has_ended(session, after_signal=stop.is_by_signal):
             raise
-        # The window's thread first finishes its work that needs no Spark.
         windows.wait_until_published()
         failure = windows.failure or exc
         if not isinstance(failure, JVM_ERRORS):

@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import time
 
-from bucket_store.log.commit_log import CommitLog
 from deduper.errors import StopRequested
 from deduper.service.stop import Stop
-from deduper.service.windows import OWNER_CHECK_S, Windows
+from deduper.service.windows import Windows
 from deduper.sources.protocol import PlannedSource
 from deduper.window.progress import PROGRESS
 
@@ -19,10 +18,9 @@ from deduper.window.progress import PROGRESS
 class TopicLoop:
     """One run over a source of topics; a window begins every `trigger_s` at the soonest."""
 
-    def __init__(self, source: PlannedSource, windows: Windows, log: CommitLog, stop: Stop, trigger_s: float) -> None:
+    def __init__(self, source: PlannedSource, windows: Windows, stop: Stop, trigger_s: float) -> None:
         self._source = source
         self._windows = windows
-        self._log = log
         self._stop = stop
         self._trigger_s = trigger_s
 
@@ -34,7 +32,7 @@ class TopicLoop:
             is_begun = False
             while not self._stop.is_requested:
                 due = time.monotonic() + (0 if drain else self._trigger_s)
-                number = self._log.state.next_window
+                number = self._windows.next_number
                 with self._windows.attempted(number):
                     if not is_begun:
                         self._source.begin(drain=drain)
@@ -44,10 +42,4 @@ class TopicLoop:
                         self._windows.make(batch, number, judged=self._source.judged)
                 if self._windows.failure is not None or (batch is None and drain):
                     return
-                self._wait_until(due)
-
-    def _wait_until(self, due: float) -> None:
-        """Wait for the next trigger or a stop. The owner is checked however short the trigger is."""
-        self._windows.check_owner()
-        while (left := due - time.monotonic()) > 0 and not self._stop.wait(min(OWNER_CHECK_S, left)):
-            self._windows.check_owner()
+                self._windows.wait_until(due)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -96,7 +95,7 @@ class Reports:
 
 
 class Windows:
-    """Makes the windows of a run. A stream's batches come on a thread of Spark's, all else on the main thread.
+    """Makes the windows of a run, on the main thread.
 
     `failure` is that of a window, or of the ownership.
     """
@@ -114,51 +113,48 @@ class Windows:
         self._reports = reports
         self._stop = stop
         self._max_windows = max_windows
-        self._working = threading.Lock()
         self._next_check = 0.0
         self._made = 0
         self.failure: Exception | None = None
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no batch is being worked on."""
-        return not self._working.locked()
+    def next_number(self) -> int:
+        """The number of the next window, and of its batch."""
+        return self._log.state.next_window
 
     @contextlib.contextmanager
     def attempted(self, batch_id: int) -> Iterator[None]:
-        """Around the work on a batch. Its failure is kept whole as `failure`: through Spark it would return as a text.
+        """Around the work on a batch. Its failure is kept as `failure`, and raised where the run ends.
 
         Raises:
             StopRequested: a stop was requested, and nothing of the batch is committed.
             SourceAwayError: the state of its files is unknown now, and nothing of the batch is committed.
         """
-        with self._working:
-            if self._stop.is_requested:
-                raise StopRequested(f"batch {batch_id} came after the stop")
-            try:
-                yield
-            except StopRequested as exc:
-                logger.warning("%s", exc)
-                raise
-            except SourceAwayError:
-                raise  # the loop over files decides whether it ends the run
-            except Exception as exc:  # noqa: BLE001  raised where the run ends
-                self.failure = self.reason_to_stop(raised_in_worker(exc))
-                self._reports.window_failed()
+        if self._stop.is_requested:
+            raise StopRequested(f"batch {batch_id} came after the stop")
+        try:
+            yield
+        except StopRequested as exc:
+            logger.warning("%s", exc)
+            raise
+        except SourceAwayError:
+            raise  # the loop over files decides whether it ends the run
+        except Exception as exc:  # noqa: BLE001  raised where the run ends
+            self.failure = self.reason_to_stop(raised_in_worker(exc))
+            self._reports.window_failed()
 
     def make(
         self,
         batch: SourceBatch,
         batch_id: int,
-        query_id: str = "",
         judged: Callable[[SourceBatch], None] = lambda _: None,
     ) -> None:
-        """Make the window of a batch, within `attempted`. The ids are those of Spark's stream, if there is one.
+        """Make the window of a batch, within `attempted`.
 
         `judged` is given the batch that was committed, which may be less than `batch`.
         """
         with self._reports.window():
-            committed = self._runner.run(Batch(query_id, batch_id, batch), self._reports.window_ended)
+            committed = self._runner.run(Batch("", batch_id, batch), self._reports.window_ended)
         judged(committed)
         failpoints.hit("window.7.checkpoint")
         self._made += 1
@@ -174,7 +170,7 @@ class Windows:
             StopRequested: a stop was requested, and nothing of the batch is committed.
             SourceAwayError: the state of its files is unknown now, and nothing of the batch is committed.
         """
-        number = self._log.state.next_window
+        number = self.next_number
         with self.attempted(number):
             self.make(batch, number)
         return self.failure is None
@@ -185,22 +181,27 @@ class Windows:
         self._reports.listed(source)
 
     def wait_until_published(self) -> None:
-        """Wait for the end of the work on a batch, and of the publication; its failure becomes the run's."""
-        with self._working:
-            try:
-                self._runner.wait_until_published()
-            except StopRequested as exc:
-                logger.warning("%s", exc)
-            except Exception as exc:  # noqa: BLE001  raised where the run ends
-                self._publication_failed(exc)
+        """Wait for the end of the publication; its failure becomes the run's."""
+        try:
+            self._runner.wait_until_published()
+        except StopRequested as exc:
+            logger.warning("%s", exc)
+        except Exception as exc:  # noqa: BLE001  raised where the run ends
+            self._publication_failed(exc)
 
     def finish(self) -> None:
         """After the last window of a drained source."""
         self._runner.finish()
 
+    def wait_until(self, due: float) -> None:
+        """Wait for the next trigger or a stop. The owner is checked however short the trigger is."""
+        self.check_owner()
+        while (left := due - time.monotonic()) > 0 and not self._stop.wait(min(OWNER_CHECK_S, left)):
+            self.check_owner()
+
     def check_owner(self) -> None:
         """Between two batches: notice a takeover, or a publication that has failed, also when there is no batch."""
-        if time.monotonic() < self._next_check or not self._working.acquire(blocking=False):
+        if time.monotonic() < self._next_check:
             return
         try:
             self._next_check = time.monotonic() + OWNER_CHECK_S
@@ -212,8 +213,6 @@ class Windows:
         except FencedError as exc:
             self.failure = exc
             self._stop.request("fenced")
-        finally:
-            self._working.release()
 
     def _publication_failed(self, error: Exception) -> None:
         if self.failure is None:

@@ -60,7 +60,7 @@ _DELETION_BATCH, _DELETION_GRACE_US = policy.DELETION_BATCH, policy.DELETION_GRA
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The part of a source's batch that the store does not know yet; the ids are those of Spark's stream."""
+    """The part of a source that a window takes. `query_id` is in the format: earlier releases had one of Spark's."""
 
     query_id: str
     batch_id: int

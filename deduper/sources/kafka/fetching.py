@@ -1,6 +1,6 @@
 """The records between two offsets of a topic partition, by librdkafka; runs in the reading tasks and in the driver.
 
-Spark's stream has planned the offsets, so the fetch knows where it ends. Not every offset has a record: transactions
+The window's offsets are planned, so the fetch knows where it ends. Not every offset has a record: transactions
 leave marks, compaction leaves holes. So a fetch is over at a record beyond the end, or when the client reports that the
 partition has been read so far. It gives records in the order of their offsets, or nothing more: whatever is
 unusual (an error of the client, silence, an offset that is gone) ends it, and Spark reads the range.

@@ -1,7 +1,6 @@
-"""The Kafka source: Spark's stream reads the topics and cuts batches; we decide which of their offsets count.
+"""Ranges of offsets read by Spark, where this package cannot read them itself: see `sources.kafka.plain_topics`.
 
-A batch's frame holds every record between the offsets in Spark's checkpoint. Those that the store has judged already
-are left out by the reading tasks, which also give every record its place (`sources.kafka.places`).
+The reading tasks give every record its place (`sources.kafka.places`).
 """
 
 from __future__ import annotations
