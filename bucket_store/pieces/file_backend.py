@@ -33,9 +33,16 @@ from pathlib import Path
 import xxhash
 
 from bucket_store import failpoints
-from bucket_store.errors import CorruptionError
 from bucket_store.filesystem import LOCAL, FileSystem, OpenFile, listed, make_directories, read_at, write_at
-from bucket_store.pieces.store import Located, PieceLocation, PieceStore, StoredPiece, sync_names, write_error
+from bucket_store.pieces.store import (
+    Located,
+    PieceLocation,
+    PieceStore,
+    StoredPiece,
+    read_located,
+    sync_names,
+    write_error,
+)
 
 SEGMENT_BYTES = 128 << 20
 
@@ -109,21 +116,12 @@ class FilePieces:
         return PieceLocation(self._relative(path), name, at + len(frame), len(data))
 
     def read(self, piece: Located, start: int = 0, length: int | None = None) -> bytes:
-        wanted = piece.length - start if length is None else length
-        at = piece.offset + start
-        try:
+        def read(at: int, wanted: int) -> bytes:
             with self._fs.open(self._root / piece.file) as file:
                 # A reference may be wrong: bytes beyond the file are neither read nor allocated.
-                data = read_at(file, wanted, at) if 0 <= at <= at + wanted <= file.size() else b""
-        except FileNotFoundError as error:
-            raise CorruptionError(
-                f"piece {piece.name}", file=piece.file, offset=at, expected=f"{wanted} bytes", found="no file"
-            ) from error
-        if len(data) != wanted or start + wanted > piece.length:
-            raise CorruptionError(
-                f"truncated piece {piece.name}", file=piece.file, offset=at, expected=wanted, found=len(data)
-            )
-        return data
+                return read_at(file, wanted, at) if 0 <= at <= at + wanted <= file.size() else b""
+
+        return read_located(piece, start, length, read)
 
     def delete(
         self, pieces: Iterable[Located], *, keep: Collection[str] = (), writing_epoch: int | None = None

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from bucket_store import failpoints
-from bucket_store.errors import CorruptionError
-from bucket_store.pieces.store import Located, PieceLocation, PieceStore, StoredPiece, write_error
+from bucket_store.pieces.store import Located, PieceLocation, PieceStore, StoredPiece, read_located, write_error
 from bucket_store.places.place import Place
 
 SUFFIX = ".piece"
@@ -49,19 +48,10 @@ class PieceFiles:
         return PieceLocation(file, name, 0, len(data))
 
     def read(self, piece: Located, start: int = 0, length: int | None = None) -> bytes:
-        wanted = piece.length - start if length is None else length
-        at = piece.offset + start
-        try:
-            data = (self._root / piece.file).read_range(at, wanted) if wanted > 0 <= at else b""
-        except FileNotFoundError as error:
-            raise CorruptionError(
-                f"piece {piece.name}", file=piece.file, offset=at, expected=f"{wanted} bytes", found="no file"
-            ) from error
-        if len(data) != wanted or start + wanted > piece.length:
-            raise CorruptionError(
-                f"truncated piece {piece.name}", file=piece.file, offset=at, expected=wanted, found=len(data)
-            )
-        return data
+        file = self._root / piece.file
+        return read_located(
+            piece, start, length, lambda at, wanted: file.read_range(at, wanted) if wanted > 0 <= at else b""
+        )
 
     def delete(
         self,

@@ -7,12 +7,12 @@ log says which pieces are live. All its files are under `<root>/pieces/`.
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bucket_store.errors import SpaceError, StoreError
+from bucket_store.errors import CorruptionError, SpaceError, StoreError
 from bucket_store.filesystem import FileSystem
 from bucket_store.pieces.piece import Entries, PieceHeader, PieceRef, decode_header, encode_piece, piece_name
 
@@ -112,6 +112,27 @@ class PieceStore(Protocol):
 
     def close(self) -> None:
         """Closes the handles of this instance. Safe to repeat."""
+
+
+def read_located(piece: Located, start: int, length: int | None, read: Callable[[int, int], bytes]) -> bytes:
+    """`PieceStore.read` of a file: `read` gives so many bytes of it from an offset on, fewer where it ends.
+
+    Raises:
+        CorruptionError: the file is not there or too short.
+    """
+    wanted = piece.length - start if length is None else length
+    at = piece.offset + start
+    try:
+        data = read(at, wanted)
+    except FileNotFoundError as error:
+        raise CorruptionError(
+            f"piece {piece.name}", file=piece.file, offset=at, expected=f"{wanted} bytes", found="no file"
+        ) from error
+    if len(data) != wanted or start + wanted > piece.length:
+        raise CorruptionError(
+            f"truncated piece {piece.name}", file=piece.file, offset=at, expected=wanted, found=len(data)
+        )
+    return data
 
 
 def append_piece(
