@@ -26,7 +26,7 @@ from deduper.sinks.publish_state import OnUnknown
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from deduper.admin.error_rows import Windows
+    from deduper.admin.errors.rows import Windows
     from deduper.config.load import LoadedConfig
     from deduper.window.progress import BatchProgress
 
@@ -642,8 +642,8 @@ def replay_errors(
     as_json: JsonOption = False,
 ) -> None:
     """Send error records through the job once more, exactly once, after a mend of the config or of a producer."""
+    from deduper.admin.errors.replay import replay_errors as replay
     from deduper.admin.open_store import open_store
-    from deduper.admin.replay_errors import replay_errors as replay
     from deduper.cli.views.replay import render
 
     report = replay(open_store(str(config)), _windows(window), reason or (), again=again, dry_run=dry_run)
@@ -828,7 +828,7 @@ def inspect_errors(
     as_json: JsonOption = False,
 ) -> None:
     """Group the rows of the error port by reason and detail, each with the place of its first record."""
-    from deduper.admin.errors_report import errors_report
+    from deduper.admin.errors.report import errors_report
     from deduper.admin.open_store import open_store
     from deduper.cli.views import inspect as views
 
@@ -858,7 +858,7 @@ def inspect_bucket(
 
 def _windows(text: str | None) -> Windows:
     """The windows of `--window`, all without it."""
-    from deduper.admin.error_rows import Windows
+    from deduper.admin.errors.rows import Windows
 
     try:
         return Windows() if text is None else Windows.of(text)

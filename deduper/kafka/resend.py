@@ -17,7 +17,7 @@ from deduper.kafka.calls import HungError, bounded
 from deduper.kafka.error_actions import ErrorAction, action_of, client_errors, error_of
 from deduper.kafka.errors import BrokerUnavailableError, ProducerFencedError
 from deduper.kafka.quiet import QUIET
-from deduper.kafka.topic_records import ANSWER_S, TopicRecord, broker_failure, partitions_of
+from deduper.kafka.topic_ends import ANSWER_S, broker_failure, partitions_of
 
 Offsets = dict[int, int]
 """Offsets by partition."""
@@ -70,18 +70,25 @@ class Resend:
             found, self._groups[group] = _committed(self._client, group, self._topic)
         return found
 
-    def send(self, record: TopicRecord, topic: str, partition: int | None, headers: list[Any]) -> None:
-        """Add a record to the transaction, which is begun if none is open; to its key's partition if none is given."""
+    def send(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[Any],
+        timestamp_ms: int,
+    ) -> None:
+        """Add a record to the transaction, which is begun if none is open; a negative time is that of the sending."""
         with self._errors():
             if not self._is_open:
                 self._producer.begin_transaction()
                 self._is_open = True
-            place: dict[str, Any] = {} if partition is None else {"partition": partition}
-            if record.timestamp_ms >= 0:
-                place["timestamp"] = record.timestamp_ms
+            when: dict[str, Any] = {"timestamp": timestamp_ms} if timestamp_ms >= 0 else {}
             while True:
                 try:
-                    self._producer.produce(topic, record.value, record.key, headers=headers, **place)
+                    self._producer.produce(topic, value, key, partition=partition, headers=headers, **when)
                     return
                 except BufferError:
                     self._producer.poll(0.1)

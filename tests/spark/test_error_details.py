@@ -11,10 +11,10 @@ import pytest
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
-from deduper.admin.error_rows import Windows
-from deduper.admin.errors_report import errors_report
+from deduper.admin.errors.replay import replay_errors
+from deduper.admin.errors.report import errors_report
+from deduper.admin.errors.rows import Windows
 from deduper.admin.open_store import OpenStore
-from deduper.admin.replay_errors import replay_errors
 from tests.spark.harness import READ_BY_SPARK, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

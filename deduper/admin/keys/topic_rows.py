@@ -5,7 +5,6 @@ All records that the brokers still hold are fetched, and only the key's columns 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +16,10 @@ from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.kafka_options import connection_options, librdkafka_options
 from deduper.config.model import Config
 from deduper.errors import DeduperError
-from deduper.kafka.topic_records import committed_ranges
 from deduper.sources.kafka import partition_queue as queue
-from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.sources.kafka.plain_topics import topic_reading
 from deduper.sources.kafka.topic_reading import TopicReading
-from deduper.tasks.readers.plain_file import NotPlain
+from deduper.sources.kafka.whole_topic import name_of, whole_topic
 
 _NEEDED = ("reason", "window", "origin")
 _PLACE = ("topic", "partition", "offset")
@@ -55,7 +52,7 @@ def find_in_topic(config: Config, salt: bytes, sink: KafkaSink, key: SoughtKey) 
     sought = [numbers[column.name] for column in key.columns]
     client = librdkafka_options(sink.bootstrap_servers, connection_options(sink.options))
     count, found = 0, list[TopicRow]()
-    for part, given in _batches(client, sink.topic):
+    for part, given in whole_topic(client, sink.topic):
         count += given.num_rows
         of_key = reading.columns(part, given, sought)
         table = pa.table({columns[number].name: of_key[number] for number in sought})
@@ -91,20 +88,6 @@ def _reading(config: Config, salt: bytes, sink: KafkaSink, key: SoughtKey) -> To
     return reading
 
 
-def _batches(client: dict[str, str], topic: str) -> Iterator[tuple[RangePart, pa.RecordBatch]]:
-    options = {**client, "isolation.level": "read_committed"}
-    for number, (start, end) in committed_ranges(client, topic).items():
-        part = RangePart(topic, number, start, end, 0, 0)
-        try:
-            for given in fetched(options, part, True):
-                yield part, given
-        except NotPlain as exc:
-            raise UnreadTopicError(str(exc)) from exc
-
-
 def _texts(headers: list[dict[str, bytes | None]] | None) -> dict[str, str]:
     """The last header of each name; ours are the last ones."""
-    return {
-        (one["name"] or b"").decode("utf-8", "replace"): (one["value"] or b"").decode("utf-8", "replace")
-        for one in headers or ()
-    }
+    return {name_of(one["name"]): (one["value"] or b"").decode("utf-8", "replace") for one in headers or ()}

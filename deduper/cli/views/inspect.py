@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from deduper.admin.errors_report import ErrorGroup, ErrorsReport
+from deduper.admin.errors.report import ErrorGroup, ErrorsReport
 from deduper.admin.inspect import BucketReport, KeyReport
 from deduper.admin.keys.forecast import CopyForecast
 from deduper.cli.terminal import counted, pairs, table

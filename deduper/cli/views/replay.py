@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 from rich.text import Text
 
-from deduper.admin.replay_errors import ReplayReport
+from deduper.admin.errors.replay import ReplayReport
 from deduper.cli.terminal import counted, table
 
 _MOST_FILES = 20

@@ -14,8 +14,8 @@ from pyarrow import parquet
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deduper.admin.error_rows import Windows
-from deduper.admin.errors_report import ErrorsReport, errors_report
+from deduper.admin.errors.report import ErrorsReport, errors_report
+from deduper.admin.errors.rows import Windows
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.cli.main import app
 from deduper.cli.views.inspect import render_errors

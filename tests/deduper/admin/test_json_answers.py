@@ -11,7 +11,7 @@ from bucket_store.log.profile import WindowProfile
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import StoredPiece
 from deduper.admin.doctor import Diagnosis
-from deduper.admin.errors_report import ErrorGroup, ErrorsReport
+from deduper.admin.errors.report import ErrorGroup, ErrorsReport
 from deduper.admin.gc import Garbage, GcReport
 from deduper.admin.health import Health, State
 from deduper.admin.inspect import BucketPart, BucketReport, KeyEntry, KeyReport

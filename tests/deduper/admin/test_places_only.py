@@ -16,7 +16,7 @@ OF_THIS_MACHINE = {
     "deduper/admin/open_store.py": "the config file, and a folder that a person names",
     "deduper/admin/repair/rebuild.py": "files of the source",
     "deduper/admin/repair/rebuild_sources.py": "files of the source",
-    "deduper/admin/replay_errors.py": "files of the source, and the lock of a replay",
+    "deduper/admin/errors/replay.py": "files of the source, and the lock of a replay",
     "deduper/admin/stale_tables.py": "tables",
     "deduper/admin/status.py": "files of the source, and the room on a store's disk",
     "deduper/admin/verify/rows.py": "a temporary file of the check",

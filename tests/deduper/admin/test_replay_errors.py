@@ -21,9 +21,9 @@ from bucket_store.errors import CorruptionError, FencedError
 from bucket_store.filesystem import LOCAL
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
-from deduper.admin.error_rows import Windows
+from deduper.admin.errors.replay import REASONS, ReplayReport, read_replays, replay_errors
+from deduper.admin.errors.rows import Windows
 from deduper.admin.open_store import open_store
-from deduper.admin.replay_errors import REASONS, ReplayReport, read_replays, replay_errors
 from deduper.cli.main import app
 from deduper.config.files import FilesSource
 from deduper.errors import IntegrityError, UsageError

@@ -31,7 +31,7 @@ from bucket_store.errors import FencedError
 from bucket_store.filesystem import LOCAL, FileSystem, listed, make_directories, write_at
 from bucket_store.framing import frame, unframe
 from bucket_store.places.place import Place
-from deduper.admin.error_rows import REASONS, Windows, error_files, error_port, read_errors
+from deduper.admin.errors.rows import REASONS, Windows, error_files, error_port, read_errors
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
@@ -100,7 +100,7 @@ def replay_errors(
                 "topic, where they have their key and headers"
             )
         _require_reasons(reasons)
-        from deduper.admin.replay_topic import replay_topic  # it loads Kafka's client, which is an extra
+        from deduper.admin.errors.replay_topic import replay_topic  # it loads Kafka's client, which is an extra
 
         sent = replay_topic(store, topics, port, windows, reasons, again=again, dry_run=dry_run)
         return ReplayReport(not dry_run, None, dict(sent.rows), (), (), dict(sent.left_out))

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from bucket_store import failpoints
-from deduper.admin.error_rows import REASONS, Windows
+from deduper.admin.errors.rows import REASONS, Windows
 from deduper.admin.open_store import OpenStore
 from deduper.config.kafka import KafkaSink, KafkaSource
-from deduper.config.kafka_options import librdkafka_options
+from deduper.config.kafka_options import connection_options, librdkafka_options
 from deduper.config.kafka_values import DEDUP_HEADERS
 from deduper.errors import UsageError
 from deduper.kafka.resend import Offsets, Resend, group_positions
-from deduper.kafka.topic_records import TopicRecord, read_topic
+from deduper.sources.kafka.whole_topic import TopicRecord, records_of, whole_topic
 
 REPLAYED = "dedup-replay"
 """The header of a record that was sent again."""
@@ -56,20 +56,28 @@ def replay_topic(
     _require(source, sink)
     store_id = store.log.manifest.store_id[:8]
     groups = {reason: _group(store_id, reason, again=again) for reason in reasons or REASONS}
-    client = librdkafka_options(sink.bootstrap_servers, sink.options)
+    client = librdkafka_options(sink.bootstrap_servers, connection_options(sink.options))
 
     def work(positions: dict[str, Offsets]) -> _Work:
         return _Work(source, sink, windows, positions, again=again)
 
     if dry_run:
         return _counted(work({name: group_positions(client, of, sink.topic) for name, of in groups.items()}), client)
-    with Resend(client, f"deduper-replay-{store_id}", sink.topic) as resend:
+    sending = librdkafka_options(sink.bootstrap_servers, sink.options)
+    with Resend(sending, f"deduper-replay-{store_id}", sink.topic) as resend:
         positions = {reason: resend.positions(group) for reason, group in groups.items()}
         if windows != Windows():
             _counted(work(positions), client)  # refuses windows in the middle before anything is sent
         now, done, waiting = work(positions), TopicReplay(), 0
         for record, topic, partition in _selected(now, client, done):
-            resend.send(record, topic, partition, [*_own_headers(record, sink), (REPLAYED, store_id.encode())])
+            resend.send(
+                topic,
+                partition,
+                key=record.key,
+                value=record.value,
+                headers=[*_own_headers(record, sink), (REPLAYED, store_id.encode())],
+                timestamp_ms=record.timestamp_ms,
+            )
             waiting += 1
             if waiting >= _RECORDS:
                 _commit(resend, groups, now)
@@ -128,11 +136,11 @@ class _Work:
         return {number: min(offsets[number] for offsets in self.positions.values()) for number in shared}
 
 
-def _selected(work: _Work, client: dict[str, str], found: TopicReplay) -> Iterator[tuple[TopicRecord, str, int | None]]:
+def _selected(work: _Work, client: dict[str, str], found: TopicReplay) -> Iterator[tuple[TopicRecord, str, int]]:
     """The records to send with their topic and partition. When one is given, `work.reached` counts it as sent."""
     ended: set[tuple[str, int]] = set()
-    for batch in read_topic(client, work.sink.topic, work.starts):
-        for record in batch:
+    for part, batch in whole_topic(client, work.sink.topic, work.starts):
+        for record in records_of(part, batch):
             reason = record.header("dedup-reason")
             if reason not in work.positions:
                 continue

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from deduper.admin.error_rows import ERROR, Windows, error_files, error_port, read_errors
+from deduper.admin.errors.rows import ERROR, Windows, error_files, error_port, read_errors
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSink
-from deduper.config.kafka_options import librdkafka_options
+from deduper.config.kafka_options import connection_options, librdkafka_options
 from deduper.core.verdict import PORT_OF_REASON
 
 _MOST_GROUPS = 10_000
@@ -117,12 +117,12 @@ def _report(store: OpenStore, origin: str, windows: Windows, groups: _Groups, me
 
 def _of_topic(store: OpenStore, sink: KafkaSink, windows: Windows) -> ErrorsReport:
     """By the headers of the records that the brokers still hold, each record once."""
-    from deduper.kafka.topic_records import read_topic  # it loads Kafka's client, which is an extra
+    from deduper.sources.kafka.whole_topic import records_of, whole_topic  # it loads Kafka's client, which is an extra
 
     groups, met = _Groups(), set[int]()
-    client = librdkafka_options(sink.bootstrap_servers, sink.options)
-    for batch in read_topic(client, sink.topic):
-        for record in batch:
+    client = librdkafka_options(sink.bootstrap_servers, connection_options(sink.options))
+    for part, batch in whole_topic(client, sink.topic):
+        for record in records_of(part, batch):
             reason, window = record.header("dedup-reason"), int(record.header("dedup-window") or -1)
             if reason is not None and (window in windows or windows == Windows()):
                 met.add(window)

@@ -1,0 +1,50 @@
+"""Where a topic begins and ends for a reader of committed records; for commands, which end where it ends now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from deduper.errors import DeduperError
+from deduper.kafka.error_actions import error_of, lasting_error
+from deduper.kafka.errors import BrokerUnavailableError, TopicMissingError
+from deduper.kafka.quiet import QUIET
+
+ANSWER_S = 30.0
+_NO_GROUP = "deduper-reads-without-a-group"
+"""The client wants one; nothing is committed to it."""
+
+
+def committed_ranges(client: Mapping[str, str], topic: str) -> dict[int, tuple[int, int]]:
+    """First offset and end of each partition of a topic, as far as a reader of committed records comes now.
+
+    Raises:
+        TopicMissingError: there is no such topic.
+        BrokerUnavailableError: no answer for 30 s.
+        KafkaDeniedError: no right to read it.
+    """
+    options = {**client, "group.id": _NO_GROUP, "isolation.level": "read_committed"}
+    consumer = Consumer(options, logger=QUIET)
+    try:
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=ANSWER_S)
+            for number in partitions_of(consumer, topic)
+        }
+    except KafkaException as exc:
+        raise broker_failure(error_of(exc), f"topic {topic}") from exc
+    finally:
+        consumer.close()
+
+
+def broker_failure(error: KafkaError, subject: str) -> DeduperError:
+    """The error for the operator of a command that a client's error ends."""
+    return lasting_error(error, subject) or BrokerUnavailableError(f"{subject}: {error.str()}")
+
+
+def partitions_of(consumer: Consumer, topic: str) -> list[int]:
+    """The numbers of a topic's partitions. Raises TopicMissingError without one."""
+    listed = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+    if listed.error is not None or not listed.partitions:
+        raise TopicMissingError(f"the cluster has no topic {topic}")
+    return sorted(listed.partitions)
