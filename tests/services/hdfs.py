@@ -34,9 +34,9 @@ from xml.sax.saxutils import escape
 from tests.processes import freeze
 from tests.services.jars import hadoop_jars
 from tests.services.kafka_broker import free_ports
+from tests.services.leashed import leashed
 
 READY_DEADLINE_S = 120.0
-_LEASH = Path(__file__).parent / "leash.py"
 _SERVER = "org.apache.hadoop.hdfs.server"
 _ACTIVITY = "Hadoop:service=NameNode,name="
 
@@ -91,22 +91,9 @@ class Server:
         """Start the process, which answers some time later; nothing is done when it runs."""
         if self.is_running:
             return
-        leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *self.command()]
-        with self.log.open("ab") as log:
-            self._leash = subprocess.Popen(
-                leash,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                cwd=self._directory,
-            )
-        assert self._leash.stdout is not None
-        with self._leash.stdout as said:
-            line = said.readline()
-        if not line:
+        self._leash, self._pid = leashed(self.command(), self.log, self._directory)
+        if not self._pid:
             raise HdfsFailed(f"{self.name} cannot be started\n{self.last_words()}")
-        self._pid = int(line)
 
     def command(self, *arguments: str) -> list[str]:
         """The command of the process."""

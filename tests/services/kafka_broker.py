@@ -43,9 +43,9 @@ from tests.processes import freeze
 from tests.services.certificates import make_certificates
 from tests.services.jars import broker_jars
 from tests.services.kafka_connection import Connection
+from tests.services.leashed import leashed
 
 READY_DEADLINE_S = 90.0
-_LEASH = Path(__file__).parent / "leash.py"
 _PORTS_BEFORE_THIS_ONE_FAILS = 3
 _C1_ONLY = ["-XX:TieredStopAtLevel=1"]
 
@@ -414,18 +414,9 @@ class Broker:
     def _launch(self, jars: str, properties: Path) -> None:
         self._admin = None
         command = self._java(self._jvm, jars, "kafka.Kafka", str(properties))
-        leash = [sys.executable, "-I", "-S", str(_LEASH), str(os.getpid()), *command]
-        with self.log.open("ab") as log:
-            # A session of its own: Ctrl-C is for us, and we stop the broker in order.
-            self._leash = subprocess.Popen(
-                leash, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
-        assert self._leash.stdout is not None
-        with self._leash.stdout as said:
-            line = said.readline()
-        if not line:
+        self._leash, self._pid = leashed(command, self.log)
+        if not self._pid:
             raise BrokerFailed(f"it cannot be started\n{self._last_words()}")
-        self._pid = int(line)
         self._frozen = False
 
     def _answers(self) -> bool:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -13,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from tests.services.hdfs import Hdfs
+from tests.services.once_jobs import run_once, written_job
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
@@ -35,12 +32,6 @@ sinks:
   error: {{format: json, path: "{url}/error"}}
 spark: {{spark.master: "local[2]"}}
 """
-
-
-def _run(config: Path, kill: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deduper.cli", "run", str(config), "--once", "--take-over"]
-    environment = {**os.environ, failpoints.ENVIRONMENT: kill}
-    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def _rows(port: Place) -> list[dict[str, object]]:
@@ -60,21 +51,12 @@ def _rows(port: Place) -> list[dict[str, object]]:
 def test_a_job_publishes_into_hdfs(hdfs: Hdfs, tmp_path: Path) -> None:
     """Killed before a record, after one, and while it publishes: every record leaves once, and nothing else stays."""
     url = f"{hdfs.url}/{uuid.uuid4().hex[:8]}"
-    config = tmp_path / "job.yaml"
-    config.write_text(_CONFIG.format(url=url), encoding="utf-8")
-    (tmp_path / "in").mkdir()
-    keys: list[str] = []
-    for number in range(4):
-        lines = [{"k": f"key-{(number * 5 + line) % 11}", "t": line} for line in range(8)]
-        keys += [str(line["k"]) for line in lines]
-        text = "".join(json.dumps(line) + "\n" for line in lines) + ("no record\n" if number == 2 else "")
-        (tmp_path / "in" / f"{number}.json").write_text(text, encoding="utf-8")
-        os.utime(tmp_path / "in" / f"{number}.json", (1_700_000_000 + number,) * 2)
+    config, keys = written_job(tmp_path, _CONFIG.format(url=url))
 
     for kill in ("window.3.synced=kill", "log.linked=kill@2", "publish.renamed=kill"):
-        killed = _run(config, kill)
+        killed = run_once(config, kill)
         assert killed.returncode < 0, (kill, killed.stderr)
-    done = _run(config)
+    done = run_once(config)
     assert done.returncode == 0, done.stderr
 
     rows = {port: _rows(open_place(f"{url}/{port}")) for port in ("unique", "duplicate", "error")}
