@@ -1,146 +1,49 @@
-"""The command line: arguments, answers and exit codes of every command; other rooms do the work.
+"""The command line: the commands of a job, and of its store; other rooms do the work.
 
-Answers go to standard output, everything else to standard error. Every command ends with an `ExitCode`. Heavy
-modules (pyspark, numba, pyarrow, rocksdict, pydantic) are imported by the command that needs them: help is instant.
+Heavy modules (pyspark, numba, pyarrow, rocksdict, pydantic) are imported by the command that needs them: help is
+instant.
 """
 
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import re
 import sys
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bucket_store.threads import are_left
+from deduper.cli import (
+    inspect_commands,  # noqa: F401  its commands are registered by the import
+    move_commands,
+)
+from deduper.cli.commands import (
+    BASIC,
+    READING,
+    ConfigArgument,
+    JsonOption,
+    SetOption,
+    StoreArgument,
+    VerboseOption,
+    answer,
+    app,
+    command,
+    config_app,
+    loaded_config,
+    windows_of,
+)
 from deduper.config.problems import ConfigError
-from deduper.errors import ExitCode, UsageError, exit_code_of
+from deduper.errors import ExitCode, UsageError
 from deduper.sinks.publish_state import OnUnknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from deduper.admin.errors.rows import Windows
-    from deduper.config.load import LoadedConfig
     from deduper.window.progress import BatchProgress
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-_CONTEXT = {"help_option_names": ["-h", "--help"]}
-
-app = typer.Typer(
-    name="deduper",
-    help="Deduplicate a stream: every record leaves as unique, duplicate, expired or error, exactly once.",
-    epilog="Exit codes: " + ", ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in ExitCode),
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings=_CONTEXT,
-)
-config_app = typer.Typer(
-    help="Check a config file, show the effective settings, describe every setting.",
-    no_args_is_help=True,
-    context_settings=_CONTEXT,
-)
-inspect_app = typer.Typer(
-    help="Inspect a store: one key, one window, one bucket, its errors.",
-    no_args_is_help=True,
-    context_settings=_CONTEXT,
-)
-app.add_typer(config_app, name="config")
-app.add_typer(inspect_app, name="inspect")
-
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The job's config file.", show_default=False)]
-StoreArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONFIG_OR_STORE",
-        help="A config file, a store's URL such as rocksdb:state/clicks, or the store's folder.",
-        show_default=False,
-    ),
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, as store.shards=8. Repeatable."),
-]
-ExecuteOption = Annotated[bool, typer.Option("--execute", help="Do it; without it, only show the plan.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON with stable keys.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log more, to standard error.")]
-
-_BASIC = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE)
-_READING = (*_BASIC, ExitCode.UNHEALTHY, ExitCode.INTEGRITY)
-
-
-def _command(group: typer.Typer, name: str, *codes: ExitCode, raw_values: bool = False) -> Callable[..., Any]:
-    """Registers a command, lists its exit codes in its help, and turns its errors into messages and exit codes.
-
-    `raw_values` lets an argument begin with a dash, as negative numbers do.
-    """
-    epilog = "Exit codes: " + "; ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in codes)
-    context = {**_CONTEXT, "ignore_unknown_options": raw_values}
-
-    def register(function: Callable[_P, _T]) -> Callable[_P, _T]:
-        group.command(name, epilog=epilog, context_settings=context)(_with_exit_codes(function))
-        return function
-
-    return register
-
-
-def _with_exit_codes(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The function; its errors are printed on standard error and raised as `typer.Exit` with their code."""
-
-    @functools.wraps(function)
-    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return function(*args, **kwargs)
-        except (typer.Exit, typer.Abort, BrokenPipeError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            code = exit_code_of(error)
-            _print_error(error, code, verbose=bool(kwargs.get("verbose")))
-            raise typer.Exit(code) from error
-
-    return guarded
-
-
-def _print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
-    if code is ExitCode.BUG:
-        traceback.print_exception(error)
-        typer.secho("\nThis is a bug in deduper. Please report it with the lines above.", fg="red", err=True)
-    elif isinstance(error, ConfigError):
-        _print_problems(error)
-    else:
-        if verbose:
-            traceback.print_exception(error)
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(_message(error, verbose=verbose), err=True)
-
-
-def _message(error: Exception, *, verbose: bool) -> str:
-    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
-        if isinstance(error, OSError) and error.strerror and error.filename is not None:
-            return f"{error.filename}: {error.strerror}"
-        return str(error).strip() or type(error).__name__
-    from deduper.spark.failures import plain_cause
-
-    more = "" if verbose else "; nothing half done is committed; --verbose shows the whole trace"
-    return f"Spark failed: {plain_cause(error)}{more}"
-
-
-def _print_problems(error: ConfigError) -> None:
-    for problem in error.problems:
-        typer.secho(problem.headline, bold=True, err=True)
-        for number, line in enumerate(problem.picture):
-            typer.secho(line, fg="red" if number else None, err=True)
-    from deduper.cli.terminal import counted
-
-    typer.echo(f"\n{counted(len(error.problems), 'problem')}; nothing was started.", err=True)
 
 
 def _version(wanted: bool) -> None:
@@ -160,7 +63,7 @@ def _root(
     """The options of `deduper` itself; `version` is acted on by its callback."""
 
 
-@_command(app, "init", *_BASIC)
+@command(app, "init", *BASIC)
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("deduper.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
@@ -179,7 +82,7 @@ def init(
     typer.echo(f"{file} is written. Set `source`, `key` and `expiry`, then: deduper config validate {file}")
 
 
-@_command(app, "quickstart", *_BASIC, ExitCode.UNHEALTHY)
+@command(app, "quickstart", *BASIC, ExitCode.UNHEALTHY)
 def quickstart(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for all files of the quickstart.")] = Path(
         "demo"
@@ -197,7 +100,7 @@ def quickstart(
     run_quickstart(directory, records=records, seed=seed, console=answer_console())
 
 
-@_command(app, "run", *_READING, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED)
+@command(app, "run", *READING, ExitCode.FENCED, ExitCode.BUG, ExitCode.INTERRUPTED)
 def run(
     config: ConfigArgument,
     once: Annotated[bool, typer.Option("--once", help="Stop when the source is drained.")] = False,
@@ -268,7 +171,7 @@ def _progress_printer(*, as_json: bool, verbose: bool) -> Callable[[BatchProgres
     return print_progress
 
 
-@_command(app, "jars", *_BASIC, ExitCode.UNHEALTHY)
+@command(app, "jars", *BASIC, ExitCode.UNHEALTHY)
 def jars(
     into: Annotated[
         Path | None,
@@ -306,7 +209,7 @@ def jars(
         typer.echo(f"`deduper run` uses them with {VARIABLE}={folder}")
 
 
-@_command(app, "doctor", *_BASIC, ExitCode.UNHEALTHY)
+@command(app, "doctor", *BASIC, ExitCode.UNHEALTHY)
 def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
     """Check whether a job can start, by the checks of `run` itself; changes nothing."""
     from deduper.admin.doctor import diagnose
@@ -314,12 +217,12 @@ def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOpt
     from deduper.config.load import load_config
 
     diagnosis = diagnose(load_config(config, overrides=overrides or ()))
-    _answer(diagnosis, render, as_json=as_json)
+    answer(diagnosis, render, as_json=as_json)
     if not diagnosis.is_healthy:
         raise typer.Exit(ExitCode.UNHEALTHY)
 
 
-@_command(app, "status", *_READING)
+@command(app, "status", *READING)
 def status(
     store: StoreArgument,
     last: Annotated[int, typer.Option("--last", min=0, metavar="N", help="Show the newest N windows.")] = 5,
@@ -350,10 +253,10 @@ def status(
 
         watch(read, shown, every_s=every, as_json=as_json)
     else:
-        _answer(read(), shown, as_json=as_json)
+        answer(read(), shown, as_json=as_json)
 
 
-@_command(app, "explain", *_READING, raw_values=True)
+@command(app, "explain", *READING, raw_values=True)
 def explain(
     config: ConfigArgument,
     values: Annotated[
@@ -384,10 +287,10 @@ def explain(
         raise UsageError(str(error)) from error
     finally:
         progress.end()
-    _answer(found, render, as_json=as_json)
+    answer(found, render, as_json=as_json)
 
 
-@_command(app, "report", *_READING)
+@command(app, "report", *READING)
 def report(
     store: StoreArgument,
     out: Annotated[
@@ -402,7 +305,7 @@ def report(
     from deduper.cli.views.report import render
 
     found = report_of(open_store(store))
-    _answer(found, render, as_json=as_json)
+    answer(found, render, as_json=as_json)
     if out is not None:
         from deduper.admin.report.page import page
 
@@ -413,7 +316,7 @@ def report(
         typer.echo(f"{out} is written", err=True)
 
 
-@_command(app, "verify", *_READING)
+@command(app, "verify", *READING)
 def verify(
     store: StoreArgument,
     rows: Annotated[
@@ -429,12 +332,12 @@ def verify(
     if rows and named_store(store)[1] is None:
         raise UsageError("--rows needs the config: it says where the outputs are")
     report = verify_target(store, rows=rows)
-    _answer(report, render, as_json=as_json)
+    answer(report, render, as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(report.exit_code)
 
 
-@_command(app, "gc", *_READING, ExitCode.FENCED)
+@command(app, "gc", *READING, ExitCode.FENCED)
 def gc(
     store: StoreArgument,
     delete: Annotated[
@@ -456,12 +359,12 @@ def gc(
         raise UsageError(f"--grace {error}") from error
     opened = open_store(store)
     report = collect(opened, grace_us=grace_us, delete=delete, with_quarantine=quarantine)
-    _answer(report, render, as_json=as_json)
+    answer(report, render, as_json=as_json)
     if report.is_refused:
         raise typer.Exit(ExitCode.FENCED)
 
 
-@_command(app, "repair", *_READING, ExitCode.FENCED)
+@command(app, "repair", *READING, ExitCode.FENCED)
 def repair(
     config: ConfigArgument,
     apply: Annotated[bool, typer.Option("--apply", help="Repair; without it, only show the plan.")] = False,
@@ -489,144 +392,15 @@ def repair(
     configure_logging(as_json=as_json, verbose=False)
     act = repairing.apply if apply else plan
     report = act(open_store(str(config)), more_outputs=[folder_of(name) for name in outputs or ()], forget=forget or ())
-    _answer(report, render, as_json=as_json)
+    answer(report, render, as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(ExitCode.INTEGRITY)
 
 
-@_command(app, "reshard", *_READING, ExitCode.FENCED)
-def reshard(
-    store: StoreArgument,
-    shards: Annotated[
-        int,
-        typer.Option("--shards", min=1, max=4096, metavar="N", help="The new number of shards.", show_default=False),
-    ],
-    execute: ExecuteOption = False,
-    memory: Annotated[
-        str, typer.Option("--memory", metavar="SIZE", help="Use about so much memory; more makes larger pieces.")
-    ] = "512MiB",
-    as_json: JsonOption = False,
-) -> None:
-    """Divide a store's keys among another number of shards; interrupted, it continues when it is repeated."""
-    from deduper.admin.move import reshard as resharding
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views.move import PartsShown, render_reshard
-
-    part_bytes = _size(memory, "--memory") // resharding.MEMORY_PER_PART_BYTE
-    opened = open_store(store)
-    if execute:
-        report = resharding.reshard(opened, shards, part_bytes=part_bytes, on_part=PartsShown())
-    else:
-        report = resharding.plan_reshard(opened, shards, part_bytes=part_bytes)
-    _answer(report, render_reshard, as_json=as_json)
+move_commands.register()
 
 
-@_command(app, "forget", *_READING, ExitCode.FENCED, raw_values=True)
-def forget(
-    store: StoreArgument,
-    values: Annotated[
-        list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
-    ],
-    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
-    execute: ExecuteOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Take one key out of a store, with an audit that names its digest; a copy that comes next is unique."""
-    from deduper.admin.keys.values import parse_key
-    from deduper.admin.move import forget as forgetting
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views.move import render_forget
-
-    opened = open_store(store)
-    try:
-        key = parse_key(values, opened.key_columns, null=null)
-        report = forgetting.forget(opened, key) if execute else forgetting.plan_forget(opened, key)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    _answer(report, render_forget, as_json=as_json)
-
-
-@_command(app, "rewind", *_READING, ExitCode.FENCED)
-def rewind(
-    config: ConfigArgument,
-    to: Annotated[
-        int, typer.Option("--to", min=0, metavar="WINDOW", help="The last window that stays.", show_default=False)
-    ],
-    execute: ExecuteOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Go back to an earlier window, exactly or not at all; later outputs are named and set aside."""
-    from deduper.admin.move import rewind as rewinding
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views.move import render_rewind
-
-    opened = open_store(str(config))
-    report = rewinding.rewind(opened, to) if execute else rewinding.plan_rewind(opened, to)
-    _answer(report, render_rewind, as_json=as_json)
-
-
-@_command(app, "backup", *_READING)
-def backup(
-    store: StoreArgument,
-    into: Annotated[
-        str,
-        typer.Option(
-            "--into",
-            metavar="STORE",
-            help="The place of the copy, as file:/backup/clicks; an older copy there is brought up to date.",
-            show_default=False,
-        ),
-    ],
-    execute: ExecuteOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Copy a store consistently, also while its job runs; the copy is a store that every command reads."""
-    from deduper.admin.move import backup as copying
-    from deduper.admin.open_store import open_store, store_url
-    from deduper.cli.views.move import PartsShown, render_copy
-
-    copy = copying.backup(open_store(store), store_url(into))
-    _answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
-
-
-@_command(app, "export", *_READING)
-def export(
-    store: StoreArgument,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="The folder for the Parquet files.", show_default=False)
-    ],
-    execute: ExecuteOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Write a store's live keys as Parquet, one file a shard: salted digests with expiry key, window and origin."""
-    from deduper.admin.move import export as exporting
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views.move import PartsShown, render_export
-
-    opened = open_store(store)
-    report = exporting.export(opened, out, PartsShown("shard")) if execute else exporting.plan_export(opened, out)
-    _answer(report, render_export, as_json=as_json)
-
-
-@_command(app, "restore", *_READING)
-def restore(
-    config: ConfigArgument,
-    source: Annotated[
-        str, typer.Option("--from", metavar="STORE", help="The copy, as file:/backup/clicks.", show_default=False)
-    ],
-    execute: ExecuteOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Make the store of a config from a copy, and read it back; there must be no store yet."""
-    from deduper.admin.move import backup as copying
-    from deduper.admin.open_store import named_store, open_store, store_url
-    from deduper.cli.views.move import PartsShown, render_copy
-
-    copy = copying.restore(open_store(store_url(source)), named_store(str(config))[0])
-    _answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
-
-
-@_command(app, "replay-errors", *_READING, ExitCode.FENCED)
+@command(app, "replay-errors", *READING, ExitCode.FENCED)
 def replay_errors(
     config: ConfigArgument,
     window: Annotated[
@@ -646,11 +420,11 @@ def replay_errors(
     from deduper.admin.open_store import open_store
     from deduper.cli.views.replay import render
 
-    report = replay(open_store(str(config)), _windows(window), reason or (), again=again, dry_run=dry_run)
-    _answer(report, render, as_json=as_json)
+    report = replay(open_store(str(config)), windows_of(window), reason or (), again=again, dry_run=dry_run)
+    answer(report, render, as_json=as_json)
 
 
-@_command(app, "bench", *_BASIC)
+@command(app, "bench", *BASIC)
 def bench(
     preset: Annotated[str, typer.Option(metavar="NAME", help="Size of the run: quick, standard or all.")] = "standard",
     contender: Annotated[
@@ -728,13 +502,13 @@ def bench(
     measure(to_do, out, as_json=as_json)
 
 
-@_command(config_app, "validate", *_BASIC)
+@command(config_app, "validate", *BASIC)
 def config_validate(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
     """Check a config file: every mistake at once, each with its place and what to write."""
     from deduper.cli.terminal import print_json
 
     try:
-        loaded = _loaded(config, overrides).config
+        found = loaded_config(config, overrides).config
     except ConfigError as error:
         if not as_json:
             raise
@@ -743,15 +517,15 @@ def config_validate(config: ConfigArgument, overrides: SetOption = None, as_json
     if as_json:
         print_json({"valid": True, "problems": []})
     else:
-        typer.echo(f"{config} is valid: job {loaded.name}, key {', '.join(loaded.key)}")
+        typer.echo(f"{config} is valid: job {found.name}, key {', '.join(found.key)}")
 
 
-@_command(config_app, "show", *_BASIC)
+@command(config_app, "show", *BASIC)
 def config_show(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
     """Show the effective settings and their origins; secrets are masked."""
     from deduper.cli.terminal import answer_console, print_json, print_parts, table
 
-    settings = _loaded(config, overrides).settings
+    settings = loaded_config(config, overrides).settings
     if as_json:
         print_json({setting.setting: {"value": setting.value, "from": setting.source} for setting in settings})
         return
@@ -759,136 +533,13 @@ def config_show(config: ConfigArgument, overrides: SetOption = None, as_json: Js
     print_parts(answer_console(), [table(("setting", "value", "from"), rows, optional=("from",))])
 
 
-@_command(config_app, "schema", *_BASIC)
+@command(config_app, "schema", *BASIC)
 def config_schema() -> None:
     """Print the JSON Schema of a config file, for editors and checkers."""
     from deduper.cli.terminal import print_json
     from deduper.config.schema import json_schema
 
     print_json(json_schema())
-
-
-@_command(inspect_app, "key", *_READING, raw_values=True)
-def inspect_key(
-    store: StoreArgument,
-    values: Annotated[
-        list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
-    ],
-    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
-    at: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--at", metavar="EXPIRY_KEY", help="Judge a copy with this timestamp, number or category too. Repeatable."
-        ),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show whether a key is remembered, from which record, until when, and the verdict of a copy that comes next."""
-    from deduper.admin import inspect
-    from deduper.admin.keys.values import parse_expiry, parse_key
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views import inspect as views
-
-    opened = open_store(store)
-    try:
-        key = parse_key(values, opened.key_columns, null=null)
-        if at and opened.config is None:
-            raise UsageError("--at needs the config, because a verdict depends on the period")
-        asked = [] if opened.config is None else [parse_expiry(text, opened.config) for text in at or ()]
-        report = inspect.inspect_key(opened, key, asked=asked)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    _answer(report, views.render_key, as_json=as_json)
-
-
-@_command(inspect_app, "window", *_READING)
-def inspect_window(
-    store: StoreArgument,
-    window: Annotated[int, typer.Argument(min=0, metavar="N", help="The window's number.", show_default=False)],
-    as_json: JsonOption = False,
-) -> None:
-    """Show the commit record of a window in full."""
-    from deduper.admin import inspect
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views import inspect as views
-
-    record = inspect.inspect_window(open_store(store), window)
-    _answer(record, views.render_window, as_json=as_json)
-
-
-@_command(inspect_app, "errors", *_READING)
-def inspect_errors(
-    store: StoreArgument,
-    window: Annotated[
-        str | None, typer.Option("--window", metavar="N", help="Only this window; A..B for a range.")
-    ] = None,
-    last: Annotated[
-        int | None, typer.Option("--last", min=1, metavar="N", help="Only the newest N windows of the store.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Group the rows of the error port by reason and detail, each with the place of its first record."""
-    from deduper.admin.errors.report import errors_report
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views import inspect as views
-
-    _answer(errors_report(open_store(store), _windows(window), last), views.render_errors, as_json=as_json)
-
-
-@_command(inspect_app, "bucket", *_READING, raw_values=True)
-def inspect_bucket(
-    store: StoreArgument,
-    bucket: Annotated[
-        str,
-        typer.Argument(
-            metavar="B", help="The bucket key, or a time in the bucket, such as 2024-12-31T23:00Z.", show_default=False
-        ),
-    ],
-    as_json: JsonOption = False,
-) -> None:
-    """Show which pieces hold a bucket, in every shard."""
-    from deduper.admin import inspect
-    from deduper.admin.open_store import open_store
-    from deduper.cli.views import inspect as views
-
-    opened = open_store(store)
-    report = inspect.inspect_bucket(opened, inspect.bucket_of(opened, bucket))
-    _answer(report, views.render_bucket, as_json=as_json)
-
-
-def _windows(text: str | None) -> Windows:
-    """The windows of `--window`, all without it."""
-    from deduper.admin.errors.rows import Windows
-
-    try:
-        return Windows() if text is None else Windows.of(text)
-    except ValueError as error:
-        raise UsageError(f"--window: {error}") from error
-
-
-def _size(text: str, option: str) -> int:
-    from deduper.units import UnitError, parse_size
-
-    try:
-        return parse_size(text)
-    except UnitError as error:
-        raise UsageError(f"{option} {error}") from error
-
-
-def _answer(report: Any, render: Callable[[Any], Iterable[RenderableType]], *, as_json: bool) -> None:
-    """Print a report: as JSON, or as text."""
-    from deduper.cli.terminal import answer_console, print_json, print_parts
-
-    if as_json:
-        print_json(report if isinstance(report, dict) else report.to_json())
-    else:
-        print_parts(answer_console(), render(report))
-
-
-def _loaded(config: Path, overrides: list[str] | None) -> LoadedConfig:
-    from deduper.config.load import load_with_sources
-
-    return load_with_sources(config, overrides=overrides or ())
 
 
 def _setting_text(value: object) -> str:

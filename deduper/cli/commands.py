@@ -1,0 +1,170 @@
+"""What all commands are made of: their groups, common arguments, exit codes, messages of errors, and answers.
+
+Answers go to standard output, everything else to standard error. Every command ends with an `ExitCode`.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+
+import typer
+
+from deduper.config.problems import ConfigError
+from deduper.errors import ExitCode, UsageError, exit_code_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from deduper.admin.errors.rows import Windows
+    from deduper.config.load import LoadedConfig
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    name="deduper",
+    help="Deduplicate a stream: every record leaves as unique, duplicate, expired or error, exactly once.",
+    epilog="Exit codes: " + ", ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in ExitCode),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings=CONTEXT,
+)
+config_app = typer.Typer(
+    help="Check a config file, show the effective settings, describe every setting.",
+    no_args_is_help=True,
+    context_settings=CONTEXT,
+)
+inspect_app = typer.Typer(
+    help="Inspect a store: one key, one window, one bucket, its errors.",
+    no_args_is_help=True,
+    context_settings=CONTEXT,
+)
+app.add_typer(config_app, name="config")
+app.add_typer(inspect_app, name="inspect")
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The job's config file.", show_default=False)]
+StoreArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG_OR_STORE",
+        help="A config file, a store's URL such as rocksdb:state/clicks, or the store's folder.",
+        show_default=False,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, as store.shards=8. Repeatable."),
+]
+ExecuteOption = Annotated[bool, typer.Option("--execute", help="Do it; without it, only show the plan.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON with stable keys.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log more, to standard error.")]
+
+BASIC = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE)
+READING = (*BASIC, ExitCode.UNHEALTHY, ExitCode.INTEGRITY)
+
+
+def command(group: typer.Typer, name: str, *codes: ExitCode, raw_values: bool = False) -> Callable[..., Any]:
+    """Registers a command, lists its exit codes in its help, and turns its errors into messages and exit codes.
+
+    `raw_values` lets an argument begin with a dash, as negative numbers do.
+    """
+    epilog = "Exit codes: " + "; ".join(f"{code.value} {code.meaning.partition(';')[0]}" for code in codes)
+    context = {**CONTEXT, "ignore_unknown_options": raw_values}
+
+    def register(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        group.command(name, epilog=epilog, context_settings=context)(_with_exit_codes(function))
+        return function
+
+    return register
+
+
+def _with_exit_codes(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function; its errors are printed on standard error and raised as `typer.Exit` with their code."""
+
+    @functools.wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, BrokenPipeError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            code = exit_code_of(error)
+            print_error(error, code, verbose=bool(kwargs.get("verbose")))
+            raise typer.Exit(code) from error
+
+    return guarded
+
+
+def print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
+    if code is ExitCode.BUG:
+        traceback.print_exception(error)
+        typer.secho("\nThis is a bug in deduper. Please report it with the lines above.", fg="red", err=True)
+    elif isinstance(error, ConfigError):
+        _print_problems(error)
+    else:
+        if verbose:
+            traceback.print_exception(error)
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(_message(error, verbose=verbose), err=True)
+
+
+def _message(error: Exception, *, verbose: bool) -> str:
+    if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        if isinstance(error, OSError) and error.strerror and error.filename is not None:
+            return f"{error.filename}: {error.strerror}"
+        return str(error).strip() or type(error).__name__
+    from deduper.spark.failures import plain_cause
+
+    more = "" if verbose else "; nothing half done is committed; --verbose shows the whole trace"
+    return f"Spark failed: {plain_cause(error)}{more}"
+
+
+def _print_problems(error: ConfigError) -> None:
+    for problem in error.problems:
+        typer.secho(problem.headline, bold=True, err=True)
+        for number, line in enumerate(problem.picture):
+            typer.secho(line, fg="red" if number else None, err=True)
+    from deduper.cli.terminal import counted
+
+    typer.echo(f"\n{counted(len(error.problems), 'problem')}; nothing was started.", err=True)
+
+
+def windows_of(text: str | None) -> Windows:
+    """The windows of `--window`, all without it."""
+    from deduper.admin.errors.rows import Windows
+
+    try:
+        return Windows() if text is None else Windows.of(text)
+    except ValueError as error:
+        raise UsageError(f"--window: {error}") from error
+
+
+def size_of(text: str, option: str) -> int:
+    from deduper.units import UnitError, parse_size
+
+    try:
+        return parse_size(text)
+    except UnitError as error:
+        raise UsageError(f"{option} {error}") from error
+
+
+def answer(report: Any, render: Callable[[Any], Iterable[RenderableType]], *, as_json: bool) -> None:
+    """Print a report: as JSON, or as text."""
+    from deduper.cli.terminal import answer_console, print_json, print_parts
+
+    if as_json:
+        print_json(report if isinstance(report, dict) else report.to_json())
+    else:
+        print_parts(answer_console(), render(report))
+
+
+def loaded_config(config: Path, overrides: list[str] | None) -> LoadedConfig:
+    from deduper.config.load import load_with_sources
+
+    return load_with_sources(config, overrides=overrides or ())

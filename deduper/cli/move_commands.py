@@ -1,0 +1,157 @@
+"""Commands that move a store's state: to other shards, elsewhere, out of it, or back in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deduper.cli.commands import (
+    READING,
+    ConfigArgument,
+    ExecuteOption,
+    JsonOption,
+    StoreArgument,
+    answer,
+    app,
+    command,
+    size_of,
+)
+from deduper.errors import ExitCode, UsageError
+
+
+def reshard(
+    store: StoreArgument,
+    shards: Annotated[
+        int,
+        typer.Option("--shards", min=1, max=4096, metavar="N", help="The new number of shards.", show_default=False),
+    ],
+    execute: ExecuteOption = False,
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Use about so much memory; more makes larger pieces.")
+    ] = "512MiB",
+    as_json: JsonOption = False,
+) -> None:
+    """Divide a store's keys among another number of shards; interrupted, it continues when it is repeated."""
+    from deduper.admin.move import reshard as resharding
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.move import PartsShown, render_reshard
+
+    part_bytes = size_of(memory, "--memory") // resharding.MEMORY_PER_PART_BYTE
+    opened = open_store(store)
+    if execute:
+        report = resharding.reshard(opened, shards, part_bytes=part_bytes, on_part=PartsShown())
+    else:
+        report = resharding.plan_reshard(opened, shards, part_bytes=part_bytes)
+    answer(report, render_reshard, as_json=as_json)
+
+
+def forget(
+    store: StoreArgument,
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
+    ],
+    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take one key out of a store, with an audit that names its digest; a copy that comes next is unique."""
+    from deduper.admin.keys.values import parse_key
+    from deduper.admin.move import forget as forgetting
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.move import render_forget
+
+    opened = open_store(store)
+    try:
+        key = parse_key(values, opened.key_columns, null=null)
+        report = forgetting.forget(opened, key) if execute else forgetting.plan_forget(opened, key)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    answer(report, render_forget, as_json=as_json)
+
+
+def rewind(
+    config: ConfigArgument,
+    to: Annotated[
+        int, typer.Option("--to", min=0, metavar="WINDOW", help="The last window that stays.", show_default=False)
+    ],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Go back to an earlier window, exactly or not at all; later outputs are named and set aside."""
+    from deduper.admin.move import rewind as rewinding
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.move import render_rewind
+
+    opened = open_store(str(config))
+    report = rewinding.rewind(opened, to) if execute else rewinding.plan_rewind(opened, to)
+    answer(report, render_rewind, as_json=as_json)
+
+
+def backup(
+    store: StoreArgument,
+    into: Annotated[
+        str,
+        typer.Option(
+            "--into",
+            metavar="STORE",
+            help="The place of the copy, as file:/backup/clicks; an older copy there is brought up to date.",
+            show_default=False,
+        ),
+    ],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a store consistently, also while its job runs; the copy is a store that every command reads."""
+    from deduper.admin.move import backup as copying
+    from deduper.admin.open_store import open_store, store_url
+    from deduper.cli.views.move import PartsShown, render_copy
+
+    copy = copying.backup(open_store(store), store_url(into))
+    answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
+
+
+def export(
+    store: StoreArgument,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder for the Parquet files.", show_default=False)
+    ],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a store's live keys as Parquet, one file a shard: salted digests with expiry key, window and origin."""
+    from deduper.admin.move import export as exporting
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.move import PartsShown, render_export
+
+    opened = open_store(store)
+    report = exporting.export(opened, out, PartsShown("shard")) if execute else exporting.plan_export(opened, out)
+    answer(report, render_export, as_json=as_json)
+
+
+def restore(
+    config: ConfigArgument,
+    source: Annotated[
+        str, typer.Option("--from", metavar="STORE", help="The copy, as file:/backup/clicks.", show_default=False)
+    ],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the store of a config from a copy, and read it back; there must be no store yet."""
+    from deduper.admin.move import backup as copying
+    from deduper.admin.open_store import named_store, open_store, store_url
+    from deduper.cli.views.move import PartsShown, render_copy
+
+    copy = copying.restore(open_store(store_url(source)), named_store(str(config))[0])
+    answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
+
+
+def register() -> None:
+    """Add the commands to `deduper`, at this place of its list."""
+    command(app, "reshard", *READING, ExitCode.FENCED)(reshard)
+    command(app, "forget", *READING, ExitCode.FENCED, raw_values=True)(forget)
+    command(app, "rewind", *READING, ExitCode.FENCED)(rewind)
+    command(app, "backup", *READING)(backup)
+    command(app, "export", *READING)(export)
+    command(app, "restore", *READING)(restore)
