@@ -65,8 +65,8 @@ class Config(Section):
     )
     checkpoint: LocalPath | None = Field(
         default=None,
-        description="Folder of the checkpoint of topics that earlier releases kept, which a start removes; "
-        "default: `checkpoint` inside the store's folder",
+        description="Folder of the checkpoint of topics that earlier releases kept, which a start removes; default: "
+        "`checkpoint` inside the store's folder, or `state/<name>/checkpoint` for a store that is not on this machine",
     )
     trigger: Trigger = Field(
         default=10_000_000,
@@ -122,7 +122,7 @@ class Config(Section):
 
     @property
     def checkpoint_path(self) -> Path:
-        """Folder of Spark's checkpoint, absolute."""
+        """Folder of the checkpoint that earlier releases kept, absolute."""
         return self.checkpoint if self.checkpoint is not None else self.store.path / "checkpoint"
 
     @property

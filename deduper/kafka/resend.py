@@ -1,7 +1,7 @@
 """Records of one topic sent to others exactly once: the positions in the one go into the transactions that send.
 
 A position is the committed offset of a consumer group without members. A caller may keep several, one for each kind of
-record that it sends. Whoever opens the same transactional id after this fences it.
+record that it sends. Another process that opens the same transactional id later fences it.
 """
 
 from __future__ import annotations

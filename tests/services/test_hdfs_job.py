@@ -1,4 +1,4 @@
-"""The whole job with its store in HDFS: the same four outputs as on a disk, whoever is killed."""
+"""The whole job with its store in HDFS: the same four outputs as on a disk, whichever process is killed."""
 
 from __future__ import annotations
 

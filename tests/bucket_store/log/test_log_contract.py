@@ -175,7 +175,7 @@ def test_of_all_claims_at_once_each_epoch_has_one_owner(root: Place, snapshot_ev
 
 
 def test_an_owner_and_a_claim_never_take_one_slot(root: Place) -> None:
-    """The owner commits as fast as it can while others claim: what it was told is what the log says."""
+    """The owner commits as fast as it can while others claim: its answers agree with the log."""
     log = new_log(root, snapshot_every=5)
     told: list[int] = []
 
@@ -374,7 +374,7 @@ def test_accessories_are_kept(root: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_thousand_rounds_of_eight_creators(root: Place) -> None:
-    """Each slot has one winner, its bytes, and everybody is told the truth."""
+    """Each slot has one winner, its bytes, and each creator's answer is right."""
     with ThreadPoolExecutor(8) as pool:
         barrier = Barrier(8)
 

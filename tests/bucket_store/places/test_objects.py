@@ -26,7 +26,7 @@ _CANARY = "canary-of-a-secret"
 
 
 class _Scripted:
-    """A server that answers as it is told, and repeats what it was sent as real ones do."""
+    """A server with given answers, which repeat parts of the request as real ones do."""
 
     def __init__(self) -> None:
         self.answers: list[int | None] = []

@@ -191,7 +191,7 @@ def test_a_publication_that_was_cut_short_is_finished(tmp_path: Path, elsewhere:
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
 def test_a_final_name_of_another_file_is_never_taken(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
-    """The stranger's file stays, the others go out."""
+    """The other program's file stays, all others are published."""
     if kind == "memory":
         request.getfixturevalue("elsewhere")
     config, attempt = config_of(tmp_path), Attempt(4, 2, 1)
