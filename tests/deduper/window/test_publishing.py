@@ -433,10 +433,10 @@ def windows_of(job: Job, most: int | None = None) -> tuple[Windows, Stop, Report
 
 
 def make(windows: Windows, job: Job) -> None:
-    """A batch of a stream's."""
+    """The window of a batch."""
     batch = job.batch()
     with windows.attempted(batch.batch_id):
-        windows.make(batch.source, batch.batch_id, batch.query_id)
+        windows.make(batch.source, batch.batch_id)
 
 
 def test_a_run_ends_when_its_last_window_is_published(job: Job) -> None:
