@@ -19,7 +19,7 @@ from confluent_kafka.admin import OffsetSpec, TopicMetadata  # type: ignore[attr
 from deduper.config.kafka import KafkaSource
 from deduper.errors import DeduperError
 from deduper.kafka.client import source_admin, source_isolation, source_options
-from deduper.kafka.error_actions import error_of, lasting_error, names_a_missing_topic
+from deduper.kafka.error_actions import error_of, lasting_error, names_a_missing_topic, names_a_stale_leader
 from deduper.kafka.errors import BrokerUnavailableError, TopicMissingError
 from deduper.kafka.group import GroupOffsets
 from deduper.kafka.offsets import Ends, Held, OffsetRange, Offsets, TopicPartition
@@ -87,6 +87,9 @@ class ClusterOffsets:
                 try:
                     found[key] = future.result(self._answer_s)
                 except KafkaException as exc:
+                    if names_a_stale_leader(error_of(exc)):
+                        # The client repeats a leader's epoch that was refused, until it gets the leaders anew: here.
+                        self._admin.list_topics(timeout=self._answer_s)
                     if not names_a_missing_topic(error_of(exc)):
                         raise
             return found

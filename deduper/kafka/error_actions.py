@@ -76,6 +76,13 @@ _NO_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_ID,
 }
 
+_STALE_LEADER = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+}
+
 _OPTIONS = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms is larger than the broker's "
     "transaction.max.timeout.ms: lower the one or raise the other",
@@ -153,3 +160,8 @@ def lasting_error(error: KafkaError, subject: str) -> DeduperError | None:
 def names_a_missing_topic(error: KafkaError) -> bool:
     """Whether the cluster has no such topic."""
     return error.code() in _NO_TOPIC
+
+
+def names_a_stale_leader(error: KafkaError) -> bool:
+    """Whether a request named a leader, or an epoch of it, that has passed."""
+    return error.code() in _STALE_LEADER

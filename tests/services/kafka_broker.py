@@ -45,7 +45,7 @@ from tests.services.jars import broker_jars
 from tests.services.kafka_connection import Connection
 from tests.services.leashed import leashed
 
-READY_DEADLINE_S = 90.0
+READY_DEADLINE_S = 120.0
 _PORTS_BEFORE_THIS_ONE_FAILS = 3
 _C1_ONLY = ["-XX:TieredStopAtLevel=1"]
 

@@ -12,11 +12,11 @@ from deduper.kafka.quiet import QUIET
 
 
 class MockCluster:
-    """One broker; topics are made when they are first used, with a number of partitions."""
+    """Brokers, one unless more are asked for; topics are made when they are first used, with a number of partitions."""
 
-    def __init__(self, partitions: int = 3) -> None:
+    def __init__(self, partitions: int = 3, brokers: int = 1) -> None:
         self._library = ctypes.CDLL(cimpl.__file__)
-        options = {"test.mock.num.brokers": 1, "bootstrap.servers": "mock"}
+        options = {"test.mock.num.brokers": brokers, "bootstrap.servers": "mock"}
         self._owner = Producer(options, logger=QUIET)  # type: ignore[call-overload]  # it takes any dict
         cluster_of = self._function("rd_kafka_handle_mock_cluster", ctypes.c_void_p)
         self._cluster = cluster_of(librdkafka.handle_of(self._owner))
@@ -29,6 +29,13 @@ class MockCluster:
         create = self._function("rd_kafka_mock_topic_create", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_int)
         assert create(self._cluster, name.encode(), self._partitions, 1) == 0
         return name
+
+    def move_leader(self, topic: str, partition: int, broker: int) -> None:
+        """Make this broker lead the partition, in a new epoch even if it led before."""
+        move = self._function(
+            "rd_kafka_mock_partition_set_leader", ctypes.c_int, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32
+        )
+        assert move(self._cluster, topic.encode(), partition, broker) == 0
 
     def _function(self, name: str, result: Any, *more: Any) -> Any:
         found = self._library[name]
