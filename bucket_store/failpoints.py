@@ -2,11 +2,13 @@
 
 `BUCKET_STORE_FAILPOINTS="name=action[@n],…"` in the environment arms them in every process that inherits it. The
 actions: `kill` ends the process by SIGKILL; `kill-driver`, `kill-jvm` and `kill-worker` that one of its session, and
-the process goes on; `kill-all` every process of its session at once, as a power cut does (never arm it in a shell of
-your own); `freeze` stops the process by SIGSTOP; `hang` stops the thread for ever, and the process's others go on;
-`raise` raises `FailpointError`. `@n` waits for the n-th hit in the process, and for the first one after it at which
-there is a process to kill. `:once=PATH` after that acts only in the process that creates the file, so that of many
-processes one dies. `docs/failpoints.md` says what each name means.
+the process goes on; so does `kill-executor`, which takes the JVM above a worker, or the oldest executor of a driver;
+`kill-all` every process of its session at once, as a power cut does (never arm it in a shell of your own); `freeze`
+stops the process by SIGSTOP; `hang` stops the thread for ever, and the process's others go on; `raise` raises
+`FailpointError`. `@n` waits for the n-th hit in the process, and for the first one after it at which there is a process
+to kill. `:once=PATH` after that acts only in the process that creates the file, so that of many processes one dies;
+`:on=PATH` in the process that removes the file, as often as a test puts it there. `docs/failpoints.md` says what each
+name means.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 from bucket_store.errors import StoreError
 
 ENVIRONMENT = "BUCKET_STORE_FAILPOINTS"
-_ACTIONS = ("kill", "kill-all", "kill-driver", "kill-jvm", "kill-worker", "freeze", "hang", "raise")
+_ACTIONS = ("kill", "kill-all", "kill-driver", "kill-executor", "kill-jvm", "kill-worker", "freeze", "hang", "raise")
+_EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 class FailpointError(StoreError):
@@ -39,6 +43,7 @@ class _Armed:
     def __init__(self, name: str, action: str) -> None:
         self.name = name
         action, _, self._once = action.partition(":once=")
+        action, _, self._on = action.partition(":on=")
         self._action, _, nth = action.partition("@")
         self._hits_left = int(nth or 1)
         self._is_done = False
@@ -49,12 +54,17 @@ class _Armed:
 
     def hit(self) -> None:
         self._hits_left -= 1
-        if self._hits_left > 0 or self._is_done:
+        if self._hits_left > 0 or self._is_done or (self._on and not Path(self._on).exists()):
             return
         victims = _victims(self._action)
         if victims == []:
             return
-        self._is_done = True
+        if self._on:
+            try:
+                Path(self._on).unlink()
+            except FileNotFoundError:
+                return
+        self._is_done = not self._on
         if self._once:
             try:
                 Path(self._once).touch(exist_ok=False)
@@ -85,6 +95,8 @@ def _victims(action: str) -> list[int] | None:
             return sorted(_session(), key=lambda process: process == own)
         case "kill-jvm":
             return [process for process, (name, _) in _session().items() if name == "java"]
+        case "kill-executor":
+            return _executors()[:1]
         case "kill-worker":
             # Workers are forked by a daemon that the JVM has started.
             of_session = _session()
@@ -95,6 +107,22 @@ def _victims(action: str) -> list[int] | None:
             }
             return [process for process, (_, parent) in of_session.items() if parent in daemons and process != own][:1]
     return None
+
+
+def _executors() -> list[int]:
+    """The executor above this process; elsewhere those of the session, oldest first."""
+    import psutil  # for armed failpoints alone
+
+    above = [process.pid for process in psutil.Process().parents() if _is_executor(process)]
+    return above or sorted(process for process in _session() if _is_executor(psutil.Process(process)))
+
+
+def _is_executor(process: Any) -> bool:
+    import psutil  # for armed failpoints alone
+
+    with contextlib.suppress(psutil.Error):
+        return process.name() == "java" and any(_EXECUTOR in word for word in process.cmdline())
+    return False
 
 
 def _session() -> dict[int, tuple[str, int]]:

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_left: set[object] = set()
-"""Of actions that were left behind and are not over."""
+_at_work: set[object] = set()
+"""Bounded actions that are not over, be it that somebody waits for them or not."""
 
 
 def on_a_thread(action: Callable[[], object]) -> None:
@@ -37,22 +37,22 @@ def bounded(action: Callable[[], T], limit_s: float) -> T:
             answers.put((action(), None))
         except BaseException as error:  # noqa: BLE001  raised again by the waiting thread
             answers.put((None, error))
-        _left.discard(token)
+        _at_work.discard(token)
 
+    _at_work.add(token)
     on_a_thread(act)
     try:
         result, failure = answers.get(timeout=limit_s)
     except queue.Empty:
-        _left.add(token)
         raise TimeoutError(f"not over after {limit_s:.0f} s") from None
     if failure is not None:
         raise failure
     return result  # type: ignore[return-value]  # None is a T when the action gives it
 
 
-def are_left() -> bool:
-    """Whether an action that was left behind may still be at work.
+def are_at_work() -> bool:
+    """Whether a bounded action is not over: left behind, or of a thread that does not keep the process alive.
 
     An ending interpreter would end its thread amid foreign code, which aborts the process: end it by `os._exit`.
     """
-    return bool(_left)
+    return bool(_at_work)

@@ -71,6 +71,17 @@ def test_of_many_processes_one_dies(tmp_path: Path) -> None:
     assert codes == [-signal.SIGKILL, 0, 0]
 
 
+def test_a_test_decides_when(tmp_path: Path) -> None:
+    """`on`: each time that the file is there."""
+    on = tmp_path / "on"
+    code = (
+        f"from pathlib import Path\non, acted = Path({str(on)!r}), 0\nfor is_there in (0, 1, 0, 1):\n"
+        "    on.touch() if is_there else None\n    try: failpoints.hit('a')\n"
+        "    except failpoints.FailpointError: acted += 1\nraise SystemExit(10 * acted + on.exists())"
+    )
+    assert start(code, f"a=raise:on={on}").wait(30) == 20
+
+
 def test_kill_all_ends_the_session(tmp_path: Path) -> None:
     """A child kills its parent and its sibling with itself."""
     child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
@@ -90,7 +101,14 @@ def test_kill_all_ends_the_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "victim"), [("kill-driver", "driver"), ("kill-jvm", "jvm"), ("kill-worker", "worker"), ("kill", "me")]
+    ("action", "victim"),
+    [
+        ("kill-driver", "driver"),
+        ("kill-executor", "jvm"),
+        ("kill-jvm", "jvm"),
+        ("kill-worker", "worker"),
+        ("kill", "me"),
+    ],
 )
 def test_one_of_a_session_is_killed(tmp_path: Path, action: str, victim: str) -> None:
     """A driver, its JVM, that one's daemon, two workers of it: the one that is meant dies, and no other."""
@@ -100,7 +118,9 @@ def test_one_of_a_session_is_killed(tmp_path: Path, action: str, victim: str) ->
     me = f"{sys.executable} -c 'import time; from bucket_store import failpoints as f; f.hit(chr(97)); time.sleep(60)'"
     (tmp_path / "daemon").write_text(f"{worker} & echo worker $!; sleep 0.5; {me} & echo me $!; {stay}")
     (tmp_path / "jvm").write_text(f"bash {tmp_path / 'daemon'} & echo daemon $!; {stay}")
-    (tmp_path / "driver").write_text(f"{tmp_path / 'java'} {tmp_path / 'jvm'} & echo jvm $!; {stay}")
+    (tmp_path / "driver").write_text(
+        f"{tmp_path / 'java'} {tmp_path / 'jvm'} CoarseGrainedExecutorBackend & echo jvm $!; {stay}"
+    )
     driver = subprocess.Popen(
         ["bash", str(tmp_path / "driver")],
         cwd=ROOT,

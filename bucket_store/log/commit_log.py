@@ -40,6 +40,7 @@ from bucket_store.log.records import (
     Snapshot,
 )
 from bucket_store.log.state import fold, fold_all
+from bucket_store.places import steps
 from bucket_store.places.place import NotDurableError, NotPlacedError, Place
 
 DIRECTORY = "log"
@@ -413,7 +414,7 @@ class CommitLog:
         """
         path = self._path(record.number)
         try:
-            path.create(encode_record(record), failpoint=DIRECTORY)
+            path.create(encode_record(record), failpoint=steps.LOG)
             return record
         except NotPlacedError as exc:
             raise NotCommittedError(f"{path} could not be written: {exc}") from exc

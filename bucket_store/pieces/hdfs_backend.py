@@ -7,13 +7,9 @@ readers see nothing of a block while somebody appends to it.
 
 from __future__ import annotations
 
-import errno
-from pathlib import PurePosixPath
-
-from bucket_store.pieces.piece_files import AGAIN, SUFFIX, PieceFiles
+from bucket_store.pieces.piece_files import PieceFiles, try_name
+from bucket_store.places import steps
 from bucket_store.places.hdfs import HdfsNames, hdfs_place
-
-_REFUSALS = (errno.EACCES, errno.EAGAIN, errno.EDQUOT, errno.ENOSPC)
 
 
 class HdfsPieces(PieceFiles):
@@ -30,18 +26,8 @@ class HdfsPieces(PieceFiles):
         return HdfsPieces, (self.url,)
 
     def _put(self, file: str, data: bytes) -> str:
-        try:
-            self._begin(f"{file}{SUFFIX}", data)
-        except OSError as error:
-            if error.errno in _REFUSALS:
-                raise
-        else:
-            return f"{file}{SUFFIX}"
-        # A DataNode died under it, or the answer is late: that file may become whole or stay a part.
-        self._begin(f"{file}{AGAIN}{SUFFIX}", data)
-        return f"{file}{AGAIN}{SUFFIX}"
-
-    def _begin(self, file: str, data: bytes) -> None:
-        names, path = self._root.names, self._root.path / PurePosixPath(file)
+        names, path = self._root.names, self._root.path
         assert isinstance(names, HdfsNames)
-        names.begin(path, data, parents=True)
+        # After a failed try under the next name: that file may become whole or stay a part.
+        found = names.written(data, lambda number: path / try_name(file, number), parents=True, failpoint=steps.PIECE)
+        return str(found.relative_to(path))

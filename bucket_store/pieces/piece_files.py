@@ -1,11 +1,12 @@
 """Pieces that are files of their own, on any storage of places: the common part of `hdfs:` and of object stores.
 
-Names: `pieces/<shard, 4 digits>/<epoch, 6 digits>-<piece name>[~2].piece`. The file has the piece's bytes and nothing
-else, so listing gives shard, epoch, name and length of every piece. Nothing is appended to, locked, or marked.
+Names: `pieces/<shard, 4 digits>/<epoch, 6 digits>-<piece name>[~<try>].piece`. The file has the piece's bytes and
+nothing else, so listing gives shard, epoch, name and length of every piece. Nothing is appended to, locked, or marked.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 
 from bucket_store import failpoints
@@ -13,8 +14,13 @@ from bucket_store.pieces.store import Located, PieceLocation, PieceStore, Stored
 from bucket_store.places.place import Place
 
 SUFFIX = ".piece"
-AGAIN = "~2"
-"""Of a piece whose first file had no clear outcome."""
+_TRY = re.compile(r"~\d+$")
+"""Of a piece whose files before had no clear outcome: `~2`, `~3`."""
+
+
+def try_name(file: str, number: int) -> str:
+    """The name of the file of a try to write a piece, the first with number 0."""
+    return f"{file}~{number + 1}{SUFFIX}" if number else f"{file}{SUFFIX}"
 
 
 class PieceFiles:
@@ -67,7 +73,7 @@ class PieceFiles:
     def pieces(self) -> Iterator[StoredPiece]:
         for shard in (self._root / "pieces").entries():
             for entry in (self._root / "pieces" / shard.name).entries():
-                epoch, _, name = entry.name.removesuffix(SUFFIX).removesuffix(AGAIN).partition("-")
+                epoch, _, name = _TRY.sub("", entry.name.removesuffix(SUFFIX)).partition("-")
                 if entry.name.endswith(SUFFIX) and epoch.isdigit() and shard.name.isdigit():
                     file = f"pieces/{shard.name}/{entry.name}"
                     yield StoredPiece(file, name, int(shard.name), int(epoch), 0, entry.size)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
+import logging
 import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
@@ -37,12 +39,16 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from hdfs_native import FileReader, FileStatus
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _LIMIT_S = 10.0
 _BYTES_A_SECOND = 16 << 20
 _CLOCK_GOOD_FOR_S = 600.0
 _POLL_S = 0.02
+# Less than the retries of a NameNode that is away take: they are not repeated, since Spark repeats the task.
+_TRIES_S, _PAUSE_S, _LONGEST_PAUSE_S = 6.0, 0.05, 1.0
 
 # Seven seconds in all, and so below the limit of a call: a NameNode that fails over is waited for, a dead one is not.
 _OPTIONS = {
@@ -78,7 +84,7 @@ class HdfsNames:
     def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """See `Names`."""
         try:
-            temporary = self._stage(path, data)
+            temporary = self._stage(path, data, failpoint)
         except OSError as exc:
             raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
         steps.written(failpoint)
@@ -105,8 +111,7 @@ class HdfsNames:
 
     def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
         """See `Names`: a temporary file with the epoch in its name."""
-        temporary = path.with_name(prepared_name(path.name, epoch))
-        self.begin(temporary, data)
+        temporary = self.written(data, lambda _: path.with_name(prepared_name(path.name, epoch)))
         return lambda: self.call(path, lambda client: client.rename(str(temporary), str(path), True))
 
     def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
@@ -179,19 +184,66 @@ class HdfsNames:
     def sync(self, path: PurePosixPath) -> None:
         """See `Names`: nothing is left to do."""
 
-    def begin(self, path: PurePosixPath, data: bytes, *, parents: bool = False) -> None:
-        """Make a file under its own name, durable on return; after an error a part of it may be there.
+    def written(
+        self, data: bytes, named: Callable[[int], PurePosixPath], *, parents: bool = False, failpoint: str = ""
+    ) -> PurePosixPath:
+        """The path of a new file, whole and durable: the first of these names under which it could be written.
 
-        With `parents` missing directories are made.
+        The client goes to the DataNodes that the NameNode picks, which picks dead ones until it misses them. So after
+        two refusals, or one call that hangs, the file is begun with one replica, until a living one is picked, and the
+        NameNode makes the others: after a death Java's client leaves it as many to make. A failed try may leave a part
+        of a file, or a whole one later. With `parents` missing directories are made.
+
+        Raises:
+            OSError: what the cluster refused; or the last error after `_TRIES_S` seconds, or after two calls that hang.
+        """
+        give_up, wanted, hung = time.monotonic() + _TRIES_S, 0, 0
+        for number in itertools.count():
+            path = named(number)
+            try:
+                self.begin(path, data, 1 if wanted else None, parents=parents, failpoint=failpoint)
+            except FileExistsError:
+                continue
+            except OSError as exc:
+                if exc.errno == errno.ETIMEDOUT:
+                    hung += 1
+                    give_up = time.monotonic() + _TRIES_S
+                is_over = hung > 1 or time.monotonic() > give_up
+                if is_over or exc.errno not in (errno.ETIMEDOUT, errno.EIO):
+                    raise
+                if number or hung:
+                    wanted = wanted or self._replicas(path)
+                    if hung and not wanted:
+                        raise  # it is the NameNode that gives no answer
+                    time.sleep(min(_LONGEST_PAUSE_S, _PAUSE_S * 2**number))
+            else:
+                break
+        if wanted > 1:
+            with contextlib.suppress(OSError):
+                self.call(path, lambda client: client.set_replication(str(path), wanted))
+            logger.warning("%s: one DataNode has it so far, %d tries have failed", self.url(path), number)
+        return path
+
+    def begin(
+        self,
+        path: PurePosixPath,
+        data: bytes,
+        replicas: int | None = None,
+        *,
+        parents: bool = False,
+        failpoint: str = "",
+    ) -> None:
+        """Make a file under its own name, durable on return; after an error a part of it may be there.
 
         Raises:
             FileExistsError: the name is taken.
         """
 
         def write(client: Client) -> None:
-            options = WriteOptions(permission=0o600, create_parent=parents)
+            options = WriteOptions(permission=0o600, create_parent=parents, replication=replicas)
             with contextlib.closing(client.create(str(path), options)) as file:
                 file.write(data)
+                steps.opened(failpoint)
 
         self.call(path, write, len(data))
 
@@ -201,7 +253,13 @@ class HdfsNames:
         Raises:
             OSError: what the cluster refused, in plain words.
         """
-        client = _client(self.authority)
+        try:
+            client = _client(self.authority)
+        except (OSError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:
+            # Of the constructor: a name service that the configuration does not have.
+            raise as_os_error(exc, self.url(path)) from exc
         try:
             return bounded(lambda: action(client), _LIMIT_S + size / _BYTES_A_SECOND)
         except TimeoutError as exc:
@@ -213,19 +271,35 @@ class HdfsNames:
             # Of its own errors, a panic of the client is none of Exception's.
             raise as_os_error(exc, self.url(path)) from exc
 
-    def _stage(self, path: PurePosixPath, data: bytes) -> PurePosixPath:
-        """A temporary file beside `path`, whole and durable. A write that a dying DataNode took along is repeated."""
-        temporary = path.with_name(temporary_name(path.name))
+    def _stage(self, path: PurePosixPath, data: bytes, failpoint: str = "") -> PurePosixPath:
+        """A temporary file beside `path`, whole and durable; those of failed tries are removed."""
+        tried: list[PurePosixPath] = []
+
+        def named(_: int) -> PurePosixPath:
+            tried.append(path.with_name(temporary_name(path.name)))
+            return tried[-1]
+
         try:
-            self.begin(temporary, data)
+            whole = self.written(data, named, failpoint=failpoint)
         except OSError as exc:
-            orphan = temporary
-            on_a_thread(lambda: self._withdraw(orphan))
-            if exc.errno not in (errno.ETIMEDOUT, errno.EIO):
-                raise
-            temporary = path.with_name(temporary_name(path.name))
-            self.begin(temporary, data)
-        return temporary
+            if exc.errno in (errno.ETIMEDOUT, errno.EIO):
+                on_a_thread(lambda: self._withdraw_all(tried))
+            else:
+                self._withdraw_all(tried)  # the NameNode answers
+            raise
+        if len(tried) > 1:
+            on_a_thread(lambda: self._withdraw_all(tried[:-1]))
+        return whole
+
+    def _withdraw_all(self, temporaries: Iterable[PurePosixPath]) -> None:
+        for temporary in temporaries:
+            self._withdraw(temporary)
+
+    def _replicas(self, path: PurePosixPath) -> int:
+        """How many replicas a file that was begun is to have; 0 when that is not clear."""
+        with contextlib.suppress(OSError):
+            return self.call(path, lambda client: int(client.get_file_info(str(path)).replication or 0))
+        return 0
 
     def _withdraw(self, temporary: PurePosixPath) -> bool:
         """Remove a temporary file. True: it was there, so no rename has moved it, and none under way will."""
@@ -316,10 +390,20 @@ _ERRORS = {
     "StandbyException": errno.EAGAIN,
 }
 _LONGEST_REASON = 300
+_NO_NAMENODE = "No NameNode hosts found"
+# Of GSSAPI's texts for a ticket; they begin with its name, or are MIT Kerberos's own words.
+_TICKET = re.compile(r"GSSAPI|[Kk]erberos|[Tt]icket|credentials? cache|libgssapi")
+# What to do, behind the cluster's own words.
+_REMEDIES = {
+    errno.EACCES: "let this user write there (`hdfs dfs -chown`), or run the job as another one",
+    errno.EDQUOT: "raise it (`hdfs dfsadmin -setSpaceQuota`, `-setQuota`), or delete files below it",
+    "SafeModeException": "its DataNodes have not reported their blocks, or somebody keeps it there: "
+    "`hdfs dfsadmin -safemode get`",
+}
 
 
 def as_os_error(error: BaseException, url: str) -> OSError:
-    """The OSError for an error of hdfs-native, without Java's stack."""
+    """The OSError for an error of hdfs-native, without Java's stack, and with what to do about it."""
     text = str(error)
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
@@ -327,6 +411,24 @@ def as_os_error(error: BaseException, url: str) -> OSError:
         return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), url)
     java = _JAVA_ERROR.search(text)
     name, reason = (java[1], java[2]) if java else (type(error).__name__, text.partition("\n")[0])
+    code = _ERRORS.get(name, errno.EIO)
     if "could only be written to" in reason:
         reason = "no DataNode takes a block: they are down, full, or too few for the replication"
-    return OSError(_ERRORS.get(name, errno.EIO), f"HDFS: {reason[:_LONGEST_REASON]}", url)
+    elif _NO_NAMENODE in reason:
+        return OSError(errno.EINVAL, f"HDFS: {_unknown_name(urlsplit(url).netloc)}", url)
+    elif java is None and _TICKET.search(reason):
+        return PermissionError(errno.EACCES, f"HDFS: no login: {reason[:_LONGEST_REASON]}: {_LOGIN}", url)
+    remedy = _REMEDIES.get(name) or _REMEDIES.get(code)
+    return OSError(code, f"HDFS: {reason[:_LONGEST_REASON]}{f'; {remedy}' if remedy else ''}", url)
+
+
+_LOGIN = "get a ticket (`kinit`), as its user and in its cache (KRB5CCNAME), and renew it before it expires"
+
+
+def _unknown_name(authority: str) -> str:
+    folder = os.environ.get("HADOOP_CONF_DIR")
+    where = f"{folder}/hdfs-site.xml" if folder else "the hdfs-site.xml in HADOOP_CONF_DIR, which is not set,"
+    return (
+        f"`{authority}` has no port, so it is a name service, and {where} has no NameNodes of it "
+        f"(dfs.ha.namenodes.{authority}, dfs.namenode.rpc-address.{authority}.…); or write hdfs://HOST:PORT/PATH"
+    )

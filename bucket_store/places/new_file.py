@@ -7,6 +7,7 @@ import io
 import xxhash
 
 from bucket_store.filesystem import read_at, write_at
+from bucket_store.places import steps
 from bucket_store.places.local import LocalNames
 from bucket_store.places.place import Place
 
@@ -61,7 +62,7 @@ class NewFile:
             return
         data = self._held.getvalue()
         try:
-            self.place.create(data)
+            self.place.create(data, failpoint=steps.STAGED)
         except FileExistsError:
             # No other writer uses this name: after an outage it may be this very call that took it.
             if self.place.read() != data:

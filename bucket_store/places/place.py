@@ -57,7 +57,7 @@ class Names(Protocol):
     def create(self, path: PurePosixPath, data: bytes, *, failpoint: str = "") -> None:
         """Put a new file in place: whole, and durable with its name on return. Of all racers one wins.
 
-        `failpoint`: of the points in `places.steps`, those that are hit before and after the name is taken.
+        `failpoint`: the kind of file, of `places.steps`: its failpoints are hit.
 
         Raises:
             FileExistsError: the name is taken; its file is untouched. After an outage this very call may have taken it.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bucket_store.threads import are_left
+from bucket_store.threads import are_at_work
 from deduper.cli import (
     inspect_commands,  # noqa: F401  its commands are registered by the import
     move_commands,
@@ -553,7 +553,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if not are_left():
+        if not are_at_work():
             raise
         atexit._run_exitfuncs()
         sys.stdout.flush()

@@ -36,7 +36,7 @@ from tests.services.jars import hadoop_jars
 from tests.services.kafka_broker import free_ports
 from tests.services.leashed import leashed
 
-READY_DEADLINE_S = 120.0
+READY_DEADLINE_S = 300.0
 _SERVER = "org.apache.hadoop.hdfs.server"
 _ACTIVITY = "Hadoop:service=NameNode,name="
 

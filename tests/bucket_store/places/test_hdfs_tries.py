@@ -1,0 +1,176 @@
+"""The tries of a new file in HDFS, without one: which names, how many replicas, when it is an error."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hdfs_native")
+
+from bucket_store.places import hdfs
+from bucket_store.places.hdfs import HdfsNames, as_os_error
+
+_PATH = PurePosixPath("/state/log/7")
+_NAMES = HdfsNames("namenode:8020")
+
+
+@dataclass
+class Cluster:
+    """A NameNode whose files are written, or fail with the next of these errors; time goes on as it sleeps."""
+
+    failures: list[OSError]
+    replicas: list[int | None] = field(default_factory=list)
+    tried: list[PurePosixPath] = field(default_factory=list)
+    to_have: dict[str, int] = field(default_factory=dict)
+    now_s: float = 0.0
+    seconds_a_try: float = 0.0
+
+    def begin(self, path: PurePosixPath, data: bytes, replicas: int | None, **_: object) -> None:
+        """See `HdfsNames.begin`."""
+        self.tried.append(path)
+        self.replicas.append(replicas)
+        self.now_s += self.seconds_a_try
+        if self.failures:
+            self.now_s += 10 * (self.failures[0] is HANGS)
+            raise self.failures.pop(0)
+
+    def call(self, path: PurePosixPath, action: Callable[[Any], Any], size: int = 0) -> Any:
+        """See `HdfsNames.call`."""
+        return action(
+            SimpleNamespace(
+                get_file_info=lambda _: SimpleNamespace(replication=3), set_replication=self.to_have.__setitem__
+            )
+        )
+
+    def sleep(self, seconds: float) -> None:
+        """Time goes on."""
+        self.now_s += seconds
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
+    """A cluster with these failures."""
+
+    def make(*failures: OSError) -> Cluster:
+        one = Cluster(list(failures))
+        monkeypatch.setattr(HdfsNames, "begin", one.begin)
+        monkeypatch.setattr(HdfsNames, "call", one.call)
+        monkeypatch.setattr(hdfs, "time", SimpleNamespace(monotonic=lambda: one.now_s, sleep=one.sleep))
+        return one
+
+    return make
+
+
+def named(number: int) -> PurePosixPath:
+    return _PATH.with_name(f"7~{number}")
+
+
+REFUSED = OSError(errno.EIO, "HDFS: Connection refused")
+HANGS = OSError(errno.ETIMEDOUT, "HDFS gives no answer")
+
+
+def test_a_file_is_written_once(cluster: Callable[..., Cluster]) -> None:
+    """With the replicas of the cluster."""
+    one = cluster()
+    assert _NAMES.written(b"1", named) == named(0)
+    assert (one.replicas, one.to_have) == ([None], {})
+
+
+def test_after_two_tries_one_datanode_is_enough(cluster: Callable[..., Cluster]) -> None:
+    """The NameNode is asked for the others; each try has a name of its own."""
+    one = cluster(REFUSED, REFUSED, REFUSED)
+    assert _NAMES.written(b"1", named) == named(3)
+    assert one.replicas == [None, None, 1, 1]
+    assert one.tried == [named(number) for number in range(4)]
+    assert one.to_have == {str(named(3)): 3}
+
+
+@pytest.mark.parametrize(
+    ("failures", "replicas"),
+    [
+        ("h", [None, 1]),
+        ("rh", [None, None, 1]),  # as when a DataNode is killed under a write
+        ("hr", [None, 1, 1]),
+        ("hrrr", [None, 1, 1, 1, 1]),
+    ],
+)
+def test_a_call_may_hang_once(failures: str, replicas: list[int | None], cluster: Callable[..., Cluster]) -> None:
+    """For 10 s; from then on one DataNode is enough, and refusals have their seconds again."""
+    one = cluster(*(HANGS if kind == "h" else REFUSED for kind in failures))
+    assert _NAMES.written(b"1", named) == named(len(failures))
+    assert one.replicas == replicas
+
+
+def test_two_calls_that_hang_are_an_error(cluster: Callable[..., Cluster]) -> None:
+    """After 20 s."""
+    one = cluster(HANGS, HANGS)
+    with pytest.raises(OSError, match="no answer"):
+        _NAMES.written(b"1", named)
+    assert 20 <= one.now_s < 21
+
+
+def test_a_namenode_that_is_away_is_no_dead_datanode(cluster: Callable[..., Cluster]) -> None:
+    """Its call was repeated for seconds already."""
+    one = cluster(REFUSED)
+    one.seconds_a_try = 7
+    with pytest.raises(OSError, match="Connection refused"):
+        _NAMES.written(b"1", named)
+    assert one.tried == [named(0)]
+
+
+def test_a_taken_name_is_no_dead_datanode(cluster: Callable[..., Cluster]) -> None:
+    """A lost task has written a piece under it; the next name gets all replicas."""
+    one = cluster(FileExistsError(errno.EEXIST, "taken"), FileExistsError(errno.EEXIST, "taken"))
+    assert _NAMES.written(b"1", named) == named(2)
+    assert one.replicas == [None, None, None]
+
+
+def test_it_ends_in_the_last_error(cluster: Callable[..., Cluster]) -> None:
+    """After some seconds: Spark and a supervisor try again."""
+    one = cluster(*[REFUSED] * 100)
+    with pytest.raises(OSError, match="Connection refused"):
+        _NAMES.written(b"1", named)
+    assert 6 < one.now_s < 8
+    assert len(one.tried) < 20
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EAGAIN, errno.EDQUOT, errno.EINVAL, errno.ENOENT])
+def test_a_refusal_is_not_tried_again(code: int, cluster: Callable[..., Cluster]) -> None:
+    """Another try would be refused too."""
+    one = cluster(OSError(code, "refused"))
+    with pytest.raises(OSError, match="refused"):
+        _NAMES.written(b"1", named)
+    assert one.tried == [named(0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ('RPCError("org.apache.hadoop.security.AccessControlException", "denied")', errno.EACCES, "hdfs dfs -chown"),
+        ('RPCError("x.SafeModeException", "Name node is in safe mode")', errno.EAGAIN, "-safemode get"),
+        ('RPCError("x.DSQuotaExceededException", "The quota")', errno.EDQUOT, "-setSpaceQuota"),
+        ("GSSAPIError: No Kerberos credentials available", errno.EACCES, "kinit"),
+        ("GSSAPIError: Ticket expired", errno.EACCES, "renew it"),
+        ('InvalidArgument("No NameNode hosts found")', errno.EINVAL, "dfs.ha.namenodes.dedup"),
+        ("Connection refused (os error 111)", errno.EIO, "Connection refused"),
+    ],
+)
+def test_an_error_says_what_to_do(text: str, code: int, said: str) -> None:
+    """In the cluster's words, and then in ours."""
+    error = as_os_error(RuntimeError(text), "hdfs://dedup/state")
+    assert error.errno == code
+    assert said in str(error)
+    assert error.filename == "hdfs://dedup/state"
+
+
+def test_an_unknown_name_service_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's constructor refuses it."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/nowhere")
+    with pytest.raises(OSError, match=r"name service, and /nowhere/hdfs-site\.xml has no NameNodes of it"):
+        HdfsNames("nosuch").exists(_PATH)
