@@ -28,14 +28,16 @@ FEWEST_LIVE = 64
 FEWEST = 16
 """The fewest pieces worth a record in the time bucket that still gets pieces."""
 FEWEST_LEFT = 4
-"""The same in an older time bucket, or where one more piece would make the result too large."""
+"""The same in an older time bucket of which a larger piece stays, or where one more piece would be too large."""
 MOST_BYTES = 32 << 20
 MOST_PIECES = 256
 MOST_TASKS = 64
-MOST_TASKS_BYTES = 192 << 20
-"""Of the merges that begin after one window: 192 MiB take 6 s of one core."""
-_OPEN_GROWTH, _LEFT_GROWTH = 2, 4
-"""A piece is rewritten when it is at most this many times as large as all smaller ones together."""
+MOST_TASKS_BYTES = 384 << 20
+"""Of the merges that begin after one window: 384 MiB take 12 s of one core."""
+_ALIKE = 4
+"""Pieces of one size are at most this many times as large as the mean of those below: a merged one is 16 times."""
+_LEFT_GROWTH = 4
+"""A piece of an older time bucket is rewritten when it is at most this many times as large as all smaller ones."""
 
 
 def fewest_live(place: int, shards: int) -> int:
@@ -52,35 +54,61 @@ def choose(
 ) -> tuple[PieceRef, ...]:
     """The pieces of a shard to compact next, ascending by window; none when too few are alike, or fewer live.
 
-    Pieces of equal `time_bucket` die together; the greatest bucket is the stream's current one.
+    Pieces of equal `time_bucket` die together; the greatest bucket is the stream's current one. Older ones come first,
+    the newest of them before the others: what is merged there stays merged for longest.
     """
     if len(pieces) < (FEWEST_LIVE if fewest is None else fewest):
         return ()
     groups: defaultdict[int, list[PieceRef]] = defaultdict(list)
     for piece in pieces:
-        if 2 * piece.length <= MOST_BYTES:
-            groups[time_bucket(piece)].append(piece)
-    newest = max(groups, default=0)
-    runs = [_longest_run(group, is_open=bucket == newest) for bucket, group in sorted(groups.items())]
-    chosen = max(runs, key=len, default=())
+        groups[time_bucket(piece)].append(piece)
+    current = max(groups)
+    chosen: Sequence[PieceRef] = ()
+    for bucket in sorted(groups.keys() - {current}, reverse=True):
+        chosen = _rest(_by_size(groups[bucket]))
+        if chosen:
+            break
+    chosen = chosen or _alike(_by_size(groups[current]))
     return tuple(sorted(chosen, key=lambda piece: (piece.first_window, piece.last_window)))
 
 
-def _longest_run(group: list[PieceRef], *, is_open: bool) -> Sequence[PieceRef]:
-    """The longest run of neighbours by size that is worth merging."""
-    growth, fewest = (_OPEN_GROWTH, FEWEST) if is_open else (_LEFT_GROWTH, FEWEST_LEFT)
-    longest: Sequence[PieceRef] = ()
+def _by_size(group: Sequence[PieceRef]) -> list[PieceRef]:
+    """Those that are not too large to be merged, the smallest first."""
+    small = [piece for piece in group if 2 * piece.length <= MOST_BYTES]
+    return sorted(small, key=lambda piece: (piece.length, piece.first_window))
+
+
+def _rest(group: Sequence[PieceRef]) -> Sequence[PieceRef]:
+    """The pieces to merge of a time bucket that gets no more, as a rule: all, but for one that dwarfs the others."""
+    size = count = 0
+    is_full = False
+    for number, piece in enumerate(group, start=1):
+        is_full = size + piece.length > MOST_BYTES or number > MOST_PIECES
+        if is_full:
+            break
+        if piece.length <= _LEFT_GROWTH * size:
+            count = number
+        size += piece.length
+    return group[:count] if count >= (2 if is_full or count == len(group) else FEWEST_LEFT) else ()
+
+
+def _alike(group: Sequence[PieceRef]) -> Sequence[PieceRef]:
+    """The smallest pieces of one size of which there are enough.
+
+    Larger ones stay: so while a time bucket is the current one, an entry is merged once for each level of pieces, and a
+    level ends when there is no room for more pieces of it.
+    """
     run: list[PieceRef] = []
     size = 0
-    for piece in sorted(group, key=lambda piece: (piece.length, piece.first_window)):
+    for piece in group:
         is_full = size + piece.length > MOST_BYTES or len(run) == MOST_PIECES
-        if run and (is_full or piece.length > growth * size):
-            if len(run) >= (min(fewest, FEWEST_LEFT) if is_full else fewest) and len(run) > len(longest):
-                longest = run
+        if run and (is_full or piece.length * len(run) > _ALIKE * size):
+            if len(run) >= (FEWEST_LEFT if is_full else FEWEST):
+                return run
             run, size = [], 0
-        run = [*run, piece]
+        run.append(piece)
         size += piece.length
-    return run if len(run) >= fewest and len(run) > len(longest) else longest
+    return run if len(run) >= FEWEST else ()
 
 
 def merge(

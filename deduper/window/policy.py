@@ -33,6 +33,9 @@ from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE, store_settings
 CATEGORIES, ADOPTED, STATISTICS = "categories", "settings", "statistics"
 DELETION_BATCH = 8
 """A deletion record is placed once this many pieces a shard are dead: each costs two syncs."""
+_DEAD_SHARE = 32
+_DEAD_BYTES = 8 << 20
+"""Or sooner, when so many bytes are dead, and at least one in `_DEAD_SHARE` of all: after compaction few pieces are."""
 _LEAST_SNAPSHOT_EVERY = 50
 DELETION_GRACE_US = 600_000_000
 """A piece that left the log keeps its bytes so long, for commands that read the store meanwhile."""
@@ -203,6 +206,14 @@ def dead_pieces(config: Config, state: LogState) -> tuple[PieceRef, ...]:
     return tuple(piece for pieces in state.pieces.values() for piece in dead_of(pieces))
 
 
+def are_many_bytes(dead: Sequence[PieceRef], state: LogState) -> bool:
+    """Whether dead pieces have so large a part of the store's bytes that they should leave at once."""
+    size = sum(piece.length for piece in dead)
+    if size < _DEAD_BYTES:
+        return False
+    return size * _DEAD_SHARE >= sum(piece.length for pieces in state.pieces.values() for piece in pieces)
+
+
 def _dead_of(config: Config, state: LogState) -> Callable[[Sequence[PieceRef]], list[PieceRef]]:
     """Gives those of a shard's pieces in which every entry is dead. A window asks for tens of thousands of pieces."""
     if config.lookup == "all_live":
@@ -231,11 +242,11 @@ def entry_expiry_point(config: Config, state: LogState) -> int | float | None:
 
 
 def time_bucket(config: Config, piece: PieceRef) -> int:
-    """The time bucket whose end kills a live piece: pieces of one may be merged."""
+    """The time bucket whose end kills a live piece: pieces of one may be merged. 0 if no end does."""
     if config.lookup == "all_live":
         span = config.span_steps
         return 0 if span is None or piece.max_expiry is None else math.floor(piece.max_expiry / span)
-    return piece.max_bucket
+    return 0 if config.expiry.by == "never" else piece.max_bucket
 
 
 def next_compactions(config: Config, store_id: str, state: LogState) -> list[CompactionTask]:

@@ -373,7 +373,7 @@ class WindowRunner:
         """
         now_us = self._now(state)
         dead = policy.dead_pieces(self._config, state)
-        if len(dead) >= _DELETION_BATCH * self._config.store.shards:
+        if len(dead) >= _DELETION_BATCH * self._config.store.shards or policy.are_many_bytes(dead, state):
             through = max(piece.last_window for piece in dead)
             state = self._log.place(DeletionRecord(pieces=dead, wall_us=now_us, through_window=through))
             failpoints.hit("expire.recorded")

@@ -88,6 +88,62 @@ def test_the_large_are_left_alone() -> None:
     assert len(choose([of_size(window, 1) for window in range(3 * MOST_PIECES)], by_bucket)) == MOST_PIECES
 
 
+@pytest.mark.usefixtures("_few")
+def test_of_the_current_bucket_the_merged_stay() -> None:
+    """A level of pieces is merged when there are enough of it, and the larger ones of it stay."""
+    merged = [of_size(window, 1600) for window in range(FEWEST - 1)]
+    fresh = [of_size(window, 100) for window in range(FEWEST, 2 * FEWEST)]
+    assert choose([*merged, *fresh], by_bucket) == tuple(fresh)
+    assert choose([*merged, *fresh[1:]], by_bucket) == ()
+    merged.append(of_size(FEWEST - 1, 1600))
+    assert choose([*merged, *fresh[1:]], by_bucket) == tuple(merged)
+
+
+@pytest.mark.usefixtures("_few")
+def test_an_older_bucket_is_merged_whole_once() -> None:
+    """Late pieces are merged with each other, until they are a fifth of it."""
+    now = of_size(99, 100, bucket=1)
+    left = [of_size(0, 4000), of_size(1, 3900), of_size(2, 100)]
+    assert choose([*left, now], by_bucket) == tuple(left)
+    whole = of_size(0, 8000)
+    late = [of_size(window, 100) for window in range(3, 3 + FEWEST_LEFT)]
+    assert choose([whole, *late[1:], now], by_bucket) == ()
+    assert choose([whole, *late, now], by_bucket) == tuple(late)
+    assert choose([whole, of_size(3, 2000), now], by_bucket) == (whole, of_size(3, 2000))
+
+
+@pytest.mark.usefixtures("_few")
+def test_the_newest_of_the_older_buckets_comes_first() -> None:
+    """Its merged piece lives longest."""
+    pieces = [of_size(window, 100, bucket=window % 3) for window in range(12)]
+    assert {ref.max_bucket for ref in choose(pieces, by_bucket)} == {1}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_full_period_has_few_pieces_and_is_written_three_times(seed: int) -> None:
+    """Each time bucket full, any number of windows in it, sizes that differ, and any beginning of merging."""
+    draw = random.Random(seed)
+    windows, spread, fewest = draw.randint(30, 240), draw.uniform(0, 2), draw.randint(FEWEST_LIVE // 2, FEWEST_LIVE)
+    live: list[PieceRef] = []
+    added: Counter[int] = Counter()
+    merged: Counter[int] = Counter()
+    most = 0
+    for window in range(32 * windows):
+        bucket = window // windows
+        size = int(100_000 * np.exp(draw.uniform(-spread / 2, spread / 2)))
+        live = [ref for ref in live if ref.max_bucket >= bucket - 24] + [of_size(window, size, bucket)]
+        chosen = choose(live, by_bucket, fewest=fewest)
+        added[bucket] += size
+        if chosen:
+            left = set(chosen)
+            one = replace(chosen[0], last_window=window, length=sum(ref.length for ref in chosen))
+            live = [ref for ref in live if ref not in left] + [one]
+            merged[one.max_bucket] += one.length
+        most = max(most, len(live))
+    assert most <= 80, (windows, spread, fewest)
+    assert all(merged[bucket] <= 2 * added[bucket] for bucket in added), (windows, spread, fewest)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_few")
 @pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
