@@ -85,6 +85,10 @@ class FilePieces:
     def url(self) -> str:
         return f"file:{self._root}"
 
+    @property
+    def is_remote(self) -> bool:
+        return False
+
     def append(
         self,
         *,

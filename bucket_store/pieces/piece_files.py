@@ -36,6 +36,10 @@ class PieceFiles:
     def url(self) -> str:
         return self._root.url
 
+    @property
+    def is_remote(self) -> bool:
+        return True
+
     def append(
         self,
         *,

@@ -92,6 +92,10 @@ class RocksPieces:
     def url(self) -> str:
         return f"rocksdb:{self._root}"
 
+    @property
+    def is_remote(self) -> bool:
+        return False
+
     def append(
         self, *, shard: int, epoch: int, name: str, data: bytes | memoryview, stays_open: bool = False
     ) -> PieceLocation:

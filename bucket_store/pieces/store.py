@@ -14,6 +14,7 @@ from typing import Protocol
 
 from bucket_store.errors import CorruptionError, SpaceError, StoreError
 from bucket_store.filesystem import FileSystem
+from bucket_store.pieces.cache import PieceCache
 from bucket_store.pieces.piece import Entries, PieceHeader, PieceRef, decode_header, encode_piece, piece_name
 
 
@@ -61,6 +62,10 @@ class PieceStore(Protocol):
     @property
     def url(self) -> str:
         """The URL by which `open_backend` opens the same store."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each read is a journey over a network: then few large ones are made, many at a time."""
 
     def append(
         self, *, shard: int, epoch: int, name: str, data: bytes | memoryview, stays_open: bool = False
@@ -146,10 +151,11 @@ def append_piece(
     epoch: int,
     attempt: int,
     stays_open: bool = False,
+    cache: PieceCache | None = None,
 ) -> PieceRef:
     """Encodes entries, appends them under a new name and gives the reference for the receipt; durable on return.
 
-    Raises what `encode_piece` and `PieceStore.append` raise.
+    A copy of the piece is left in `cache`. Raises what `encode_piece` and `PieceStore.append` raise.
     """
     data = encode_piece(
         entries,
@@ -163,7 +169,10 @@ def append_piece(
     name = piece_name(window=first_window, epoch=epoch, attempt=attempt, shard=shard)
     location = pieces.append(shard=shard, epoch=epoch, name=name, data=data, stays_open=stays_open)
     header: PieceHeader = decode_header(data, file=location.file, offset=location.offset)
-    return header.to_ref(file=location.file, name=name, offset=location.offset)
+    ref = header.to_ref(file=location.file, name=name, offset=location.offset)
+    if cache is not None:
+        cache.add(ref, data)
+    return ref
 
 
 def sync_names(fs: FileSystem, root: Path, directory: Path) -> None:

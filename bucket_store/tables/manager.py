@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bucket_store import failpoints
 from bucket_store.errors import SpaceError
+from bucket_store.pieces.cache import PieceCache
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.reader import Part, PieceReader, forget_headers
 from bucket_store.pieces.store import PieceStore
@@ -38,6 +39,8 @@ from bucket_store.tables.view import ShardView
 
 __all__ = ["Matches", "ShardTables", "TableCounters", "TableLayout", "TableSettings"]
 
+PIECES = "pieces"
+"""The folder of copies of pieces, beside those of tables."""
 _LOADERS = 2
 
 
@@ -46,7 +49,8 @@ class TableSettings:
     """Directories and limits of the tables on this machine, for all shards and processes of a store.
 
     `disk_dir` also holds the locks, so it must be local. Equal directories make one tier, bounded by `disk_bytes`.
-    After `lock_timeout_s` without the lock the next generation begins, and the holder keeps its own.
+    After `lock_timeout_s` without the lock the next generation begins, and the holder keeps its own. A store elsewhere
+    has copies of its pieces on this disk, up to `piece_cache_bytes`.
     """
 
     memory_dir: str
@@ -55,6 +59,13 @@ class TableSettings:
     disk_bytes: int
     layout: TableLayout
     lock_timeout_s: float = 5.0
+    piece_cache_bytes: int = 0
+
+    def piece_cache(self, pieces: PieceStore, folder: str) -> PieceCache | None:
+        """This host's copies of a store's pieces; `folder` as in `ShardView`. None for a store on this host."""
+        if not pieces.is_remote or self.piece_cache_bytes == 0:
+            return None
+        return PieceCache.below(Path(self.disk_dir) / PIECES, folder, self.piece_cache_bytes)
 
 
 @dataclass(slots=True)
@@ -63,7 +74,8 @@ class TableCounters:
 
     `hits` are look-ups answered by a table that was resident, `misses` all others of live buckets that have entries:
     the first one of a table that `load` has built, too. `merged` are those misses that were answered without a table.
-    `expired` tables were dropped because their bucket died, `evicted` ones for room.
+    `expired` tables were dropped because their bucket died, `evicted` ones for room. Of a store elsewhere `cache_hits`
+    are reads that this host's copies of pieces answered, `cache_misses` those of `fetched_bytes` from the store.
     """
 
     resident_tables: int = 0
@@ -74,6 +86,9 @@ class TableCounters:
     hits: int = 0
     misses: int = 0
     merged: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    fetched_bytes: int = 0
     load_seconds: float = 0.0
     apply_seconds: float = 0.0
 
@@ -88,7 +103,7 @@ class ShardTables:
         self._counters = TableCounters()
         self._layout = settings.layout
         self._view = view
-        self._reader = PieceReader(pieces, view.store_id)
+        self._reader = PieceReader(pieces, view.store_id, settings.piece_cache(pieces, view.folder))
         self._generation = generation
         self._point = _ordered_point(view, settings.layout)
         self._pinned: TableFile | None = None
@@ -109,6 +124,9 @@ class ShardTables:
         """
         unmap_deleted()
         forget_headers(view.shard, view.pieces)
+        cache = settings.piece_cache(pieces, view.folder)
+        if cache is not None:
+            cache.keep_live(view.shard, view.pieces)
         directories = ShardDirectories.of(settings.memory_dir, settings.disk_dir, view.folder, view.shard)
         try:
             generation = open_generation(directories, view, settings.layout, lock_timeout_s=settings.lock_timeout_s)
@@ -143,6 +161,9 @@ class ShardTables:
     @property
     def counters(self) -> TableCounters:
         """The counts until now. Counts the resident tables again; call it before `close`."""
+        read = self._reader.counts
+        self._counters.cache_hits, self._counters.cache_misses = read.cache_hits, read.cache_misses
+        self._counters.fetched_bytes = read.fetched_bytes
         if self._resident is not None:
             sizes = [size for _, size in self._resident.sizes()]
             self._counters.resident_tables = len(sizes)

@@ -9,6 +9,7 @@ whose last use has a date far ahead: nothing says how long ago it was.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from bucket_store.log.wall_clock import is_far_ahead
 from bucket_store.tables.generation import ShardDirectories, last_used_us, remove_tables
+from bucket_store.tables.manager import PIECES
 from deduper.config.model import Config
 from deduper.window.table_folder import table_settings
 
@@ -47,6 +49,8 @@ class StaleTables:
         """Delete those that no process holds; whether that was all."""
         shards = _shards(self.memory_dir, self.disk_dir, self.folder)
         done = [remove_tables(directories) for directories in shards].count(False) == 0
+        if done:
+            shutil.rmtree(self.disk_dir / PIECES / self.folder, ignore_errors=True)  # copies of the store's pieces
         for path in self.paths if done else ():
             with suppress(OSError):  # absent, in use again, or another process removes it now
                 path.rmdir()

@@ -64,6 +64,11 @@ class StoreConfig(Section):
     tables: PathOrAuto = Field(
         default="auto", description="Folder for tables on disk; auto: the machine's temporary folder"
     )
+    piece_cache: Size = Field(
+        default=4 * 2**30,
+        description="Maximum bytes of copies of pieces on the local disk of each host, for a store in HDFS or an "
+        "object store",
+    )
     first_seen: bool = Field(
         default=True, description="Keep the place of each key's first copy; fixed for the store's life"
     )

@@ -81,6 +81,9 @@ _TABLES = {
     "misses": ("deduper_table_misses", "Look-ups that met no resident table"),
     "merged": ("deduper_table_merged", "Misses that were answered from pieces, without a table"),
     "load_seconds": ("deduper_table_load_seconds", "Seconds spent building tables"),
+    "cache_hits": ("deduper_piece_cache_hits", "Reads of pieces that the hosts' copies answered"),
+    "cache_misses": ("deduper_piece_cache_misses", "Reads of pieces from a store elsewhere"),
+    "fetched_bytes": ("deduper_piece_fetched_bytes", "Bytes of pieces read from a store elsewhere"),
 }
 _P = ParamSpec("_P")
 _Labels = TypeVar("_Labels", bound=tuple[str, ...])

@@ -82,7 +82,7 @@ def judge(
         travels.leave_verdicts(shard, *_verdicts(outcome, task, parts))
         failpoints.hit("judge.piece.before")
         left = time.perf_counter()
-        piece = _append(outcome, task, shard, store, stays_open=stays_open)
+        piece = _append(outcome, task, view, store, stays_open=stays_open)
         failpoints.hit("judge.piece.after")
     finally:
         store.close()
@@ -212,7 +212,7 @@ def _first_copies(outcome: ShardOutcome) -> dict[str, pa.Array]:
 
 
 def _append(
-    outcome: ShardOutcome, task: JudgeTask, shard: int, store: PieceStore, *, stays_open: bool
+    outcome: ShardOutcome, task: JudgeTask, view: ShardView, store: PieceStore, *, stays_open: bool
 ) -> PieceRef | None:
     if outcome.entries is None:
         return None
@@ -220,10 +220,11 @@ def _append(
         store,
         outcome.entries,
         store_id=bytes.fromhex(task.store_id),
-        shard=shard,
+        shard=view.shard,
         first_window=task.window,
         last_window=task.window,
         epoch=task.epoch,
         attempt=task.attempt,
         stays_open=stays_open,
+        cache=task.tables.piece_cache(store, view.folder),
     )

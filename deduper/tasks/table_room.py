@@ -22,13 +22,14 @@ SHARED_MEMORY = Path("/dev/shm")
 class TableRoom:
     """What the configuration says of tables; pickled into the job.
 
-    `folder` is that of tables on disk; None: the host's temporary folder.
+    `folder` is that of tables on disk; None: the host's temporary folder. Copies of pieces lie beside the tables.
     """
 
     folder: str | None
     memory_bytes: int
     disk_bytes: int
     layout: TableLayout
+    piece_cache_bytes: int = 0
 
     def here(self, shared_memory: Path | None = None) -> TableSettings:
         """The settings on this host: in shared memory (/dev/shm) up to `memory_bytes`, on local disk beyond it."""
@@ -45,6 +46,7 @@ class TableRoom:
             memory_bytes=memory_bytes,
             disk_bytes=self.disk_bytes,
             layout=self.layout,
+            piece_cache_bytes=self.piece_cache_bytes,
         )
 
 

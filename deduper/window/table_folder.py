@@ -22,6 +22,7 @@ def table_room(config: Config) -> TableRoom:
         memory_bytes=store.memory,
         disk_bytes=store.table_disk,
         layout=policy.table_layout(config),
+        piece_cache_bytes=0 if store.is_local else store.piece_cache,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import Entries, PieceRef
 from bucket_store.pieces.store import append_piece
-from bucket_store.tables.manager import ShardTables, TableLayout, TableSettings
+from bucket_store.tables.manager import ShardTables, TableCounters, TableLayout, TableSettings
 from bucket_store.tables.matches import Matches
 from bucket_store.tables.view import ShardView
 from deduper.core.judge import JudgeRules
@@ -21,10 +21,18 @@ _ROOM = (0, 4096, 1 << 24)
 
 
 class StoreMemory:
-    """A store in `root`. Now and then, as `seed` says, all tables are lost, or there is no room for any."""
+    """A store in `root`. Now and then, as `seed` says, all tables are lost, or there is no room for any.
 
-    def __init__(self, root: Path, rules: JudgeRules, seed: int) -> None:
-        self._pieces = open_backend(f"file:{root / 'store'}")
+    With `room` the tables have so many bytes in memory and as many on disk, and so have the copies of pieces.
+    """
+
+    def __init__(
+        self, root: Path, rules: JudgeRules, seed: int, *, scheme: str = "file", room: int | None = None
+    ) -> None:
+        self._pieces = open_backend(f"{scheme}:{root / 'store'}")
+        self._room = room
+        self.counters: list[TableCounters] = []
+        """Of every opening."""
         self._tables = root / "tables"
         self._layout = TableLayout(
             has_expiry=rules.keeps_expiry,
@@ -45,9 +53,10 @@ class StoreMemory:
         settings = TableSettings(
             memory_dir=str(self._tables / "memory"),
             disk_dir=str(self._tables / "disk"),
-            memory_bytes=self._draw.choice(_ROOM),
-            disk_bytes=self._draw.choice(_ROOM),
+            memory_bytes=self._draw.choice(_ROOM) if self._room is None else self._room,
+            disk_bytes=self._draw.choice(_ROOM) if self._room is None else self._room,
             layout=self._layout,
+            piece_cache_bytes=self._room or 0,
         )
         view = ShardView(
             store_id=_STORE_ID.hex(),
@@ -62,7 +71,9 @@ class StoreMemory:
 
         def look_up(bucket: int, digests: Any) -> Matches:
             with ShardTables.open(settings, self._pieces, view) as tables:
-                return tables.find(bucket, digests)
+                found = tables.find(bucket, digests)
+                self.counters.append(tables.counters)
+                return found
 
         return look_up
 

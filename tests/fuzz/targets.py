@@ -392,6 +392,8 @@ def _run_generation(data: bytes) -> None:
 class OnePiece:
     """A backend of one piece, which notes where it was read."""
 
+    is_remote = False
+
     def __init__(self, data: bytes) -> None:
         self._data = data
 
