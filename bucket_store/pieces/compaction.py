@@ -64,13 +64,13 @@ def choose(
     groups: defaultdict[int, list[PieceRef]] = defaultdict(list)
     for piece in pieces:
         groups[time_bucket(piece)].append(piece)
-    current = max(groups)
+    current = max(groups, default=0)
     chosen: Sequence[PieceRef] = ()
     for bucket in sorted(groups.keys() - {current}, reverse=True):
         chosen = _rest(_by_size(groups[bucket]))
         if chosen:
             break
-    chosen = chosen or _alike(_by_size(groups[current]))
+    chosen = chosen or _alike(_by_size(groups.get(current, ())))
     return tuple(sorted(chosen, key=lambda piece: (piece.first_window, piece.last_window)))
 
 
