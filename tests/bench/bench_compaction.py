@@ -1,12 +1,13 @@
 """Live pieces, bytes written and bytes stored over a day of windows of 30 s after a full period of a day.
 
-    python -m tests.bench.bench_compaction [--shards 8,1000] [--kib 100] [--windows 2880] [--first 3000]
+    python -m tests.bench.bench_compaction [--shards 8,1000] [--kib 100] [--windows 2880] [--first 3120]
 
 The rules are those of the service: which pieces are merged after a window, what is dead, when dead pieces leave, and
 how long their bytes stay. Pieces have no bytes, and what is chosen after a window is merged before the next one ends.
-The `--first` windows fill the period and are not counted. `written` is in multiples of the new bytes, `stored` the
-greatest size of the store in multiples of the bytes of its live pieces, `gone` the longest time from the death of a
-piece to the end of its bytes. `--most-tasks 1` is one merge at a time. CPU is that of choosing, a window.
+The `--first` windows fill the period, see the first part of a bucket die, and are not counted. `written` is in
+multiples of the new bytes, `stored` the greatest size of the store in multiples of the bytes of its live pieces, `gone`
+the longest time from the death of a piece to the end of its bytes. `--most-tasks 1` is one merge at a time. CPU is that
+of choosing, a window.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--shards", default="8,1000")
     parser.add_argument("--kib", default="100")
     parser.add_argument("--windows", type=int, default=2880)
-    parser.add_argument("--first", type=int, default=3000)
+    parser.add_argument("--first", type=int, default=3120)
     parser.add_argument("--most-tasks", type=int, default=compaction.MOST_TASKS)
     args = parser.parse_args()
     compaction.MOST_TASKS = args.most_tasks
