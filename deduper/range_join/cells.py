@@ -1,0 +1,179 @@
+"""Ids as numbers, and the time axis of each id cut into cells by the starts and ends of its ranges. PURE.
+
+Cell 0 is empty: before the first mark, or an id without ranges. Cell i + 1 reaches from mark i to the next one of the
+same id. Of marks at one time only the last has a cell in which an event can be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store.compiled import kernel
+from deduper.range_join.points import LAST, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """Two words that stand for the id of each row: its digest."""
+
+    hi: Ints
+    lo: Ints
+
+
+@kernel()
+def _number(slots: Ints, known_hi: Ints, known_lo: Ints, count: int, hi: Ints, lo: Ints, out: Ints, adds: bool) -> int:
+    """Numbers the ids, and returns how many are known; without `adds` an unknown one is -1."""
+    mask = len(slots) - 1
+    for row in range(len(hi)):
+        slot = (hi[row] ^ (hi[row] >> 32)) & mask
+        while True:
+            number = slots[slot]
+            if number < 0:
+                if adds:
+                    number = slots[slot] = count
+                    known_hi[count], known_lo[count] = hi[row], lo[row]
+                    count += 1
+                break
+            if known_hi[number] == hi[row] and known_lo[number] == lo[row]:
+                break
+            slot = (slot + 1) & mask
+        out[row] = number
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class IdTable:
+    """The ids of an index, numbered from 0."""
+
+    slots: Ints
+    hi: Ints
+    lo: Ints
+
+    @classmethod
+    def of(cls, ids: Ids) -> tuple[IdTable, Ints]:
+        """The table of these ids, and the number of each."""
+        numbers, hi, lo = (np.empty(len(ids.hi), np.int64) for _ in range(3))
+        count = _number(_slots(len(numbers)), hi, lo, 0, ids.hi, ids.lo, numbers, True)
+        table = cls(_slots(count), hi[:count].copy(), lo[:count].copy())
+        _number(table.slots, table.hi, table.lo, 0, table.hi.copy(), table.lo.copy(), np.empty(count, np.int64), True)
+        return table, numbers
+
+    def find(self, ids: Ids) -> Ints:
+        """The number of each id, -1 for an unknown one."""
+        numbers = np.empty(len(ids.hi), np.int64)
+        _number(self.slots, self.hi, self.lo, 0, ids.hi, ids.lo, numbers, False)
+        return numbers
+
+
+def _slots(count: int) -> Ints:
+    return np.full(1 << (2 * count + 1).bit_length(), -1, np.int64)
+
+
+def sorted_by(group: Ints, point: Ints) -> Ints:
+    """The order of rows by group, then point. Equal rows are in no certain order."""
+    if len(point) == 0:
+        return np.empty(0, np.int64)
+    least, width = int(point.min()), int(point.max()) - int(point.min()) + 1
+    if (int(group.max()) + 1) * width <= LAST:  # one word: several times faster than two
+        return np.argsort(group * width + (point - least))
+    return np.lexsort((point, group))
+
+
+def offsets_of(group: Ints, groups: int) -> Ints:
+    """Where each group begins and ends in rows sorted by group: groups + 1 numbers."""
+    return np.concatenate(([0], np.cumsum(np.bincount(group, minlength=groups)))).astype(np.int64)
+
+
+@kernel()
+def _places(offsets: Ints, times: Ints, group: Ints, point: Ints, out: Ints) -> None:
+    """How many times, of all groups before and of its own group, are at or before each point."""
+    for row in range(len(point)):
+        low, high, sought = offsets[group[row]], offsets[group[row] + 1], point[row]
+        while low < high:
+            middle = (low + high) >> 1
+            if times[middle] <= sought:
+                low = middle + 1
+            else:
+                high = middle
+        out[row] = low
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Sorted times of each group."""
+
+    offsets: Ints
+    times: Ints
+
+    def place(self, group: Ints, point: Ints) -> Ints:
+        """Index of the first time of the group after the point. Every group is known."""
+        places = np.empty(len(point), np.int64)
+        _places(self.offsets, self.times, group, point, places)
+        return places
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where events are: the number of their id, -1 for an unknown one; their points; their cells."""
+
+    group: Ints
+    point: Ints
+    cell: Ints
+
+    def part(self, begin: int, end: int) -> Places:
+        """Those of some events."""
+        return Places(self.group[begin:end], self.point[begin:end], self.cell[begin:end])
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The marks of all ranges, sorted; `start` and `stop` are the cells of each range, the second excluded.
+
+    `marks` has for each mark the row of its range, r if it begins there and ~r if it has ended. Marks
+    of one time are in no certain order.
+    """
+
+    timeline: Timeline
+    marks: Ints
+    start: Ints
+    stop: Ints
+
+    @classmethod
+    def of(cls, group: Ints, groups: int, first: Ints, last: Ints) -> Cells:
+        """Cells of ranges, each with the number of its id and its first and last point."""
+        ends = np.flatnonzero(last != LAST)
+        marked = np.concatenate((group, group[ends]))
+        point = np.concatenate((first, last[ends] + 1))
+        order = sorted_by(marked, point)
+        offsets = offsets_of(marked, groups)
+        cell = np.empty(len(order), np.int64)
+        cell[order] = np.arange(1, len(order) + 1)
+        stop = offsets[group + 1] + 1 if groups else np.empty(0, np.int64)
+        stop[ends] = cell[len(group) :]
+        rows = np.concatenate((np.arange(len(group)), ~ends))
+        return cls(Timeline(offsets, point[order]), rows[order], cell[: len(group)], stop)
+
+    @property
+    def count(self) -> int:
+        """Cells, the empty one included."""
+        return len(self.timeline.times) + 1
+
+    def last_of_time(self) -> NDArray[np.bool_]:
+        """Whether an event can be in the cell: its mark is the last of its time."""
+        times, offsets = self.timeline.times, self.timeline.offsets
+        is_last = np.ones(self.count, np.bool_)
+        is_last[1:-1] = times[1:] != times[:-1]
+        is_last[offsets[1:]] = True
+        return is_last
+
+
+def cell_of(timeline: Timeline, group: Ints, point: Ints) -> Ints:
+    """The cell of each event; `group` is -1 for an unknown id."""
+    if len(timeline.offsets) < 2:
+        return np.zeros(len(point), np.int64)
+    known = np.maximum(group, 0)
+    place = timeline.place(known, point)
+    return np.where((group >= 0) & (place > timeline.offsets[known]), place, 0)
