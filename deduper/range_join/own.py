@@ -65,7 +65,7 @@ def canonical(values: pa.Array) -> Ints:
 def can_compile(own: Own, kind: pa.DataType, column: pa.DataType) -> bool:
     """Whether the loop over the marks is compiled, with the four functions inside it."""
     numbers = all(is_number(one) and not pa.types.is_decimal(one) for one in (kind, column))
-    return numbers and all(map(is_jitted, (own.add, own.remove, own.finish)))
+    return numbers and all(is_jitted(one) for one in (own.add, own.remove, own.finish))
 
 
 def _zero_of(own: Own) -> Any:
@@ -73,7 +73,7 @@ def _zero_of(own: Own) -> Any:
 
 
 # Compiled for the four functions at hand, so in memory alone.
-@njit(nogil=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True)
 def _compiled_cells(
     zero: Any, add: Any, remove: Any, finish: Any, values: Any, is_there: Any, offsets: Ints, marks: Ints, out: Any
 ) -> None:
@@ -88,7 +88,7 @@ def _compiled_cells(
             out[at + 1] = finish(state)
 
 
-@njit(nogil=True)  # type: ignore[untyped-decorator]
+@njit(nogil=True)
 def _compiled_fold(zero: Any, add: Any, finish: Any, values: Any, begin: Ints, end: Ints, out: Any) -> None:
     for at in range(len(begin)):
         state = zero

@@ -215,7 +215,7 @@ def nearest_doubles(whole: NDArray[Any], divisor: NDArray[Any], binary: int, dec
     divisor = np.where(divisor == 0, 1, divisor)
     is_small = whole.dtype != object and divisor.dtype != object and not decimal and -900 < binary < 900
     if is_small and (not len(whole) or max(abs(int(whole.min())), abs(int(whole.max()))) < _EXACT_DOUBLE):
-        return np.ldexp(whole / divisor, binary)
+        return np.asarray(np.ldexp(whole / divisor, binary), np.float64)
     scale_up, scale_down = 1 << max(0, binary), 10**decimal << max(0, -binary)
     above, below = whole.astype(object) * scale_up, divisor.astype(object) * scale_down
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
@@ -106,7 +106,7 @@ def same(found: Any, expected: Any) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", VALUES)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_aggregate_is_that_of_all_pairs(values: str, data: st.DataObject) -> None:
     """For events and for ranges, whatever the ends, times and values, with ties, nulls and ends open for ever."""
