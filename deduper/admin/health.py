@@ -30,6 +30,10 @@ MANY_STARTS = 4
 STARTS_WITHIN_S = 1800.0
 """So many starts within this time are a crash loop."""
 LEAST_FREE_BYTES = 256 * 2**20
+FEWEST_FREE = 0.05
+"""The least share of a port's disk that has to be free, as for the alert; in a small disk the bytes say nothing."""
+LEAKED = 0.001
+"""A larger share of records that are copies which were not found is unusual."""
 
 
 class State(StrEnum):
@@ -78,13 +82,16 @@ class Facts:
     `unpublished`: committed windows that are not published. `newest`, `reasons`: rows of the newest windows by port
     and by reason; `total`: of all windows by port. `ahead`: of the latest point, over the clock; `stands`: for how long
     event time has stood still while rows came. `waiting` is None without a config. `differing`: the settings in which
-    the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly. `starts`: of the
-    last half hour. `many_errors`: the share of errors that needs a person (`errors.warn_share`); None for none.
+    the config differs from the store. `left_beat`: the last owner's name if it did not stop cleanly; `left_exists`:
+    its process is there. `starts`: of the last half hour. `many_errors`: the share of errors that needs a person
+    (`errors.warn_share`); None for none. `leaked`: the share of records that are copies which were not found, at least.
+    `broken`: what is wrong with the outputs' folders. `free_bytes` of `place`, the disk with the least room.
     """
 
     epoch: int
     is_running: bool
     left_beat: str
+    left_exists: bool
     windows: int
     since_window: float | None
     in_work: tuple[int, float] | None
@@ -102,6 +109,8 @@ class Facts:
     many_errors: float | None
     free_bytes: int | None
     place: str
+    broken: str
+    leaked: float
 
 
 def health(facts: Facts) -> Health:
@@ -150,6 +159,8 @@ def _unusual(facts: Facts) -> str:
         found.append(f"the latest point is {span(facts.ahead)} ahead of the clock")
     if facts.stands > STANDS_S:
         found.append(f"event time has stood still for {span(facts.stands)}")
+    if facts.leaked > LEAKED:
+        found.append(f"{facts.leaked:.1%} of the records or more are copies that were not found")
     return _starts(facts) + (f"; unusual: {', '.join(found)}" if found else "")
 
 
@@ -183,13 +194,18 @@ def _for_a_person(facts: Facts) -> str:
         return f"the config and the store differ in {settings}, which is fixed for the life of a store"
     if facts.free_bytes is not None and facts.free_bytes < LEAST_FREE_BYTES:
         return f"{facts.free_bytes // 2**20} MiB are free on {facts.place}"
+    if facts.broken:
+        return facts.broken
     return facts.waiting.error if facts.waiting is not None and facts.waiting.is_broken else ""
 
 
 def _why_not_running(facts: Facts) -> str:
     if not facts.epoch:
         return "no job has opened this store yet"
-    ended = f"{facts.left_beat} ended without a clean stop" if facts.left_beat else "the last job stopped cleanly"
+    if facts.left_exists:
+        ended = f"the process {facts.left_beat} exists and does nothing: it is stopped, or its machine swaps"
+    else:
+        ended = f"{facts.left_beat} ended without a clean stop" if facts.left_beat else "the last job stopped cleanly"
     last = "" if facts.since_window is None else f"; the last window began {span(facts.since_window)} ago"
     late = f"; the next start publishes {_windows(facts.unpublished)}" if facts.unpublished else ""
     return ended + last + late + _waits(facts.waiting)

@@ -20,7 +20,7 @@ from bucket_store.log.sources_archive import SourcesReader
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import FOLDED_DIRECTORY
 from bucket_store.places.place import Place
-from deduper.admin.health import STARTS_WITHIN_S, Facts, Health, Waiting, health
+from deduper.admin.health import FEWEST_FREE, STARTS_WITHIN_S, Facts, Health, Waiting, health
 from deduper.admin.lag import SourceLag, source_lag
 from deduper.admin.open_store import OpenStore
 from deduper.admin.profile import ProfileView, profile_view
@@ -31,10 +31,12 @@ from deduper.config.sections import PORTS, ErrorsConfig
 from deduper.core.statistics import Statistics
 from deduper.errors import DeduperError
 from deduper.leaks.figures import LeakFigures
+from deduper.preflight.disk_room import disk_room
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.units import format_time
 from deduper.window.leak_watch import stored_figures
+from deduper.window.owner_alive import process_exists
 from deduper.window.policy import changed_settings, statistics_of
 
 _ALIVE_SECONDS = 10.0
@@ -101,16 +103,18 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     entries = sum(piece.entries for piece in live)
     on_disk = _bytes_on_disk(store.root)
     lag, files = source_lag(store), waiting_files(store)
+    leaks = stored_figures(store.log.root, state.latest_point)
     facts = Facts(
         epoch=state.epoch,
         is_running=is_running,
         left_beat="" if beat is None or is_running else beat.owner,
+        left_exists=beat is not None and not is_running and process_exists(beat) is True,
+        leaked=0.0 if leaks is None else _leaked(leaks),
         unpublished=unpublished,
         waiting=_waiting(lag, files),
         differing=_differing(store),
         many_errors=ErrorsConfig().warn_share if store.config is None else store.config.errors.warn_share,
-        free_bytes=_free_bytes(store.root),
-        place=str(store.root),
+        **_outputs(store),
         **_recent(store, is_of_files=files is not None),
     )
     return StoreStatus(
@@ -141,7 +145,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         waiting_files=files,
         lag=lag,
         profile=profile_view(store.root, last=last),
-        leaks=stored_figures(store.log.root, state.latest_point),
+        leaks=leaks,
         spans=_spans(statistics_of(state)),
     )
 
@@ -273,9 +277,25 @@ def beats(root: Place) -> bool:
     return entry is not None and time.time() - entry.modified_us / 1e6 < _ALIVE_SECONDS
 
 
-def _free_bytes(root: Place) -> int | None:
-    """Room on the disk of a store of this machine; None elsewhere, where it is the storage's affair."""
-    return shutil.disk_usage(root.local).free if root.names.scheme == "file" else None
+def _outputs(store: OpenStore) -> dict[str, Any]:
+    """The disk that has the least room, of those of this machine, and what is wrong with the ports' folders."""
+    root, free_bytes, place, broken = store.root, None, str(store.root), ""
+    if root.names.scheme == "file":
+        free_bytes = shutil.disk_usage(root.local).free
+    if store.config is not None:
+        for port, room in disk_room(store.config).items():
+            is_short = port in PORTS and room.free < FEWEST_FREE * room.size
+            if is_short and (free_bytes is None or room.free < free_bytes):
+                free_bytes, place = room.free, f"{store.config.file_ports[port].url} (sinks.{port})"
+        for port, sink in store.config.file_ports.items():
+            if sink.is_local and sink.path.exists() and not sink.path.is_dir():
+                broken = f"sinks.{port}: {sink.path} exists and is not a folder"
+    return {"free_bytes": free_bytes, "place": place, "broken": broken}
+
+
+def _leaked(leaks: LeakFigures) -> float:
+    """The share of records that are copies which were not found, by the lower end of the estimate."""
+    return sum(leaks.missed[kind].low for kind in ("lookup", "period")) / max(1, leaks.records)
 
 
 def _window(store: OpenStore, commit: CommitRecord) -> dict[str, Any]:

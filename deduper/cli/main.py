@@ -412,6 +412,10 @@ def replay_errors(
     again: Annotated[
         bool, typer.Option("--again", help="Send errors that were sent again before and have failed again.")
     ] = False,
+    mended_files: Annotated[
+        bool,
+        typer.Option("--mended-files", help="Take rows of a Parquet file that was changed from the file as it is now."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -420,7 +424,14 @@ def replay_errors(
     from deduper.admin.open_store import open_store
     from deduper.cli.views.replay import render
 
-    report = replay(open_store(str(config)), windows_of(window), reason or (), again=again, dry_run=dry_run)
+    report = replay(
+        open_store(str(config)),
+        windows_of(window),
+        reason or (),
+        again=again,
+        mended_files=mended_files,
+        dry_run=dry_run,
+    )
     answer(report, render, as_json=as_json)
 
 

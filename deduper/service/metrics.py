@@ -39,7 +39,7 @@ from deduper.core.statistics import SpanCounts
 from deduper.core.verdict import PORT_OF_REASON, Verdict, expiry_point
 from deduper.kafka.offsets import Offsets, TopicPartition, judged_ends
 from deduper.leaks.figures import LeakFigures
-from deduper.service.disk_room import disk_room
+from deduper.preflight.disk_room import disk_room
 from deduper.service.end_times import EndTimes
 from deduper.service.health import HealthFacts, complaints
 from deduper.service.log_counts import LogCounts

@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from bucket_store.log.heartbeat import INTERVAL_S, Sign, moves, read_beat, read_sign
+from bucket_store.log.heartbeat import INTERVAL_S, Beat, Sign, moves, read_beat, read_sign
 from bucket_store.places.place import Place
 from deduper.errors import OwnerAliveError
 from deduper.window.progress import PROGRESS
@@ -29,6 +29,14 @@ def require_no_owner(root: Place, silent: Sign | None = None) -> None:
         )
 
 
+def process_exists(beat: Beat) -> bool | None:
+    """Whether an owner's process is there; None where that cannot be told, as on another machine."""
+    node, _, pid = beat.owner.rpartition(":")
+    if node != platform.node() or not beat.has_our_numbers or not pid.isdecimal():
+        return None
+    return Path("/proc", pid).exists()
+
+
 def owner_lives(root: Place, silent: Sign | None = None) -> bool:
     """Whether the store's heartbeat moves; takes 5 s, unless there is none or its process is certainly gone.
 
@@ -38,9 +46,7 @@ def owner_lives(root: Place, silent: Sign | None = None) -> bool:
         return False
     beat = read_beat(root)
     if beat is not None:
-        node, _, pid = beat.owner.rpartition(":")
-        is_here = node == platform.node() and beat.has_our_numbers
-        if is_here and pid.isdecimal() and not Path("/proc", pid).exists():
+        if process_exists(beat) is False:
             return False
         PROGRESS.info("waiting up to 5 s: is the last owner, %s, still alive?", beat.owner)
     return moves(root, 2.5 * INTERVAL_S)

@@ -50,13 +50,14 @@ class SeenKey:
 
 @dataclass(frozen=True)
 class Window:
-    """What one window commits; its source partition is the file `in/<window>.json`."""
+    """What one window commits; its source partition is the file `in/<window>.json` where no `sources` are given."""
 
     keys: Sequence[SeenKey] = ()
     latest_point: int | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
+    sources: Sequence[SourcePartition] = ()
 
 
 def write_config(directory: Path, *, expiry: str | None = None, more: str = "") -> Path:
@@ -86,13 +87,8 @@ def make_store(file: Path, windows: Sequence[Window], *, published: int | None =
 
 def _commit(config: Config, log: CommitLog, number: int, window: Window) -> None:
     counts = {"unique": len(window.keys), "duplicate": 0, "expired": 0, "error": 0, **window.counts}
-    sources = write_sources(
-        log.root,
-        window=number,
-        epoch=1,
-        attempt=0,
-        partitions=[SourcePartition(f"in/{number}.json", 0, 0, 100, sum(counts.values()), bytes([number]) * 16)],
-    )
+    only = SourcePartition(f"in/{number}.json", 0, 0, 100, sum(counts.values()), bytes([number]) * 16)
+    sources = write_sources(log.root, window=number, epoch=1, attempt=0, partitions=window.sources or [only])
     pieces = []
     with_pieces = open_backend(config.store.url)
     types = [column.type.text for column in config.key_columns]

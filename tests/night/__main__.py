@@ -208,7 +208,7 @@ class Night:
 class Incident:
     """A thing that happens, the alerts of which one is to fire, and where its cause is to stand.
 
-    `look` are commands, or `log`; `cause` is searched in their lines.
+    `look` are commands, or `log`; `cause` is searched in their lines, `look_after_s` after the beginning or later.
     """
 
     name: str
@@ -217,6 +217,7 @@ class Incident:
     look: tuple[tuple[str, ...], ...]
     cause: str
     after_s: float = 0.0
+    look_after_s: float = 0.0
 
 
 def changed_traffic(**changes: object) -> Callable[[Night], contextlib.AbstractContextManager[None]]:
@@ -404,7 +405,8 @@ INCIDENTS: tuple[Incident, ...] = (
         clock_stopped,
         alerts=("DeduperClockStandsStill",),
         look=(_STATUS,),
-        cause=r"latest",
+        cause=r"stood still",
+        look_after_s=330.0,  # the command's minutes are not divided
     ),
     Incident(
         "retries carry other timestamps",
@@ -454,6 +456,7 @@ def play(night: Night, incident: Incident, limit_s: float) -> Outcome:
             others = night.firing()
             alert = next((name for name in incident.alerts if name in others), "none")
         seconds = time.monotonic() - began
+        time.sleep(max(0.0, began + incident.look_after_s - time.monotonic()))
         line = cause(night, incident)
         others = night.firing()
     healed = time.monotonic()

@@ -2,7 +2,8 @@
 
 A store's `replays/<6 digits>` is a frame (`bucket_store.framing`) around a JSON object, placed by link, never changed:
 
-    selected    [{"reason": text, "again": bool, "files": [name of a file of the error port]}]
+    selected    [{"reason": text, "again": bool, "files": [name of a file of the error port]}]; of Parquet with
+                "source": the file of the source, whose rows alone were selected
     folder      the source's folder
     files       [{"hidden": path, "final": path, "rows": int}], below that folder
 
@@ -15,7 +16,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import secrets
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,13 +24,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
-from wcmatch import glob
-
 from bucket_store import failpoints
 from bucket_store.errors import FencedError
-from bucket_store.filesystem import LOCAL, FileSystem, listed, make_directories, write_at
+from bucket_store.filesystem import LOCAL, FileSystem
 from bucket_store.framing import frame, unframe
 from bucket_store.places.place import Place
+from deduper.admin.errors.new_files import LineFiles, NewFiles, is_replayed
+from deduper.admin.errors.parquet_rows import ParquetCopies, ParquetFiles, RowsNotFound, RowsNotFoundError
 from deduper.admin.errors.rows import REASONS, Windows, error_files, error_port, read_errors
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -38,20 +38,19 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
-from deduper.sources.files.listing import is_pattern
 
 DIRECTORY: Final = "replays"
 _MAGIC, _VERSION = b"BSREPLAY", 1
 _LOCK = "lock"
 _NUMBER = re.compile(r"\d{6}")
-_REPLAYED = re.compile(r"deduper-replay-[0-9a-f]{8}-\d{6}-\d{4}\.")
-_PART_BYTES = 256 << 20
 _BOM: Final = "\ufeff".encode()
 _NO_RECORDS: Final = ("file_missing", "file_unreadable")
-_PATTERN = glob.BRACE | glob.DOTMATCH | glob.NODOTDIR | glob.FORCEUNIX
 
-Selected = dict[tuple[str, bool], set[str]]
-"""Files of the error port by reason, and by whether their rows had been replayed before."""
+Selected = dict[tuple[str, bool, str | None], set[str]]
+"""Files of the error port by reason, by whether their rows had been replayed before, and by the source's file.
+
+None for the source's file: those of all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,8 @@ class ReplayReport(AsJson):
 
     `number` is that of the replay, None if there was nothing to send, nothing was to be done, or the source has topics.
     `rows` are the selected ones by reason, `files` the new files of the source. `completed`: files of an interrupted
-    replay that have got their names. `left_out`: rows without a record by reason, and rows that were replayed before.
+    replay that have got their names. `left_out`: rows without a record by reason, rows that were replayed before, and
+    rows that were not found again, which `not_found` has with the reason for each.
     """
 
     is_done: bool
@@ -69,6 +69,7 @@ class ReplayReport(AsJson):
     files: tuple[str, ...]
     completed: tuple[str, ...]
     left_out: dict[str, int]
+    not_found: tuple[RowsNotFound, ...] = ()
 
 
 def replay_errors(
@@ -77,13 +78,14 @@ def replay_errors(
     reasons: Collection[str] = (),
     *,
     again: bool = False,
+    mended_files: bool = False,
     dry_run: bool = False,
     fs: FileSystem = LOCAL,
 ) -> ReplayReport:
     """Replay the error rows of these windows and reasons, of all reasons if none is given. Safe to repeat.
 
-    `again` selects the rows that were replayed before and have failed again. `dry_run` writes nothing. `fs` is that of
-    the source's files.
+    `again` selects the rows that were replayed before and have failed again. `mended_files` takes a row of a Parquet
+    file from the file as it is now. `dry_run` writes nothing. `fs` is that of the source's files.
 
     Raises:
         UsageError: the errors of this job cannot be replayed; the text says why.
@@ -105,18 +107,36 @@ def replay_errors(
         sent = replay_topic(store, topics, port, windows, reasons, again=again, dry_run=dry_run)
         return ReplayReport(not dry_run, None, dict(sent.rows), (), (), dict(sent.left_out))
     source = _source(store, topics, reasons)
+    if mended_files and source.is_text:
+        raise UsageError("`--mended-files` is for Parquet: a line is sent as it was read, from the error port")
+
+    def select(writing: LineFiles | ParquetCopies | None) -> _Selection:
+        selecting = _Selecting(store, windows, reasons, again, _taken(store.root), _Selection())
+        if source.is_text:
+            assert not isinstance(writing, ParquetCopies)
+            selecting.lines(writing)
+        else:
+            assert not isinstance(writing, LineFiles)
+            selecting.parquet(ParquetFiles(store, source, mended=mended_files), writing)
+        return selecting.found
+
+    def report(number: int | None, files: tuple[str, ...] = (), completed: tuple[str, ...] = ()) -> ReplayReport:
+        left_out, not_found = dict(selection.left_out), tuple(selection.not_found)
+        return ReplayReport(not dry_run, number, dict(selection.rows), files, completed, left_out, not_found)
+
     if dry_run:
-        selection = _selection(store, windows, reasons, again=again, writing=None)
-        return ReplayReport(False, None, dict(selection.rows), (), (), dict(selection.left_out))
+        selection = select(None)
+        return report(None)
     replays = store.root / DIRECTORY
     replays.make_directories()
     with _locked(fs, _lock(store, source)):
         completed = _complete(fs, source, read_replays(store.root))
         number = max(read_replays(store.root), default=0) + 1
-        writing = _Writing(fs, source, store.log.manifest.store_id[:8], number)
-        selection = _selection(store, windows, reasons, again=again, writing=writing)
+        new_files = NewFiles(fs, source, store.log.manifest.store_id[:8], number)
+        writing = LineFiles(new_files) if source.is_text else ParquetCopies(new_files)
+        selection = select(writing)
         if not selection.rows:
-            return ReplayReport(True, None, {}, (), completed, dict(selection.left_out))
+            return report(None, completed=completed)
         files = writing.finish()
         record = {"selected": _written(selection.selected), "folder": str(source.folder), "files": files}
         failpoints.hit("replay.written")
@@ -124,17 +144,11 @@ def replay_errors(
         (replays / f"{number:06d}").create(frame(_MAGIC, _VERSION, body))
         failpoints.hit("replay.recorded")
         placed = _complete(fs, source, {number: record})
-        return ReplayReport(True, number, dict(selection.rows), placed, completed, dict(selection.left_out))
+        return report(number, placed, completed)
 
 
 def _source(store: OpenStore, source: FilesSource, reasons: Collection[str]) -> FilesSource:
     """The source of files that errors are sent to; raises UsageError if they cannot be."""
-    if not source.is_text:
-        raise UsageError(
-            "errors of Parquet files are not sent again: their rows have the columns as they were read, not the file's "
-            "own. Put a copy of each file (`_dedup.source`) into the source's folder under another name; what was "
-            "judged before leaves as duplicates, or expired"
-        )
     if source.folder == Path(source.path) and source.folder.is_file():
         raise UsageError(f"{source.path} is one file: a source that takes more files is needed")
     if error_port(store) is None:
@@ -215,45 +229,87 @@ class _Selection:
     rows: Counter[str] = field(default_factory=Counter)
     selected: Selected = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
+    not_found: list[RowsNotFound] = field(default_factory=list)
+
+    def add(self, reason: str, again: bool, source: str | None, port_file: str, rows: int = 1) -> None:
+        """Rows of a file of the port. `source` is named where each file of the source has its own fate."""
+        self.rows[reason] += rows
+        self.selected.setdefault((reason, again, source), set()).add(port_file)
 
 
-def _selection(
-    store: OpenStore,
-    windows: Windows,
-    reasons: Collection[str],
-    *,
-    again: bool,
-    writing: _Writing | None,
-) -> _Selection:
-    """Select rows, and write them where that is wanted, file after file of the port."""
-    port = error_port(store)
-    assert port is not None
-    taken: Selected = {}
-    for record in read_replays(store.root).values():
-        for one in record["selected"]:
-            taken.setdefault((one["reason"], one["again"]), set()).update(one["files"])
-    found = _Selection()
-    for _, path in error_files(store, windows):
-        batches = read_errors(path, raw=True)
-        try:
-            first = list(islice(batches, 1))
-        except FileNotFoundError:
-            continue  # a reader has taken it; from here on it is open
-        for batch in chain(first, batches):
-            for row in batch.to_pylist():
-                reason, was_replayed = row["reason"], _REPLAYED.search(Path(row["source"]).name) is not None
-                if (reasons and reason not in reasons) or path.name in taken.get((reason, was_replayed), ()):
+@dataclass(frozen=True, slots=True)
+class _Selecting:
+    """Step 2, file after file of the port: rows are selected, and written where that is wanted."""
+
+    store: OpenStore
+    windows: Windows
+    reasons: Collection[str]
+    again: bool
+    taken: Selected
+    found: _Selection
+
+    def lines(self, writing: LineFiles | None) -> None:
+        """Records that are lines of text: the error port has each of them whole."""
+        for _, port_file, rows in self._open_rows(raw=True):
+            for row in rows:
+                if row["raw"] is None:
+                    self.found.left_out[row["reason"]] += 1
                     continue
-                if reason in _NO_RECORDS or row["raw"] is None:
-                    found.left_out[reason] += 1
-                elif was_replayed != again:
-                    found.left_out["not replayed before" if again else "replayed before"] += 1
-                else:
-                    found.rows[reason] += 1
-                    found.selected.setdefault((reason, again), set()).add(path.name)
-                    if writing is not None:
-                        writing.add(row["source"], _bytes_of(row))
-    return found
+                self.found.add(row["reason"], self.again, None, port_file)
+                if writing is not None:
+                    writing.add(row["source"], _bytes_of(row))
+
+    def parquet(self, files: ParquetFiles, writing: ParquetCopies | None) -> None:
+        """Rows of Parquet files: they are read once more from the files of the source."""
+        for window, port_file, rows in self._open_rows(raw=False):
+            by_source: dict[str, dict[int, str]] = {}
+            for row in rows:
+                by_source.setdefault(row["source"], {})[row["position"]] = row["reason"]
+            for source, reasons in by_source.items():
+                try:
+                    table = files.rows(window, source, sorted(reasons))
+                except RowsNotFoundError as exc:
+                    self.found.left_out[exc.kind] += len(reasons)
+                    self.found.not_found.append(RowsNotFound(source, window, tuple(sorted(reasons)), str(exc)))
+                    continue
+                for reason, count in Counter(reasons.values()).items():
+                    self.found.add(reason, self.again, source, port_file, count)
+                if writing is not None:
+                    writing.add(source, table)
+
+    def _open_rows(self, *, raw: bool) -> Iterator[tuple[int, str, Iterator[dict[str, Any]]]]:
+        """(window, file of the port, its rows that may be selected)."""
+        port = error_port(self.store)
+        assert port is not None
+        for window, path in error_files(self.store, self.windows):
+            batches = read_errors(path, raw=raw)
+            try:
+                first = list(islice(batches, 1))
+            except FileNotFoundError:
+                continue  # a reader has taken it; from here on it is open
+            rows = (row for batch in chain(first, batches) for row in batch.to_pylist())
+            yield window, path.name, (row for row in rows if self._is_open(row, path.name))
+
+    def _is_open(self, row: Mapping[str, Any], port_file: str) -> bool:
+        reason, was_replayed = row["reason"], is_replayed(row["source"])
+        if self.reasons and reason not in self.reasons:
+            return False
+        if any(port_file in self.taken.get((reason, was_replayed, of), ()) for of in (None, row["source"])):
+            return False
+        if reason in _NO_RECORDS:
+            self.found.left_out[reason] += 1
+        elif was_replayed != self.again:
+            self.found.left_out["not replayed before" if self.again else "replayed before"] += 1
+        return reason not in _NO_RECORDS and was_replayed == self.again
+
+
+def _taken(root: Place) -> Selected:
+    """What earlier replays have selected."""
+    taken: Selected = {}
+    for record in read_replays(root).values():
+        for one in record["selected"]:
+            taken.setdefault((one["reason"], one["again"], one.get("source")), set()).update(one["files"])
+    return taken
 
 
 def _bytes_of(row: Mapping[str, Any]) -> bytes:
@@ -266,107 +322,8 @@ def _bytes_of(row: Mapping[str, Any]) -> bytes:
 
 def _written(selected: Selected) -> list[dict[str, Any]]:
     return [
-        {"reason": reason, "again": again, "files": sorted(names)}
-        for (reason, again), names in sorted(selected.items())
-    ]
-
-
-@dataclass(slots=True)
-class _Part:
-    """A file of a replay that is being written; `hidden` and `final` are below the source's folder."""
-
-    hidden: Path
-    final: Path
-    size_bytes: int = 0
-    rows: int = 0
-
-
-class _Writing:
-    """Step 3: records into hidden files beside the place where they are to stand, one a folder and 256 MB."""
-
-    def __init__(self, fs: FileSystem, source: FilesSource, store: str, number: int) -> None:
-        self._fs = fs
-        self._source = source
-        self._name = f"deduper-replay-{store}-{number:06d}"
-        self._hidden = f".deduper-replay-{store}-"
-        self._parts: list[_Part] = []
-        self._open: dict[Path, _Part] = {}
-        self._buffers: dict[Path, bytearray] = {}
-
-    def add(self, source: str, line: bytes) -> None:
-        """A record of this file of the source."""
-        folder = self._folder(source)
-        part = self._open.get(folder)
-        if part is None or part.size_bytes >= _PART_BYTES:
-            self._flush(folder)
-            part = self._open[folder] = self._begin(folder, source)
-        buffer = self._buffers.setdefault(folder, bytearray())
-        buffer += line + b"\n"
-        part.size_bytes += len(line) + 1
-        part.rows += 1
-        if len(buffer) >= _PART_BYTES // 256:
-            self._flush(folder)
-
-    def finish(self) -> list[dict[str, Any]]:
-        """The files, whole and durable under their hidden names, as the record names them."""
-        for folder in list(self._open):
-            self._flush(folder)
-        for part in self._parts:
-            with self._fs.open(self._source.folder / part.hidden, write=True) as file:
-                file.sync()
-        for folder in sorted({part.hidden.parent for part in self._parts}):
-            self._fs.fsync_dir(self._source.folder / folder)
-        return [{"hidden": str(part.hidden), "final": str(part.final), "rows": part.rows} for part in self._parts]
-
-    def _folder(self, source: str) -> Path:
-        """The folder of a file of the source, below the source's; of a source that has moved, its partition folders."""
-        parent = Path(source).parent
-        if parent.is_relative_to(self._source.folder):
-            return parent.relative_to(self._source.folder)
-        return Path(*[part for part in parent.parts if "=" in part])
-
-    def _begin(self, folder: Path, source: str) -> _Part:
-        absolute = self._source.folder / folder
-        make_directories(self._fs, absolute)
-        if folder not in self._open:
-            for name in listed(self._fs, absolute):
-                if name.startswith(self._hidden):
-                    self._fs.remove(absolute / name)  # of a call that was interrupted before its record
-        final = folder / self._final_name(absolute, Path(source).name)
-        part = _Part(folder / f"{self._hidden}{secrets.token_hex(8)}.tmp", final)
-        self._parts.append(part)
-        if self._source.header:
-            names = [column.name for column in self._source.parsed_columns]
-            head = self._source.delimiter.join(f'"{name.replace(chr(34), 2 * chr(34))}"' for name in names)
-            self._buffers[folder] = bytearray(head.encode() + b"\n")
-            part.size_bytes = len(self._buffers[folder])
-        return part
-
-    def _final_name(self, folder: Path, original: str) -> str:
-        name = f"{self._name}-{len(self._parts):04d}.{self._source.file_format}"
-        stem, dot, ending = original.partition(".")
-        for ending in (".gz", ".bz2", ".zst", ".deflate", ".lz4", ".snappy"):
-            original = original.removesuffix(ending)
-        ending = original.rpartition(".")[2]
-        behind = f"{stem}-{self._name}-{len(self._parts):04d}.{ending if dot else self._source.file_format}"
-        for candidate in (name, behind):
-            if self._takes(folder / candidate):
-                return candidate
-        raise UsageError(
-            f"a new file {folder / behind} would not match the source's path {self._source.path}: widen the pattern, "
-            f"such as {self._source.folder}/*"
+        {"reason": reason, "again": again, "files": sorted(names)} | ({} if source is None else {"source": source})
+        for (reason, again, source), names in sorted(
+            selected.items(), key=lambda item: (*item[0][:2], item[0][2] or "")
         )
-
-    def _takes(self, path: Path) -> bool:
-        """Whether the source reads a file of this name."""
-        if not is_pattern(self._source.path):
-            return True
-        above = [path, *path.parents]
-        return any(glob.globmatch(str(one), self._source.path, flags=_PATTERN) for one in above)
-
-    def _flush(self, folder: Path) -> None:
-        buffer = self._buffers.pop(folder, None)
-        if buffer:
-            part = self._open[folder]
-            with self._fs.open(self._source.folder / part.hidden, write=True, create=True) as file:
-                write_at(file, bytes(buffer), file.size())
+    ]

@@ -134,7 +134,7 @@ def _place(store: OpenStore, source: str, position: int, reason: str) -> str:
     if reason in ("file_missing", "file_unreadable"):
         return source
     if store.config is not None and isinstance(store.config.source, FilesSource):
-        return f"{source}:{position + 1}"
+        return f"{source}:{position + 1}" if store.config.source.is_text else f"{source}, row {position}"
     return f"{source}@{position}"
 
 

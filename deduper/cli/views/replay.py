@@ -9,6 +9,7 @@ from deduper.admin.errors.replay import ReplayReport
 from deduper.cli.terminal import counted, table
 
 _MOST_FILES = 20
+_MOST_ROWS = 10
 
 
 def render(report: ReplayReport) -> list[RenderableType]:
@@ -31,4 +32,11 @@ def render(report: ReplayReport) -> list[RenderableType]:
         parts.append(table(("file",), [(file,) for file in report.files[:_MOST_FILES]]))
     if report.left_out:
         parts.append(table(("left out", "rows"), report.left_out.items()))
+    for lost in report.not_found[:_MOST_FILES]:
+        numbers = ", ".join(map(str, lost.rows[:_MOST_ROWS])) + (", …" if len(lost.rows) > _MOST_ROWS else "")
+        rows = f"row {numbers}" if len(lost.rows) == 1 else f"rows {numbers}"
+        parts.append(Text(f"not sent: {lost.source}, {rows} (window {lost.window}): {lost.why}"))
+    more = len(report.not_found) - _MOST_FILES
+    if more > 0:
+        parts.append(Text(f"not sent: rows of {counted(more, 'more file')}; `--json` has all"))
     return parts

@@ -103,7 +103,7 @@ class ParquetReading:
         fields = {field.name: field.type for field in opened.schema_arrow}
         lower = [name.lower() for name in opened.schema_arrow.names]
         physical = {leaf.path: leaf.physical_type for leaf in map(opened.schema.column, range(len(opened.schema)))}
-        is_exact = _int96_writer(opened.metadata) >= _EXACT_INT96
+        is_exact = is_int96_exact(opened.metadata)
         stored = [column for number, column in enumerate(self.declared.columns) if number not in folders]
         for column in stored:
             name = column.name
@@ -152,6 +152,11 @@ def _is_plain_leaf(found: pa.DataType, wanted: pa.DataType, physical: str) -> bo
         is_of_utc = found.tz is not None or physical == "INT96"
         return is_of_utc == (wanted.tz is not None)
     return found == wanted or (wanted, found) in _LONG_OFFSETS
+
+
+def is_int96_exact(footer: parquet.FileMetaData) -> bool:
+    """Whether Arrow reads a file's times of INT96 as Spark does."""
+    return _int96_writer(footer) >= _EXACT_INT96
 
 
 def _int96_writer(footer: parquet.FileMetaData) -> tuple[int, int]:

@@ -13,6 +13,7 @@ FINE = Facts(
     epoch=3,
     is_running=True,
     left_beat="",
+    left_exists=False,
     windows=20,
     since_window=12.0,
     in_work=None,
@@ -30,6 +31,8 @@ FINE = Facts(
     many_errors=0.5,
     free_bytes=LEAST_FREE_BYTES,
     place="/state",
+    broken="",
+    leaked=0.001,
 )
 
 FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
@@ -115,6 +118,16 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
             "store",
         ),
         ({"free_bytes": LEAST_FREE_BYTES - 1}, "needs a person: 255 MiB are free on /state"),
+        (
+            {"broken": "sinks.error: /out exists and is not a folder"},
+            "needs a person: sinks.error: /out exists and is not a folder",
+        ),
+        ({"leaked": 0.0214}, FINE_LINE + "; unusual: 2.1% of the records or more are copies that were not found"),
+        (
+            {"is_running": False, "left_beat": "host:7", "left_exists": True, "waiting": None},
+            "not running: the process host:7 exists and does nothing: it is stopped, or its machine swaps; the last "
+            "window began 12 s ago",
+        ),
         (
             {"is_running": False},
             "not running: the last job stopped cleanly; the last window began 12 s ago; no offset waits",

@@ -226,7 +226,6 @@ def test_the_name_fits_the_source(tmp_path: Path, path: str, original: str, name
 @pytest.mark.parametrize(
     ("source", "port", "reasons", "message"),
     [
-        ("path: in/, file_format: parquet", None, (), "Parquet files are not sent again"),
         ("path: 'in/[ab].json', file_format: json", None, (), "widen the pattern"),
         (None, "{format: none}", (), "the error port is `none`"),
         (None, None, ["nul_key"], "no reason of an error"),
