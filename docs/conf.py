@@ -17,9 +17,8 @@ PAGES_OF_PACKAGES = {"semantics": "deduper/SEMANTICS.md", "format": "bucket_stor
 project = "deduper"
 author = copyright = "the authors of deduper"
 release = version = __version__
-extensions = ["myst_parser", "sphinx_copybutton", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx_copybutton"]
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
 exclude_patterns = ["bench/**"]
 nitpicky = True
 html_theme = "furo"

@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import pytest
 import typer
@@ -164,6 +165,24 @@ def test_pages_build_as_a_site_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert 'href="how-to/kafka.html"' in (tmp_path / "site/index.html").read_text(encoding="utf-8")
     assert "format.html" in (tmp_path / "site/architecture.html").read_text(encoding="utf-8")
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in (tmp_path / "site").rglob("*.html"))
+    assert re.findall(r"""<(?:script|img|iframe|source)[^>]*\ssrc=["'](?:https?:)?//[^>]*>""", pages) == []
+    assert re.findall(r"""<link(?![^>]*rel=["']canonical)[^>]*\shref=["'](?:https?:)?//[^>]*>""", pages) == []
+    assert re.findall(r"""(?:import|from)\s*\(?["'](?:https?:)?//""", pages) == []
+
+
+def test_the_picture_of_the_processes_is_that_of_its_source() -> None:
+    """Drawn by `scripts/diagram.py`: the same boxes, arrows and texts."""
+    source = (ROOT / "docs/processes.dot").read_text(encoding="utf-8")
+    picture = ElementTree.parse(ROOT / "docs/_static/processes.svg").getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    titles = {title.text for title in picture.iter(f"{svg}title")}
+    boxes = set(re.findall(r"^ +(\w+) \[label=", source, re.MULTILINE))
+    arrows = {f"{one}->{other}" for one, other in re.findall(r"^ +(\w+) -> (\w+)", source, re.MULTILINE)}
+    clusters = set(re.findall(r"subgraph (\w+)", source))
+    assert titles == {"processes", *boxes, *arrows, *clusters}
+    texts = [line for label in re.findall(r'label="([^"]*)"', source) for line in label.split("\\n")]
+    assert sorted(texts) == sorted(text.text or "" for text in picture.iter(f"{svg}text"))
 
 
 @pytest.mark.spark
