@@ -107,30 +107,3 @@ def test_errors_are_sent_again_after_a_mend(new_job: Callable[..., Job], port: s
     assert replay() == {}
     job.run()
     assert len(job.rows("unique")) == 2
-
-
-def test_rows_of_parquet_are_sent_again_after_a_mend(new_job: Callable[..., Job]) -> None:
-    """With a column that the config did not have, times as INT96, and each of them once."""
-    guarded: dict[str, Any] = {**HOURLY, "max_ahead_of_now": "1h"}
-    job = new_job(source={"file_format": "parquet", "schema": "k string, at timestamp"}, expiry=guarded)
-    assert job.session is not None
-    rows = [(f"k{number}", f"{2999 if number % 2 else 2024}-01-01 00:00:00", number) for number in range(6)]
-    frame = job.session.createDataFrame(rows, "k string, at string, n long")
-    frame.selectExpr("k", "CAST(at AS timestamp) AS at", "n").coalesce(1).write.parquet(str(job.directory / "in"))
-    job.run()
-    assert [row["k"] for row in job.rows("error")] == ["k1", "k3", "k5"]
-    job.settings = {
-        **job.settings,
-        "source": {"file_format": "parquet", "schema": "k string, at timestamp, n long"},
-        "expiry": {**guarded, "max_ahead_of_now": "off"},
-    }
-    store = OpenStore(job.config.store.url, job.config, CommitLog.open(local_place(job.config.store.path)), None)  # type: ignore[arg-type]
-    assert replay_errors(store, Windows()).rows == {"ahead_of_now": 3}
-    job.run()
-    assert sorted((row["k"], row["at"].year, row.get("n")) for row in job.rows("unique") if row["at"].year == 2999) == [
-        ("k1", 2999, 1),
-        ("k3", 2999, 3),
-        ("k5", 2999, 5),
-    ]
-    assert len(job.rows("error")) == 3
-    assert replay_errors(store, Windows()).rows == {}
