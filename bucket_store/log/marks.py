@@ -2,7 +2,8 @@
 
 A frozen owner may be overtaken at any moment, and must not set a mark back when it thaws. So a mark is first prepared,
 then the claims are read, and only then it is put in place. After its claim every start removes what lower epochs have
-prepared; a storage without renames refuses what was prepared before the last change (`Names.prepare`).
+prepared, and an owner that finds a later claim discards what it has prepared itself. A storage without renames refuses
+what was prepared before the last change (`Names.prepare`).
 
 Both are framed, version 1, the body one msgpack array. One with a bad magic, length, checksum or field counts as
 absent: without its intent a batch is judged as a new one, without the mark windows are published once more, which
@@ -15,14 +16,13 @@ changes nothing. Of a later release they are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import frame, unframe
 from bucket_store.log.records import ExpiryKey
-from bucket_store.places.place import Place
+from bucket_store.places.place import Place, Prepared
 from bucket_store.wire import decode, encode
 
 INTENT_MAGIC = b"BSINTENT"
@@ -104,10 +104,10 @@ class Published:
     window: int
 
 
-def prepare_published(path: Place, mark: Published, *, epoch: int) -> Callable[[], None]:
-    """The next mark for `path`, prepared by this `epoch`: what puts it in place.
+def prepare_published(path: Place, mark: Published, *, epoch: int) -> Prepared:
+    """The next mark for `path`, prepared by this `epoch`.
 
-    Before that the owner reads the claims once more. A FileNotFoundError from that
+    Before the owner puts it in place it reads the claims once more. A FileNotFoundError from `put`
     means that a later owner has removed it, or has put one of its own there.
     """
     return path.prepare(frame(PUBLISHED_MAGIC, VERSION, encode(mark)), epoch=epoch)

@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from bucket_store.filesystem import temporary_name
 from bucket_store.places import steps
-from bucket_store.places.place import Entry, NotPlacedError, Place
+from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared
 from bucket_store.places.prepared import prepared_below, prepared_name
 from bucket_store.threads import bounded, on_a_thread
 
@@ -109,10 +109,14 @@ class HdfsNames:
             self._withdraw(temporary)
             raise
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
         """See `Names`: a temporary file with the epoch in its name."""
         temporary = self.written(data, lambda _: path.with_name(prepared_name(path.name, epoch)))
-        return lambda: self.call(path, lambda client: client.rename(str(temporary), str(path), True))
+
+        def put() -> None:
+            self.call(path, lambda client: client.rename(str(temporary), str(path), True))
+
+        return Prepared(put, lambda: self.remove(temporary))
 
     def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
         """See `Names`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -24,7 +23,7 @@ from bucket_store.filesystem import (
     stage,
 )
 from bucket_store.places import steps
-from bucket_store.places.place import Entry, NotDurableError, NotPlacedError, Place
+from bucket_store.places.place import Entry, NotDurableError, NotPlacedError, Place, Prepared
 from bucket_store.places.prepared import prepared_below, prepared_name
 
 
@@ -66,7 +65,7 @@ class LocalNames:
         """See `Names`."""
         replace_whole(self.fs, Path(path), data)
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
         """See `Names`: a temporary file with the epoch in its name."""
         target = Path(path)
         temporary = target.with_name(prepared_name(path.name, epoch))
@@ -75,7 +74,7 @@ class LocalNames:
         except OSError:
             discard(self.fs, temporary)
             raise
-        return lambda: self.fs.replace(temporary, target)
+        return Prepared(lambda: self.fs.replace(temporary, target), lambda: self.fs.remove(temporary))
 
     def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
         """See `Names`."""

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from bucket_store.places import steps
-from bucket_store.places.place import Entry, NotPlacedError, Place
+from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared
 
 try:
     import obstore
@@ -104,11 +104,8 @@ class ObjectNames:
         store = self._store(len(data))
         self._call(path, lambda: obstore.put(store, _key(path), data, use_multipart=False))
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:  # noqa: ARG002
-        """Get a replacement of an object ready: what puts it in place, once, if the object is still today's version.
-
-        That raises FileNotFoundError when another one was put there meanwhile; then it does nothing.
-        """
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:  # noqa: ARG002
+        """See `Names`: nothing is written before the object is replaced, if it is still today's version."""
         version: UpdateVersion | None
         try:
             _, version = self.read_version(path)
@@ -125,7 +122,7 @@ class ObjectNames:
                 if self.read(path) != data:  # else it is this call's own, after an outage
                     raise FileNotFoundError(errno.ENOENT, "another version was put in place", self.url(path)) from exc
 
-        return put
+        return Prepared(put, lambda: None)
 
     def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
         """Nothing: what was prepared is refused once the object has changed."""

@@ -31,6 +31,18 @@ class NotDurableError(OSError):
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """A replacement of a file that is ready.
+
+    `put` puts it in place, once, as `Names.replace` does; see `Names.prepare`. `discard` removes what was written for
+    it elsewhere, and nothing else; after `put`, or when another process has removed it, it does nothing.
+    """
+
+    put: Callable[[], None]
+    discard: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A name in a directory. A directory's `size` is 0; `modified_us` is µs since the epoch, by the storage's clock."""
 
@@ -70,11 +82,11 @@ class Names(Protocol):
     def replace(self, path: PurePosixPath, data: bytes) -> None:
         """Put a file in place of the old one, if any. Readers see one of both, whole; the new one may be lost."""
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
-        """Get a replacement of a file ready: what puts it in place, as `replace` does, once.
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
+        """Get a replacement of a file ready.
 
-        That raises FileNotFoundError when an owner of a higher epoch has removed the replacement, or when another file
-        was put in place since it was prepared: a storage knows one of the two, and refuses for it.
+        Its `put` raises FileNotFoundError when an owner of a higher epoch has removed the replacement, or when another
+        file was put in place since it was prepared: a storage sees one of the two, and refuses for it.
         """
 
     def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
@@ -192,7 +204,7 @@ class Place:
         """See `Names.replace`."""
         self.names.replace(self.path, data)
 
-    def prepare(self, data: bytes, *, epoch: int) -> Callable[[], None]:
+    def prepare(self, data: bytes, *, epoch: int) -> Prepared:
         """See `Names.prepare`."""
         return self.names.prepare(self.path, data, epoch=epoch)
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bucket_store import failpoints
+from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import PUBLISHED_NAME, Published, prepare_published
 from bucket_store.log.records import OutputFile
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
-from bucket_store.places.place import Place
+from bucket_store.places.place import Place, Prepared
 from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.sinks import staging
@@ -180,20 +181,39 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
     # By the epoch that was claimed here: another thread may have read a later claim already.
     epoch = _own_epoch(log)
     places = mark_places(config, log)
-    prepared = [prepare_published(place, mark, epoch=epoch) for place in places]
-    log.check_owner()
-    failpoints.hit("window.6.checked")
-    for number, (place, put) in enumerate(zip(places, prepared, strict=True)):
+    prepared: list[Prepared] = []
+    try:
+        for place in places:
+            prepared.append(prepare_published(place, mark, epoch=epoch))
+        log.check_owner()
+        failpoints.hit("window.6.checked")
+        for number, place in enumerate(places):
+            try:
+                prepared[number].put()
+            except FileNotFoundError:
+                # A sleeper's mark came between, which is true too; or a later owner has removed this one.
+                log.check_owner()
+                prepared[number] = prepare_published(place, mark, epoch=epoch)
+                log.check_owner()
+                prepared[number].put()
+            if number == 0:
+                failpoints.hit("window.6.half")
+    except FencedError:
+        _discard(prepared)
+        raise
+
+
+def _discard(prepared: Sequence[Prepared]) -> None:
+    """Remove an overtaken owner's marks that it has not put in place.
+
+    The new owner has removed the earlier ones already, and the next start would find the later ones. Each has a name
+    that was drawn here, so no file of another process is touched.
+    """
+    for one in prepared:
         try:
-            put()
-        except FileNotFoundError:
-            # A sleeper's mark came between, which is true too; or a later owner has removed this one.
-            log.check_owner()
-            again = prepare_published(place, mark, epoch=epoch)
-            log.check_owner()
-            again()
-        if number == 0:
-            failpoints.hit("window.6.half")
+            one.discard()
+        except OSError as exc:
+            logger.warning("a mark that was prepared and not set is left for the next start: %s", exc)
 
 
 def mark_places(config: Config, log: CommitLog) -> list[Place]:

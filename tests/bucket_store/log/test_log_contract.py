@@ -323,13 +323,13 @@ def test_a_sleepers_mark_never_sets_one_back(root: Place) -> None:
     """It slept between its look at the claims and the putting in place, over a takeover and its marks."""
     mark = root / PUBLISHED_NAME
     assert read_published(mark) is None
-    prepare_published(mark, Published("ab", 2), epoch=1)()
+    prepare_published(mark, Published("ab", 2), epoch=1).put()
     sleeper = prepare_published(mark, Published("ab", 3), epoch=1)
     mark.remove_prepared(below_epoch=2)
     for window in (3, 4):
-        prepare_published(mark, Published("ab", window), epoch=2)()
+        prepare_published(mark, Published("ab", window), epoch=2).put()
     with pytest.raises(FileNotFoundError):
-        sleeper()
+        sleeper.put()
     assert read_published(mark) == Published("ab", 4)
 
 

@@ -99,7 +99,7 @@ def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
     files: Any = FaultyFiles()
     write_intent(local_place(tmp_path, files), INTENT)
     for window in (3, 4):
-        prepare_published(local_place(path, files), Published("ab", window), epoch=1)()
+        prepare_published(local_place(path, files), Published("ab", window), epoch=1).put()
     assert read_published(local_place(path)) == Published("ab", 4)
     assert {name for name, _ in files.calls} == {"exists", "write_file", "replace"}
     assert sorted(child.name for child in tmp_path.iterdir()) == ["intents", "published"]
@@ -113,8 +113,8 @@ def test_a_mark_that_a_lower_epoch_prepared_replaces_nothing(tmp_path: Path) -> 
     owner = prepare_published(local_place(path), Published("ab", 9), epoch=3)
     local_place(path).remove_prepared(below_epoch=2)
     with pytest.raises(FileNotFoundError):
-        sleeper()
-    owner()
+        sleeper.put()
+    owner.put()
     assert read_published(local_place(path)) == Published("ab", 9)
-    elsewhere()
+    elsewhere.put()
     assert read_published(local_place(tmp_path / "other")) == Published("ab", 3)

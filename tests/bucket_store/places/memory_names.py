@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from bucket_store import failpoints
-from bucket_store.places.place import Entry, Place
+from bucket_store.places.place import Entry, Place, Prepared
 
 
 @dataclass(eq=False)
@@ -49,7 +48,7 @@ class MemoryNames:
                 raise FileNotFoundError(str(path.parent))
             self.files[path] = (bytes(data), self._tick())
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
         """See `Names`: by the version, which a change alone gives."""
         version = self._version(path)
 
@@ -59,7 +58,7 @@ class MemoryNames:
                     raise FileNotFoundError(str(path))
                 self.replace(path, data)
 
-        return put
+        return Prepared(put, lambda: None)
 
     def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
         """See `Names`."""

@@ -99,17 +99,17 @@ def test_names_are_listed_in_order_and_from_a_name_on(root: Place) -> None:
 def test_what_a_lower_epoch_prepared_replaces_nothing(root: Place) -> None:
     """Once a higher one has removed what was prepared and put its own in place; each name is for itself."""
     mark = root / "mark"
-    mark.prepare(b"first", epoch=1)()
+    mark.prepare(b"first", epoch=1).put()
     sleeper, elsewhere = mark.prepare(b"1", epoch=1), (root / "other").prepare(b"1", epoch=1)
     mark.remove_prepared(below_epoch=2)
-    mark.prepare(b"2", epoch=2)()
+    mark.prepare(b"2", epoch=2).put()
     later = mark.prepare(b"3", epoch=3)
     mark.remove_prepared(below_epoch=2)
     with pytest.raises(FileNotFoundError):
-        sleeper()
+        sleeper.put()
     assert mark.read() == b"2"
-    later()
-    elsewhere()
+    later.put()
+    elsewhere.put()
     assert [mark.read(), (root / "other").read()] == [b"3", b"1"]
 
 
@@ -118,10 +118,21 @@ def test_a_first_mark_that_slept_replaces_none(root: Place) -> None:
     mark = root / "mark"
     sleeper = mark.prepare(b"1", epoch=1)
     mark.remove_prepared(below_epoch=2)
-    mark.prepare(b"2", epoch=2)()
+    mark.prepare(b"2", epoch=2).put()
     with pytest.raises(FileNotFoundError):
-        sleeper()
+        sleeper.put()
     assert mark.read() == b"2"
+
+
+def test_a_discarded_replacement_leaves_nothing_and_takes_no_other_with_it(root: Place) -> None:
+    """Not a later one of the same epoch, nor the file that was put in place; a second call does nothing."""
+    mark = root / "mark"
+    put, discarded, other = (mark.prepare(data, epoch=1) for data in (b"1", b"2", b"3"))
+    discarded.discard()
+    other.put()
+    for one in (put, discarded, other) * 2:
+        one.discard()
+    assert (mark.read(), root.listed()) == (b"3", ["mark"])
 
 
 def test_a_creation_has_two_failpoints(root: Place, monkeypatch: pytest.MonkeyPatch) -> None:

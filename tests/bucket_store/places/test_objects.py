@@ -302,10 +302,10 @@ def test_what_was_prepared_is_put_in_place_once(root: Place, before: bytes | Non
     if before is not None:
         mark.replace(before)
     first, second = (root.names.prepare(mark.path, data, epoch=1) for data in (b"first", b"second"))
-    first()
+    first.put()
     assert mark.read() == b"first"
     with pytest.raises(FileNotFoundError):
-        second()
+        second.put()
     assert mark.read() == b"first"
 
 

@@ -123,7 +123,7 @@ def test_published_is_what_the_mark_or_the_log_says_whichever_is_further(tmp_pat
     assert store_status(open_store(str(file)), last=0).unpublished == (2, 3)
     mark = Published(open_store(str(file)).log.manifest.store_id, 2)
     path = tmp_path / "state" / PUBLISHED_NAME
-    prepare_published(local_place(path), mark, epoch=1)()
+    prepare_published(local_place(path), mark, epoch=1).put()
     assert store_status(open_store(str(file)), last=0).unpublished == (3,)
 
 

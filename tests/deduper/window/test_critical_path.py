@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -11,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from bucket_store.places.local import LocalNames
-from bucket_store.places.place import Place
+from bucket_store.places.place import Place, Prepared
 from bucket_store.threads import on_a_thread
 from tests.deduper.window.many_shards import ManyShards
 
@@ -33,7 +32,7 @@ class Watched(LocalNames):
         self._note(path)
         LocalNames.replace(self, path, data)
 
-    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Callable[[], None]:
+    def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
         """Noted."""
         self._note(path)
         return LocalNames.prepare(self, path, data, epoch=epoch)

@@ -192,7 +192,7 @@ def test_a_store_older_than_its_ports_is_refused(config: Config, ahead: int) -> 
     mark = config.sinks.error.path / names.PUBLISHED
     assert read_published(local_place(mark)) == Published(log.manifest.store_id, 0)
     beyond = Published(log.manifest.store_id, 1 + ahead)
-    prepare_published(local_place(mark), beyond, epoch=0)()
+    prepare_published(local_place(mark), beyond, epoch=0).put()
     with pytest.raises(IntegrityError, match=f"port error holds windows up to {1 + ahead}, the store only those below"):
         recover(config, owned(config))
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bucket_store.errors import FencedError
+from bucket_store.filesystem import is_temporary
 from bucket_store.log import sources_file
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import Published, read_intents, read_published
@@ -22,7 +23,7 @@ from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
 from bucket_store.places.local import local_place
-from bucket_store.places.place import Place
+from bucket_store.places.place import Place, Prepared
 from bucket_store.tables.matches import TableLayout
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts, Statistics
@@ -362,10 +363,10 @@ def test_who_was_overtaken_after_its_record_publishes_nothing(job: Job, monkeypa
 
 
 def test_who_was_overtaken_before_its_mark_sets_none(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new owner may have set a later one."""
+    """The new owner may have set a later one. It leaves nothing, though the new owner has looked for that before."""
     prepare = publishing.prepare_published
 
-    def overtaken(*given: Any, **named: Any) -> Callable[[], None]:
+    def overtaken(*given: Any, **named: Any) -> Prepared:
         monkeypatch.undo()
         CommitLog.open(job.log.root).claim_epoch("other", 1)
         return prepare(*given, **named)
@@ -373,8 +374,9 @@ def test_who_was_overtaken_before_its_mark_sets_none(job: Job, monkeypatch: pyte
     monkeypatch.setattr(publishing, "prepare_published", overtaken)
     with pytest.raises(FencedError):
         job.run()
-    marks = [read_published(place) for place in publishing.mark_places(job.config, job.log)]
-    assert {mark and mark.window for mark in marks} == {-1}
+    places = publishing.mark_places(job.config, job.log)
+    assert {mark and mark.window for mark in map(read_published, places)} == {-1}
+    assert [name for place in places for name in place.parent.listed() if is_temporary(name)] == []
 
 
 @pytest.mark.parametrize("is_overtaken", [False, True])
@@ -384,10 +386,10 @@ def test_a_mark_that_is_refused_is_set_again_by_the_owner_alone(
     """A sleeper's older mark came between where marks are compared; or a later owner has removed this one."""
     prepare, refused = publishing.prepare_published, list[Place]()
 
-    def refusing(place: Place, *given: Any, **named: Any) -> Callable[[], None]:
-        put = prepare(place, *given, **named)
+    def refusing(place: Place, *given: Any, **named: Any) -> Prepared:
+        prepared = prepare(place, *given, **named)
         if place in refused:
-            return put
+            return prepared
 
         def refuse() -> None:
             refused.append(place)
@@ -395,7 +397,7 @@ def test_a_mark_that_is_refused_is_set_again_by_the_owner_alone(
                 CommitLog.open(job.log.root).claim_epoch("other", 1)
             raise FileNotFoundError
 
-        return refuse
+        return replace(prepared, put=refuse)
 
     monkeypatch.setattr(publishing, "prepare_published", refusing)
     with pytest.raises(FencedError) if is_overtaken else nullcontext():
@@ -404,6 +406,7 @@ def test_a_mark_that_is_refused_is_set_again_by_the_owner_alone(
     assert refused == places[: 1 if is_overtaken else None]
     marks = [read_published(place) for place in places]
     assert {mark and mark.window for mark in marks} == {-1 if is_overtaken else 0}
+    assert not is_overtaken or not [name for place in places for name in place.parent.listed() if is_temporary(name)]
 
 
 def test_what_attempts_have_left_goes_with_the_window(job: Job) -> None:
