@@ -243,6 +243,11 @@ class CommitLog:
             raise ValueError(f"there is no record {through_number}, the next one is {self._state.next_number}")
         self._purged_through = max(self._purged_through, through_number)
 
+    @property
+    def has_forgotten_retired(self) -> bool:
+        """Whether a record says all that `forget_retired` was called with."""
+        return self._purged_through <= self._state.purged_through
+
     def records(self, from_number: int = 0) -> Iterator[LogRecord]:
         """The records still in the log from this number on, ascending; those below a snapshot may be gone."""
         for number in self._numbers():

@@ -101,6 +101,11 @@ class Deletions:
         )
         return left[0].at_number - 1 if left else self._requested[-1].at_number
 
+    def wait(self) -> None:
+        """Wait for the deletion under way, at most for as long as a stopping job waits."""
+        if self._under_way is not None:
+            self._under_way.is_over.wait(_CLOSE_S)
+
     def close(self) -> None:
         """End the deletion under way after its current file, and log a failure not yet taken. Safe to repeat."""
         request, self._under_way = self._under_way, None

@@ -197,12 +197,16 @@ class WindowRunner:
     def finish(self) -> None:
         """After the last window of a drained source: record the background work, as the next window would.
 
-        A job that is started again for every window would never merge or fold without it.
+        A job that is started again for every window would never merge, fold or forget without it.
         """
         self._compaction.wait()
+        self._deletion.wait()
+        self._forget_deleted()
         self._record_merged(self._log.state)
         self._folding.finish()
         self._remove_left()
+        if not self._log.has_forgotten_retired:
+            self._log.place(DeletionRecord((), wall_us=self._now(self._log.state), through_window=-1))
 
     def close(self) -> None:
         """Wait for a publication, and end the other background work: the next start does it. Safe to repeat."""

@@ -25,6 +25,7 @@ from bucket_store.pieces.store import append_piece
 from bucket_store.places.local import local_place
 from bucket_store.places.place import Place, Prepared
 from bucket_store.tables.matches import TableLayout
+from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
 from deduper.core.statistics import SpanCounts, Statistics
 from deduper.errors import UsageError
@@ -67,6 +68,7 @@ class Job:
         directory: Path,
         settings: Settings = ORDERED,
         *,
+        backend: str = "file",
         snapshot_every: int = 1000,
         fold_windows: int | None = None,
         in_background: Callable[[Callable[[], None]], object] = lambda action: action(),
@@ -75,7 +77,9 @@ class Job:
         self._directory = directory
         self._fold_windows = fold_windows
         self._in_background = in_background
-        self.config: Config = Trial(settings, shards=2, ports=True, snapshot_every=snapshot_every).config(directory)
+        self.config: Config = Trial(
+            settings, backend=backend, shards=2, ports=True, snapshot_every=snapshot_every
+        ).config(directory)
         self.now_us = BEGIN_US
         self.said: Sequence[Receipt] = (receipt(0), receipt(1))
         self.judged: list[tuple[int, int]] = []
@@ -483,6 +487,35 @@ def test_bytes_of_dead_pieces_stay_for_the_grace(job: Job) -> None:
     assert list(job.pieces.pieces()) == []
     job.run()
     assert job.log.state.retired == ()
+
+
+@pytest.mark.parametrize("backend", ["file", "rocksdb"])
+def test_starts_of_one_window_each_do_not_gather_dead_pieces(tmp_path: Path, backend: str) -> None:
+    """Fifty of them, 20 minutes apart, in which all keys of a window are dead two windows later.
+
+    What is there: fewer dead pieces than a deletion record takes, that record's until their grace is over, and live
+    ones.
+    """
+    job = Job(tmp_path, backend=backend, in_background=on_a_thread)
+    batch = policy.DELETION_BATCH * 2
+    bytes_there: list[int] = []
+    for window in range(50):
+        if window:
+            job.start()
+        pieces = [job.piece(window, shard, 3 * window) for shard in (0, 1)]
+        job.run(*(receipt(one.shard, (1, 0, 0, 0), piece=one, max_admitted=30 * window) for one in pieces))
+        job.runner.finish()
+        job.runner.close()
+        job.now_us += 2 * policy.DELETION_GRACE_US
+        state = CommitLog.open(job.log.root).state
+        live = [piece for pieces in state.pieces.values() for piece in pieces]
+        assert len(live) < batch + len(pieces) * 2
+        assert len(state.retired) <= batch
+        if window % policy.DELETION_BATCH == 1:
+            assert len(list(job.pieces.pieces())) == len(live) + len(state.retired)
+            files = (job.log.root.local / "pieces").rglob("*")
+            bytes_there.append(sum(path.stat().st_size for path in files if path.is_file()))
+    assert max(bytes_there[3:]) <= 1.1 * max(bytes_there[:3])
 
 
 def test_a_clock_that_went_back_lets_no_piece_leave_in_the_past(job: Job) -> None:
