@@ -21,7 +21,9 @@ from bucket_store import failpoints
 from bucket_store.errors import StoreError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import INTENTS_DIRECTORY, PUBLISHED_NAME, read_published
+from bucket_store.log.records import LogState
 from bucket_store.log.sources_archive import files_of
+from bucket_store.pieces.reader import PieceReader
 from bucket_store.tables.generation import table_folder
 from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
@@ -31,7 +33,7 @@ from deduper.config.model import Config
 from deduper.sinks.names import STAGING
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
-from deduper.window.policy import fixed_settings
+from deduper.window.policy import DELETION_BATCH, dead_pieces, entry_expiry_point, fixed_settings, live_from_bucket
 from tests.crash import ledger
 from tests.processes import freeze, is_alive, is_frozen, name_of
 from tests.spark.harness import PORTS, read_rows
@@ -266,12 +268,26 @@ spark:
             "reasons": state.reason_totals,
             "windows": state.next_window,
             "latest": state.latest_point,
-            # Over all shards: which shard a key is in depends on the store's salt.
-            "entries": {
-                window: sum(ref.entries for refs in state.pieces.values() for ref in refs if ref.first_window == window)
-                for window in {ref.first_window for refs in state.pieces.values() for ref in refs}
-            },
+            "entries": self.live_entries(state),
         }
+
+    def live_entries(self, state: LogState) -> Counter[tuple[int, int, int]]:
+        """How often each window, bucket and expiry key is remembered, over all shards and without the dead ones.
+
+        Which shard a key is in depends on the store's salt, so the number of pieces does too, and with it the window
+        at which the next batch of dead pieces leaves the store. A look-up finds none of their entries either way.
+        """
+        config, found = self.config, Counter[tuple[int, int, int]]()
+        live_from, point = live_from_bucket(config, state), entry_expiry_point(config, state)
+        store = open_store(str(self.config_path))
+        reader = PieceReader(store.pieces, store.log.manifest.store_id)
+        for part, entries in reader.read_all(reader.all_parts(ref for refs in state.pieces.values() for ref in refs)):
+            assert entries.expiry is not None
+            if live_from is None or entries.bucket >= live_from:
+                # A story is too short for compactions, so every piece is of one window.
+                keys = (expiry for expiry in entries.expiry.tolist() if point is None or expiry > point)
+                found.update((part.ref.first_window, entries.bucket, expiry) for expiry in keys)
+        return found
 
     def check_nothing_is_public_twice(self, undisturbed: dict[str, Any]) -> None:
         """At any moment: what is out is right, and out once."""
@@ -297,6 +313,7 @@ spark:
         staged = self.staged()
         assert staged == [], self.log
         state = CommitLog.open(self.config.store.place).state
+        assert len(dead_pieces(self.config, state)) < DELETION_BATCH * self.config.store.shards, self.log
         named = {path.name for path in files_of(state) if path.parent.name == "sources"}
         assert {path.name for path in (self.directory / "state").glob("sources/*")} == named, self.log
         assert not (self.directory / "state" / "heartbeat").exists(), self.log
