@@ -12,7 +12,7 @@ Every crash leaves some, and none of it does harm: no record names it, so no rea
 | `staging` | the folder of an attempt whose window is published, or was never committed with it |
 | `intent` | an intent below the newest one: its epoch will judge nothing more |
 | `temporary` | a file that was being written under a temporary name |
-| `checkpoint` | a checkpoint of Spark that was moved away, or of an earlier epoch |
+| `checkpoint` | a checkpoint of Spark that an earlier release kept, or moved away |
 
 Files that a running job is writing look the same, so the epoch and the window decide: `is_abandoned` is true only for
 files that no present owner will use again.
@@ -37,6 +37,7 @@ from bucket_store.places.place import Entry, Place
 from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import bytes_of, inside
 from deduper.as_json import AsJson
+from deduper.config.kafka import KafkaSource
 from deduper.sinks.names import STAGING, Attempt
 
 
@@ -92,9 +93,10 @@ def orphans(store: OpenStore) -> tuple[Orphan, ...]:
     """
     # Names first, the log after: what a commit names meanwhile is named in the log then.
     pieces = list(store.pieces.pieces())
-    found = [*_sources(store.root), *_staging(store), *_intents(store), *_temporary(store), *_checkpoints(store)]
+    found = [*_sources(store.root), *_staging(store), *_intents(store), *_temporary(store)]
     state = store.log.refresh()
     kept = [orphan for orphan in found if not _is_needed(store, state, orphan)]
+    kept += _checkpoints(store, state)
     kept += _pieces(store, state, pieces)
     kept += _segments(store, state, {piece.file for piece in pieces})
     judged = [_judged(orphan, state) for orphan in kept]
@@ -247,22 +249,20 @@ def _temporary(store: OpenStore) -> Iterator[Orphan]:
                 )
 
 
-def _checkpoints(store: OpenStore) -> Iterator[Orphan]:
-    """Those that were moved away, and those of epochs below the newest that has one: each epoch has its own folder."""
+def _checkpoints(store: OpenStore, state: LogState) -> Iterator[Orphan]:
+    """Those of earlier releases, which had a folder for each epoch: all, once no start reads the newest one.
+
+    Before the first window of a source of topics a start does: see `sources.kafka.earlier_checkpoint`.
+    """
     if store.config is None:
         return
     root = local_place(store.config.checkpoint_path)  # of this machine, wherever the store is
     own = inside(root)
-    newest = max((int(entry.name) for entry in own if entry.name.isdecimal()), default=0)
+    is_read = not state.next_window and isinstance(store.config.source, KafkaSource)
+    newest = max((int(entry.name) for entry in own if entry.name.isdecimal()), default=None) if is_read else None
     for folder, entry in [*((root.parent, entry) for entry in inside(root.parent)), *((root, entry) for entry in own)]:
         is_aside = ".set-aside-" in entry.name and (folder == root or entry.name.startswith(f"{root.name}."))
-        is_earlier = folder == root and entry.name.isdecimal() and int(entry.name) < newest
-        if is_aside or is_earlier:
-            yield _orphan(
-                OrphanKind.CHECKPOINT,
-                folder,
-                entry,
-                "a start could not trust it" if is_aside else f"epoch {newest} has a checkpoint of its own",
-                is_abandoned=is_aside,
-                epoch=int(entry.name) if is_earlier else None,
-            )
+        is_epochs = folder == root and entry.name.isdecimal() and int(entry.name) != newest
+        if is_aside or is_epochs:
+            why = "a start could not trust it" if is_aside else "an earlier release kept it, and no start reads it"
+            yield _orphan(OrphanKind.CHECKPOINT, folder, entry, why, is_abandoned=True)

@@ -169,7 +169,7 @@ def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
         elif topic_id != known.topic_id:
             if not known.is_gone:
                 losses.append(Loss(place, known.offset, known.offset, _RECREATED))
-            # The new one may have fewer partitions, and one that is not new to us must not begin where Spark thinks.
+            # The new one may have fewer partitions.
             del ends[place]
             for other, first in held.earliest.items():
                 if other.topic == place.topic and (other not in ends or ends[other].topic_id != topic_id):
@@ -184,12 +184,11 @@ def after_losses(judged: Ends, held: Held) -> tuple[Ends, tuple[Loss, ...]]:
     return ends, tuple(losses)
 
 
-def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOffsets:
-    """The part of a batch that the store has not judged; for Spark the batch is from `start` to `end`.
+def new_offsets(end: Offsets, judged: Ends, held: Held) -> NewOffsets:
+    """The offsets up to `end` that the store has not judged.
 
-    Its beginning counts only for partitions that are new to the store, and one that is not in `start` either was
-    found after the batch before and begins at its earliest offset. A job that may lose nothing stops when there are
-    losses.
+    A partition that is not in `judged` was found after the window before, and begins at its earliest offset. A job
+    that may lose nothing stops when there are losses.
     """
     ends, reported = after_losses(judged, held)
     losses = list(reported)
@@ -197,22 +196,12 @@ def new_offsets(start: Offsets, end: Offsets, judged: Ends, held: Held) -> NewOf
     for place in sorted(end):
         topic_id = held.topic_ids.get(place.topic)
         if topic_id is None or place not in held.earliest or place not in held.latest:
-            if place not in ends and start.get(place, 0) < end[place]:
-                losses.append(Loss(place, start.get(place, 0), end[place], _GONE))
+            if place not in ends and end[place] > 0:
+                losses.append(Loss(place, 0, end[place], _GONE))
             continue
-        first, last = held.earliest[place], held.latest[place]
-        if place in ends:
-            begin = ends[place].offset
-        else:
-            begin = start.get(place, first)
-            if begin > last:
-                losses.append(Loss(place, begin, begin, _RECREATED))
-                begin = first
-            elif begin < first:
-                losses.append(Loss(place, begin, first, _AGED_OUT))
-                begin = first
-        # Spark may have read the end of an earlier topic of the name, with more records.
-        past = min(end[place], last)
+        begin = ends[place].offset if place in ends else held.earliest[place]
+        # The end may be one of an earlier topic of the name, with more records.
+        past = min(end[place], held.latest[place])
         if begin < past:
             ranges.append(OffsetRange(place, topic_id, begin, past))
         # A batch without anything new moves no end back, and a loss is reported once.

@@ -6,7 +6,6 @@ import os
 import shutil
 from pathlib import Path
 
-from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
 from deduper.config.files import FilesSource
 from deduper.diagnostics import note, warning
@@ -38,7 +37,7 @@ def source(start: Start) -> Found:
 def written(start: Start) -> Found:
     """The folders that the job writes to; of a missing one of this machine, the nearest parent is checked."""
     config = start.config
-    places = {"store": config.store.place, "checkpoint": local_place(config.checkpoint_path)}
+    places = {"store": config.store.place}
     places |= {f"sinks.{port}": sink.place for port, sink in config.file_ports.items()}
     for place, folder in places.items():
         if folder.names.scheme != "file":

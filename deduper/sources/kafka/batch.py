@@ -267,7 +267,7 @@ class KafkaBatches:
         )
 
     def _batch(self, end: Offsets, held: Held) -> tuple[NewOffsets, KafkaBatch]:
-        found = new_offsets({}, end, self._ends, held)
+        found = new_offsets(end, self._ends, held)
         self._report(found.losses)
         batch = KafkaBatch(
             ranges=found.ranges,

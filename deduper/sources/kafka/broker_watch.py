@@ -1,8 +1,7 @@
 """Checks, apart from Spark, that the source's brokers answer: Spark's own clients wait in silence, then fail.
 
-While a stream runs, the brokers are checked every few seconds, and one line every ten seconds reports their absence.
-After a failure that it explains, the work is tried again once they answer; one deadline counts from the first sign of
-their absence to the next window.
+After a failure that their absence explains, the work is tried again once they answer, and one line every ten seconds
+reports that they do not. One deadline counts from the first failure to the next window.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from deduper.kafka.retry import ThrottledLog
 from deduper.kafka.spark_failures import may_pass
 from deduper.spark.failures import innermost_cause
 
-_ASK_EVERY_S = 3.0
 _ANSWER_S = 1.0
 _PAUSE_S = 0.5
 _LONGEST_TRY_S = 300.0
@@ -51,18 +49,9 @@ class BrokerWatch:
         self._sleep = sleep
         self._reporter = ThrottledLog(clock)
         self._lock = threading.Lock()
-        self._next_check = clock() + _ASK_EVERY_S
         self._silent_since: float | None = None
         self._failing_since: float | None = None
         self._last_failure = clock()
-
-    def check(self) -> None:
-        """Called repeatedly while a stream runs: logs when the brokers do not answer. Never fails."""
-        with self._lock:
-            if self._clock() < self._next_check:
-                return
-            self._is_silent()
-            self._next_check = self._clock() + _ASK_EVERY_S
 
     def is_over(self, failure: Exception) -> bool:
         """After a failure: whether to try again now. If not, it pauses first, and is called again.
@@ -78,7 +67,7 @@ class BrokerWatch:
             # Long after the last failure this is a new one: a topic may have had no records for a window since.
             is_another = self._silent_since is None and now - self._last_failure > self._deadline_s + _LONGEST_TRY_S
             if self._failing_since is None or is_another:
-                self._failing_since = now if self._silent_since is None else self._silent_since
+                self._failing_since = now
             self._last_failure = now
             reason = self._is_silent()
             waited = self._clock() - self._failing_since

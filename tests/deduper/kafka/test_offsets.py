@@ -61,44 +61,26 @@ def test_what_is_no_offsets_is_refused(text: str) -> None:
         parse_offsets(text)
 
 
-#   judged     0 . . . 4            batch    what is new
-CASES = [
-    ((0, 4), [], []),  # all of it was judged
-    ((0, 9), [(4, 9)], []),  # overlaps
-    ((4, 9), [(4, 9)], []),  # follows
-    ((5, 9), [(4, 9)], []),  # leaves a gap: Spark passed over what is still there
-    ((4, 4), [], []),  # is empty
-]
-
-
-@pytest.mark.parametrize(("batch", "new", "lost"), CASES)
-def test_a_batch_is_held_against_what_was_judged(
-    batch: tuple[int, int], new: list[tuple[int, int]], lost: list[tuple[int, int]]
-) -> None:
-    """Both sides of every edge."""
-    found = new_offsets({P0: batch[0]}, {P0: batch[1]}, {P0: End("id-1", 4)}, held({P0: 0}))
+@pytest.mark.parametrize(("end", "new"), [(3, []), (4, []), (5, [(4, 5)]), (9, [(4, 9)])])
+def test_a_batch_begins_where_judging_ended(end: int, new: list[tuple[int, int]]) -> None:
+    """Both sides of the edge, four offsets being judged; an end below it moves nothing back."""
+    found = new_offsets({P0: end}, {P0: End("id-1", 4)}, held({P0: 0}))
     assert [(taken.start, taken.end) for taken in found.ranges] == new
-    assert [(loss.start, loss.end) for loss in found.losses] == lost
-
-
-def test_a_batch_of_an_older_checkpoint_moves_no_end_back() -> None:
-    """All of it was judged, and what was judged beyond it stays judged."""
-    found = new_offsets({P0: 0}, {P0: 2}, {P0: End("id-1", 4)}, held({P0: 0}))
-    assert (found.ranges, found.ends) == ((), {P0: End("id-1", 4)})
+    assert (found.losses, found.ends) == ((), {P0: End("id-1", max(4, end))})
 
 
 def test_source_order_is_topic_then_partition() -> None:
     """Numbers as numbers: partition 10 comes after partition 2."""
     ten, two = TopicPartition("clicks", 10), TopicPartition("clicks", 2)
     end = {ten: 1, two: 1, OTHER: 1}
-    found = new_offsets({}, end, {}, held(dict.fromkeys(end, 0)))
+    found = new_offsets(end, {}, held(dict.fromkeys(end, 0)))
     assert [taken.place for taken in found.ranges] == [OTHER, two, ten]
 
 
 def test_a_new_partition_begins_at_its_earliest_offset() -> None:
-    """Spark's checkpoint has no beginning for it."""
-    found = new_offsets({P0: 3}, {P0: 5, P1: 9}, {}, held({P0: 0, P1: 2}))
-    assert found.ranges == (OffsetRange(P0, "id-1", 3, 5), OffsetRange(P1, "id-1", 2, 9))
+    """The judged ends have none for it."""
+    found = new_offsets({P0: 5, P1: 9}, {}, held({P0: 0, P1: 2}))
+    assert found.ranges == (OffsetRange(P0, "id-1", 0, 5), OffsetRange(P1, "id-1", 2, 9))
 
 
 @pytest.mark.parametrize(
@@ -108,16 +90,15 @@ def test_what_the_broker_dropped_is_told(
     earliest: int, new: tuple[int, int] | None, lost: tuple[int, int] | None
 ) -> None:
     """Retention passed what was judged: which offsets, exactly."""
-    found = new_offsets({P0: 4}, {P0: 9}, {P0: End("id-1", 4)}, held({P0: earliest}))
+    found = new_offsets({P0: 9}, {P0: End("id-1", 4)}, held({P0: earliest}))
     assert [(taken.start, taken.end) for taken in found.ranges] == ([] if new is None else [new])
     assert [(loss.start, loss.end) for loss in found.losses] == ([] if lost is None else [lost])
 
 
-@pytest.mark.parametrize("start", [0, 7, 9])
-def test_a_recreated_topic_is_reported_and_begins_again(start: int) -> None:
-    """Its offsets mean other records, however equal the numbers, and wherever Spark believes to be."""
+def test_a_recreated_topic_is_reported_and_begins_again() -> None:
+    """Its offsets mean other records, however equal the numbers."""
     judged = {P0: End("id-0", 7), P1: End("id-0", 3), TopicPartition("clicks", 2): End("id-0", 1)}
-    found = new_offsets({P0: start, P1: 3}, {P0: 9, P1: 3}, judged, held({P0: 0, P1: 1}))
+    found = new_offsets({P0: 9, P1: 3}, judged, held({P0: 0, P1: 1}))
     assert found.ranges == (OffsetRange(P0, "id-1", 0, 9), OffsetRange(P1, "id-1", 1, 3))
     why = "the topic was deleted and recreated; what followed in the old one is unknown"
     assert [str(loss) for loss in found.losses] == [
@@ -128,12 +109,12 @@ def test_a_recreated_topic_is_reported_and_begins_again(start: int) -> None:
     assert found.ends == {P0: End("id-1", 9), P1: End("id-1", 3)}
 
 
-def test_a_topic_recreated_between_sparks_listing_and_ours_has_its_new_end() -> None:
-    """Spark's end is one of the old topic."""
-    found = new_offsets({P0: 100}, {P0: 150}, {P0: End("id-0", 100)}, held({P0: 0}, {P0: 20}))
+def test_a_topic_that_is_recreated_while_a_window_is_planned_has_its_new_end() -> None:
+    """The planned end is one of the old topic."""
+    found = new_offsets({P0: 150}, {P0: End("id-0", 100)}, held({P0: 0}, {P0: 20}))
     assert found.ranges == (OffsetRange(P0, "id-1", 0, 20),)
     assert found.ends == {P0: End("id-1", 20)}
-    later = new_offsets({P0: 150}, {P0: 25}, found.ends, held({P0: 0}, {P0: 25}))
+    later = new_offsets({P0: 25}, found.ends, held({P0: 0}, {P0: 25}))
     assert (later.ranges, later.losses) == ((OffsetRange(P0, "id-1", 20, 25),), ())
 
 
@@ -160,13 +141,12 @@ def test_what_the_broker_cut_off_is_told_and_its_offsets_are_judged_when_they_co
     assert ends == {P0: End("id-1", 6)}
 
 
-def test_a_topic_nobody_has_judged_can_be_lost_too() -> None:
-    """It came and went between Spark's look and ours, or was recreated with less in it than where Spark began."""
-    gone = new_offsets({P0: 2}, {P0: 5}, {}, held({}, ids={}))
-    assert [(loss.start, loss.end) for loss in gone.losses] == [(2, 5)]
-    anew = new_offsets({P0: 50}, {P0: 60}, {}, held({P0: 0}, {P0: 8}))
-    assert anew.ranges == (OffsetRange(P0, "id-1", 0, 8),)
-    assert [str(loss.place) for loss in anew.losses] == ["clicks-0"]
+def test_a_topic_that_was_never_judged_can_be_lost_too() -> None:
+    """It came and went between two looks at the cluster; one that was recreated meanwhile has fewer records."""
+    gone = new_offsets({P0: 5}, {}, held({}, ids={}))
+    assert [(loss.start, loss.end) for loss in gone.losses] == [(0, 5)]
+    anew = new_offsets({P0: 60}, {}, held({P0: 0}, {P0: 8}))
+    assert (anew.ranges, anew.losses) == ((OffsetRange(P0, "id-1", 0, 8),), ())
 
 
 def test_a_loss_says_how_much_and_where() -> None:
@@ -190,19 +170,19 @@ class Topic:
 
 
 steps = st.lists(
-    st.sampled_from(["send", "send", "age", "anew", "spark", "spark", "batch", "batch", "lose commit"]), max_size=40
+    st.sampled_from(["send", "send", "age", "anew", "plan", "plan", "batch", "batch", "lose commit"]), max_size=40
 )
 
 
 @given(steps)
 def test_whatever_happens_every_record_is_judged_once_or_was_gone_before(what: list[str]) -> None:
-    """Sends, ageing, deletion, Spark's looks, replays and lost commits in any order; a loss is never silent."""
+    """Sends, ageing, deletion, plans, replays and lost commits in any order; a loss is never silent."""
     topic, judged = Topic(), {P0: End("0", 0)}
     sent = 0
     lost: list[int] = []  # gone from the broker before anybody judged it
     seen: list[int] = []
-    spark = [0, 0]
-    for step in [*what, "spark", "batch"]:
+    end = 0
+    for step in [*what, "plan", "batch"]:
         if step == "send":
             topic.records += range(sent, sent + 3)
             sent += 3
@@ -213,10 +193,10 @@ def test_whatever_happens_every_record_is_judged_once_or_was_gone_before(what: l
                 topic.first, topic.records = topic.first + len(gone), topic.records[2:]
             else:
                 topic = Topic(topic.topic_id + 1)
-        elif step == "spark":
-            spark = [spark[1], topic.first + len(topic.records)]
+        elif step == "plan":
+            end = topic.first + len(topic.records)
         else:
-            found = new_offsets({P0: spark[0]}, {P0: spark[1]}, judged, topic.now())
+            found = new_offsets({P0: end}, judged, topic.now())
             if step == "lose commit":
                 continue
             for taken in found.ranges:

@@ -336,12 +336,7 @@ def test_a_folder_on_another_storage_is_asked(job: Job, monkeypatch: pytest.Monk
     """Its disk is not ours to measure; one that does not answer ends a start."""
     config = job.config
     url = f"objects:{job.directory}/bucket/state"
-    there = config.model_copy(
-        update={
-            "store": config.store.model_copy(update={"url": url}),
-            "checkpoint": job.directory / "checkpoint",
-        }
-    )
+    there = config.model_copy(update={"store": config.store.model_copy(update={"url": url})})
     shown = [str(found) for found in folders.written(Start(there)) if "answers" in str(found)]
     assert [url.removeprefix("objects:") in text for text in shown] == [True]
 
