@@ -31,7 +31,7 @@ class Kind(StrEnum):
 OF_NUMBERS = (Kind.SUM, Kind.MEAN, Kind.VARIANCE)
 OF_ONE = (Kind.MIN, Kind.MAX, Kind.LAST)
 """Aggregates whose answer is one of the values."""
-_TEXT = re.compile(r"\s*(\w+)\s*(?:\(\s*(`[^`]+`|\w[\w.]*)?\s*(?:,\s*(\d+)\s*)?\))?\s*")
+_TEXT = re.compile(r"\s*(\w+)\s*(?:\(\s*(`[^`]+`|\w[\w.]*)?\s*(?:,\s*([0-9]{1,9})\s*)?\))?\s*")
 _MOST_K = 1000
 
 

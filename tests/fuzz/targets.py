@@ -52,6 +52,7 @@ from deduper.config.problems import ConfigError
 from deduper.core import digests
 from deduper.errors import UsageError
 from deduper.kafka import offsets
+from deduper.range_join import aggregates
 from deduper.text import block, csv_exact, json_exact, kernels, values
 from deduper.text.format import TextFormat
 from tests.deduper.text import csv_lines, differential, json_lines
@@ -625,6 +626,24 @@ def _seeds_duration() -> Iterator[bytes]:
     yield b"0." + b"0" * 60 + b"1h"
 
 
+def _run_aggregate(data: bytes) -> None:
+    """An aggregate of ranges as it is typed: what is read is written so that it is read again as the same."""
+    with suppress(UsageError):
+        found = aggregates.parse_aggregate(data.decode("utf-8", "replace"))
+        assert_typed(found)
+        assert found.k >= 1
+        column = "" if found.column is None else f"(`{found.column}`{f', {found.k}' if found.kind == 'top_k' else ''})"
+        assert aggregates.parse_aggregate(f"{found.kind}{column}") == found
+
+
+_AGGREGATES = ("count", "sum(points)", " mean ( `odd, name` ) ", "top_k(points, 3)", "top_k(p,٣)", "count()", "no(a)")
+
+
+def _seeds_aggregate() -> Iterator[bytes]:
+    yield from (text.encode() for text in _AGGREGATES)
+    yield b"top_k(points, " + b"9" * 5000 + b")"
+
+
 def _run_key(data: bytes) -> None:
     """The key of `deduper inspect key`: the first line declares columns, each other one is a value as it is typed."""
     declared, *texts = data.decode("utf-8", "surrogateescape").split("\n")
@@ -733,6 +752,7 @@ TARGETS: dict[str, Target] = {
     "config": Target((load, yaml_document), _run_config, _seeds_config),
     "ddl": Target((ddl,), _run_ddl, _seeds_ddl),
     "duration": Target((units,), _run_duration, _seeds_duration),
+    "aggregate": Target((aggregates,), _run_aggregate, _seeds_aggregate),
     "key": Target((key_values, digests), _run_key, _seeds_key),
     "json_lines": Target(
         (kernels, json_exact, block, values),
