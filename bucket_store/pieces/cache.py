@@ -44,18 +44,13 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class PieceCache:
-    """The copies of one store's pieces on this host, at most `limit_bytes` of them.
+    """The copies of one store's pieces on this host, at most `limit_bytes` of them, beside the folders of other stores.
 
     Between two counts each process may add a 16th of the limit. Safe for threads and processes.
     """
 
     folder: Path
     limit_bytes: int
-
-    @classmethod
-    def below(cls, directory: Path, folder: str, limit_bytes: int) -> PieceCache:
-        """The cache of the store with this folder of tables, among those of other stores."""
-        return cls(directory / folder, limit_bytes)
 
     def read(self, ref: PieceRef, start: int, length: int) -> bytes | None:
         """These bytes of the piece, unchecked; None without a copy of its length."""

@@ -12,7 +12,7 @@ Only pieces of one *time bucket* are merged (see `choose`): the new piece dies w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -171,12 +171,12 @@ def compact_pieces(store: PieceStore, task: CompactionTask) -> PieceRef | None:
         CorruptionError: one of them is damaged.
         SpaceError: no room; nothing that was there before is harmed.
     """
+
+    def entries_of(ref: PieceRef) -> Iterator[BucketEntries]:
+        return decode_piece(store.read(ref), file=ref.file, offset=ref.offset)[1]
+
     with ThreadPoolExecutor(_READERS if store.is_remote else 1, thread_name_prefix="compaction-reader") as pool:
-        data = list(pool.map(store.read, task.pieces))
-    read = [
-        (ref, decode_piece(of_ref, file=ref.file, offset=ref.offset)[1])
-        for ref, of_ref in zip(task.pieces, data, strict=True)
-    ]
+        read = list(zip(task.pieces, pool.map(entries_of, task.pieces), strict=True))
     entries = merge(read, live_from_bucket=task.live_from_bucket, expiry_point=task.expiry_point)
     if entries is None:
         return None

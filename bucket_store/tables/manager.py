@@ -65,7 +65,7 @@ class TableSettings:
         """This host's copies of a store's pieces; `folder` as in `ShardView`. None for a store on this host."""
         if not pieces.is_remote or self.piece_cache_bytes == 0:
             return None
-        return PieceCache.below(Path(self.disk_dir) / PIECES, folder, self.piece_cache_bytes)
+        return PieceCache(Path(self.disk_dir) / PIECES / folder, self.piece_cache_bytes)
 
 
 @dataclass(slots=True)

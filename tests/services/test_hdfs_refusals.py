@@ -53,13 +53,13 @@ def test_missing_rights_are_named(root: Place) -> None:
     """With the user, the path, and what to do."""
     done = subprocess.run(
         [sys.executable, "-c", _RUN, root.url],
-        env={**os.environ, "HADOOP_USER_NAME": "stranger"},
+        env={**os.environ, "HADOOP_USER_NAME": "guest"},
         check=True,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert "NotPlacedError 13 HDFS: Permission denied: user=stranger, access=WRITE" in done.stdout, done
+    assert "NotPlacedError 13 HDFS: Permission denied: user=guest, access=WRITE" in done.stdout, done
     assert "hdfs dfs -chown" in done.stdout
 
 

@@ -75,7 +75,7 @@ class Remote:
 @pytest.fixture
 def cache(tmp_path: Path) -> PieceCache:
     """Of one store."""
-    return PieceCache.below(tmp_path / "pieces", "store", 1 << 20)
+    return PieceCache(tmp_path / "pieces" / "store", 1 << 20)
 
 
 def everything(reader: PieceReader, refs: list[PieceRef]) -> list[tuple[int, int, bytes]]:
@@ -178,7 +178,7 @@ def test_the_least_recently_read_copies_go(tmp_path: Path) -> None:
     """The bytes stay within the limit and a 16th."""
     remote = Remote()
     one = remote.append(0)
-    cache = PieceCache.below(tmp_path / "pieces", "store", 40 * one.length)
+    cache = PieceCache(tmp_path / "pieces" / "store", 40 * one.length)
     refs = [remote.append(window, cache=cache) for window in range(1, 60)]
     for number, ref in enumerate(refs[:20]):
         if cache._path(ref).exists():
