@@ -67,8 +67,9 @@ class Listener(StreamingQueryListener):
         """A batch has ended."""
         durations = event.progress.durationMs
         if "addBatch" in durations and event.progress.name == self._query:
-            self.durations.append({name: int(value) for name, value in durations.items()})
+            # Before the durations: who waits for the last of them asks for the CPU time next.
             self._cpu.batch_ended()
+            self.durations.append({name: int(value) for name, value in durations.items()})
 
     def onQueryIdle(self, event: Any) -> None:
         """Nothing to note."""

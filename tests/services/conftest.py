@@ -18,7 +18,7 @@ from tests.services.hdfs import Hdfs
 from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, settings
-from tests.spark.harness import PORTS
+from tests.spark.harness import BRIEF, PORTS
 
 _topics = itertools.count(1)
 
@@ -66,13 +66,21 @@ def _broker_is_up_again(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def new_topic(broker: Broker, request: pytest.FixtureRequest) -> Callable[..., str]:
-    """Makes topics on the shared broker, each with a name nobody else has: `new_topic("in", partitions=3)`."""
+def new_topic(broker: Broker) -> Iterator[Callable[..., str]]:
+    """Makes topics on the shared broker, each with a name nobody else has: `new_topic("in", partitions=3)`.
+
+    They are deleted after the test: a broker that was killed loads every partition there is before it answers.
+    """
+    made: list[str] = []
 
     def make(name: str = "topic", partitions: int = 1, **settings: str | int) -> str:
-        return broker.create_topic(f"{name}-{next(_topics)}", partitions, **settings)
+        made.append(broker.create_topic(f"{name}-{next(_topics)}", partitions, **settings))
+        return made[-1]
 
-    return make
+    yield make
+    broker.thaw()
+    if made and broker.is_running:
+        broker.admin().delete_topics(made)
 
 
 @pytest.fixture(scope="session")
@@ -105,7 +113,8 @@ def session(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     os.environ[kafka_jars.VARIABLE] = str(connector_folder())
     _end_jvm()
     topics = dict.fromkeys(PORTS, "nothing")
-    more = settings(broker, "none", topics, spark={"spark.master": "local[2,4]", "spark.driver.memory": "1g"})
+    spark = {"spark.master": "local[2,4]", "spark.driver.memory": "1g", **BRIEF}
+    more = settings(broker, "none", topics, spark=spark)
     config = KafkaJob(tmp_path_factory.mktemp("session"), None, more).config
     started = start_session(config.name, session_settings(config))
     yield started

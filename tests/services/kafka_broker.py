@@ -45,7 +45,7 @@ from tests.services.jars import broker_jars
 from tests.services.kafka_connection import Connection
 from tests.services.leashed import leashed
 
-READY_DEADLINE_S = 120.0
+READY_DEADLINE_S = 300.0
 _PORTS_BEFORE_THIS_ONE_FAILS = 3
 _C1_ONLY = ["-XX:TieredStopAtLevel=1"]
 
@@ -76,7 +76,7 @@ FAST: dict[str, str | int] = {
     # to lose records sets retention.ms itself.
     "log.retention.ms": -1,
     "log.initial.task.delay.ms": 500,
-    "file.delete.delay.ms": 500,
+    "log.segment.delete.delay.ms": 500,
     # Small.
     "log.cleaner.dedupe.buffer.size": 4_194_304,
     "log.cleaner.threads": 1,

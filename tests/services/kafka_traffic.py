@@ -5,6 +5,7 @@ Reading is by confluent-kafka without a group, from the first record there is; `
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -21,7 +22,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_connection import Connection
@@ -106,8 +107,13 @@ def _produce(producer: Producer, topic: str, record: Record, acknowledged: Any) 
             producer.poll(0.1)
 
 
-def read(connection: Connection, topic: str, *, committed: bool = True, deadline_s: float = 60.0) -> list[Record]:
+def read(
+    connection: Connection, topic: str, *, committed: bool = True, marked_s: float = 10.0, deadline_s: float = 60.0
+) -> list[Record]:
     """All records there are, ordered by (partition, offset); with `committed` up to the first open transaction.
+
+    A committed transaction is open for readers until the broker's mark is in the partition, a moment later: what stays
+    open for `marked_s` is taken for open.
 
     Raises:
         KafkaException: what the broker refused.
@@ -115,6 +121,8 @@ def read(connection: Connection, topic: str, *, committed: bool = True, deadline
     """
     with Follower(connection, topic, committed=committed) as follower:
         follower.wait_for_ends(deadline_s)
+        if committed:
+            follower.wait_for_marks(marked_s)
         return follower.records
 
 
@@ -128,6 +136,7 @@ class Follower:
 
     def __init__(self, connection: Connection, topic: str, *, committed: bool = True) -> None:
         self._topic = topic
+        self._connection = connection
         self._consumer = Consumer(
             connection.confluent(
                 group_id="follower",
@@ -143,7 +152,7 @@ class Follower:
         self._seen: list[Record] = []
         self._next: dict[int, int] = {}
         self._arrived_s: list[float] = []
-        self._at_end: set[int] = set()
+        self._ends: dict[int, int] = {}
         self._partitions: list[int] = []
         self._failed: BaseException | None = None
         self._ending = threading.Event()
@@ -179,10 +188,20 @@ class Follower:
             TimeoutError: it was not within the deadline.
         """
         self._wait(
-            lambda: bool(self._partitions) and self._at_end >= set(self._partitions),
+            lambda: bool(self._partitions) and self._ends.keys() >= set(self._partitions),
             deadline_s,
-            lambda: f"the ends of {sorted(self._at_end)} of {self._partitions}, {len(self._seen)} records",
+            lambda: f"the ends of {sorted(self._ends)} of {self._partitions}, {len(self._seen)} records",
         )
+
+    def wait_for_marks(self, deadline_s: float) -> None:
+        """Until everything was read that the partitions had when this was called, or the time is over."""
+        places = {TopicPartition(self._topic, number): OffsetSpec.latest() for number in self._partitions}
+        admin = AdminClient(self._connection.confluent())
+        wanted = {place.partition: answer.result(20).offset for place, answer in admin.list_offsets(places).items()}
+        with contextlib.suppress(TimeoutError):
+            self._wait(
+                lambda: all(self._ends[number] >= end for number, end in wanted.items()), deadline_s, lambda: "open"
+            )
 
     def __enter__(self) -> Follower:
         topics = self._consumer.list_topics(self._topic, timeout=20).topics
@@ -237,7 +256,7 @@ class Follower:
             self._arrived_s.append(time.time())
             self._seen.append(Record(message.value(), message.key(), headers, *place))
         elif error.code() == KafkaError._PARTITION_EOF:
-            self._at_end.add(message.partition())
+            self._ends[message.partition()] = message.offset()
         elif not (error.retriable() or error.code() in _PASSING):
             raise KafkaException(error)
 

@@ -59,7 +59,7 @@ def test_latency_is_measured_from_create_time_to_the_reader(
     asked = latency_plan(
         ("deduper", "watermark-rocksdb-tuned-changelog"), bootstrap_servers=broker.bootstrap, minutes=0.1, rate=200
     )
-    document = Benchmark(replace(asked, warm_s=1.0), tmp_path / "out", SETTINGS, lambda _: None, session=session).run()
+    document = Benchmark(replace(asked, warm_s=15.0), tmp_path / "out", SETTINGS, lambda _: None, session=session).run()
     ours, spark = document["latency"]
     assert (ours["failure"], spark["failure"]) == (None, None)
     for found in (ours, spark):

@@ -89,15 +89,15 @@ def test_only_committed_transactions_are_seen(broker: Broker, new_topic: Callabl
     writer = kafka.KafkaProducer(**broker.plain().kafka_python(transactional_id=f"{topic}-2"))
     writer.init_transactions()
 
-    def values(committed: bool = True) -> list[bytes | None]:
-        return [record.value for record in read(broker.plain(), topic, committed=committed)]
+    def values(committed: bool = True, marked_s: float = 10.0) -> list[bytes | None]:
+        return [record.value for record in read(broker.plain(), topic, committed=committed, marked_s=marked_s)]
 
     with Follower(broker.plain(), topic) as follower:
         for admission, value in [("commit", b"1"), ("abort", b"2"), ("commit", b"3")]:
             producer.begin_transaction()
             producer.produce(topic, value)
             producer.flush(30)
-            hidden, shown = values(), values(committed=False)
+            hidden, shown = values(marked_s=0), values(committed=False)
             assert value not in hidden
             assert value in shown
             (producer.commit_transaction if admission == "commit" else producer.abort_transaction)(30)
@@ -105,7 +105,7 @@ def test_only_committed_transactions_are_seen(broker: Broker, new_topic: Callabl
             writer.begin_transaction()
             writer.send(topic, value)
             writer.flush()
-            assert value not in values()
+            assert value not in values(marked_s=0)
             (writer.commit_transaction if admission == "commit" else writer.abort_transaction)()
         send(broker.plain(), topic, [Record(b"6")])
         assert values() == [b"1", b"3", b"4", b"6"]

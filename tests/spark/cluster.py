@@ -21,7 +21,7 @@ from deduper.sources.open import session_settings
 from deduper.spark.placing import Executors
 from deduper.spark.session import start_session
 from deduper.window.cluster_jobs import ClusterJobs, ClusterRun
-from tests.spark.harness import Job
+from tests.spark.harness import BRIEF, Job
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 900
@@ -56,7 +56,7 @@ class Cluster:
 
 def _serve(pipe: Connection, master: str, directory: Path) -> None:
     directory.mkdir()
-    job = Job(directory, None, {"spark": {"spark.master": master}, "store": {"url": "file:state"}})
+    job = Job(directory, None, {"spark": {"spark.master": master, **BRIEF}, "store": {"url": "file:state"}})
     session = start_session(job.config.name, session_settings(job.config))
     while (asked := pipe.recv()) is not None:
         function, args, named = asked
