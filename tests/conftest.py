@@ -19,15 +19,15 @@ _told: list[str] = []
 
 
 class _Divided(LoadScopeScheduling):  # type: ignore[misc]
-    """What starts a JVM or a service runs in one process, as it shares sessions and brokers; all else beside it.
+    """What starts a JVM or a service runs folder by folder in one process, as it shares sessions and brokers.
 
-    So does what needs HDFS, which shares no server with the rest, and begins first there, before all that is short.
+    What needs HDFS shares no server with the other services, so it may run beside them. All else fills what is left.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_ON_HDFS):
             return "hdfs"
-        return "processes" if nodeid.startswith(_START_PROCESSES) else nodeid
+        return next((folder for folder in _START_PROCESSES if nodeid.startswith(folder)), nodeid)
 
 
 @pytest.fixture(scope="session")
