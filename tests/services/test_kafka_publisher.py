@@ -194,7 +194,7 @@ def test_the_broker_dies_and_comes_back(
     In the middle of its transactions, not of their end: a single broker that dies between a commit and its markers may
     forget, back again, to write them (docs/kafka.md, *What breaks it*).
     """
-    job = new_job(windows=10, rows=1500)
+    job = new_job(windows=10, rows=1500, deadline_s=300.0)  # a start takes a minute on a slow machine
     begun: list[str] = []
     sending, go_on = threading.Semaphore(0), threading.Event()
     slots = len(job.staged.files[0])
