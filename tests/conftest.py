@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The stories of kills come last: they use both cores by themselves, so nothing should be beside them then."""
+    """In one process the stories of kills come last. Of two processes, one begins them while the other still works."""
     items.sort(key=lambda item: item.get_closest_marker("crash") is not None)
 
 
