@@ -25,6 +25,13 @@ if [[ "${selected[*]}" == *-m* ]]; then
 fi
 cd "$REPO"
 
+# Java's classes for the tests, beside the checks: two processors do both in the time of one.
+archiving=
+if [[ "${selected[*]}" == *-m* ]]; then
+  python -m tests.java &
+  archiving=$!
+fi
+
 failed=()
 check() {
   echo "== $*"
@@ -35,6 +42,7 @@ check ruff format --check .
 check mypy --no-error-summary --pretty
 check lint-imports --no-logo
 
+[[ -z "$archiving" ]] || wait "$archiving" || echo "Java's classes could not be archived; the tests take longer."
 echo "== set-up and checks took $SECONDS s"
 [[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"
 status=0

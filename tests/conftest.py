@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.crash import ledger
+from tests.java import start_sessions_soon
 from tests.s3_server import s3_server
 
 _START_PROCESSES = ("tests/spark/", "tests/services/", "tests/crash/")
@@ -44,6 +46,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 def pytest_configure(config: pytest.Config) -> None:
     """The slow ones run too where files or folders are named without a selection of markers."""
+    start_sessions_soon()
     is_named = config.args_source is pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
     if is_named and config.option.markexpr in config.getini("addopts"):
         config.option.markexpr = config.option.markexpr.removesuffix(_NOT_SLOW)
@@ -52,6 +55,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In one process the stories of kills come last. Of two processes, one begins them while the other still works."""
     items.sort(key=lambda item: item.get_closest_marker("crash") is not None)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay to the end: no collection of garbage needs to look at their thousands."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

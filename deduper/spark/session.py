@@ -96,6 +96,7 @@ _OUR_JAVA_OPTIONS = (
     *(f"-D{name}={value}" for name, value in JVM_PROPERTIES.items()),
 )
 _COLLECTOR, _OUR_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b"), "-XX:+UseParallelGC"
+_READ_BY_JAVA = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 
 
 def start_session(name: str, requested: Mapping[str, object]) -> SparkSession:
@@ -219,9 +220,13 @@ def _origin(name: str) -> str:
 
 
 def java_options(requested: str) -> str:
-    """The JVM's options: ours, then the requested ones, which win; with two collectors it would not start."""
-    ours = _OUR_JAVA_OPTIONS if _COLLECTOR.search(requested) else (*_OUR_JAVA_OPTIONS, _OUR_COLLECTOR)
-    return " ".join((*ours, requested)).rstrip()
+    """The JVM's options: ours, then the requested ones, which win.
+
+    With two collectors it would not start, so one that is requested, or named in a variable that Java reads, is alone.
+    """
+    named = (requested, *(os.environ.get(variable, "") for variable in _READ_BY_JAVA))
+    collector = () if any(map(_COLLECTOR.search, named)) else (_OUR_COLLECTOR,)
+    return " ".join((*_OUR_JAVA_OPTIONS, *collector, requested)).rstrip()
 
 
 @contextlib.contextmanager

@@ -107,7 +107,7 @@ trigger: 1s
 spark:
   spark.master: "local[2,8]"
   spark.driver.memory: 1g
-  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={self.directory / "tmp"}"
+  spark.driver.extraJavaOptions: "-Djava.io.tmpdir={self.directory / "tmp"}"
 """
         )
         return self

@@ -45,8 +45,6 @@ SNAPSHOT_EVERY = 4
 _FIRST_FILE_TIME = 1_700_000_000
 DEADLINE_S = 600.0
 FORGET, DELETE, TEAR = "delete the published mark", "delete the intents", "tear the newest intent"
-SHARED_CLASSES: dict[str, Path] = {}
-"""`archive`: Java's classes as a run of this session has left them, which saves a start a quarter of its work."""
 
 
 @dataclass
@@ -60,7 +58,6 @@ class Scene:
     schema: str = "k string, t long"
     expiry: str = ""
     master: str = "local[2]"
-    java_options: str = ""
     clock: Path | None = None
     log: list[str] = field(default_factory=list)
     drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -71,8 +68,6 @@ class Scene:
         (self.directory / "in").mkdir(parents=True)
         (self.directory / "tmp").mkdir(exist_ok=True)
         expiry = self.expiry or f"{{by: ordered, field: t, period: 60, span: 10, lookup: {self.lookup}}}"
-        archive = SHARED_CLASSES.get("archive")
-        shared = f"-XX:SharedArchiveFile={archive}" if archive else ""
         self.config_path.write_text(
             f"""\
 name: crash
@@ -90,8 +85,7 @@ trigger: 1s
 spark:
   spark.master: "{self.master}"
   spark.driver.memory: 1g
-  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {shared} {self.java_options}
-                                  -Djava.io.tmpdir={self.directory / "tmp"}"
+  spark.driver.extraJavaOptions: "-Djava.io.tmpdir={self.directory / "tmp"}"
 """
         )
         self.add_windows(0, windows)

@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from tests.crash.scene import MANY_WINDOWS, SHARED_CLASSES, WINDOWS, Scene, living, wait_until
+from tests.crash.scene import MANY_WINDOWS, WINDOWS, Scene
 
 VARIANTS: dict[str, dict[str, str]] = {
     "rocksdb": {"store": "rocksdb:state"},
@@ -34,10 +34,8 @@ class Undisturbed:
 
 
 def _undisturbed(variant: str, directory: Path) -> dict[int, Outcome]:
-    """Two runs to the end. The first one leaves Java's classes for all that follow."""
-    archive = directory.parent / "java-classes.jsa"
-    dumps = variant == "rocksdb"
-    scene = Scene(directory, java_options=f"-XX:ArchiveClassesAtExit={archive}" if dumps else "", **VARIANTS[variant])
+    """Two runs to the end."""
+    scene = Scene(directory, **VARIANTS[variant])
     scene.make()
     outcomes = {}
     try:
@@ -51,10 +49,6 @@ def _undisturbed(variant: str, directory: Path) -> dict[int, Outcome]:
         assert {"same_window", "earlier_window", "older_than_period", "null_key", "malformed"} <= reasons.keys(), (
             reasons
         )
-        if dumps:
-            wait_until("Java's classes written", lambda: not living(scene.drivers[-1]))
-            if archive.exists():
-                SHARED_CLASSES["archive"] = archive
         return outcomes
     finally:
         scene.clean_up()

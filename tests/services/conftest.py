@@ -18,7 +18,7 @@ from tests.services.hdfs import Hdfs
 from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, settings
-from tests.spark.harness import BRIEF, PORTS
+from tests.spark.harness import PORTS
 
 _topics = itertools.count(1)
 
@@ -111,9 +111,9 @@ def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
 def session(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for all jobs that run in the tests' own process, with Spark's connector."""
     os.environ[kafka_jars.VARIABLE] = str(connector_folder())
-    _end_jvm()
+    end_jvm()
     topics = dict.fromkeys(PORTS, "nothing")
-    spark = {"spark.master": "local[2,4]", "spark.driver.memory": "1g", **BRIEF}
+    spark = {"spark.master": "local[2,4]", "spark.driver.memory": "1g"}
     more = settings(broker, "none", topics, spark=spark)
     config = KafkaJob(tmp_path_factory.mktemp("session"), None, more).config
     started = start_session(config.name, session_settings(config))
@@ -121,7 +121,7 @@ def session(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     started.stop()
 
 
-def _end_jvm() -> None:
+def end_jvm(deadline_s: float = 30) -> None:
     """End the JVM that other tests have left: a JVM that runs takes no further jars for its driver."""
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -130,7 +130,7 @@ def _end_jvm() -> None:
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(30)
+        gateway.proc.wait(deadline_s)
         SparkContext._gateway = SparkContext._jvm = None
 
 

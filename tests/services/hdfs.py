@@ -2,7 +2,7 @@
 
 Everything lies in one directory:
 
-    conf/         core-site.xml and hdfs-site.xml: for HADOOP_CONF_DIR of clients too
+    conf/         core-site.xml and hdfs-site.xml: for HADOOP_CONF_DIR of clients
     name/         the NameNode's image and edits
     data-<n>/     the blocks of a DataNode
     <process>.log what a process said, of all its starts
@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any
 from xml.sax.saxutils import escape
 
+from tests.java import DATANODE, NAMENODE, brief
 from tests.processes import freeze
 from tests.services.jars import hadoop_jars
 from tests.services.kafka_broker import free_ports
@@ -65,8 +66,12 @@ class HdfsFailed(Exception):
 class Server:
     """One JVM: the NameNode or a DataNode. Not for several threads at once."""
 
-    def __init__(self, name: str, directory: Path, conf: Path, main_class: str, options: Mapping[str, object]) -> None:
+    def __init__(
+        self, name: str, kind: str, directory: Path, conf: Path, main_class: str, options: Mapping[str, object]
+    ) -> None:
+        """`options` are settings. It reads no file of them: a folder on its class path would forbid a class archive."""
         self.name = name
+        self._kind = kind
         self.log = directory / f"{name}.log"
         self._directory = directory
         self._conf = conf
@@ -98,13 +103,12 @@ class Server:
     def command(self, *arguments: str) -> list[str]:
         """The command of the process."""
         home = os.environ.get("JAVA_HOME")
-        class_path = os.pathsep.join(map(str, [self._conf, *hadoop_jars()]))
+        class_path = os.pathsep.join(map(str, hadoop_jars()))
         options = [f"-D{name}={value}" for name, value in self._options.items()]
         return [
             str(Path(home) / "bin" / "java") if home else "java",
             "-Xmx256m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
+            *brief(self._kind),
             "-XX:-UsePerfData",
             f"-Dlog4j2.configurationFile={self._conf / 'log4j2.properties'}",
             "-cp",
@@ -182,10 +186,11 @@ class Hdfs:
             "hadoop.tmp.dir": str(self.directory / "tmp"),
             **(settings or {}),
         }
-        self.namenode = self._server("namenode", f"{_SERVER}.namenode.NameNode", {})
+        self.namenode = self._server("namenode", NAMENODE, f"{_SERVER}.namenode.NameNode", {})
         self.datanodes = [
             self._server(
                 f"datanode-{number}",
+                DATANODE,
                 f"{_SERVER}.datanode.DataNode",
                 {
                     "dfs.datanode.data.dir": f"file://{self.directory / f'data-{number}'}",
@@ -282,8 +287,8 @@ class Hdfs:
 
     # ---- the processes
 
-    def _server(self, name: str, main_class: str, options: Mapping[str, object]) -> Server:
-        return Server(name, self.directory, self.conf, main_class, options)
+    def _server(self, name: str, kind: str, main_class: str, options: Mapping[str, object]) -> Server:
+        return Server(name, kind, self.directory, self.conf, main_class, {**self._settings, **options})
 
     def _write_configuration(self) -> None:
         self.conf.mkdir(parents=True, exist_ok=True)

@@ -39,6 +39,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from deduper.errors import DeduperError
+from tests.java import BROKER, brief
 from tests.processes import freeze
 from tests.services.certificates import make_certificates
 from tests.services.jars import broker_jars
@@ -47,7 +48,6 @@ from tests.services.leashed import leashed
 
 READY_DEADLINE_S = 300.0
 _PORTS_BEFORE_THIS_ONE_FAILS = 3
-_C1_ONLY = ["-XX:TieredStopAtLevel=1"]
 
 FAST: dict[str, str | int] = {
     # A killed broker comes back when its old session is over. A machine that stands still for longer fences a broker
@@ -106,7 +106,7 @@ class Broker:
         node: int = 1,
         cluster_id: str = "",
     ) -> None:
-        """`settings` go over FAST. `fast_start` compiles with C1 only: ready with 40 % less CPU; measure without.
+        """`settings` go over FAST. `fast_start` is that of `tests.java`; measure without.
 
         `node` and `cluster_id` are for one of several, see `kafka.cluster`.
         """
@@ -114,7 +114,7 @@ class Broker:
         self.log = self.directory / "broker.log"
         self._users = dict(users or {})
         self._settings = FAST | dict(settings or {})
-        self._jvm = [f"-Xmx{heap}", *(_C1_ONLY if fast_start else [])]
+        self._jvm = [f"-Xmx{heap}", *(brief(BROKER) if fast_start else ["-XX:+UseSerialGC"])]
         self._fixed_port = port
         self._node = node
         self._cluster_id = cluster_id
@@ -384,7 +384,6 @@ class Broker:
         scratch.mkdir()
         home = os.environ.get("JAVA_HOME")
         options = [
-            "-XX:+UseSerialGC",
             "-XX:-UsePerfData",
             f"-Djava.io.tmpdir={scratch}",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
@@ -405,7 +404,8 @@ class Broker:
     def _format(self, jars: str, properties: Path) -> None:
         """Makes the data directory, with a cluster id of its own."""
         cluster = self._cluster_id or new_cluster_id()
-        tool = self._java(_C1_ONLY, jars, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
+        words = ("format", "-t", cluster, "-c", str(properties))
+        tool = self._java(brief(BROKER), jars, "kafka.tools.StorageTool", *words)
         with self.log.open("ab") as log:
             done = subprocess.run(tool, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=120, check=False)
         if done.returncode != 0:

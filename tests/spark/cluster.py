@@ -20,8 +20,10 @@ from pyspark.sql import SparkSession
 from deduper.sources.open import session_settings
 from deduper.spark.placing import Executors
 from deduper.spark.session import start_session
+from deduper.spark_promises import EXECUTOR_JAVA_OPTIONS
 from deduper.window.cluster_jobs import ClusterJobs, ClusterRun
-from tests.spark.harness import BRIEF, Job
+from tests.java import SPARK, brief
+from tests.spark.harness import Job
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 900
@@ -56,7 +58,8 @@ class Cluster:
 
 def _serve(pipe: Connection, master: str, directory: Path) -> None:
     directory.mkdir()
-    job = Job(directory, None, {"spark": {"spark.master": master, **BRIEF}, "store": {"url": "file:state"}})
+    spark = {"spark.master": master, EXECUTOR_JAVA_OPTIONS: " ".join(brief(SPARK))}
+    job = Job(directory, None, {"spark": spark, "store": {"url": "file:state"}})
     session = start_session(job.config.name, session_settings(job.config))
     while (asked := pipe.recv()) is not None:
         function, args, named = asked

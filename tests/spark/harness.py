@@ -19,8 +19,6 @@ from deduper.window.progress import BatchProgress, RunSummary
 PORTS = ("unique", "duplicate", "expired", "error")
 READ_BY_SPARK = {"spark.sql.exchange.reuse": "false"}
 """A section `spark` that changes no value; with it Spark reads what else is read without it."""
-BRIEF = dict.fromkeys(("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"), "-XX:TieredStopAtLevel=1")
-"""Settings of a session for tests: Java's second compiler takes a third of a start, and gives it back in hours."""
 _FIRST_FILE_TIME = 1_700_000_000
 
 

@@ -26,11 +26,29 @@ def test_ours_are_kept_and_those_asked_for_come_last() -> None:
     assert options[0].endswith("log4j2.properties")
 
 
+@pytest.fixture
+def no_java_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests' own are away."""
+    for variable in ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.usefixtures("no_java_options")
 def test_another_collector_takes_the_place_of_ours() -> None:
     """With two the JVM does not start."""
     assert "-XX:+UseParallelGC" in java_options("-Xss4m -XX:-UseStringDeduplication -XX:+UseNUMA").split()
     assert "-XX:+UseParallelGC" not in java_options("-XX:+UseG1GC -Xss4m").split()
     assert "-XX:+UseParallelGC" not in java_options("-Xss4m -XX:+UseSerialGC").split()
+
+
+@pytest.mark.usefixtures("no_java_options")
+@pytest.mark.parametrize("variable", ["SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS"])
+def test_a_collector_that_the_environment_names_is_alone(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these reaches the JVM beside our options."""
+    monkeypatch.setenv(variable, "-Xss4m -XX:+UseZGC")
+    assert "-XX:+UseParallelGC" not in java_options("").split()
+    monkeypatch.setenv(variable, "-Xss4m")
+    assert "-XX:+UseParallelGC" in java_options("").split()
 
 
 @pytest.mark.parametrize(
