@@ -1,4 +1,4 @@
-"""The likely causes of many errors, from a sample of their records: a wrong name, unit, format or header.
+"""The likely causes of many errors, from a sample of their records: a wrong name, unit, format, encoding or header.
 
 They are for a warning, and decide nothing. No value of a record is in them. The name of a record's field is, if it is
 near that of a declared column.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from deduper.core.verdict import REASONS, Admission
-from deduper.tasks.error_detail import ErrorDetails, Lines
+from deduper.tasks.error_detail import ErrorDetails, Lines, bytes_of, signature
 from deduper.text.values import Token, time_zone, timestamp_of
 from deduper.text.wrong import masked
 
@@ -31,7 +32,15 @@ _UNITS: Final = {"s": range(9, 12), "ms": range(12, 15), "us": range(15, 18), "n
 """Digits of a time of these days, by the unit in which it counts since 1970."""
 _UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _DELIMITERS: Final = {",": "`,`", ";": "`;`", "\t": "a tab", "|": "`|`"}
+_ENDINGS: Final = {"gzip": ".gz", "zstd": ".zst"}
+_ZONE: Final = re.compile(r"(?:[A-Za-z]|[+-]\d{1,2}(?::?\d{2})?)$")
+_COMMA: Final = re.compile(r"[+-]?\d{1,3}(?:[. ']?\d{3})*,\d+|[+-]?\d+,\d+")
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
+_TIMES: Final = ("timestamp", "date", "timestamp_ntz")
+_NUMBERS: Final = (*_WHOLE, "float", "double", "decimal")
+_QUOTED: Final = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_OF_LINES: Final = (Admission.MALFORMED, Admission.NULL_KEY, Admission.NULL_EXPIRY)
+_HEADER: Final = "the files begin with a line of column names: set `source.header: true`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +103,26 @@ def merged(summaries: Iterable[ErrorSummary | None]) -> ErrorSummary:
 
 def likely_causes(details: ErrorDetails, rows: Sequence[ErrorRow]) -> tuple[str, ...]:
     """The causes that at least half of the rows show, the most frequent first; for a header line one is enough."""
+    encoding = tuple(_encoding(details, rows))
+    if encoding:  # nothing else can be read from such lines
+        return encoding[:_MOST]
     lines = Lines(details, "")
+    others = [row for row in rows if not _is_header(details, lines, row)]
+    header = [_HEADER] if len(others) < len(rows) else []
     found: Counter[str] = Counter()
-    for row in rows:
+    for row in others:
         found.update(set(_of_row(details, lines, row)))
-    causes = [cause for cause, count in found.most_common() if 2 * count >= len(rows)]
-    of_all = [*_header(details, lines, rows), *_names(details, lines, rows)]
-    return tuple(dict.fromkeys([*of_all, *causes]))[:_MOST]
+    causes = [cause for cause, count in found.most_common() if 2 * count >= len(others)]
+    return tuple(dict.fromkeys([*header, *_names(details, lines, others), *causes]))[:_MOST]
 
 
 def _of_row(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
-    if row.code == Admission.MALFORMED and row.raw is not None and lines.explainer is not None:
-        yield from _format(details, row.raw)
+    if row.code in _OF_LINES and row.raw is not None and lines.explainer is not None:
+        if formats := list(_format(details, row.raw)):  # its values are none
+            yield from formats
+            return
+        if row.code == Admission.MALFORMED:
+            yield from _numbers(details, lines, row.raw)
     if row.code in (Admission.MALFORMED, Admission.AHEAD_OF_NOW, Admission.BAD_EXPIRY, Admission.JUMP_TOO_FAR):
         yield from _time(details, lines, row)
 
@@ -144,14 +161,65 @@ def _time(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
             takes = "they stand in quotes"
         if unit != "s" or token == Token.TEXT:
             yield f"{column.name} has {_UNIT_NAMES[unit]} since 1970, and {takes}: {declare}"
-    elif kind in ("timestamp", "date", "timestamp_ntz") and token == Token.TEXT and row.code == Admission.MALFORMED:
+    elif kind in _TIMES and token == Token.TEXT and row.code == Admission.MALFORMED and not _is_time(text):
         yield f'{column.name} has texts like "{masked(text)}", and {kind} takes `2024-12-31 23:59:59`'
     elif kind in _WHOLE and details.unit is not None and unit is not None and unit != details.unit:
         yield f"{column.name} has {_UNIT_NAMES[unit]} since 1970, and `expiry.unit` is {details.unit}"
     elif kind in _WHOLE and token == Token.TEXT and _is_time(text):
         yield f"{column.name} has times as texts: declare it `timestamp`"
+    elif row.code == Admission.AHEAD_OF_NOW and kind == "timestamp" and token == Token.TEXT and not _ZONE.search(text):
+        yield (
+            f"{column.name} has times without a zone, which are taken as {details.zone}: write the zone, or set "
+            "`spark.sql.session.timeZone`; or clocks differ"
+        )
     elif row.code == Admission.AHEAD_OF_NOW:
         yield f"{column.name} is in the future: this machine's clock is behind, or those of the producers are ahead"
+
+
+def _numbers(details: ErrorDetails, lines: Lines, raw: str) -> Iterable[str]:
+    """Numbers as people of many countries write them."""
+    for place, number in enumerate(lines.stored):
+        column = details.columns[number]
+        if lines.explainer is None or column.kind.name not in _NUMBERS or number == details.expiry:
+            continue
+        token, text = lines.explainer.token(raw, place)
+        if token == Token.TEXT and _COMMA.fullmatch(text.strip()):
+            yield f"{column.name} has numbers with a comma: write a point, and no sign between thousands"
+        elif token == Token.TEXT and details.format == "json" and _QUOTED.fullmatch(text):
+            yield f"{column.name} has numbers in quotes: declare `{column.name} string`, or write them without"
+
+
+def _encoding(details: ErrorDetails, rows: Sequence[ErrorRow]) -> Iterable[str]:
+    """Bytes that are no text in UTF-8; one line shows it."""
+    kinds: Counter[str] = Counter()
+    for row in rows:
+        value = bytes_of(row.raw) if row.code == Admission.INVALID_UTF8 else None
+        if value is not None:
+            kinds[signature(value) or ("Latin-1" if _is_latin(value) else "")] += 1
+        elif row.raw is not None and row.code == Admission.MALFORMED:
+            kinds[signature(row.raw[:8].encode()) or ("UTF-16" if _is_utf16(row.raw) else "")] += 1
+    named = kinds.keys() - {"", "Latin-1"}
+    for kind in sorted(named):
+        if kind in _ENDINGS:
+            ending = "" if details.folder is None else f": end the names of such files in `{_ENDINGS[kind]}`"
+            yield f"the data is compressed by {kind}{ending}"
+        elif kind == "UTF-16":
+            yield "the data is UTF-16: write UTF-8"
+        else:
+            yield f"the data is {kind}, not {details.format}"
+    if kinds["Latin-1"] and not named and 2 * kinds["Latin-1"] >= len(rows):
+        yield "texts are in Latin-1 or a code page of Windows: write UTF-8"
+
+
+def _is_utf16(text: str) -> bool:
+    """Whether every other byte of a text is 0, as of one that is mostly ASCII; a line may begin within a sign."""
+    return len(text) > 1 and any(set(text[start::2]) == {"\0"} for start in (0, 1))
+
+
+def _is_latin(value: bytes) -> bool:
+    """Whether bytes are mostly ASCII, without controls: a text of another encoding, not something binary."""
+    has_controls = any(byte < 0x20 and byte not in b"\t\r" for byte in value)
+    return not has_controls and 10 * sum(byte > 0x7F for byte in value) <= 3 * len(value)
 
 
 def _is_time(text: str) -> bool:
@@ -159,21 +227,21 @@ def _is_time(text: str) -> bool:
     return zone is not None and not text.isdigit() and timestamp_of(text, zone) is not None
 
 
-def _header(details: ErrorDetails, lines: Lines, rows: Sequence[ErrorRow]) -> Iterable[str]:
-    """A first line with the names of the columns."""
-    if details.format != "csv" or lines.explainer is None or details.folder is None:
-        return
+def _is_header(details: ErrorDetails, lines: Lines, row: ErrorRow) -> bool:
+    """Whether a line holds the names of the columns, as the first one of a file may."""
+    if details.format != "csv" or lines.explainer is None or details.folder is None or row.raw is None:
+        return False
     names = {details.columns[number].name.lower() for number in lines.stored}
-    for row in rows:
-        fields = [] if row.raw is None else lines.explainer.fields(row.raw)
-        same = {field.strip().lower() for field in fields} & names
-        if fields and 2 * len(same) > len(names):
-            yield "the files begin with a line of column names: set `source.header: true`"
-            return
+    same = {field.strip().lower() for field in lines.explainer.fields(row.raw)} & names
+    return 2 * len(same) > len(names)
 
 
 def _names(details: ErrorDetails, lines: Lines, rows: Sequence[ErrorRow]) -> Iterable[str]:
-    """A declared column that no record has, and the name nearest to it that they have."""
+    """A declared column that no record has, and the name nearest to it that they have.
+
+    A record that is malformed may end before its names do.
+    """
+    rows = [row for row in rows if row.code in (Admission.NULL_KEY, Admission.NULL_EXPIRY)]
     of_rows: list[set[str]] = []
     if details.format == "json" and lines.explainer is not None:
         of_rows = [names for row in rows if row.raw is not None and (names := lines.explainer.names(row.raw))]

@@ -184,12 +184,12 @@ def _wrong_number(details: ErrorDetails, lines: Lines, is_null: Mapping[int, boo
 
 
 def _invalid(details: ErrorDetails, raw: str | None) -> str:
-    value = _bytes_of(raw)
+    value = bytes_of(raw)
     if value is None and details.record:
         return f"bytes that are not UTF-8 in a part of the record: {', '.join(details.record)}"
     if details.format == "avro":
         return "a text in the value is not UTF-8"
-    kind = next((kind for sign, kind in _SIGNATURES.items() if value is not None and value.startswith(sign)), None)
+    kind = None if value is None else signature(value)
     return "bytes that are not UTF-8" + (f", beginning as {kind} does" if kind else "")
 
 
@@ -230,7 +230,12 @@ def _ways(details: ErrorDetails, lines: Lines, raw: str | None, numbers: Sequenc
     return found
 
 
-def _bytes_of(raw: str | None) -> bytes | None:
+def signature(value: bytes) -> str | None:
+    """The format or encoding that some bytes begin as."""
+    return next((kind for sign, kind in _SIGNATURES.items() if value.startswith(sign)), None)
+
+
+def bytes_of(raw: str | None) -> bytes | None:
     """The bytes of a record that is no text, which its error row has as Base64; None where it is a text."""
     try:
         value = base64.b64decode((raw or "").replace("\r\n", ""), validate=True)

@@ -90,7 +90,7 @@ def values_of(source: str, columns: Columns, size: int) -> list[Any]:
     values: list[Any] = [None] * size
     at = _after_blanks(source, 0)
     if source[at : at + 1] != "{":
-        raise Malformed("the line is no object")
+        raise Malformed("the line is no object" if source[at:] else "the line is empty")
     at = _after_blanks(source, at + 1)
     if source[at : at + 1] == "}":
         at += 1

@@ -90,12 +90,13 @@ COMMIT = "deduper_last_commit_timestamp_seconds"
 class Case:
     """An incident that makes an alert fire, together with `others`, and one that is just not bad enough.
 
-    The incident begins at minute 60 and lasts `lasts` minutes.
+    The incident begins at minute 60 and lasts `lasts` minutes. The rules of a long one are evaluated less often.
     """
 
     bad: Mapping[str, Incident]
     fine: Mapping[str, Incident]
     lasts: int = 60
+    every: str = "1m"
     others: tuple[str, ...] = ()
 
 
@@ -150,14 +151,14 @@ CASES: dict[str, Case] = {
         {"deduper_unaccounted_records": constant(1)}, {"deduper_unaccounted_records": constant(0)}
     ),
     "DeduperDiskFillsUp": Case(
-        {FREE: growing(-0.05 * GIB, 54 * GIB)}, {FREE: growing(-0.02 * GIB, 54 * GIB)}, lasts=300
+        {FREE: growing(-0.05 * GIB, 54 * GIB)}, {FREE: growing(-0.02 * GIB, 54 * GIB)}, lasts=300, every="5m"
     ),
-    "DeduperDiskFull": Case({FREE: constant(4.9 * GIB)}, {FREE: constant(5.1 * GIB)}, lasts=400),
+    "DeduperDiskFull": Case({FREE: constant(4.9 * GIB)}, {FREE: constant(5.1 * GIB)}, lasts=400, every="5m"),
     "DeduperMemory": Case(
         {"deduper_memory_available_bytes": constant(0.7 * GIB)},
         {"deduper_memory_available_bytes": lambda _, into: (0.7 if into % 8 else 2) * GIB},
     ),
-    "DeduperLeaks": Case(leak(1), leak(0.1), lasts=240),
+    "DeduperLeaks": Case(leak(1), leak(0.1), lasts=240, every="5m"),
     "DeduperSourceFilesChanged": Case(
         {"deduper_source_changed_files": constant(1)}, {"deduper_source_changed_files": constant(0)}
     ),
@@ -187,10 +188,10 @@ def test_an_alert_fires_in_its_incident_alone(alert: str, usual: Series, tmp_pat
     """Nothing fires before; nothing in the incident that is just fine."""
     case = CASES[alert]
     end = 60 + case.lasts
-    before, after = firing(with_incident(cut(usual, end), 60, case.bad), [59, end - 1], tmp_path)
+    before, after = firing(with_incident(cut(usual, end), 60, case.bad), [59, end - 1], tmp_path, case.every)
     assert before == set()
     assert after == {alert, *case.others}
-    (fine,) = firing(with_incident(cut(usual, end), 60, case.fine), [end - 1], tmp_path)
+    (fine,) = firing(with_incident(cut(usual, end), 60, case.fine), [end - 1], tmp_path, case.every)
     assert fine == set()
 
 

@@ -190,7 +190,7 @@ def _check_end(path: str) -> None:
         file.seek(max(0, size - len(_MAGIC)))
         end = file.read()
     if size and end not in (_MAGIC, _MAGIC_ENCRYPTED):
-        raise UnreadableFile(f"no Parquet file, or not the whole of one: it ends in {end!r}, not in {_MAGIC!r}")
+        raise UnreadableFile("no Parquet file, or not the whole of one: it does not end in PAR1")
 
 
 def _next(batches: Iterator[pa.RecordBatch], path: str) -> pa.RecordBatch | None:

@@ -86,7 +86,7 @@ def test_only_files_that_nobody_can_read_are_refused(job: Job, reading: PlainRea
     footer = flipped(job.add_table(table(300)), lambda footer: footer.num_rows != rows_held(footer))
     ways = file_ways(batch_of(job), reading)
     assert list(ways.unreadable) == [1, 2, 6]
-    assert "it ends in b'torn', not in b'PAR1'" in ways.unreadable[1]
+    assert "it does not end in PAR1" in ways.unreadable[1]
     assert ways.unreadable[6] == (f"its footer says {footer.num_rows} rows, its row groups hold {rows_held(footer)}")
     assert [part.ordinal for part in ways.parts] == ([] if reading is None else [0])
     assert list(ways.by_spark) == ([0, 3, 4, 5] if reading is None else [3, 4, 5])
