@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,8 @@ _START_PROCESSES = ("tests/spark/", "tests/services/", "tests/crash/")
 _ON_HDFS = "tests/services/test_hdfs_"
 _NOT_SLOW = " and not slow"
 _LEDGER = "ledger"
+_HEAVY = ("spark", "services", "crash", "faults")
+_SHARE, _SEED = "TESTS_SHARE", "TESTS_SEED"
 _told: list[str] = []
 
 
@@ -52,8 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = config.option.markexpr.removesuffix(_NOT_SLOW)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In one process the stories of kills come last. Of two processes, one begins them while the other still works."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In one process the stories of kills come last. Of two processes, one begins them while the other still works.
+
+    With TESTS_SHARE=n, one in n of the tests that start processes is taken, as TESTS_SEED draws them.
+    """
+    share = int(os.environ.get(_SHARE, "1"))
+    if share > 1:
+        heavy = [item for item in items if any(map(item.get_closest_marker, _HEAVY))]
+        left = set(heavy) - set(random.Random(os.environ.get(_SEED)).sample(heavy, -(-len(heavy) // share)))
+        config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
+        items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: item.get_closest_marker("crash") is not None)
 
 
@@ -76,6 +90,11 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Who was killed how often, the seed that repeats it, how long recovery took."""
+    """Who was killed how often, the seed that repeats it, how long recovery took; what a slow machine has left out."""
+    if int(os.environ.get(_SHARE, "1")) > 1:
+        terminalreporter.write_line(
+            f"{_SHARE}={os.environ[_SHARE]} {_SEED}={os.environ.get(_SEED)}: this machine is slow, so only one in "
+            f"{os.environ[_SHARE]} of the tests that start Spark, services or kills was taken; {_SHARE}=1 takes all"
+        )
     for line in (*_told, *ledger.summary()):
         terminalreporter.write_line(line)

@@ -95,7 +95,7 @@ class KafkaScene(Scene):
         self.config_path.write_text(
             f"""\
 name: {self.source}
-source: {{format: kafka, bootstrap_servers: "{self.broker.bootstrap}", topics: [{self.source}], deadline: 120s,
+source: {{format: kafka, bootstrap_servers: "{self.broker.bootstrap}", topics: [{self.source}], deadline: 300s,
          max_offsets_per_batch: {self.max_offsets}, value: {{format: json, schema: "k string, t long"}},
          options: {self.options}}}
 key: k

@@ -59,10 +59,13 @@ def _broker_is_up_again(request: pytest.FixtureRequest) -> Iterator[None]:
     """After a test that ill-treated the shared broker, it runs."""
     yield
     if "broker" in request.fixturenames:
-        shared: Broker = request.getfixturevalue("broker")
-        shared.thaw()
-        if not shared.is_running:
-            shared.start()
+        _bring_up(request.getfixturevalue("broker"))
+
+
+def _bring_up(broker: Broker) -> None:
+    broker.thaw()
+    if not broker.is_running:
+        broker.start()
 
 
 @pytest.fixture
@@ -78,8 +81,8 @@ def new_topic(broker: Broker) -> Iterator[Callable[..., str]]:
         return made[-1]
 
     yield make
-    broker.thaw()
-    if made and broker.is_running:
+    _bring_up(broker)
+    if made:
         broker.admin().delete_topics(made)
 
 

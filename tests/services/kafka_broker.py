@@ -46,7 +46,7 @@ from tests.services.jars import broker_jars
 from tests.services.kafka_connection import Connection
 from tests.services.leashed import leashed
 
-READY_DEADLINE_S = 300.0
+READY_DEADLINE_S = 500.0
 _PORTS_BEFORE_THIS_ONE_FAILS = 3
 
 FAST: dict[str, str | int] = {

@@ -50,7 +50,7 @@ from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Follower, committed_offsets, end_offsets, read
 from tests.services.staged_windows import FIRST_TIME_MS, Job, problems, published, stage, write_staged
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
 DAY_S = 86_400.0
 
