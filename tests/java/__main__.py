@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.java import BROKER, CLASSES, DATANODE, NAMENODE, SPARK, archive, start_sessions_soon, to_write
 from tests.services.conftest import end_jvm
 from tests.services.hdfs import Hdfs
+from tests.services.jars import broker_jars, hadoop_jars
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Record, read, send
 from tests.spark.harness import Job
@@ -52,7 +53,9 @@ _RUNS: dict[tuple[str, ...], Callable[[Path], None]] = {
 def main() -> None:
     """Nothing is done for a kind whose archive is there; the seconds that all of them took are left beside them."""
     CLASSES.mkdir(exist_ok=True)
-    began = time.monotonic()
+    broker_jars()
+    hadoop_jars()
+    began = time.monotonic()  # what a network takes says nothing about the machine
     wrote = 0
     for kinds, run in _RUNS.items():
         if all(archive(of).is_file() for of in kinds):
