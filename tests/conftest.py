@@ -90,7 +90,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Who was killed how often, the seed that repeats it, how long recovery took; what a slow machine has left out."""
+    """Kills by victim, the seed that repeats them, the seconds of recovery; the tests that a slow machine left out."""
     if int(os.environ.get(_SHARE, "1")) > 1:
         terminalreporter.write_line(
             f"{_SHARE}={os.environ[_SHARE]} {_SEED}={os.environ.get(_SEED)}: this machine is slow, so only one in "
