@@ -213,7 +213,7 @@ def _origin(name: str) -> str:
     with contextlib.suppress(OSError):
         if name in defaults.read_text(errors="replace"):
             return f": it is in {defaults}"
-    for variable in ("PYSPARK_SUBMIT_ARGS", "_JAVA_OPTIONS"):
+    for variable in ("PYSPARK_SUBMIT_ARGS", *_READ_BY_JAVA):
         if name in os.environ.get(variable, ""):
             return f": it is in {variable}"
     return ": check the program that makes the session, Hadoop's configuration and the locale"

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from deduper.core.verdict import REASONS, Admission
 from deduper.tasks.error_detail import ErrorDetails, Lines, bytes_of, signature
-from deduper.text.values import Token, time_zone, timestamp_of
+from deduper.text.values import WHOLE_BITS, Token, time_zone, timestamp_of
 from deduper.text.wrong import masked
 
 logger = logging.getLogger(__name__)
@@ -35,11 +35,11 @@ _DELIMITERS: Final = {",": "`,`", ";": "`;`", "\t": "a tab", "|": "`|`"}
 _ENDINGS: Final = {"gzip": ".gz", "zstd": ".zst"}
 _ZONE: Final = re.compile(r"(?:[A-Za-z]|[+-]\d{1,2}(?::?\d{2})?)$")
 _COMMA: Final = re.compile(r"[+-]?\d{1,3}(?:[. ']?\d{3})*,\d+|[+-]?\d+,\d+")
-_WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
 _TIMES: Final = ("timestamp", "date", "timestamp_ntz")
-_NUMBERS: Final = (*_WHOLE, "float", "double", "decimal")
+_NUMBERS: Final = (*WHOLE_BITS, "float", "double", "decimal")
 _QUOTED: Final = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _OF_LINES: Final = (Admission.MALFORMED, Admission.NULL_KEY, Admission.NULL_EXPIRY)
+_LATIN: Final = "Latin-1"
 _HEADER: Final = "the files begin with a line of column names: set `source.header: true`"
 
 
@@ -103,17 +103,16 @@ def merged(summaries: Iterable[ErrorSummary | None]) -> ErrorSummary:
 
 def likely_causes(details: ErrorDetails, rows: Sequence[ErrorRow]) -> tuple[str, ...]:
     """The causes that at least half of the rows show, the most frequent first; for a header line one is enough."""
-    encoding = tuple(_encoding(details, rows))
-    if encoding:  # nothing else can be read from such lines
-        return encoding[:_MOST]
     lines = Lines(details, "")
     others = [row for row in rows if not _is_header(details, lines, row)]
     header = [_HEADER] if len(others) < len(rows) else []
-    found: Counter[str] = Counter()
-    for row in others:
+    encodings = _encodings(details, others)
+    found: Counter[str] = Counter(encoding for encoding in encodings if encoding is not None)
+    texts = [row for row, encoding in zip(others, encodings, strict=True) if encoding is None]
+    for row in texts:
         found.update(set(_of_row(details, lines, row)))
     causes = [cause for cause, count in found.most_common() if 2 * count >= len(others)]
-    return tuple(dict.fromkeys([*header, *_names(details, lines, others), *causes]))[:_MOST]
+    return tuple(dict.fromkeys([*header, *_names(details, lines, texts), *causes]))[:_MOST]
 
 
 def _of_row(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
@@ -163,9 +162,9 @@ def _time(details: ErrorDetails, lines: Lines, row: ErrorRow) -> Iterable[str]:
             yield f"{column.name} has {_UNIT_NAMES[unit]} since 1970, and {takes}: {declare}"
     elif kind in _TIMES and token == Token.TEXT and row.code == Admission.MALFORMED and not _is_time(text):
         yield f'{column.name} has texts like "{masked(text)}", and {kind} takes `2024-12-31 23:59:59`'
-    elif kind in _WHOLE and details.unit is not None and unit is not None and unit != details.unit:
+    elif kind in WHOLE_BITS and details.unit is not None and unit is not None and unit != details.unit:
         yield f"{column.name} has {_UNIT_NAMES[unit]} since 1970, and `expiry.unit` is {details.unit}"
-    elif kind in _WHOLE and token == Token.TEXT and _is_time(text):
+    elif kind in WHOLE_BITS and token == Token.TEXT and _is_time(text):
         yield f"{column.name} has times as texts: declare it `timestamp`"
     elif row.code == Admission.AHEAD_OF_NOW and kind == "timestamp" and token == Token.TEXT and not _ZONE.search(text):
         yield (
@@ -189,26 +188,42 @@ def _numbers(details: ErrorDetails, lines: Lines, raw: str) -> Iterable[str]:
             yield f"{column.name} has numbers in quotes: declare `{column.name} string`, or write them without"
 
 
-def _encoding(details: ErrorDetails, rows: Sequence[ErrorRow]) -> Iterable[str]:
-    """Bytes that are no text in UTF-8; one line shows it."""
-    kinds: Counter[str] = Counter()
-    for row in rows:
-        value = bytes_of(row.raw) if row.code == Admission.INVALID_UTF8 else None
-        if value is not None:
-            kinds[signature(value) or ("Latin-1" if _is_latin(value) else "")] += 1
-        elif row.raw is not None and row.code == Admission.MALFORMED:
-            kinds[signature(row.raw[:8].encode()) or ("UTF-16" if _is_utf16(row.raw) else "")] += 1
-    named = kinds.keys() - {"", "Latin-1"}
-    for kind in sorted(named):
-        if kind in _ENDINGS:
-            ending = "" if details.folder is None else f": end the names of such files in `{_ENDINGS[kind]}`"
-            yield f"the data is compressed by {kind}{ending}"
-        elif kind == "UTF-16":
-            yield "the data is UTF-16: write UTF-8"
-        else:
-            yield f"the data is {kind}, not {details.format}"
-    if kinds["Latin-1"] and not named and 2 * kinds["Latin-1"] >= len(rows):
-        yield "texts are in Latin-1 or a code page of Windows: write UTF-8"
+def _encodings(details: ErrorDetails, rows: Sequence[ErrorRow]) -> list[str | None]:
+    """For each row, what its bytes are if not a text in UTF-8; None where they may be one.
+
+    Of a file only the beginning shows what it is, so its other lines that are no text are the same.
+    """
+    kinds = [_kind(row) for row in rows]
+    files = {} if details.folder is None else {row.source: kind for row, kind in zip(rows, kinds, strict=True) if kind}
+    of_rows: list[str | None] = []
+    for row, kind in zip(rows, kinds, strict=True):
+        if row.code == Admission.INVALID_UTF8:
+            kind = kind or files.get(row.source) or _latin(row)
+        of_rows.append(kind and _told(details, kind))
+    return of_rows
+
+
+def _kind(row: ErrorRow) -> str | None:
+    """The format or encoding that a row's first bytes show."""
+    if row.code == Admission.INVALID_UTF8:
+        return signature(bytes_of(row.raw) or b"")
+    if row.raw is not None and row.code == Admission.MALFORMED:
+        return signature(row.raw[:8].encode()) or ("UTF-16" if _is_utf16(row.raw) else None)
+    return None
+
+
+def _latin(row: ErrorRow) -> str | None:
+    value = bytes_of(row.raw)
+    return _LATIN if value is not None and _is_latin(value) else None
+
+
+def _told(details: ErrorDetails, kind: str) -> str:
+    if kind in _ENDINGS:
+        ending = "" if details.folder is None else f": end the names of such files in `{_ENDINGS[kind]}`"
+        return f"the data is compressed by {kind}{ending}"
+    if kind == _LATIN:
+        return "texts are in Latin-1 or a code page of Windows: write UTF-8"
+    return "the data is UTF-16: write UTF-8" if kind == "UTF-16" else f"the data is {kind}, not {details.format}"
 
 
 def _is_utf16(text: str) -> bool:

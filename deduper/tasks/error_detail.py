@@ -24,7 +24,7 @@ from deduper.core.verdict import Admission
 from deduper.tasks import layout
 from deduper.tasks.readers.partition_folders import folder_texts
 from deduper.text.format import Malformed, TextFormat
-from deduper.text.values import Token, field_reader
+from deduper.text.values import WHOLE_BITS, Token, field_reader
 from deduper.text.wrong import Explainer, described
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _SIGNATURES: Final = {
     b"Obj\x01": "an Avro file",
     b"PK\x03\x04": "zip",
 }
-_NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "double", "date")
+_NUMBERS: Final = (*WHOLE_BITS, "double", "date")
 """Types for which Spark might misread a number of a Parquet file."""
 _MOST_FILES: Final = 1000
 _BOM: Final = "\ufeff"

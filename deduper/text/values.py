@@ -41,7 +41,8 @@ class Token(IntEnum):
 Reader = Callable[[int, str], Any]
 """The value of a token and its text: the content of a string, else the value as it is written."""
 
-_WHOLE_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+WHOLE_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+"""Bits of each type of whole numbers."""
 _BLANKS = "".join(map(chr, range(33)))
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
@@ -50,8 +51,8 @@ _SECOND_US, _DAY_US = 1_000_000, 86_400_000_000
 def reader(kind: ColumnType, zone: str) -> Reader:
     """Reads tokens as values of a column's type. `zone` is that of times without one."""
     name = kind.name
-    if name in _WHOLE_BITS:
-        return _whole_reader(name, _WHOLE_BITS[name])
+    if name in WHOLE_BITS:
+        return _whole_reader(name, WHOLE_BITS[name])
     if name == "decimal":
         precision, scale = kind.precision or 10, kind.scale or 0
         return lambda token, text: _decimal(token, text, precision, scale)
@@ -66,7 +67,7 @@ def reader(kind: ColumnType, zone: str) -> Reader:
 def field_reader(kind: ColumnType, zone: str) -> Callable[[str], Any]:
     """Reads fields of CSV, which are not empty, as values of a column's type."""
     name = kind.name
-    if name in _WHOLE_BITS:
+    if name in WHOLE_BITS:
         of_token = reader(kind, zone)
         return lambda text: of_token(Token.WHOLE, _whole_text(text))
     if name in _FIELD_READERS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyarrow import parquet
 
 from deduper.core.verdict import Admission
 from deduper.tasks.error_causes import ErrorCounts, ErrorRow, likely_causes, merged
-from tests.deduper.tasks.test_error_detail import FILES, details
+from tests.deduper.tasks.test_error_detail import FILES, HOURLY, TOPIC, details
 
 CANARY = "Zq7xW"
 
@@ -122,6 +123,29 @@ def test_what_few_rows_show_is_no_cause(tmp_path: Path) -> None:
     lines = ["[", *["nonsense"] * 9]
     assert not causes(tmp_path, FILES, "malformed", lines)
     assert not causes(tmp_path, FILES, "null_key", ['{"user":null,"id":1,"ts":"2024"}', '{"usr":1,"id":1,"ts":"2024"}'])
+
+
+def invalid(value: bytes, source: str = "") -> ErrorRow:
+    """The error row of a record that is no text."""
+    return ErrorRow(int(Admission.INVALID_UTF8), base64.b64encode(value).decode(), source)
+
+
+def test_one_compressed_value_of_a_topic_hides_no_cause(tmp_path: Path) -> None:
+    """Each record of a topic shows for itself what it is."""
+    late = ErrorRow(int(Admission.MALFORMED), '{"id":1,"ts":"31/12/2024"}', "")
+    given = details(tmp_path, TOPIC, expiry=HOURLY)
+    found = likely_causes(given, [invalid(b"\x1f\x8b\x08"), *[late] * 3])
+    assert found == ('ts has texts like "99/99/9999", and timestamp takes `2024-12-31 23:59:59`',)
+    assert likely_causes(given, [*[invalid(b"\x1f\x8b\x08")] * 3, late]) == ("the data is compressed by gzip",)
+
+
+def test_the_beginning_of_a_file_tells_what_its_other_lines_are(tmp_path: Path) -> None:
+    """Of no other file; and a file of few errors among many is no cause."""
+    given = details(tmp_path, FILES)
+    packed = [invalid(b"PK\x03\x04\xff", "a"), *[invalid(b"\xfe\x00\x01", "a")] * 4]
+    other = [invalid(b"\xfe\x00\x01", "b")] * 4
+    assert likely_causes(given, packed + other) == ("the data is zip, not json",)
+    assert likely_causes(given, packed[:3] + other) == ()
 
 
 def test_names_of_parquet_files(tmp_path: Path) -> None:
