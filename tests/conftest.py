@@ -19,7 +19,8 @@ _START_PROCESSES = ("tests/spark/", "tests/services/", "tests/crash/")
 _ON_HDFS = "tests/services/test_hdfs_"
 _NOT_SLOW = " and not slow"
 _LEDGER = "ledger"
-_HEAVY = ("spark", "services", "crash", "faults")
+_HEAVY = {"spark": 1, "services": 1, "faults": 1, "crash": 2}
+"""Marks of tests that start processes; a story of kills takes minutes, so it is drawn half as often."""
 _SHARE, _SEED = "TESTS_SHARE", "TESTS_SEED"
 _told: list[str] = []
 
@@ -60,15 +61,21 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In one process the stories of kills come last. Of two processes, one begins them while the other still works.
 
-    With TESTS_SHARE=n, one in n of the tests that start processes is taken, as TESTS_SEED draws them.
+    With TESTS_SHARE=n, one in n of the tests that start processes is taken, as TESTS_SEED draws them; of those that kill
+    processes, one in 2n.
     """
     share = int(os.environ.get(_SHARE, "1"))
     if share > 1:
-        heavy = [item for item in items if any(map(item.get_closest_marker, _HEAVY))]
-        left = set(heavy) - set(random.Random(os.environ.get(_SEED)).sample(heavy, -(-len(heavy) // share)))
+        draw = random.Random(os.environ.get(_SEED))
+        left = {item for item in items if draw.random() >= 1 / _one_in(share, item)}
         config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: item.get_closest_marker("crash") is not None)
+
+
+def _one_in(share: int, item: pytest.Item) -> int:
+    """Of how many tests like this one, one is taken."""
+    return max((share * weight for mark, weight in _HEAVY.items() if item.get_closest_marker(mark)), default=1)
 
 
 def pytest_collection_finish() -> None:
@@ -94,7 +101,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if int(os.environ.get(_SHARE, "1")) > 1:
         terminalreporter.write_line(
             f"{_SHARE}={os.environ[_SHARE]} {_SEED}={os.environ.get(_SEED)}: this machine is slow, so only one in "
-            f"{os.environ[_SHARE]} of the tests that start Spark, services or kills was taken; {_SHARE}=1 takes all"
+            f"{os.environ[_SHARE]} of the tests that start Spark or services was taken, and of those that kill one in "
+            f"{2 * int(os.environ[_SHARE])}; {_SHARE}=1 takes all"
         )
     for line in (*_told, *ledger.summary()):
         terminalreporter.write_line(line)

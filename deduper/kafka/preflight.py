@@ -1,6 +1,6 @@
 """Checks a Kafka cluster before a job starts: all faults that would stop it later, at once, each with a remedy.
 
-`describe` asks the cluster, `kafka.preflight_rules` judges the answers. No transactional id, group or record of the
+`_described` asks the cluster, `kafka.preflight_rules` judges the answers. No transactional id, group or record of the
 job's slots is touched. To find out whether transactions are allowed, a producer with a name of its own (`probe_id`)
 asks for its identity and begins none; the cluster forgets that name in time.
 
@@ -37,9 +37,10 @@ from deduper.kafka.retry import RetryDeadline, ThrottledLog
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 5.0
-"""For all answers of one access, while a person waits."""
-_PROBE_S = 2.0
+_PERSON_S, _START_S = 5.0, 20.0
+"""For all answers of one access: while a person waits, and before a job starts."""
+_PROBE_SHARE = 0.4
+"""Of that time, for the answer of each server of the list."""
 _POLL_S = 0.02
 _LEAST_S = 0.3
 _AGAIN_S = 0.5
@@ -74,14 +75,7 @@ def require(config: Config) -> None:
     has_files = not any(diagnostic.severity is Severity.ERROR for diagnostic in files)
     for access in accesses(config) if has_files else []:
         retry = RetryDeadline(access.place, config.source.deadline / 1_000_000, throttled)
-        while _is_silent(cluster := describe(config.name, access)):
-            reason = cluster.silence or "; ".join(f"{server.address}: {server.error}" for server in cluster.servers)
-            retry.wait("the brokers", reason)
-        if cluster.refusal or any(server.lasts for server in cluster.servers):
-            # A broker that ends in the middle of a handshake looks like one that requires another protocol.
-            time.sleep(_AGAIN_S)
-            cluster = describe(config.name, access)
-        seen.append((access, cluster))
+        seen.append((access, _answered(config.name, access, retry)))
     found = [*files, *kafka_diagnostics(config, seen)]
     logger.debug("checked Kafka in %.1f s", time.monotonic() - began)
     for diagnostic in found:
@@ -99,9 +93,9 @@ def require(config: Config) -> None:
         raise CheckFailedError(f"Kafka is not as the job needs it, nothing was started:{listed}")
 
 
-def examine(config: Config) -> list[Diagnostic]:
-    """All faults of this moment, without waiting; notes at the end name the clusters."""
-    seen = [(access, describe(config.name, access)) for access in accesses(config)]
+def examine(config: Config, *, seconds: float = _PERSON_S) -> list[Diagnostic]:
+    """All faults of this moment; notes at the end name the clusters. A broker has these seconds to answer."""
+    seen = [(access, _described(config.name, access, seconds)) for access in accesses(config)]
     return [
         *file_diagnostics(config),
         *kafka_diagnostics(config, seen),
@@ -137,7 +131,25 @@ def _file_diagnostics(place: str, path: Path, what: str) -> list[Diagnostic]:
     return []
 
 
-def describe(job: str, access: Access, *, seconds: float = ANSWER_S) -> Cluster:
+def _answered(job: str, access: Access, retry: RetryDeadline) -> Cluster:
+    """The cluster's answers once it gives any. It must refuse twice.
+
+    A broker that ends in the middle of a handshake looks like one that requires another protocol.
+    """
+    has_refused = False
+    while True:
+        cluster = _described(job, access, _START_S)
+        if _is_silent(cluster):
+            reason = cluster.silence or "; ".join(f"{server.address}: {server.error}" for server in cluster.servers)
+            retry.wait("the brokers", reason)
+        elif has_refused or not (cluster.refusal or any(server.lasts for server in cluster.servers)):
+            return cluster
+        else:
+            has_refused = True
+            time.sleep(_AGAIN_S)
+
+
+def _described(job: str, access: Access, seconds: float) -> Cluster:
     """The cluster's answers about everything that the job needs there."""
     until = time.monotonic() + seconds
     try:
@@ -145,7 +157,7 @@ def describe(job: str, access: Access, *, seconds: float = ANSWER_S) -> Cluster:
     except KafkaOptionsError as exc:
         # Only of ports that Spark writes: the configuration refuses it for all others.
         return Cluster(unseen=str(exc))
-    servers = probe_all(access.servers, options, min(_PROBE_S, seconds))
+    servers = probe_all(access.servers, options, _PROBE_SHARE * seconds)
     if all(server.error for server in servers):
         return Cluster(servers)
     try:
