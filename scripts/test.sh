@@ -4,9 +4,9 @@
 #   scripts/test.sh           all of it
 #   scripts/test.sh --fast    only the tests that need no JVM, no service and no killed process, and are not slow
 #
-# A machine that takes two minutes for what takes 45 s elsewhere (four archives of Java's classes) would be at it for three
-# hours: of the tests that start processes it takes a quarter, of those that kill them an eighth, drawn anew each time, and
-# says so. TESTS_SHARE=1 takes all.
+# A machine that takes over two minutes for what takes 45 s elsewhere (four archives of Java's classes) would be at it for
+# hours. Of the tests that start processes it takes one in 4, one in 8 if it took four minutes, and of those that kill them
+# half as many, drawn anew each time. It says so. TESTS_SHARE=1 takes all.
 #
 # Two processes share the tests (see tests/conftest.py); `-n 0` uses one.
 #
@@ -54,8 +54,9 @@ check mypy --no-error-summary --pretty
 check lint-imports --no-logo
 
 [[ -z "$archiving" ]] || wait "$archiving" || echo "Java's classes could not be archived; the tests take longer."
-if [[ -z "${TESTS_SHARE:-}" && -n "$archiving" && "$(cat "$VENV/java-classes/seconds" 2>/dev/null || echo 0)" -gt 120 ]]; then
-  export TESTS_SHARE=4 TESTS_SEED="${TESTS_SEED:-$RANDOM}"
+took="$(cat "$VENV/java-classes/seconds" 2>/dev/null || echo 0)"
+if [[ -z "${TESTS_SHARE:-}" && -n "$archiving" && "$took" -gt 120 ]]; then
+  export TESTS_SHARE=$((took < 240 ? 4 : 8)) TESTS_SEED="${TESTS_SEED:-$RANDOM}"
 fi
 echo "== set-up and checks took $SECONDS s"
 [[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"

@@ -61,8 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In one process the stories of kills come last. Of two processes, one begins them while the other still works.
 
-    With TESTS_SHARE=n, one in n of the tests that start processes is taken, as TESTS_SEED draws them; of those that kill
-    processes, one in 2n.
+    With TESTS_SHARE=n, one in n of the tests that start processes is taken, as TESTS_SEED draws them; of those that
+    kill them, one in 2n.
     """
     share = int(os.environ.get(_SHARE, "1"))
     if share > 1:

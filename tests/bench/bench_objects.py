@@ -47,7 +47,7 @@ def main() -> None:
         _row("look at a name that is there", lambda number: (place / f"log/{number}").exists())
         _row("look at one that is not", lambda number: (place / f"absent/{number}").exists())
         _row(f"list of {_TIMES}", lambda _: (place / "log").entries())
-        _row("touch", lambda _: (place / "mark").touch())
+        _row("touch", lambda _: (place / "mark").touch(small))
         data = os.urandom(100 << 10)
         with ThreadPoolExecutor(8) as pool:
 

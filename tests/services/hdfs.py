@@ -263,6 +263,11 @@ class Hdfs:
     ) -> None:
         self.stop()
 
+    def administer(self, *words: str) -> None:
+        """A command of `hdfs dfsadmin`."""
+        tool = self._server("dfsadmin", NAMENODE, "org.apache.hadoop.hdfs.tools.DFSAdmin", {})
+        subprocess.run(tool.command(*words), check=True, capture_output=True, timeout=300)
+
     # ---- what it counts
 
     def bean(self, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from bucket_store.errors import SpaceError
 from bucket_store.pieces.hdfs_backend import HdfsPieces
 from bucket_store.places.open import open_place
 from bucket_store.places.place import NotPlacedError, Place
-from tests.services.hdfs import Hdfs, Server
+from tests.services.hdfs import Hdfs
 from tests.services.test_hdfs_names import new_root
 
 pytestmark = pytest.mark.services
@@ -24,15 +24,9 @@ def root(hdfs: Hdfs) -> Place:
     return new_root(hdfs)
 
 
-def dfsadmin(hdfs: Hdfs, *words: str) -> None:
-    """An administrator's command."""
-    tool = Server("dfsadmin", hdfs.directory, hdfs.conf, "org.apache.hadoop.hdfs.tools.DFSAdmin", {})
-    subprocess.run(tool.command(*words), check=True, capture_output=True, timeout=300)
-
-
 def test_a_quota_is_no_room(hdfs: Hdfs, root: Place) -> None:
     """For a piece as for a record; the message says how to raise it."""
-    dfsadmin(hdfs, "-setSpaceQuota", "1", str(root.path))
+    hdfs.administer("-setSpaceQuota", "1", str(root.path))
     with pytest.raises(SpaceError, match=r"quota.*setSpaceQuota"):
         HdfsPieces(root.url).append(shard=0, epoch=1, name="a", data=b"x")
     with pytest.raises(NotPlacedError, match=r"quota.*setSpaceQuota"):
