@@ -5,7 +5,7 @@
 #   scripts/test.sh --fast    only the tests that need no JVM, no service and no killed process, and are not slow
 #
 # A machine that takes over two minutes for what takes 45 s elsewhere (four archives of Java's classes) would be at it for
-# hours. Of the tests that start processes it takes one in 4, one in 8 if it took four minutes, and of those that kill them
+# hours. Of the tests that start processes it takes one in 4, one in 8 beyond 200 s, and of those that kill them
 # half as many, drawn anew each time. It says so. TESTS_SHARE=1 takes all.
 #
 # Two processes share the tests (see tests/conftest.py); `-n 0` uses one.
@@ -56,7 +56,7 @@ check lint-imports --no-logo
 [[ -z "$archiving" ]] || wait "$archiving" || echo "Java's classes could not be archived; the tests take longer."
 took="$(cat "$VENV/java-classes/seconds" 2>/dev/null || echo 0)"
 if [[ -z "${TESTS_SHARE:-}" && -n "$archiving" && "$took" -gt 120 ]]; then
-  export TESTS_SHARE=$((took < 240 ? 4 : 8)) TESTS_SEED="${TESTS_SEED:-$RANDOM}"
+  export TESTS_SHARE=$((took < 200 ? 4 : 8)) TESTS_SEED="${TESTS_SEED:-$RANDOM}"
 fi
 echo "== set-up and checks took $SECONDS s"
 [[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"
