@@ -52,8 +52,7 @@ def test_an_error_says_why(new_job: Callable[..., Job], by_spark: bool, port: st
     job.add_file(LINES)
     job.run()
     assert sorted((dedup["reason"], dedup["detail"]) for dedup in _dedups(job, port)) == DETAILS
-    store = OpenStore(job.config.store.url, job.config, CommitLog.open(local_place(job.config.store.path)), None)  # type: ignore[arg-type]
-    report = errors_report(store, Windows(), None)
+    report = errors_report(_store(job), Windows(), None)
     assert sorted((group.reason, group.detail) for group in report.groups) == DETAILS
     (unique,) = job.rows("unique")
     assert "detail" not in unique["_dedup"]
@@ -92,18 +91,48 @@ def test_errors_are_sent_again_after_a_mend(new_job: Callable[..., Job], port: s
     job.add_file(['\ufeff{"k":"a","t":1000}', '{"k":"b","t":1}', '{"k":"c","t":"x, \\"y\\""}\r', b'{"k":"\xff"}'])
     job.run()
     job.settings = {**job.settings, "source": {"schema": "k string, t long"}}
-
-    def replay() -> dict[str, int]:
-        store = OpenStore(job.config.store.url, job.config, CommitLog.open(local_place(job.config.store.path)), None)  # type: ignore[arg-type]
-        return replay_errors(store, Windows()).rows
-
-    assert replay() == {"malformed": 2, "invalid_utf8": 1}
+    assert _replayed(job) == {"malformed": 2, "invalid_utf8": 1}
     job.run()
     assert sorted((row["k"], row["t"]) for row in job.rows("unique")) == [("a", 1000), ("b", 1)]
     replayed = [dedup for dedup in _dedups(job, port) if "deduper-replay-" in dedup["source"]]
     assert sorted((one["reason"], one["position"]) for one in replayed) == [("invalid_utf8", 2), ("malformed", 1)]
     texts = {one["raw"] for one in replayed if one["reason"] == "malformed"}
     assert texts == {'{"k":"c","t":"x, \\"y\\""}\r'}
-    assert replay() == {}
+    assert _replayed(job) == {}
     job.run()
     assert len(job.rows("unique")) == 2
+
+
+def test_rows_of_parquet_are_sent_again_after_a_mend(new_job: Callable[..., Job]) -> None:
+    """With a column that the config did not have, times as INT96, and each of them once."""
+    guarded: dict[str, Any] = {**HOURLY, "max_ahead_of_now": "1h"}
+    job = new_job(source={"file_format": "parquet", "schema": "k string, at timestamp"}, expiry=guarded)
+    assert job.session is not None
+    rows = [(f"k{number}", f"{2999 if number % 2 else 2024}-01-01 00:00:00", number) for number in range(6)]
+    frame = job.session.createDataFrame(rows, "k string, at string, n long")
+    frame.selectExpr("k", "CAST(at AS timestamp) AS at", "n").coalesce(1).write.parquet(str(job.directory / "in"))
+    job.run()
+    assert [row["k"] for row in job.rows("error")] == ["k1", "k3", "k5"]
+    job.settings = {
+        **job.settings,
+        "source": {"file_format": "parquet", "schema": "k string, at timestamp, n long"},
+        "expiry": {**guarded, "max_ahead_of_now": "off"},
+    }
+    assert _replayed(job) == {"ahead_of_now": 3}
+    job.run()
+    assert sorted((row["k"], row["at"].year, row.get("n")) for row in job.rows("unique") if row["at"].year == 2999) == [
+        ("k1", 2999, 1),
+        ("k3", 2999, 3),
+        ("k5", 2999, 5),
+    ]
+    assert len(job.rows("error")) == 3
+    assert _replayed(job) == {}
+
+
+def _replayed(job: Job) -> dict[str, int]:
+    """The rows that were sent again, by reason."""
+    return replay_errors(_store(job), Windows()).rows
+
+
+def _store(job: Job) -> OpenStore:
+    return OpenStore(job.config.store.url, job.config, CommitLog.open(local_place(job.config.store.path)), None)  # type: ignore[arg-type]
