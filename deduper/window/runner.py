@@ -25,7 +25,6 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import Intent, read_intents, write_intent
 from bucket_store.log.profile import Profiles, WindowProfile
 from bucket_store.log.records import CommitRecord, CompactionRecord, DeletionRecord, LogState, OutputFile, SourcesRef
-from bucket_store.log.sources_archive import left_files, remove_left
 from bucket_store.log.sources_file import keep_sources
 from bucket_store.log.state import deletable, live_files
 from bucket_store.log.wall_clock import is_far_ahead, next_wall_us
@@ -48,6 +47,7 @@ from deduper.window.accessory import Accessory
 from deduper.window.attempt import Judgement, summed
 from deduper.window.history_watch import HistoryWatch
 from deduper.window.leak_watch import LeakWatch
+from deduper.window.left_sources import LeftSources
 from deduper.window.present_clock import present_wall_us
 from deduper.window.progress import BatchProgress, ErrorGroup, Phases
 from deduper.window.publishing import Publishing, TopicPorts
@@ -110,8 +110,8 @@ class WindowRunner:
         self._history = HistoryWatch(config, log)
         self._snapshots_seen = -1
         self._in_background = in_background
-        self._named = log.state
         self._files = files
+        self._left_sources = LeftSources(log, in_background)
         self._folding = SourceFolding(log, files, in_background, fold_windows=fold_windows)
 
     def run(self, batch: Batch, published: Callable[[BatchProgress], None] | None = None) -> SourceBatch:
@@ -168,7 +168,7 @@ class WindowRunner:
             state = self._expire(state)
             self._compact(state)
             self._folding.step()
-            self._remove_left()
+            self._left_sources.remove()
         with phases.of("measure"):
             self._leaks.add(before, intent.wall_us, judgement.receipts.values(), judgement.rows)
             leaks = self._leaks.figures
@@ -204,7 +204,7 @@ class WindowRunner:
         self._forget_deleted()
         self._record_merged(self._log.state)
         self._folding.finish()
-        self._remove_left()
+        self._left_sources.finish()
         if not self._log.has_forgotten_retired:
             self._log.place(DeletionRecord((), wall_us=self._now(self._log.state), through_window=-1))
 
@@ -420,16 +420,7 @@ class WindowRunner:
         """Between windows: of a source whose folder is another one now, write down what was judged of it."""
         if self._files is not None and self._files.known.has_moved:
             self._folding.at_once()
-            self._remove_left()
-
-    def _remove_left(self) -> None:
-        """Delete files of sources that the last records no longer name; no window waits for many of them."""
-        before, self._named = self._named, self._log.state
-        left = left_files(before, self._named)
-        if len(left) > 1:
-            self._in_background(lambda: remove_left(self._log.root, left))
-        else:
-            remove_left(self._log.root, left)
+            self._left_sources.remove()
 
     def _forget_deleted(self) -> None:
         """Forget what the background deletion has deleted, in the next record; its failure is this window's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,7 +19,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import Published, read_intents, read_published
 from bucket_store.log.profile import read_profiles
 from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogState, OutputFile
-from bucket_store.log.sources_archive import SourcesReader, files_of
+from bucket_store.log.sources_archive import SourcesReader, files_of, remove_left
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
@@ -37,7 +38,7 @@ from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import FOLDER, KnownFiles
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks.receipts import Receipt
-from deduper.window import policy, publishing, recovery
+from deduper.window import left_sources, policy, publishing, recovery
 from deduper.window import runner as window_run
 from deduper.window.attempt import Judgement
 from deduper.window.progress import BatchProgress
@@ -708,7 +709,10 @@ def test_the_files_of_a_window_are_known_and_folded(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_drained_source_records_what_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fold, and the compaction once it is over: a job of one window a start would never have either."""
+    """The fold, and the compaction once it is over: a job of one window a start would never have either.
+
+    Nothing is left of what was folded, however slowly it goes.
+    """
     monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
     begun: list[Callable[[], None]] = []
     job = Job(tmp_path, fold_windows=2, in_background=begun.append)
@@ -720,11 +724,16 @@ def test_the_end_of_a_drained_source_records_what_was_begun(tmp_path: Path, monk
     compactions: list[Any] = []
     monkeypatch.setattr(job.runner._compaction, "wait", lambda: compactions.append((parts, merged)))
     monkeypatch.setattr(job.runner._compaction, "result", lambda: [compactions.pop()] if compactions else [])
+
+    def slowly(root: Place, paths: Sequence[PurePosixPath]) -> None:
+        time.sleep(0.3)
+        remove_left(root, paths)
+
+    monkeypatch.setattr(left_sources, "remove_left", slowly)
+    monkeypatch.setattr(job.runner._left_sources, "_aside", on_a_thread)
     job.runner.finish()
     assert job.log.state.pieces[0] == (merged,)
     assert job.log.state.judged is not None
-    (remove,) = begun
-    remove()
     assert job.source_files() == (set(), set())
 
 
