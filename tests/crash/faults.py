@@ -21,7 +21,7 @@ from bucket_store.log.records import CommitRecord
 from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.kills import Kill, points
-from tests.crash.scene import ROOT, Scene, wait_until
+from tests.crash.scene import DEADLINE_S, ROOT, Scene, wait_until
 from tests.crash.undisturbed import VARIANTS, Undisturbed
 from tests.processes import is_frozen
 
@@ -114,7 +114,7 @@ def _is_told_of(scene: Scene, fault: Callable[[Path], object], place: Path, poin
         wait_until(f"the driver at {point}", lambda: is_frozen(driver.pid))
         with fault(place):  # type: ignore[attr-defined]
             driver.send_signal(signal.SIGCONT)
-            code = driver.wait(120)
+            code = driver.wait(DEADLINE_S)
     said = scene.output()[before:]
     error = said[said.rfind("error: ") :] if "error: " in said else ""
     at = f"{fault.__name__} {place.name} at {point}: exit code {code}\n{said}"
@@ -169,7 +169,7 @@ def clock_goes_back(by: str, directory: Path) -> None:
         wait_until("a window at work", lambda: is_frozen(driver.pid))
         set_clock(-3)
         driver.send_signal(signal.SIGCONT)
-        assert driver.wait(120) == 0, scene.output()
+        assert driver.wait(DEADLINE_S) == 0, scene.output()
         set_clock(3)
         feed(3, "unique")
         assert scene.run() == 0, scene.output()
@@ -219,5 +219,5 @@ def _gc(scene: Scene, armed: str = "") -> int:
     with (scene.directory / "driver.log").open("ab") as output:
         environment = scene.environment(armed)
         return subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=120
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=DEADLINE_S
         ).returncode

@@ -89,12 +89,12 @@ def are_overtaken(variant: str, points: list[str], undisturbed: Undisturbed, dir
         for point, driver in sleepers:
             woken = time.monotonic()
             driver.send_signal(signal.SIGCONT)
-            code = driver.wait(120)
+            code = driver.wait(DEADLINE_S)
             ledger.note_stop(f"woken at {point}", time.monotonic() - woken)
             assert code == 5, f"frozen at {point}: exit code {code}\n{scene.output()}"
         # A driver's JVM may outlive it for a moment, and write what the next start would have to find.
         for _, driver in sleepers:
-            wait_until("no process left", lambda driver=driver: not living(driver), 60)
+            wait_until("no process left", lambda driver=driver: not living(driver))
         after = scene.everything()
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         # A sleeper that had not judged yet does so, for nothing: what it stages and appends, no record names.
@@ -181,7 +181,7 @@ def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> 
             if is_frozen(process):
                 os.kill(process, signal.SIGCONT)
                 woken.append(point)
-        wait_until("every sleeper gone", lambda: not any(is_alive(process) for process in asleep), 30)
+        wait_until("every sleeper gone", lambda: not any(is_alive(process) for process in asleep))
         expected = undisturbed.outcome(variant, MANY_WINDOWS)
         scene.check_nothing_is_public_twice(expected)
         scene.check_store()
@@ -221,7 +221,7 @@ def notices_in_idleness(undisturbed: Undisturbed, directory: Path) -> None:
         assert scene.run("--take-over") == 0, scene.output()
         before = scene.everything()
         signal_all(old, signal.SIGCONT)
-        assert old.wait(120) == 5, scene.output()
+        assert old.wait(DEADLINE_S) == 5, scene.output()
         after = scene.everything()
         # It may have fallen asleep while, beside its last window, the bytes of dead pieces went.
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -243,7 +243,7 @@ def is_taken_over_at_work(undisturbed: Undisturbed, directory: Path) -> None:
         wait_until("the first at work", lambda: scene.windows() >= 1)
         assert scene.run() == 5
         code = scene.run("--take-over")
-        assert first.wait(120) == 5, scene.output()
+        assert first.wait(DEADLINE_S) == 5, scene.output()
         assert code == 0, scene.output()
         # What the first one's tasks wrote after it was overtaken goes with the next start.
         assert scene.run() == 0, scene.output()

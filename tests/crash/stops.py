@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from tests.crash import ledger
-from tests.crash.scene import MANY_WINDOWS, Scene, living, signal_all, wait_until
+from tests.crash.scene import DEADLINE_S, MANY_WINDOWS, Scene, living, signal_all, wait_until
 from tests.crash.undisturbed import Undisturbed
 from tests.processes import is_frozen
 
-_AT_ONCE_S = 10.0  # on a machine that has other things to do; the figures are printed
+_AT_ONCE_S = 30.0  # a window takes longer on a slow machine; the figures are printed
 _STARTS = 3
 _STOPPING = "finishing the current window, then stopping"
 
@@ -30,18 +30,18 @@ def stop_when_asked(undisturbed: Undisturbed, directory: Path) -> None:
         begun = _stop_while_spark_starts(scene, rng)
 
         driver = _at_work(scene, "window.1.intent")
-        _stop(scene, driver, "Ctrl-C", lambda d: os.killpg(d.pid, signal.SIGINT), {0}, within_s=120)
+        _stop(scene, driver, "Ctrl-C", lambda d: os.killpg(d.pid, signal.SIGINT), {0}, within_s=DEADLINE_S)
         assert scene.windows() == begun + 1
 
         driver = _at_work(scene, "window.2.judged")
         driver.send_signal(signal.SIGCONT)
-        _stop(scene, driver, "SIGTERM", lambda d: d.send_signal(signal.SIGTERM), {0}, within_s=120)
+        _stop(scene, driver, "SIGTERM", lambda d: d.send_signal(signal.SIGTERM), {0}, within_s=DEADLINE_S)
         windows = scene.windows()
         assert windows >= begun + 2
 
         # The JVM goes with it: what is half judged is given up.
         driver = _at_work(scene, rng.choice(("window.1.intent", "stage.written", "window.4.committed")))
-        _stop(scene, driver, "SIGTERM to all", lambda d: signal_all(d, signal.SIGTERM), {0}, within_s=120)
+        _stop(scene, driver, "SIGTERM to all", lambda d: signal_all(d, signal.SIGTERM), {0}, within_s=DEADLINE_S)
         assert scene.windows() in (windows, windows + 1)
 
         driver = _at_work(scene, rng.choice(("window.1.intent", "window.3.durable", "publish.renamed")))
@@ -70,7 +70,7 @@ def _stop_while_spark_starts(scene: Scene, rng: random.Random) -> int:
         wait_until("Java", lambda driver=driver: "java" in living(driver).values())  # type: ignore[misc]
         time.sleep(rng.uniform(0.0, longest_s))
         before = scene.output().count(_STOPPING)
-        code = _stop(scene, driver, "Ctrl-C at the start", lambda d: os.killpg(d.pid, signal.SIGINT), {130, 0}, 30)
+        code = _stop(scene, driver, "Ctrl-C at the start", lambda d: os.killpg(d.pid, signal.SIGINT), {130, 0})
         windows = scene.windows()
         if code == 130:
             ended += 1
@@ -110,5 +110,5 @@ def _stop(
     assert code in codes, f"{what}: exit code {code}\n{scene.output()}"
     reported = scene.output().rpartition("\n--- ")[2]
     assert "terminated with error" not in reported, f"{what}: a stop looks like a failed query\n{reported}"
-    wait_until(f"{what}: no process left", lambda: not living(driver), 30)
+    wait_until(f"{what}: no process left", lambda: not living(driver))
     return code
