@@ -52,7 +52,8 @@ def source_lag(store: OpenStore) -> SourceLag | None:
     """The lag of a store that was named by its config and reads Kafka; None for any other. Never fails."""
     if store.config is None or not isinstance(store.config.source, KafkaSource):
         return None
-    judged = judged_ends(store.log.state)
+    source = store.config.source
+    judged = {place: end for place, end in judged_ends(store.log.state).items() if source.reads(place.topic)}
     firsts, ends, error = {}, {}, ""
     if not is_client_installed():
         error = f"{CLIENT_MISSING}: {INSTALL_CLIENT}"
@@ -60,7 +61,7 @@ def source_lag(store: OpenStore) -> SourceLag | None:
         from deduper.kafka.cluster import ClusterOffsets
 
         try:
-            brokers = ClusterOffsets(store.config.source, answer_s=_ANSWER_S)
+            brokers = ClusterOffsets(source, answer_s=_ANSWER_S)
             places = brokers.places()
             ends = brokers.latest_offsets({*places, *judged})
             firsts = brokers.earliest_offsets(place for place in places if place not in judged)

@@ -49,10 +49,10 @@ expiry:                           # when a key is forgotten
 
 store:
   url: "rocksdb:state/{name}"     # rocksdb:PATH | file:PATH
-  shards: 4                       # slices of the key space; fixed for the store's life
+  shards: 4                       # slices of the key space; later only by `deduper reshard`
   memory: 2GiB                    # maximum bytes of tables in memory
   table_disk: 16GiB               # maximum bytes of tables on the local disk
-  first_seen: true                # every duplicate names its first copy; costs 20 bytes a key
+  first_seen: true                # every duplicate names its first copy; costs 34 bytes of memory and 16 of disk a key
 
 sinks:                            # parquet | json | csv | kafka | none, each in a directory of its own
   unique:    {{format: parquet, path: out/unique}}
@@ -64,7 +64,7 @@ trigger: 10s                      # time between two windows | available_now: st
 
 #metrics: {{port: 9108}}            # numbers for Prometheus, at http://127.0.0.1:9108/metrics
 
-spark: {{}}                         # any Spark setting, such as spark.driver.memory: 2g
+spark: {{}}                         # settings of Spark, such as spark.driver.memory: 2g
 """
 
 

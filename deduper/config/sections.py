@@ -56,7 +56,7 @@ class StoreConfig(Section):
         "(`gs:`, `az:`); default: `rocksdb:state/<name>`",
         examples=["rocksdb:state/clicks"],
     )
-    shards: Count = Field(default=4, ge=1, le=4096, description="Slices of the key space; fixed for the store's life")
+    shards: Count = Field(default=4, ge=1, le=4096, description="Slices of the key space; `deduper reshard` changes it")
     memory: Size = Field(
         default=2 * 2**30, description="Maximum bytes of tables in memory (/dev/shm), over all processes"
     )

@@ -11,6 +11,7 @@ thread that hangs inside a library cannot be ended: it stays behind with its cli
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -81,15 +82,23 @@ class Calls:
             return last.str()
         return "no answer" if error is None else error.str()
 
-    def again(self, call: Callable[[], T], what: str, retry: RetryDeadline, hung_s: float = HUNG_S) -> T:
+    def again(
+        self,
+        call: Callable[[], T],
+        what: str,
+        retry: RetryDeadline,
+        hung_s: float = HUNG_S,
+        stuck_s: float | None = None,
+    ) -> T:
         """Make a call until it succeeds or fails for good.
 
         Raises:
-            HungError: it did not return within `hung_s`.
+            HungError: it did not return within `hung_s`, or was in vain for `stuck_s`: another client may do better.
             KafkaException: with an error that does not pass by waiting.
             KafkaDeniedError: the login was refused for longer than a broker takes to load a new one.
             BrokerUnavailableError, StopRequested: by `kafka.retry`.
         """
+        began = time.monotonic()
         while True:
             try:
                 with client_errors():
@@ -99,6 +108,9 @@ class Calls:
                 if action_of(error) is not ErrorAction.RETRY:
                     raise
                 self._serve()
+                tried_s = time.monotonic() - began
+                if stuck_s is not None and tried_s > stuck_s:
+                    raise HungError(f"waiting for {what} for {tried_s:.0f} s ({self.cause(error)})") from exc
                 waited = retry.wait(what, self.cause(error))
                 last = self.last_error
                 if last is not None and last.code() in BAD_LOGIN and waited > _LOGIN_GRACE_S:

@@ -58,8 +58,9 @@ _DENIED = {
 BAD_LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 
 _REFUSED = {
-    KafkaError.MSG_SIZE_TOO_LARGE: "a record is larger than the topic takes: raise its max.message.bytes "
-    "(the headers that deduper adds make a record about 200 bytes larger)",
+    KafkaError.MSG_SIZE_TOO_LARGE: "a record, or a batch of them, is larger than the topic takes: raise "
+    "its max.message.bytes (the headers that deduper adds make a record about 200 bytes larger), or set the sink's "
+    "kafka.batch.size below it",
     KafkaError.RECORD_LIST_TOO_LARGE: "a batch of records is larger than a segment: raise the topic's segment.bytes",
     KafkaError.INVALID_TIMESTAMP: "a record's timestamp is outside what the topic takes: change its "
     "message.timestamp.before.max.ms or message.timestamp.after.max.ms, or set message.timestamp.type=LogAppendTime",

@@ -132,7 +132,7 @@ def _file_diagnostics(place: str, path: Path, what: str) -> list[Diagnostic]:
 
 
 def _answered(job: str, access: Access, retry: RetryDeadline) -> Cluster:
-    """The cluster's answers once it gives any. It must refuse twice.
+    """The cluster's answers once it gives any. It must refuse twice in sequence.
 
     A broker that ends in the middle of a handshake looks like one that requires another protocol.
     """
@@ -140,6 +140,7 @@ def _answered(job: str, access: Access, retry: RetryDeadline) -> Cluster:
     while True:
         cluster = _described(job, access, _START_S)
         if _is_silent(cluster):
+            has_refused = False
             reason = cluster.silence or "; ".join(f"{server.address}: {server.error}" for server in cluster.servers)
             retry.wait("the brokers", reason)
         elif has_refused or not (cluster.refusal or any(server.lasts for server in cluster.servers)):

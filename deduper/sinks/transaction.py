@@ -20,6 +20,11 @@ from deduper.sinks.publish_state import Position
 from deduper.sinks.row_sender import sending
 
 _OFFSETS_HUNG_S = 6.0  # The one call that is known to hang; it takes milliseconds.
+_STUCK_S = 20.0
+"""After so long in vain a producer is replaced. Where brokers are away, its successor waits for them instead.
+
+One whose coordinator was killed may wait for good for the end of its transaction, although the broker is back.
+"""
 
 
 @dataclass(slots=True)
@@ -75,19 +80,20 @@ class OpenProducer:
             lambda: self.producer.send_offsets_to_transaction([offset], self.group, STEP_S),
             "the group's coordinator",
             retry,
-            _OFFSETS_HUNG_S,
+            hung_s=_OFFSETS_HUNG_S,
+            stuck_s=_STUCK_S,
         )
 
     def commit(self, position: Position, retry: RetryDeadline) -> None:
         """Make rows and offset visible. A commit that timed out is repeated, never aborted: it may have happened."""
-        self.calls.again(lambda: self.producer.commit_transaction(STEP_S), "the commit", retry)
+        self.calls.again(lambda: self.producer.commit_transaction(STEP_S), "the commit", retry, stuck_s=_STUCK_S)
         self.since = None
         self.position = position
 
     def abort(self, retry: RetryDeadline) -> ErrorAction:
         """Abort the open transaction: ABORT when it is aborted, FENCED, or RECREATE when this producer cannot."""
         try:
-            self.calls.again(lambda: self.producer.abort_transaction(STEP_S), "the abort", retry)
+            self.calls.again(lambda: self.producer.abort_transaction(STEP_S), "the abort", retry, stuck_s=_STUCK_S)
         except KafkaException as exc:
             return ErrorAction.FENCED if action_of(error_of(exc)) is ErrorAction.FENCED else ErrorAction.RECREATE
         except HungError:

@@ -116,7 +116,8 @@ def require_fixed_settings(config: Config, log: CommitLog) -> None:
         )
         raise SettingsChangedError(
             f"{log.root}: settings that are fixed for the life of a store differ: {changes}; put them back, or point "
-            "`store.url`, the sinks and the checkpoint at new places and read the source again from its beginning"
+            "`store.url` and the sinks at new places and read the source again from its beginning"
+            + ("; `deduper reshard` changes the shards of a store" if "store.shards" in differing else "")
         )
 
 

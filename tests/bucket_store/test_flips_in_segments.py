@@ -135,7 +135,6 @@ def test_a_flipped_bit_in_a_segment_harms_one_piece_at_most(tmp_path: Path) -> N
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(120)
 def test_no_flipped_bit_in_a_segment_harms_more_than_one_piece(tmp_path: Path) -> None:
     """Every bit of every frame, state and name and checksum too, and some of the pieces."""
     segment = Segment.make(tmp_path)
@@ -268,7 +267,6 @@ def test_a_damaged_piece_gives_no_wrong_and_no_missing_key(tmp_path: Path) -> No
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(120)
 def test_no_flipped_bit_of_a_piece_gives_a_wrong_or_a_missing_key(tmp_path: Path) -> None:
     """Every bit of a piece."""
     damaged = Damaged.make(tmp_path)
@@ -311,7 +309,6 @@ def test_no_table_is_made_of_a_damaged_piece(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(120)
 def test_no_table_is_made_of_any_damaged_piece(tmp_path: Path) -> None:
     """Many."""
     damaged = Damaged.make(tmp_path)
@@ -322,7 +319,6 @@ def test_no_table_is_made_of_any_damaged_piece(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["*.sst", "MANIFEST-*", "CURRENT"])
 def test_rocksdb_flipped_bits_give_no_wrong_bytes(tmp_path: Path, kind: str) -> None:
     """RocksDB checks what it reads; whatever it says, the bytes are the written ones or there is an error of ours."""

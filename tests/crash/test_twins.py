@@ -20,7 +20,7 @@ from tests.crash import ledger
 from tests.deduper.small_service import Process, TaskRun, Trial, World, machine_of, said
 from tests.oracle import Row, Settings
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.crash
 
 WINDOWS, ROUNDS = 6, 4
 _forking = multiprocessing.get_context("fork")  # as Spark starts its workers

@@ -31,7 +31,7 @@ from tests.services.kafka_traffic import Follower, Record, end_offsets, read, se
 from tests.services.test_kafka_publisher import limit
 from tests.spark.harness import PORTS
 
-pytestmark = [pytest.mark.services, pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.services, pytest.mark.spark]
 
 GZIP, ZSTD = 1, 4  # in a batch's attributes
 # Spark's clients give up in seconds instead of minutes.

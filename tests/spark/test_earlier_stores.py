@@ -18,7 +18,7 @@ from deduper.admin.open_store import open_store
 from deduper.admin.verify.run import verify_store
 from tests.spark.harness import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 STORES = Path(__file__).parent.parent / "data" / "stores_of_0.1.0-e1a5ec4"
 

@@ -17,7 +17,7 @@ from deduper.admin.errors.rows import Windows
 from deduper.admin.open_store import OpenStore
 from tests.spark.harness import READ_BY_SPARK, Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 HOURLY = {"by": "event_time", "field": "at", "period": "24h"}
 LINES: list[str | bytes] = [

@@ -20,7 +20,7 @@ from deduper.sinks.names import STAGING
 from deduper.window import exchange_folder, jobs, table_folder
 from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _FIRST = [{"k": f"{number % 40}", "t": number} for number in range(60)]
 _SECOND = [{"k": f"{number % 50}", "t": number} for number in range(60)]

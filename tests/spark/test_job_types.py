@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from deduper.tasks.dedup_column import dedup_ddl
 from tests.spark.harness import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _AT, _LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 # Names that are those of our own columns, or hold what means something to Spark.

@@ -44,7 +44,7 @@ from deduper.window.jobs import SparkJobs
 from tests.deduper.digest_cases import SALT, SCALARS
 from tests.spark.harness import PORTS, Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _NOW_US = 1_700_000_000_000_000
 _NEVER = {"by": "never"}

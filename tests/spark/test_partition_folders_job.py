@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.harness import Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _NEVER = {"by": "never"}
 

@@ -21,7 +21,7 @@ from deduper.spark_promises import CASE, TIME_ZONE
 from deduper.window import policy
 from tests.spark.harness import PORTS, Job, read_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _TIMES = {"source": {"schema": "k string, at timestamp"}, "key": ["at"]}
 _ROWS = 3000

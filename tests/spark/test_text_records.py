@@ -24,7 +24,7 @@ from tests.deduper.digest_cases import SALT
 from tests.deduper.text import csv_lines, json_lines
 from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _SCHEMA = (
     "k string, t bigint, at timestamp, x double, n int, s smallint, y tinyint, f float, c decimal(10,2), "

@@ -22,7 +22,7 @@ from deduper.tasks.layout import ORDER
 from deduper.window import attempt, jobs
 from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 _PARQUET = {"file_format": "parquet", "schema": "k string, x double"}
 

@@ -182,7 +182,11 @@ class KafkaBatches:
         self._checkpoint = checkpoint
         self._watch = watch
         self._cluster = cluster
-        self._ends = judged_ends(state)
+        ends = judged_ends(state)
+        self._is_new = ENDS not in state.extra
+        self._ends = {place: end for place, end in ends.items() if source.reads(place.topic)}
+        # Of topics that the configuration no longer names: they stay recorded, for the day when it does again.
+        self._parked = {place: end for place, end in ends.items() if place not in self._ends}
         self._topics: set[str] = set()
         self._until: Offsets | None = None
         self._is_recorded = True
@@ -202,15 +206,14 @@ class KafkaBatches:
             TopicMissingError: one that was named is not there, and never was.
             IntegrityError: offsets are gone since the last commit, and `data_loss` is `fail`.
         """
-        is_new = not self._ends
         self._topics = {place.topic for place in self._ends} | set(self._cluster.topics(self._ends))
         held, losses = self._held_and_lost(self._topics)
         self._report(losses)
         self._ends, _ = after_losses(self._ends, held)
         earlier = None if self._checkpoint is None else initial_offsets(self._checkpoint)
-        begun = (earlier or self._cluster.configured_start(held)) if is_new else held.earliest
+        begun = (earlier or self._cluster.configured_start(held)) if self._is_new else held.earliest
         # Only the end moves meanwhile.
-        self._is_recorded = not is_new or self._source.starting_offsets != "latest"
+        self._is_recorded = not self._is_new or self._source.starting_offsets != "latest"
         # From here on a recreated topic is recognized, also before the first window.
         for place in held.earliest:
             if place not in self._ends and place in begun:
@@ -239,8 +242,8 @@ class KafkaBatches:
 
     def judged(self, batch: SourceBatch) -> None:
         assert isinstance(batch, KafkaBatch)
-        self._ends = batch.ends
-        self._is_recorded = True
+        self._ends = {place: end for place, end in batch.ends.items() if place not in self._parked}
+        self._is_new, self._is_recorded = False, True
         self._watch.progressed()
         self._cluster.commit_offsets(batch.ranges)
 
@@ -271,7 +274,7 @@ class KafkaBatches:
         self._report(found.losses)
         batch = KafkaBatch(
             ranges=found.ranges,
-            ends=found.ends,
+            ends={**self._parked, **found.ends},
             cluster_id=self._cluster.cluster_id,
             reading=self._reading,
             plain=self._plain,
@@ -301,7 +304,8 @@ class KafkaBatches:
         if not ahead:
             return held
         latest = self._cluster.latest_offsets(ahead, isolation=IsolationLevel.READ_UNCOMMITTED)
-        return Held(held.topic_ids, held.earliest, {**held.latest, **latest})
+        there = {place: min(end, self._ends[place].offset) for place, end in latest.items()}
+        return Held(held.topic_ids, held.earliest, {**held.latest, **there})
 
     def _report(self, losses: tuple[Loss, ...]) -> None:
         """Report losses.

@@ -159,7 +159,6 @@ def test_a_few_processes_racing_for_commits(tmp_path: Path, delete_folded: bool)
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("delete_folded", [False, True], ids=["kept", "deleted"])
 def test_twenty_processes_racing_for_two_hundred_commits(tmp_path: Path, delete_folded: bool) -> None:
     """The same with twenty, with snapshots in between, also where what they fold is deleted at once."""
@@ -201,7 +200,6 @@ def race_for_claims(root: Path, racers: int, rounds: int, snapshot_every: int) -
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("snapshot_every", [1000, 2], ids=["no snapshots", "a snapshot before every claim"])
 def test_twenty_processes_racing_for_claims(tmp_path: Path, snapshot_every: int) -> None:
     """Every epoch has one owner, claimed epochs ascend without a gap, and the last one's owner knows that it is his."""

@@ -288,6 +288,31 @@ def test_an_abort_that_fails_takes_another_producer(
     assert cluster.calls.count("begin") == 2, "the first one is not tried again"
 
 
+@pytest.mark.parametrize(("is_done", "sent"), [(True, None), (False, 3)], ids=["happened", "did not"])
+def test_a_commit_in_vain_takes_another_producer(
+    cluster: Cluster, staged: Callable[..., CommittedWindow], monkeypatch: pytest.MonkeyPatch, is_done: bool, sent: int
+) -> None:
+    """It may wait for good for a coordinator that was killed and is back. What became of it, the next look tells."""
+    monkeypatch.setattr(transaction, "_STUCK_S", -1.0)
+    cluster.fail("commit", failure(TIMED_OUT, retriable=True), done=is_done)
+    assert publish(slot_of(), staged(0)) == sent
+    assert values(cluster) == window_values(0)
+    assert [one.purged for one in cluster.producers] == [True, False]
+
+
+def test_an_abort_in_vain_takes_another_producer(
+    cluster: Cluster, staged: Callable[..., CommittedWindow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose init ends what the first one left open."""
+    monkeypatch.setattr(transaction, "_STUCK_S", -1.0)
+    cluster.fail("flush", failure(**ABORTABLE))
+    for nth in range(1, 1000):
+        cluster.fail("abort", failure(TIMED_OUT, retriable=True), nth=nth)
+    assert publish(slot_of(), staged(0)) == 3
+    assert values(cluster) == window_values(0)
+    assert cluster.calls.count("abort") == 1
+
+
 def overtake(cluster: Cluster) -> None:
     """Another producer of the same name is initialised."""
     other = cluster.producer({"transactional.id": GROUP})

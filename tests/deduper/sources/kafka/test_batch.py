@@ -27,6 +27,7 @@ class Cluster:
     topic_id: str = "id-1"
     cluster_id: str = "cluster"
     begins_at_end: bool = False
+    named: frozenset[str] = frozenset({"clicks"})
 
     def topic_ids(self, topics: set[str]) -> dict[str, str]:
         """By name."""
@@ -43,7 +44,7 @@ class Cluster:
     def topics(self, judged: Ends) -> list[str]:
         """Those that are there."""
         del judged
-        return ["clicks"]
+        return sorted({place.topic for place in self.earliest} & self.named)
 
     def configured_start(self, held: Held) -> Offsets:
         """Of a new store that begins at the end, or at the beginning."""
@@ -54,14 +55,18 @@ class Cluster:
 
     def held(self, topics: set[str]) -> Held:
         """All of it."""
-        return Held(self.topic_ids(topics), self.earliest, self.latest)
+        first, last = (
+            {place: offset for place, offset in offsets.items() if place.topic in topics}
+            for offsets in (self.earliest, self.latest)
+        )
+        return Held(self.topic_ids(topics), first, last)
 
 
 def source_of(
-    directory: Path, cluster: Cluster, judged: Ends, *, checkpoint: Path | None = None, **settings: Any
+    directory: Path, cluster: Cluster, judged: Ends | None, *, checkpoint: Path | None = None, **settings: Any
 ) -> KafkaBatches:
-    """The source of a job whose store has judged so far."""
-    state = LogState(extra={ENDS: ends_to_wire(judged)})
+    """The source of a job whose store has judged so far; None for a new one."""
+    state = LogState(extra={} if judged is None else {ENDS: ends_to_wire(judged)})
     source = kafka_source(loaded(BASE, directory)).model_copy(update=settings)
     return KafkaBatches(
         source, cast("Any", cluster), state, cast("Any", Watch()), checkpoint=checkpoint or directory / "checkpoint"
@@ -75,7 +80,7 @@ class Watch:
         """A window was judged."""
 
 
-def batch_of(directory: Path, cluster: Cluster, judged: Ends, **settings: Any) -> KafkaBatch:
+def batch_of(directory: Path, cluster: Cluster, judged: Ends | None, **settings: Any) -> KafkaBatch:
     """The first batch."""
     source = source_of(directory, cluster, judged, **settings)
     source.begin(drain=False)
@@ -120,7 +125,7 @@ def test_a_window_takes_of_each_partition_its_share(tmp_path: Path) -> None:
 def test_draining_ends_where_the_topics_ended_at_the_start(tmp_path: Path) -> None:
     """Records and partitions that come later are for the next run."""
     cluster = Cluster(earliest={P0: 0}, latest={P0: 10})
-    source = source_of(tmp_path, cluster, {})
+    source = source_of(tmp_path, cluster, None)
     source.begin(drain=True)
     cluster.earliest, cluster.latest = {P0: 0, P1: 0}, {P0: 15, P1: 4}
     batch = source.next_batch()
@@ -134,7 +139,7 @@ def test_draining_ends_where_the_topics_ended_at_the_start(tmp_path: Path) -> No
 
 def test_a_job_that_begins_at_the_end_records_where(tmp_path: Path) -> None:
     """By a window without records: or a start after it would begin at a later end, and pass over what came between."""
-    batch = batch_of(tmp_path, Cluster(begins_at_end=True), {}, starting_offsets="latest")
+    batch = batch_of(tmp_path, Cluster(begins_at_end=True), None, starting_offsets="latest")
     assert (batch.ranges, batch.extra()) == ((), {ENDS: [["clicks", "id-1", False, [[0, 100], [1, 100]]]]})
 
 
@@ -143,12 +148,55 @@ def test_a_job_goes_on_where_an_earlier_release_began(tmp_path: Path) -> None:
     first = tmp_path / "checkpoint/000002/sources/0/0"
     first.parent.mkdir(parents=True)
     first.write_text('\0v1\n{"clicks":{"0":30,"1":40}}')
-    assert taken(batch_of(tmp_path, Cluster(begins_at_end=True), {}, starting_offsets="latest")) == [
+    assert taken(batch_of(tmp_path, Cluster(begins_at_end=True), None, starting_offsets="latest")) == [
         (0, 30, 100),
         (1, 40, 100),
     ]
     first.write_text("torn")
-    assert taken(batch_of(tmp_path, Cluster(begins_at_end=True), {}, starting_offsets="latest")) == []
+    assert taken(batch_of(tmp_path, Cluster(begins_at_end=True), None, starting_offsets="latest")) == []
+
+
+def test_a_topic_that_comes_after_the_first_window_begins_at_its_beginning(tmp_path: Path) -> None:
+    """Also where the first window had no topic at all: the setting is one of a new store."""
+    none = Cluster(earliest={}, latest={}, begins_at_end=True)
+    first = batch_of(tmp_path, none, None, starting_offsets="latest")
+    assert first.extra() == {ENDS: []}
+    assert taken(batch_of(tmp_path, Cluster(begins_at_end=True), {}, starting_offsets="latest")) == [
+        (0, 0, 100),
+        (1, 0, 100),
+    ]
+
+
+def test_a_topic_that_is_no_longer_named_is_not_read(tmp_path: Path) -> None:
+    """Nor missed when it is deleted. Its end stays recorded, so that it goes on there when it is named again."""
+    other = TopicPartition("views", 0)
+    judged = {P0: End("id-1", 10), P1: End("id-1", 100), other: End("id-1", 7)}
+    cluster = Cluster(earliest={P0: 0, P1: 0, other: 0}, latest={P0: 100, P1: 100, other: 50})
+    source = source_of(tmp_path, cluster, judged)
+    source.begin(drain=False)
+    batch = source.next_batch()
+    assert batch is not None
+    assert [str(one.place) for one in batch.ranges] == ["clicks-0"]
+    assert batch.ends == {P0: End("id-1", 100), P1: End("id-1", 100), other: End("id-1", 7)}
+    source.judged(batch)
+    assert source.next_batch() is None
+    cluster.named = frozenset({"clicks", "views"})
+    again = source_of(tmp_path, cluster, batch.ends, topics=("clicks", "views"))
+    again.begin(drain=False)
+    found = again.next_batch()
+    assert found is not None
+    assert [(str(one.place), one.start, one.end) for one in found.ranges] == [("views-0", 7, 50)]
+
+
+def test_what_cannot_be_read_yet_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Judged beyond an open transaction, by a job that read all records then: other partitions go on."""
+
+    class Waiting(Cluster):
+        def latest_offsets(self, places: list[TopicPartition], **_: Any) -> Offsets:
+            return dict.fromkeys(places, 120)
+
+    cluster = Waiting(latest={P0: 90, P1: 100})
+    assert taken(batch_of(tmp_path, cluster, {P0: End("id-1", 100), P1: End("id-1", 40)})) == [(1, 40, 100)]
 
 
 @pytest.mark.parametrize(
