@@ -59,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In one process the stories of kills come last. Of two processes, one begins them while the other still works.
+    """In one process the stories of kills come last; of two processes, one begins them before the short tests.
 
     With TESTS_SHARE=n, one in n of the tests that start processes is taken, as TESTS_SEED draws them; of those that
     kill them, one in 2n.
@@ -70,7 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = {item for item in items if draw.random() >= 1 / _one_in(share, item)}
         config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in left]
-    items.sort(key=lambda item: item.get_closest_marker("crash") is not None)
+    is_last = not hasattr(config, "workerinput")
+    items.sort(key=lambda item: (item.get_closest_marker("crash") is not None) is is_last)
 
 
 def _one_in(share: int, item: pytest.Item) -> int:
