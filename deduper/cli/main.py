@@ -416,6 +416,13 @@ def replay_errors(
         bool,
         typer.Option("--mended-files", help="Take rows of a Parquet file that was changed from the file as it is now."),
     ] = False,
+    unpublished: Annotated[
+        OnUnknown,
+        typer.Option(
+            "--unpublished",
+            help="Send or skip the records of the last transaction, if Kafka has lost the record of its commit.",
+        ),
+    ] = OnUnknown.REFUSE,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -430,6 +437,7 @@ def replay_errors(
         reason or (),
         again=again,
         mended_files=mended_files,
+        unpublished=unpublished,
         dry_run=dry_run,
     )
     answer(report, render, as_json=as_json)

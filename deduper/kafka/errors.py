@@ -84,10 +84,11 @@ class TransactionTooLongError(ProducerFencedError):
 
 
 class PublicationUnknownError(KafkaSinkError):
-    """The cluster has forgotten whether a window was published.
+    """The cluster has forgotten whether a window was published, or error records were sent again.
 
-    The operator: search the topic for the window's records (header `dedup-window`) with a read_committed consumer,
-    then start once with `--unpublished publish` (send it again) or `--unpublished skip` (take it as published).
+    The operator: search the topic for the window's records (header `dedup-window`; `dedup-replay` for errors) with a
+    read_committed consumer, then start once with `--unpublished publish` (send them again) or `--unpublished skip`
+    (take them as published).
     """
 
     exit_code = ExitCode.INTEGRITY

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from deduper.errors import DeduperError
-from deduper.kafka.error_actions import error_of, lasting_error
+from deduper.kafka.error_actions import error_of, lasting_error, names_a_missing_topic
 from deduper.kafka.errors import BrokerUnavailableError, TopicMissingError
 from deduper.kafka.quiet import QUIET
 
@@ -35,6 +36,26 @@ def committed_ranges(client: Mapping[str, str], topic: str) -> dict[int, tuple[i
         raise broker_failure(error_of(exc), f"topic {topic}") from exc
     finally:
         consumer.close()
+
+
+def topic_id(client: Mapping[str, str], topic: str) -> str:
+    """The id of a topic, 22 characters of base64url; one that is created again has another.
+
+    Raises:
+        TopicMissingError: there is no such topic.
+        BrokerUnavailableError, KafkaDeniedError: as `committed_ranges`.
+    """
+    admin = AdminClient(dict(client), logger=QUIET)
+    try:
+        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
+        return str(asked[topic].result(ANSWER_S).topic_id)
+    except KafkaException as exc:
+        error = error_of(exc)
+        if names_a_missing_topic(error):
+            raise TopicMissingError(f"the cluster has no topic {topic}") from exc
+        raise broker_failure(error, f"topic {topic}") from exc
+    except TimeoutError as exc:
+        raise BrokerUnavailableError(f"topic {topic}: no answer") from exc
 
 
 def broker_failure(error: KafkaError, subject: str) -> DeduperError:

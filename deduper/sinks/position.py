@@ -7,25 +7,19 @@ only when it is decided. And the cluster forgets the offset of a group that has 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
 
 from deduper.kafka.calls import STEP_S, Calls
 from deduper.kafka.error_actions import error_of, lasting_error
 from deduper.kafka.quiet import QUIET
+from deduper.kafka.retention import may_have_expired
 from deduper.kafka.retry import RetryDeadline
 from deduper.sinks.publish_state import Position
 from deduper.sinks.topic_sink import TransactionalSink
 
-logger = logging.getLogger(__name__)
-
-DEFAULT_OFFSETS_RETENTION_S = 7 * 86400.0
-_RETENTION_MARGIN_S = 3600.0
 _UNDECIDED = (
     "the coordinator answers, but an open transaction is yet to decide this slot's offset; the brokers end it within "
     'transaction.timeout.ms, unless they have forgotten it: see "hanging transaction" in docs/kafka.md'
@@ -101,22 +95,4 @@ def _is_undecided(options: Mapping[str, Any], topic: str) -> bool:
 
 def may_be_forgotten(sink: TransactionalSink, age_s: float) -> bool:
     """Whether an offset that was committed right after a window of this age may have expired by now."""
-    if age_s < _RETENTION_MARGIN_S:
-        return False
-    retention_s = sink.settings.offsets_retention_s
-    if retention_s is None:
-        retention_s = offsets_retention_s(sink.client) or DEFAULT_OFFSETS_RETENTION_S
-    return age_s > retention_s - _RETENTION_MARGIN_S
-
-
-def offsets_retention_s(client: Mapping[str, str]) -> float | None:
-    """Seconds for which the cluster keeps the offsets of an idle group; None when it does not report them."""
-    admin = AdminClient(dict(client), logger=QUIET)
-    try:
-        broker = next(iter(admin.list_topics(timeout=STEP_S).brokers))
-        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
-        (answer,) = admin.describe_configs([resource], request_timeout=STEP_S).values()
-        return float(answer.result(STEP_S)["offsets.retention.minutes"].value) * 60
-    except (KafkaException, StopIteration, KeyError, TimeoutError) as exc:
-        logger.info("offsets.retention.minutes cannot be read, 7 days are assumed: %s", exc)
-        return None
+    return may_have_expired(sink.client, age_s, sink.settings.offsets_retention_s)

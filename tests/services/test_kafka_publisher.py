@@ -33,7 +33,7 @@ from bucket_store import failpoints
 from bucket_store.places.local import local_place
 from deduper.config.kafka_options import KafkaOptionsError
 from deduper.errors import IntegrityError
-from deduper.kafka import calls
+from deduper.kafka import calls, retention
 from deduper.kafka.errors import (
     BrokerUnavailableError,
     KafkaDeniedError,
@@ -43,7 +43,6 @@ from deduper.kafka.errors import (
     TopicMissingError,
     TransactionTooLongError,
 )
-from deduper.sinks import position
 from deduper.sinks import slot as kafka_slot
 from deduper.sinks.publish_state import OnUnknown
 from tests.services.kafka_broker import Broker
@@ -337,7 +336,7 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
 
 def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The brokers' own setting counts; an answer to publish again is obeyed, once."""
-    assert position.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
+    assert retention.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
     job = new_job(windows=1, slots=1)
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
     assert published(job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH))[0] is not None

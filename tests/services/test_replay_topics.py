@@ -168,6 +168,21 @@ def test_a_kill_at_any_step_sends_each_record_once(replayed: Replayed, point: st
     assert replayed.numbers() == Counter(range(50))
 
 
+def test_a_forgotten_group_sends_nothing_again(replayed: Replayed) -> None:
+    """The store's note says how far it came; the other reasons have theirs."""
+    source = replayed.source
+    replayed.put([error(n, ("malformed", "tombstone")[n % 2], 0, source=source, partition=n % 3) for n in range(20)])
+    assert replayed.again("--reason", "malformed")["rows"] == {"malformed": 10}
+    prefix = json.loads(CliRunner().invoke(app, ["status", str(replayed.file), "--json"]).stdout)["store_id"][:8]
+    group = f"deduper-replay-{prefix}-malformed"
+    replayed.broker.admin().delete_consumer_groups([group])[group].result(20)
+    assert replayed.again("--dry-run")["rows"] == {"tombstone": 10}
+    assert replayed.again()["rows"] == {"tombstone": 10}
+    replayed.put([error(20, "malformed", 1, source=source)])
+    assert replayed.again()["rows"] == {"malformed": 1}
+    assert replayed.numbers() == Counter(range(21))
+
+
 def test_a_later_call_fences_an_earlier_one(replayed: Replayed) -> None:
     """The earlier one's records stay invisible."""
     replayed.put([error(n, "malformed", 0, source=replayed.source) for n in range(3)])

@@ -38,6 +38,7 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
+from deduper.sinks.publish_state import OnUnknown
 
 DIRECTORY: Final = "replays"
 _MAGIC, _VERSION = b"BSREPLAY", 1
@@ -79,18 +80,21 @@ def replay_errors(
     *,
     again: bool = False,
     mended_files: bool = False,
+    unpublished: OnUnknown = OnUnknown.REFUSE,
     dry_run: bool = False,
     fs: FileSystem = LOCAL,
 ) -> ReplayReport:
     """Replay the error rows of these windows and reasons, of all reasons if none is given. Safe to repeat.
 
     `again` selects the rows that were replayed before and have failed again. `mended_files` takes a row of a Parquet
-    file from the file as it is now. `dry_run` writes nothing. `fs` is that of the source's files.
+    file from the file as it is now. `unpublished` answers for topics where the cluster has forgotten whether a
+    transaction was committed. `dry_run` writes nothing. `fs` is that of the source's files.
 
     Raises:
         UsageError: the errors of this job cannot be replayed; the text says why.
         FencedError, ProducerFencedError: another call is running.
         IntegrityError: a file of the error port or a record of a replay is not what it should be.
+        PublicationUnknownError: see `unpublished`.
     """
     if store.config is None:
         raise UsageError("name the job's config file: a store alone does not know its source")
@@ -104,7 +108,9 @@ def replay_errors(
         _require_reasons(reasons)
         from deduper.admin.errors.replay_topic import replay_topic  # it loads Kafka's client, which is an extra
 
-        sent = replay_topic(store, topics, port, windows, reasons, again=again, dry_run=dry_run)
+        sent = replay_topic(
+            store, topics, port, windows, reasons, again=again, unpublished=unpublished, dry_run=dry_run
+        )
         return ReplayReport(not dry_run, None, dict(sent.rows), (), (), dict(sent.left_out))
     source = _source(store, topics, reasons)
     if mended_files and source.is_text:

@@ -1,6 +1,7 @@
 """Sends error records of topics through the job once more, exactly once; SEMANTICS.md has the steps.
 
-The position of each reason is the committed offset of a consumer group, and goes into the transaction that sends.
+The position of each reason is the committed offset of a consumer group, and goes into the transaction that sends. Notes
+in the store keep it for longer than the cluster does: see `replay_notes`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from bucket_store import failpoints
+from deduper.admin.errors.replay_notes import DIRECTORY, ReplayNotes
 from deduper.admin.errors.rows import REASONS, Windows
 from deduper.admin.open_store import OpenStore
 from deduper.config.kafka import KafkaSink, KafkaSource
@@ -18,6 +21,9 @@ from deduper.config.kafka_options import connection_options, librdkafka_options
 from deduper.config.kafka_values import DEDUP_HEADERS
 from deduper.errors import UsageError
 from deduper.kafka.resend import Offsets, Resend, group_positions
+from deduper.kafka.retention import may_have_expired
+from deduper.kafka.topic_ends import topic_id
+from deduper.sinks.publish_state import OnUnknown
 from deduper.sources.kafka.whole_topic import TopicRecord, records_of, whole_topic
 
 REPLAYED = "dedup-replay"
@@ -44,12 +50,16 @@ def replay_topic(
     reasons: Collection[str],
     *,
     again: bool,
+    unpublished: OnUnknown,
     dry_run: bool,
 ) -> TopicReplay:
     """Replay the error records of these windows and reasons, of all reasons if none is given. Safe to repeat.
 
+    `unpublished` is the operator's answer where nothing tells whether the last transaction was committed.
+
     Raises:
         UsageError: the errors of this job cannot be replayed, or windows are left out in the middle; the text says why.
+        PublicationUnknownError: see `unpublished`.
         ProducerFencedError: a later call has taken over.
         BrokerUnavailableError, KafkaDeniedError, TopicMissingError: by the brokers.
     """
@@ -61,11 +71,20 @@ def replay_topic(
     def work(positions: dict[str, Offsets]) -> _Work:
         return _Work(source, sink, windows, positions, again=again)
 
+    def notes() -> ReplayNotes:
+        topic = sink.topic
+        return ReplayNotes(
+            store.root / DIRECTORY, topic, topic_id(client, topic), partial(may_have_expired, client), unpublished
+        )
+
     if dry_run:
-        return _counted(work({name: group_positions(client, of, sink.topic) for name, of in groups.items()}), client)
+        noted = notes()
+        found = {name: group_positions(client, group, sink.topic) for name, group in groups.items()}
+        return _counted(work({name: noted.position(groups[name], offsets) for name, offsets in found.items()}), client)
     sending = librdkafka_options(sink.bootstrap_servers, sink.options)
     with Resend(sending, f"deduper-replay-{store_id}", sink.topic) as resend:
-        positions = {reason: resend.positions(group) for reason, group in groups.items()}
+        noted = notes()  # not before the producer of an earlier call is fenced
+        positions = {reason: noted.position(group, resend.positions(group)) for reason, group in groups.items()}
         if windows != Windows():
             _counted(work(positions), client)  # refuses windows in the middle before anything is sent
         now, done, waiting = work(positions), TopicReplay(), 0
@@ -80,9 +99,10 @@ def replay_topic(
             )
             waiting += 1
             if waiting >= _RECORDS:
-                _commit(resend, groups, now)
+                _commit(resend, noted, groups, now)
                 waiting = 0
-        _commit(resend, groups, now)
+        _commit(resend, noted, groups, now)
+        noted.finish()
         return done
 
 
@@ -92,9 +112,12 @@ def _counted(work: _Work, client: dict[str, str]) -> TopicReplay:
     return found
 
 
-def _commit(resend: Resend, groups: dict[str, str], work: _Work) -> None:
+def _commit(resend: Resend, notes: ReplayNotes, groups: dict[str, str], work: _Work) -> None:
+    reached = {groups[reason]: dict(offsets) for reason, offsets in work.reached.items()}
+    notes.before(reached)
     failpoints.hit("replay.sent")
-    resend.commit({groups[reason]: dict(offsets) for reason, offsets in work.reached.items()})
+    resend.commit(reached)
+    notes.after(reached)
     failpoints.hit("replay.committed")
 
 
