@@ -15,6 +15,7 @@ is not fenced, no other has moved the offset. docs/kafka.md argues the whole, cr
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,8 +60,8 @@ _TOPIC_GRACE_S = 5.0
 class CommittedWindow:
     """One window as the commit record has it: the staged files of each slot, and the slots of each file.
 
-    `age_s`: seconds since its commit. `unknown`: the operator's answer when the cluster has forgotten whether it was
-    published.
+    `age_s`: seconds since its commit, infinite if its staged files are all gone. `unknown`: the operator's answer when
+    the cluster has forgotten whether it was published.
     """
 
     number: int
@@ -213,10 +214,13 @@ class Slot:
             return found is PublishDecision.PUBLISHED
         if work.unknown is OnUnknown.REFUSE:
             past = "no offset any more" if position is None else f"only windows from {min(position.checksums)} on"
+            is_gone = math.isinf(work.age_s)
+            when = "its staged files are gone, it is" if is_gone else f"committed {work.age_s / 86400:.1f} days ago and"
+            answers = "--unpublished skip" if is_gone else "--unpublished publish or --unpublished skip"
             raise PublicationUnknownError(
-                f"{subject}: committed {work.age_s / 86400:.1f} days ago and not marked as published; group "
-                f"{self.name} holds {past}, so whether it was is unknown. Search the topic for its records (header "
-                "dedup-window, read_committed), then start once with --unpublished publish or --unpublished skip"
+                f"{subject}: {when} not marked as published; group {self.name} holds {past}, so whether it was is "
+                "unknown. Search the topic for its records (header dedup-window, read_committed), then start once "
+                f"with {answers}"
             )
         logger.warning("%s: %s, as the operator has answered", subject, work.unknown.value)
         return work.unknown is OnUnknown.SKIP

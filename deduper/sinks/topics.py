@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -216,9 +217,12 @@ def _checksum(window: int, files: Sequence[OutputFile]) -> int:
 
 
 def _age_s(files: Sequence[OutputFile]) -> float:
-    """Seconds since the window was staged: a little more than since its commit."""
+    """Seconds since the window was staged: a little more than since its commit. Infinite if its files are all gone.
+
+    They are removed after its mark, which is not synced: such a window was published, or they were deleted by hand.
+    """
     times = []
     for output in files:
         with contextlib.suppress(FileNotFoundError):
             times.append(open_place(output.staged).stat().modified_us)
-    return max(0.0, time.time() - min(times) / 1_000_000) if times else 0.0
+    return max(0.0, time.time() - min(times) / 1_000_000) if times else math.inf

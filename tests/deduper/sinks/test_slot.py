@@ -6,6 +6,7 @@ The same against real brokers, which know more ways to fail, stands in `tests/se
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -642,6 +643,19 @@ def test_a_window_that_the_cluster_may_have_forgotten(
     assert values(cluster) == []
     assert publish(slot_of(), replace(work, unknown=OnUnknown.PUBLISH)) == 3
     assert publish(slot_of(), work) is None
+
+
+def test_a_window_whose_staged_files_are_all_gone(cluster: Cluster, staged: Callable[..., CommittedWindow]) -> None:
+    """Their removal follows the mark: without an offset it may have been published, and can only be skipped."""
+    work = staged(0, age_s=math.inf)
+    for place in work.owners:
+        place.local.unlink()
+    with pytest.raises(PublicationUnknownError, match=r"its staged files are gone, .* once with --unpublished skip$"):
+        publish(slot_of(), work)
+    assert publish(slot_of(), replace(work, unknown=OnUnknown.SKIP)) is None
+    with pytest.raises(IntegrityError, match="its staged files are gone"):
+        publish(slot_of(), replace(work, unknown=OnUnknown.PUBLISH))
+    assert values(cluster) == []
 
 
 def test_a_window_older_than_what_the_offset_remembers(
