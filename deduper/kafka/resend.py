@@ -6,6 +6,7 @@ record that it sends. Another process that opens the same transactional id later
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -15,19 +16,22 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from deduper.kafka.calls import HungError, bounded
 from deduper.kafka.error_actions import ErrorAction, action_of, client_errors, error_of
-from deduper.kafka.errors import BrokerUnavailableError, ProducerFencedError
+from deduper.kafka.errors import BrokerUnavailableError, ProducerFencedError, TransactionTooLongError
 from deduper.kafka.quiet import QUIET
 from deduper.kafka.topic_ends import ANSWER_S, broker_failure, partitions_of
 
 Offsets = dict[int, int]
 """Offsets by partition."""
+_TRANSACTION_S = 60
+"""The brokers abort a transaction that is open for longer, and fence its producer."""
 
 
 class Resend:
     """From `topic` to other topics of its cluster, under one transactional id. For one thread; a context manager.
 
-    Every method raises ProducerFencedError when another process has taken over, BrokerUnavailableError when the brokers
-    do not answer, and what `lasting_error` has; after an error nothing of the open transaction is sent.
+    Every method raises ProducerFencedError when another process has taken over, TransactionTooLongError when the
+    transaction was open for too long, BrokerUnavailableError when the brokers do not answer, and what `lasting_error`
+    has; after an error nothing of the open transaction is sent.
     """
 
     def __init__(self, client: Mapping[str, str], transactional_id: str, topic: str) -> None:
@@ -35,15 +39,15 @@ class Resend:
         self._topic = topic
         self._subject = f"sending records of {topic} again"
         self._groups: dict[str, Any] = {}
-        self._is_open = False
+        self._since: float | None = None
         with self._errors():
             self._producer = Producer(
                 {
                     **self._client,
                     "transactional.id": transactional_id,
                     "partitioner": "murmur2_random",
-                    "message.timeout.ms": 60_000,
-                    "transaction.timeout.ms": 60_000,
+                    "message.timeout.ms": _TRANSACTION_S * 1000,
+                    "transaction.timeout.ms": _TRANSACTION_S * 1000,
                 },
                 logger=QUIET,
             )
@@ -53,13 +57,18 @@ class Resend:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_open:
+        if self._since is not None:
             # The next call's producer aborts it too; readers of the topics would wait until then.
             try:
                 with client_errors():
                     self._producer.abort_transaction(ANSWER_S)
             except KafkaException:
                 return
+
+    @property
+    def open_s(self) -> float:
+        """Seconds since the transaction was begun, 0 if none is open."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
 
     def positions(self, group: str) -> Offsets:
         """The next offset of each partition by a group; those without one are left out.
@@ -82,9 +91,7 @@ class Resend:
     ) -> None:
         """Add a record to the transaction, which is begun if none is open; a negative time is that of the sending."""
         with self._errors():
-            if not self._is_open:
-                self._producer.begin_transaction()
-                self._is_open = True
+            self._begin()
             when: dict[str, Any] = {"timestamp": timestamp_ms} if timestamp_ms >= 0 else {}
             while True:
                 try:
@@ -96,9 +103,7 @@ class Resend:
     def commit(self, positions: Mapping[str, Offsets]) -> None:
         """Make the records visible, and the groups' positions with them; without a record they move alone."""
         with self._errors():
-            if not self._is_open:
-                self._producer.begin_transaction()
-                self._is_open = True
+            self._begin()
             for group, offsets in positions.items():
                 ends = [TopicPartition(self._topic, partition, offset) for partition, offset in offsets.items()]
                 if ends:
@@ -107,7 +112,12 @@ class Resend:
                     sending = partial(self._producer.send_offsets_to_transaction, ends, metadata, ANSWER_S)
                     bounded(sending, 2 * ANSWER_S, "the group's coordinator")
             self._producer.commit_transaction(2 * ANSWER_S)
-            self._is_open = False
+            self._since = None
+
+    def _begin(self) -> None:
+        if self._since is None:
+            self._producer.begin_transaction()
+            self._since = time.monotonic()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -117,6 +127,12 @@ class Resend:
         except KafkaException as exc:
             error = error_of(exc)
             if action_of(error) is ErrorAction.FENCED:
+                if self.open_s >= _TRANSACTION_S:
+                    raise TransactionTooLongError(
+                        f"{self._subject}: the transaction was open for {self.open_s:.0f} s, longer than "
+                        f"transaction.timeout.ms ({_TRANSACTION_S} s): this machine or the brokers were too slow, "
+                        "nothing of it was sent; run `replay-errors` again"
+                    ) from exc
                 raise ProducerFencedError(f"{self._subject}: another `replay-errors` has taken over") from exc
             raise broker_failure(error, self._subject) from exc
         except HungError as exc:

@@ -31,6 +31,8 @@ REPLAYED = "dedup-replay"
 _NEEDED = ("reason", "window", "origin")
 _RECORDS = 10_000
 """Records of one transaction."""
+_OPEN_S = 10.0
+"""A transaction that is open for so long is committed: the brokers abort it after a minute."""
 _ORIGIN = re.compile(r"(.+)-(\d+)@\d+")
 
 
@@ -61,6 +63,7 @@ def replay_topic(
         UsageError: the errors of this job cannot be replayed, or windows are left out in the middle; the text says why.
         PublicationUnknownError: see `unpublished`.
         ProducerFencedError: a later call has taken over.
+        TransactionTooLongError: a transaction was open for more than a minute.
         BrokerUnavailableError, KafkaDeniedError, TopicMissingError: by the brokers.
     """
     _require(source, sink)
@@ -88,17 +91,19 @@ def replay_topic(
         if windows != Windows():
             _counted(work(positions), client)  # refuses windows in the middle before anything is sent
         now, done, waiting = work(positions), TopicReplay(), 0
-        for record, topic, partition in _selected(now, client, done):
-            resend.send(
-                topic,
-                partition,
-                key=record.key,
-                value=record.value,
-                headers=[*_own_headers(record, sink), (REPLAYED, store_id.encode())],
-                timestamp_ms=record.timestamp_ms,
-            )
-            waiting += 1
-            if waiting >= _RECORDS:
+        for one in _selected(now, client, done):
+            if one is not None:
+                record, topic, partition = one
+                resend.send(
+                    topic,
+                    partition,
+                    key=record.key,
+                    value=record.value,
+                    headers=[*_own_headers(record, sink), (REPLAYED, store_id.encode())],
+                    timestamp_ms=record.timestamp_ms,
+                )
+                waiting += 1
+            if waiting >= _RECORDS or resend.open_s > _OPEN_S:
                 _commit(resend, noted, groups, now)
                 waiting = 0
         _commit(resend, noted, groups, now)
@@ -159,8 +164,11 @@ class _Work:
         return {number: min(offsets[number] for offsets in self.positions.values()) for number in shared}
 
 
-def _selected(work: _Work, client: dict[str, str], found: TopicReplay) -> Iterator[tuple[TopicRecord, str, int]]:
-    """The records to send with their topic and partition. When one is given, `work.reached` counts it as sent."""
+def _selected(work: _Work, client: dict[str, str], found: TopicReplay) -> Iterator[tuple[TopicRecord, str, int] | None]:
+    """The records to send with their topic and partition, and None after each batch that was read.
+
+    Whenever it gives something, `work.reached` counts all that it has given as sent.
+    """
     ended: set[tuple[str, int]] = set()
     for part, batch in whole_topic(client, work.sink.topic, work.starts):
         for record in records_of(part, batch):
@@ -190,6 +198,7 @@ def _selected(work: _Work, client: dict[str, str], found: TopicReplay) -> Iterat
             if place is not None:
                 found.rows[reason] += 1
                 yield record, *place
+        yield None
 
 
 def _place(source: KafkaSource, record: TopicRecord) -> tuple[str, int] | None:
