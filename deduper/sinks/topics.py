@@ -81,6 +81,7 @@ class KafkaPorts:
         self._config = config
         self._deadline_s = config.source.deadline / 1_000_000
         self._log = log
+        self._first_own = log.state.next_window
         self._session = session
         self._unpublished = unpublished
         self._stop = stop
@@ -132,8 +133,9 @@ class KafkaPorts:
     def _publish_exactly_once(self, window: int, ports: Sequence[_Port]) -> None:
         """All at once; every port is tried, even when another fails."""
         left = ports
+        committed_us = self._committed_us(window) if ports else None
         for attempt in range(1, _MOST_FENCED + 1):
-            begun = [(port, self._begin(window, port)) for port in left]
+            begun = [(port, self._begin(window, port, committed_us)) for port in left]
             failed = [(port, error) for port, slots in begun if (error := failure(slots.values())) is not None]
             left = [port for port, error in failed if isinstance(error, ProducerFencedError)]
             if left:
@@ -147,12 +149,23 @@ class KafkaPorts:
                 ", ".join(port.name for port in left),
             )
 
-    def _begin(self, window: int, port: _Port) -> dict[int, Future[int | None]]:
+    def _committed_us(self, window: int) -> int | None:
+        """The wall clock of the commit of a window that is resumed; None of one that this owner has committed.
+
+        Its staged files are of this run; an intent that was done again has the wall clock of then.
+        """
+        if window >= self._first_own:
+            return None
+        commits = self._log.last_commits(self._log.state.next_window - window)
+        # Of windows whose records are folded: they were committed before the first of these.
+        return min((commit.wall_us for commit in commits if commit.window >= window), default=None)
+
+    def _begin(self, window: int, port: _Port, committed_us: int | None) -> dict[int, Future[int | None]]:
         return self._publisher(port).begin(
             window,
             _checksum(window, port.outputs),
             port.slots,
-            age_s=_age_s(port.outputs),
+            age_s=_age_s(port.outputs, committed_us),
             unknown=self._unpublished,
         )
 
@@ -216,13 +229,17 @@ def _checksum(window: int, files: Sequence[OutputFile]) -> int:
     return digest.intdigest()
 
 
-def _age_s(files: Sequence[OutputFile]) -> float:
-    """Seconds since the window was staged: a little more than since its commit. Infinite if its files are all gone.
+def _age_s(files: Sequence[OutputFile], committed_us: int | None) -> float:
+    """Seconds since the window was staged, or its commit if that is longer; infinite if its files are all gone.
 
-    They are removed after its mark, which is not synced: such a window was published, or they were deleted by hand.
+    A copy of a folder may give the files the time of the copying, which is why the commit counts too.
+    Staged files leave after the mark, which is not synced: without them it was published, or they were deleted by hand.
     """
-    times = []
+    times: list[int] = []
     for output in files:
         with contextlib.suppress(FileNotFoundError):
             times.append(open_place(output.staged).stat().modified_us)
-    return max(0.0, time.time() - min(times) / 1_000_000) if times else math.inf
+    if not times:
+        return math.inf
+    since_us = min(times) if committed_us is None else min(*times, committed_us)
+    return max(0.0, time.time() - since_us / 1_000_000)

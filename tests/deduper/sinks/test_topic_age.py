@@ -72,3 +72,18 @@ def test_staged_files_that_are_all_gone(tmp_path: Path, ages: list[float]) -> No
     """However young the window is: it cannot be sent, and the operator is asked."""
     publish(tmp_path, 4)
     assert ages == [math.inf]
+
+
+@pytest.mark.parametrize(
+    ("window", "days"),
+    [
+        (4, 1),  # the files are older than the commit
+        (2, 4),  # the commit is older than the files, which were copied
+        (0, 6),  # its record is gone: at least as old as the oldest that is there
+        (5, 1),  # committed by this owner
+    ],
+)
+def test_the_older_of_files_and_commit(tmp_path: Path, ages: list[float], window: int, days: int) -> None:
+    """A copy of the folder that resets the times of the files does not make a window young."""
+    publish(tmp_path, window, 1, 0.5)
+    assert ages == [pytest.approx(days * DAY_S, abs=60)]
