@@ -127,12 +127,12 @@ class WindowRunner:
         """
         phases = Phases()
         self._log.check_owner()
-        state = self._log.state
+        state = self._own_state()
         window, epoch = state.next_window, state.epoch
         failpoints.hit("window.0.batch")
         with phases.of("intent"):
             intent = self._intend(batch, state)
-            state = self._log.state
+            state = self._own_state()
         failpoints.hit("window.1.intent")
         with phases.of("judge"):
             judgement = self._judge.judge(batch.source, state, intent.wall_us)
@@ -270,6 +270,20 @@ class WindowRunner:
     def _write_profile(self) -> None:
         self._log.check_owner()
         self._profiles.write()
+
+    def _own_state(self) -> LogState:
+        """The state of this owner: all that a window writes is named for its epoch.
+
+        The publication reads the log too, on its thread, so a later owner's claim may be in the state without an error
+        here.
+
+        Raises:
+            FencedError: it is.
+        """
+        state = self._log.state
+        if state.epoch != self._log.epoch:
+            self._log.check_owner()
+        return state
 
     def _correct_clock(self, state: LogState, now_us: int) -> LogState:
         """After a clock that was far ahead, place a record with the present one: a commit cannot, see `log.state`."""

@@ -353,6 +353,29 @@ def test_who_was_overtaken_judges_nothing(job: Job) -> None:
     assert (job.judged, read_intents(job.log.root)) == ([], [])
 
 
+@pytest.mark.parametrize("at", ["check", "intent"])
+def test_a_claim_that_another_thread_has_read_ends_the_window(
+    job: Job, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """The publication reads the log too; nothing is judged or written under the new owner's epoch."""
+    place, action = {"check": (job.log, "check_owner"), "intent": (job.runner, "_intend")}[at]
+    done = getattr(place, action)
+
+    def overtaken(*given: Any) -> Any:
+        result = done(*given)
+        monkeypatch.undo()
+        CommitLog.open(job.log.root).claim_epoch("other", 1)
+        job.log.refresh()
+        return result
+
+    monkeypatch.setattr(place, action, overtaken)
+    with pytest.raises(FencedError):
+        job.run()
+    assert job.log.state.epoch == 2
+    assert job.judged == []
+    assert [intent.epoch for intent in read_intents(job.log.root)] == ([1] if at == "intent" else [])
+
+
 def test_who_was_overtaken_after_its_record_publishes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new owner does."""
 
