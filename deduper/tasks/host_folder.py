@@ -1,6 +1,8 @@
 """The folders for records and keys on the host of a reading task, where executors share no folder with the driver.
 
-    <dir of the tables>/records/<store id>-<epoch>-<attempt>/<reading task>.rows, <reading task>.keys
+    <dir of the tables>/records/<store folder>-<epoch>-<attempt>/<reading task>.rows, <reading task>.keys
+
+The store's folder is that of its tables, for its id and path: a copy of the store may run on the same hosts.
 
 Nothing here is truth. A reading task makes the folder of its attempt, and removes those that no task needs: of earlier
 attempts of its store, whose window is over or is judged again, and of other stores those that nobody has written into
@@ -19,16 +21,16 @@ from pathlib import Path
 from deduper.tasks.table_room import TableRoom
 
 _NAME = "records"
-_FOLDER = re.compile(r"(?P<store>[0-9a-f]+)-(?P<epoch>\d+)-(?P<attempt>\d+)")
+_FOLDER = re.compile(r"(?P<store>[0-9a-f]+(-[0-9a-f]{8})?)-(?P<epoch>\d+)-(?P<attempt>\d+)")
 _LEAST_ROOM = 512 << 20
 _LEASE_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class HostFolder:
-    """The folder of one attempt at a window, on any host; pickled into the job."""
+    """The folder of one attempt at a window, on any host; pickled into the job. `store` as `ShardView.folder`."""
 
-    store_id: str
+    store: str
     epoch: int
     attempt: int
     tables: TableRoom
@@ -54,7 +56,7 @@ class HostFolder:
 
     def _made(self, home: Path) -> Path:
         home.mkdir(parents=True, exist_ok=True)
-        folder = home / f"{self.store_id}-{self.epoch}-{self.attempt}"
+        folder = home / f"{self.store}-{self.epoch}-{self.attempt}"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
@@ -64,7 +66,7 @@ class HostFolder:
             named = _FOLDER.fullmatch(folder.name)
             if named is None:
                 continue
-            if named["store"] == self.store_id:
+            if named["store"] == self.store:
                 is_over = (int(named["epoch"]), int(named["attempt"])) < before
             else:
                 is_over = _age_s(folder) > _LEASE_S

@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
 from pyspark.util import PythonEvalType
 
+from bucket_store.tables.generation import table_folder
 from bucket_store.tables.view import ShardView
 from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
@@ -53,7 +54,7 @@ class ClusterJobs:
     def __init__(self, session: SparkSession, config: Config, store_id: str, salt: bytes) -> None:
         self.session = session
         self._config = config
-        self._store_id = store_id
+        self._store_folder = table_folder(store_id, config.store.place)
         self._plan = ReadPlan(session, config, salt)
         self._tables = table_room(config)
         self._executors = Executors(session.sparkContext)
@@ -63,7 +64,7 @@ class ClusterJobs:
 
     def open(self, epoch: int, attempt: int) -> ClusterRun:
         """The jobs of one attempt at a window."""
-        self._last = HostFolder(self._store_id, epoch, attempt, self._tables)
+        self._last = HostFolder(self._store_folder, epoch, attempt, self._tables)
         return ClusterRun(self, self._plan, self._last)
 
     def judged_on(self, ran_on: dict[int, str]) -> None:

@@ -328,17 +328,19 @@ def folders(home: Path) -> set[str]:
 
 
 def test_a_reading_task_removes_what_no_task_needs(tmp_path: Path) -> None:
-    """Earlier attempts of its store, and folders of others that are old; nothing else."""
+    """Earlier attempts of its store, and folders of others that are old; nothing else, so none of a copy that runs."""
     room = TableRoom(str(tmp_path / "tables"), 1, 1, TableLayout(False, False, False, one_table=False))
-    other = "cd" * 16
-    for store, epoch, attempt in [(STORE, 1, 7), (STORE, 2, 3), (other, 1, 1)]:
-        HostFolder(store, epoch, attempt, room).make()
-    assert folders(tmp_path) == {f"{STORE}-2-3", f"{other}-1-1"}
-    HostFolder(STORE, 2, 4, room).make()
-    assert folders(tmp_path) == {f"{STORE}-2-4", f"{other}-1-1"}
-    (old,) = tmp_path.glob(f"*/records/{other}-*")
-    os.utime(old, (time.time() - 7 * 3600,) * 2)
-    HostFolder(STORE, 2, 4, room).make()
-    assert folders(tmp_path) == {f"{STORE}-2-4"}
-    HostFolder(STORE, 2, 4, room).remove_all()
-    assert folders(tmp_path) == set()
+    store, copy, other = f"{STORE}-0000beef", f"{STORE}-12345678", f"{'cd' * 16}-0000beef"
+    earlier_release = "cd" * 16
+    for one, epoch, attempt in [(store, 1, 7), (store, 2, 3), (copy, 1, 1), (other, 1, 1), (earlier_release, 1, 1)]:
+        HostFolder(one, epoch, attempt, room).make()
+    others = {f"{one}-1-1" for one in (copy, other, earlier_release)}
+    assert folders(tmp_path) == {f"{store}-2-3", *others}
+    HostFolder(store, 2, 4, room).make()
+    assert folders(tmp_path) == {f"{store}-2-4", *others}
+    HostFolder(store, 2, 4, room).remove_all()
+    assert folders(tmp_path) == others
+    for old in tmp_path.glob(f"*/records/{'cd' * 16}-*"):
+        os.utime(old, (time.time() - 7 * 3600,) * 2)
+    HostFolder(store, 2, 4, room).make()
+    assert folders(tmp_path) == {f"{store}-2-4", f"{copy}-1-1"}

@@ -1,0 +1,31 @@
+"""The jobs of a cluster, as far as they need no session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deduper.tasks.host_folder import HostFolder
+from deduper.window import cluster_jobs
+from deduper.window.cluster_jobs import ClusterJobs
+from tests.deduper.small_service import Trial
+from tests.oracle import Settings
+
+
+def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same hosts, where each removes the earlier attempts of its own store."""
+    monkeypatch.setattr(cluster_jobs, "ReadPlan", lambda *_: None)
+    monkeypatch.setattr(cluster_jobs, "Executors", lambda _: None)
+    session: Any = SimpleNamespace(sparkContext=None)
+    names = set()
+    for directory in ("store", "copy"):
+        config = Trial(Settings("ordered", period=20, span=10)).config(tmp_path / directory)
+        jobs = ClusterJobs(session, config, "ab" * 16, b"salt")
+        jobs.open(epoch=1, attempt=0)
+        assert isinstance(jobs._last, HostFolder)
+        assert jobs._last.store.startswith("ab" * 16)
+        names.add(jobs._last.store)
+    assert len(names) == 2
