@@ -1,7 +1,7 @@
 """A shard's table directory: its lock, and the contents of its tables.
 
     <disk dir>/<folder>/<shard, 4 digits>/<generation>/header, lock, t<bucket>.table …
-    <memory dir>/<folder>/<shard, 4 digits>/<generation>/t<bucket>.table …
+    <memory dir>/<folder>/<shard, 4 digits>/<generation>/<nonce, hex>.nonce, t<bucket>.table …
 
 The folder is named for the store's id and path, so that copies of a store do not take each other's tables away.
 
@@ -9,17 +9,24 @@ The lock is a flock: it ends with its holder. Only the highest generation counts
 time puts the next generation in place by renaming a directory that it has already locked; a holder that thaws later
 continues in files that no process reads any more. Lower generations are deleted when their locks are free.
 
-Layout of `header`, version 2, integers in the machine's order, rewritten whole:
+The `.nonce` file ties a header to one memory directory. Containers of a host may share a disk directory, with a
+/dev/shm each: what one of them applies to its tables, the tables of the other do not have. The holder that draws a
+nonce makes the file, empty, in its own memory directory; every other one finds a header whose file it does not have,
+deletes its tables and draws another nonce. Headers never go back to an old nonce, so a file that is left does no harm.
+A name is there or it is not: a holder that is killed before it has made the file leaves a header without one, which
+makes the tables worthless once more.
+
+Layout of `header`, version 3, integers in the machine's order, rewritten whole:
 
       0  magic     8 bytes  "BSTABGEN"
-      8  version   u16      2
+      8  version   u16      3 (2 has the same fields, and no `.nonce` file was made for it)
      10  length    u16      of the body
      12  body      msgpack array of the fields of `GenerationHeader`
          checksum  u64      xxh3_64 of everything before
          zeros              to 512 bytes
 
-A header that is damaged, dirty, of another version, boot, layout or history makes all tables worthless; they are
-deleted. Nothing here is synced: after a power cut the boot id differs.
+A header that is damaged, dirty, of another version, boot, layout, history or memory directory makes all tables
+worthless; they are deleted. Nothing here is synced: after a power cut the boot id differs.
 """
 
 from __future__ import annotations
@@ -47,7 +54,7 @@ from bucket_store.tables.view import ShardView
 from bucket_store.wire import decode, encode
 
 _MAGIC = b"BSTABGEN"
-_VERSION = 2
+_VERSION = 3
 _HEAD = struct.Struct("=8sHH")
 _CHECKSUM = struct.Struct("=Q")
 _HEADER_BYTES = 512
@@ -62,7 +69,7 @@ class GenerationHeader:
 
     The tables hold exactly the committed windows below `next_window`, of the history in `lineage`: the end of the
     lineage of the last view applied. `is_dirty`: a holder is changing tables; if the next holder finds it set, that
-    holder has died. `nonce`, 16 bytes, is in every table file too.
+    holder has died. `nonce`, 16 bytes, is in every table file too, and names a file in memory.
     """
 
     store_id: str
@@ -102,6 +109,15 @@ class Generation:
         self.disk = directories.disk / str(number)
         self.header = header
         self._lock = lock
+
+    def tie_memory(self) -> None:
+        """Makes the file that ties the header to this memory directory; before the first table of its nonce.
+
+        Raises:
+            OSError: no room, or no right to write.
+        """
+        self.memory.mkdir(parents=True, exist_ok=True)
+        _nonce_file(self.memory, self.header).touch()
 
     def mark_dirty(self) -> None:
         """Marks the tables as not sound until `mark_at`."""
@@ -231,12 +247,14 @@ def _enter(directories: ShardDirectories, number: int, fresh: GenerationHeader, 
             return None
         header = _read_header(path)
         _refuse_if_overtaken(header, view)
-        is_sound = header is not None and _is_sound(header, fresh, view)
+        memory = directories.memory / str(number)
+        is_sound = header is not None and _is_sound(header, fresh, view) and _nonce_file(memory, header).exists()
         generation = Generation(directories, number, lock, header if is_sound and header is not None else fresh)
         if not is_sound:
             generation.mark_dirty()
             _delete_tables(generation.memory)
             _delete_tables(generation.disk)
+            generation.tie_memory()
             generation.mark_at(view)
     except BaseException:
         os.close(lock)
@@ -282,10 +300,16 @@ def _place(directories: ShardDirectories, number: int, header: GenerationHeader)
         if isinstance(error, OSError) and (directories.disk / str(number)).exists():
             return None
         raise
-    if directories.memory != directories.disk:
-        # Left from a time with another disk directory; no process but this holder would use it.
-        shutil.rmtree(directories.memory if number == 1 else directories.memory / str(number), ignore_errors=True)
-    return Generation(directories, number, lock, header)
+    generation = Generation(directories, number, lock, header)
+    try:
+        if directories.memory != directories.disk:
+            # Left from a time with another disk directory; no process but this holder would use it.
+            shutil.rmtree(directories.memory if number == 1 else generation.memory, ignore_errors=True)
+        generation.tie_memory()
+    except BaseException:
+        generation.close()
+        raise
+    return generation
 
 
 def _delete_lower(directories: ShardDirectories, number: int) -> None:
@@ -302,8 +326,12 @@ def _delete_lower(directories: ShardDirectories, number: int) -> None:
             os.close(lock)
 
 
+def _nonce_file(memory: Path, header: GenerationHeader) -> Path:
+    return memory / f"{header.nonce.hex()}.nonce"
+
+
 def _delete_tables(directory: Path) -> None:
-    for path in directory.glob("t*"):
+    for path in (*directory.glob("t*"), *directory.glob("*.nonce")):
         path.unlink(missing_ok=True)
 
 

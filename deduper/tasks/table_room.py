@@ -1,7 +1,8 @@
 """Where tables lie on the host of a task: the directories, and how much of its shared memory they may take.
 
 A host's own: the size of /dev/shm and the temporary folder differ between the hosts, and the containers, of one
-cluster. Executors of one host use the same tables, which their locks keep apart.
+cluster. Executors of one host use the same tables, which their locks keep apart. Those in containers with a /dev/shm
+each rebuild the tables of a shard that changes containers: see `bucket_store.tables.generation`.
 """
 
 from __future__ import annotations

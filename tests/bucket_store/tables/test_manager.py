@@ -370,12 +370,12 @@ def other_start(_: pytest.MonkeyPatch, settings: TableSettings, shard: Shard) ->
 
 
 def other_version(_: pytest.MonkeyPatch, settings: TableSettings, shard: Shard) -> TableSettings:
-    def as_version_1(data: bytes) -> bytes:
+    def as_version_2(data: bytes) -> bytes:
         end = 12 + int.from_bytes(data[10:12], sys.byteorder)
-        covered = data[:8] + (1).to_bytes(2, sys.byteorder) + data[10:end]
+        covered = data[:8] + (2).to_bytes(2, sys.byteorder) + data[10:end]
         return (covered + xxhash.xxh3_64_intdigest(covered).to_bytes(8, sys.byteorder)).ljust(512, b"\0")
 
-    edit_header(settings, as_version_1)
+    edit_header(settings, as_version_2)
     return settings
 
 
@@ -551,6 +551,55 @@ def test_any_family_of_copies_answers_as_its_dicts(tmp_path: Path, seed: int) ->
             shard.commit({(0, key): (5, step, shard.next_window) for key in keys})
         with ShardTables.open(settings, shard.pieces, shard.view()) as tables:
             check(tables, shard, 0, universe)
+
+
+@pytest.mark.parametrize("other", ["memory B", "disk"])
+@pytest.mark.parametrize("room", [ROOMY, 0], ids=["in memory", "on disk"])
+def test_memory_directories_that_share_a_disk_directory_answer_alike(tmp_path: Path, other: str, room: int) -> None:
+    """Containers of a host with a /dev/shm each, or one without: tables miss no window that was applied elsewhere."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL, memory=room)
+    elsewhere = replace(settings, memory_dir=str(tmp_path / other))
+    for window, here in enumerate("ABABBAABA"):
+        commit_buckets(shard, range(2), seed=window)
+        check_all(settings if here == "A" else elsewhere, shard)
+
+
+def test_another_memory_directory_has_tables_of_its_own(tmp_path: Path) -> None:
+    """They are rebuilt when the shard comes to it, and advanced while the shard stays."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    elsewhere = replace(settings, memory_dir=str(tmp_path / "memory B"))
+    commit_buckets(shard, range(2), seed=1)
+    for place in (settings, elsewhere, settings):
+        assert not is_planted(place, shard)
+        plant(place, shard)
+        commit_buckets(shard, range(2), seed=2 + shard.next_window)
+        assert is_planted(place, shard)
+        assert len(list(Path(place.memory_dir).glob("*/0000/1/*.nonce"))) == 1
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_holder_that_dies_before_it_has_tied_its_memory_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Its header names no memory directory, in the first generation and in a later one: the tables are rebuilt."""
+    shard, settings = make_shard(tmp_path, FULL), make_settings(tmp_path, FULL)
+    elsewhere = replace(settings, memory_dir=str(tmp_path / "memory B"))
+    commit_buckets(shard, range(2), seed=1)
+    holder = ShardTables.open(settings, shard.pieces, shard.view()) if number == 2 else None
+
+    def dies(_: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in (elsewhere, settings):
+        with monkeypatch.context() as patch:
+            patch.setattr(generation_module.Generation, "tie_memory", dies)
+            with pytest.raises(KeyboardInterrupt):
+                ShardTables.open(place, shard.pieces, shard.view())
+    if holder is not None:
+        holder.close()
+    commit_buckets(shard, range(2), seed=2)
+    for place in (settings, elsewhere, settings):
+        check_all(place, shard)
 
 
 _HOLD = """
@@ -781,7 +830,7 @@ def test_what_a_dead_builder_left_is_removed(tmp_path: Path) -> None:
     table.with_name("t0.00000000.building").write_bytes(b"half")
     commit_buckets(shard, range(1), seed=2)
     check_all(settings, shard)
-    assert [path.name for path in table.parent.iterdir()] == ["t0.table"]
+    assert [path.name for path in table.parent.glob("t*")] == ["t0.table"]
     assert not copy.exists()
 
 
