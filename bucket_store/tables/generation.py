@@ -111,7 +111,7 @@ class Generation:
         self._lock = lock
 
     def tie_memory(self) -> None:
-        """Makes the file that ties the header to this memory directory; before the first table of its nonce.
+        """Makes or touches the file that ties the header to this memory directory; before the first table of its nonce.
 
         Raises:
             OSError: no room, or no right to write.
@@ -196,7 +196,7 @@ def last_used_us(directories: ShardDirectories) -> int | None:
     """When a shard's tables were last in use, µs since the epoch; None when they are of no use on this boot.
 
     A header in another disk directory is not seen. Files in memory are as old as the boot at most, so they count by
-    their own times: a table is touched when it is used.
+    their own times: a table is touched when it is used, a `.nonce` file when its generation is opened.
     """
     used = []
     if directories.memory != directories.disk:
@@ -254,7 +254,8 @@ def _enter(directories: ShardDirectories, number: int, fresh: GenerationHeader, 
             generation.mark_dirty()
             _delete_tables(generation.memory)
             _delete_tables(generation.disk)
-            generation.tie_memory()
+        generation.tie_memory()
+        if not is_sound:
             generation.mark_at(view)
     except BaseException:
         os.close(lock)

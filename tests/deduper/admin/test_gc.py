@@ -277,7 +277,10 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
         view = ShardView(store_id, store_id, ((0, b"owner"),), 0, 1, (), None, None)
         opened = open_generation(directories, view, TableLayout(False, False, False, False), lock_timeout_s=1)
         last_s = (LATER_US - idle_us) / 1e6
-        os.utime(opened.disk / "header", (last_s, last_s))
+        for path in (opened.disk / "header", *opened.memory.iterdir()):
+            os.utime(path, (last_s, last_s))
+        if boot is not None:
+            shutil.rmtree(opened.memory)
         if not hold:
             opened.close()
         monkeypatch.setattr(generation, "boot_id", lambda: "this boot")
@@ -302,7 +305,7 @@ def test_tables_that_nobody_can_use_go(tmp_path: Path, monkeypatch: pytest.Monke
     }
     collected(store, delete=True)
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {held, used}
-    assert {path.name for path in (tmp_path / "shm" / "deduper-tables").iterdir()} == {elsewhere}
+    assert {path.name for path in (tmp_path / "shm" / "deduper-tables").iterdir()} == {held, used, elsewhere}
     holder.close()  # type: ignore[attr-defined]
 
 
