@@ -156,16 +156,10 @@ class RocksPieces:
 
     def pieces(self) -> Iterator[StoredPiece]:
         for path in sorted((self._root / "pieces").glob("*/*.rocksdb")):
-            if not (path / "CURRENT").exists():
-                continue  # not yet made, or half deleted
             file = path.relative_to(self._root).as_posix()
             epoch = int(path.name.split(".")[0].split("-")[0])
-            database = _guarded(file, _open_read_only, path)
-            try:
-                for name, length in _guarded(file, _names, database):
-                    yield StoredPiece(file, name, int(path.parent.name), epoch, 0, length)
-            finally:
-                database.close()
+            for name, length in _guarded(file, _repeat, _stored, path):
+                yield StoredPiece(file, name, int(path.parent.name), epoch, 0, length)
 
     def close_writers(self) -> None:
         _close_kept(self._root / "pieces")
@@ -182,9 +176,7 @@ class RocksPieces:
         if (path / "CURRENT").exists():
             value = _guarded(piece.file, _get_from_kept, path, key.encode())
             if value is None:
-                value = _guarded(piece.file, _reader(path, fresh=False).get, key.encode())
-            if value is None:  # the handle may be older than the piece
-                value = _guarded(piece.file, _reader(path, fresh=True).get, key.encode())
+                value = _get_read_only(piece.file, path, key.encode())
         if value is None:
             raise CorruptionError(
                 f"piece {piece.name}", file=piece.file, offset=0, expected=f"key {key}", found="no such key"
@@ -254,16 +246,56 @@ def _options(*, create: bool) -> Options:
 
 
 def _open_read_only(path: Path) -> Any:
+    # RocksDB's default refuses a database with a write-ahead log, which exists while a writer is at work.
+    return Rdict(str(path), _options(create=False), access_type=AccessType.read_only(False))
+
+
+def _repeat(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """The result of a reading by a fresh handle; up to `_OPEN_ATTEMPTS` readings while a file is missing.
+
+    A writer or a deletion replaces files that the manifest named when a handle read it. A handle opens a table file as
+    late as with the first read of a key in it. A file that stays missing is damage.
+
+    Raises:
+        Exception: the error of the last attempt, or one about anything but a missing file.
+    """
     for attempt in range(_OPEN_ATTEMPTS):
         try:
-            # RocksDB's default refuses a database with a write-ahead log, which exists while a writer is at work.
-            return Rdict(str(path), _options(create=False), access_type=AccessType.read_only(False))
+            return read(*args, **kwargs)
         except Exception as error:
-            # A writer may replace a file between the reading of the manifest, which names it, and its opening.
-            if "No such file" not in str(error) or attempt == _OPEN_ATTEMPTS - 1:
+            if not _is_file_missing(error) or attempt == _OPEN_ATTEMPTS - 1:
                 raise
             time.sleep(_LOCK_POLL_S)
     raise AssertionError("the loop returns or raises")
+
+
+def _get_read_only(file: str, path: Path, key: bytes) -> Any:
+    """The value by the handle that this process has kept, else by a fresh one; None when that has no such key.
+
+    A kept handle may be older than the piece, or than a deletion that has compacted its table file into another one.
+    """
+
+    def get(*, fresh: bool) -> Any:
+        return _guarded(file, _reader(path, fresh=fresh).get, key)
+
+    try:
+        value = get(fresh=False)
+    except CorruptionError as error:
+        if not _is_file_missing(error):
+            raise
+        value = None
+    return _repeat(get, fresh=True) if value is None else value
+
+
+def _stored(path: Path) -> list[tuple[str, int]]:
+    """As `_names`, by a handle of its own; none of a database that is not yet made, or half deleted."""
+    if not (path / "CURRENT").exists():
+        return []
+    database = _open_read_only(path)
+    try:
+        return _names(database)
+    finally:
+        database.close()
 
 
 def _reader(path: Path, *, fresh: bool) -> Any:
@@ -471,12 +503,16 @@ def _is_lock_held(error: Exception) -> bool:
     return "LOCK" in message and ("lock hold by current process" in message or "While lock file" in message)
 
 
+def _is_file_missing(error: Exception) -> bool:
+    return "No such file" in str(error)
+
+
 def _store_error(file: str, error: Exception) -> StoreError:
     """The one place that reads RocksDB's messages."""
     message = str(error)
     if "No space left" in message or "Disk quota" in message:
         return SpaceError(f"{file}: {message}")
-    if message.startswith("Corruption") or "No such file" in message:
+    if message.startswith("Corruption") or _is_file_missing(error):
         return CorruptionError(
             message, file=file, offset=0, expected="a sound database", found="what RocksDB says above"
         )

@@ -338,6 +338,54 @@ def test_rocksdb_damage_in_its_files_is_corruption(tmp_path: Path) -> None:
     pieces.close()
 
 
+@pytest.fixture
+def few_tables_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB's least: a handle opens two table files when it is opened, and the others when they are read."""
+    monkeypatch.setattr(rocksdb_backend, "_TABLES_KEPT_OPEN", 20)
+
+
+@pytest.mark.usefixtures("few_tables_open")
+def test_rocksdb_live_pieces_are_read_and_listed_beside_deletions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion replaces table files of live pieces too, even between the opening of a handle and its first read."""
+    pieces = RocksPieces(tmp_path)
+    live = {at: pieces.append(shard=0, epoch=1, name=f"p{at:02d}", data=b"%d" % at * 500) for at in range(20)}
+    file = live[0].file
+    open_read_only = rocksdb_backend._open_read_only
+    deletions: list[list[tuple[int, int]]] = [[(1, 3), (5, 7), (9, 11), (13, 15)], [(4, 12)], [], [(0, 16)], []]
+
+    def overtaken(path: Path) -> Any:
+        database = open_read_only(path)
+        for first, last in deletions.pop(0):
+            # The table files of the pieces between the two become one.
+            assert pieces.delete([live.pop(first), live.pop(last)], keep={file}, writing_epoch=1) == ()
+        return database
+
+    monkeypatch.setattr(rocksdb_backend, "_open_read_only", overtaken)
+    assert pieces.read(live[6]) == b"6" * 500
+    assert len(deletions) == 2, "one handle was kept, and a fresh one overtaken"
+    assert listed(pieces) == [each.name for each in live.values()]
+    assert deletions == []
+    monkeypatch.undo()
+    assert [pieces.read(each) for each in live.values()] == [b"%d" % at * 500 for at in live]
+
+
+@pytest.mark.usefixtures("few_tables_open")
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_rocksdb_a_missing_table_file_is_corruption(tmp_path: Path, is_kept: bool) -> None:
+    """Of a handle that was opened before too: no fresh one finds the file."""
+    pieces = RocksPieces(tmp_path)
+    locations = [pieces.append(shard=0, epoch=1, name=f"p{at:02d}", data=b"x" * 500) for at in range(20)]
+    if is_kept:
+        assert pieces.read(locations[0]) == b"x" * 500
+    sorted((tmp_path / locations[0].file).glob("*.sst"))[10].unlink()
+    with pytest.raises(CorruptionError, match=r"(?s)No such file.*expected a sound database, found what RocksDB says"):
+        pieces.read(locations[10])
+    with pytest.raises(CorruptionError, match=r"(?s)No such file.*expected a sound database, found what RocksDB says"):
+        list(pieces.pieces())
+
+
 def test_rocksdb_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
     """A table file that was not ingested, and a database whose deletion was cut short."""
     pieces = RocksPieces(tmp_path)
