@@ -5,7 +5,9 @@ The judging thread chooses pieces of some shards and goes on; a process reads th
 retired like all others. Then the next ones are chosen.
 
 An owner that dies before the record leaves pieces that no record names; the next start removes them. When one of the
-merged pieces has left the store meanwhile, the new piece is left unnamed as well: no dead entry comes back.
+merged pieces has left the store meanwhile, the new piece is left unnamed as well: no dead entry comes back. A merge
+that waits for long, on a suspended machine say, may find the bytes of such pieces deleted. So every merge has an error
+of its own, which counts only while its pieces are live.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ _CLOSE_S = 10.0
 class Merges(Protocol):
     """Compacts pieces on request, as `maintenance.worker_process` does."""
 
-    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
-        """As `compact_pieces`, of each; None also when a request was not answered and is to be repeated."""
+    def merge(self, task: CompactionTask) -> PieceRef | None:
+        """As `compact_pieces`; None also when a request was not answered and is to be repeated."""
 
 
-Merged: TypeAlias = tuple[tuple[PieceRef, ...], PieceRef]
-"""Pieces of a shard, and the one that may take their place."""
+Merged: TypeAlias = tuple[tuple[PieceRef, ...], PieceRef | Exception]
+"""Pieces of a shard, and the one that may take their place, or the error of their merge."""
 
 
 class Compactions:
@@ -59,20 +61,13 @@ class Compactions:
         self._in_background(self._under_way.run)
 
     def result(self) -> list[Merged]:
-        """What was merged; nothing when there is no new result.
-
-        Raises:
-            Exception: the error of the compaction.
-        """
+        """What was merged, and what could not be; nothing when there is no new result."""
         request = self._under_way
         if request is None or not request.is_over.is_set():
             return []
         self._under_way = None
-        if request.failure is not None:
-            raise request.failure
         merged = request.merged
-        pieces = sum(len(leaving) for leaving, _ in merged)
-        logger.debug("%d pieces merged into %d in %.3f s beside the windows", pieces, len(merged), request.seconds)
+        logger.debug("merging pieces of %d shards took %.3f s beside the windows", len(merged), request.seconds)
         return merged
 
     def wait(self) -> None:
@@ -88,9 +83,13 @@ class Compactions:
         if not request.is_over.wait(_CLOSE_S):
             logger.warning("pieces are still being merged after %d s; the next start cleans up", _CLOSE_S)
             return []
-        if request.failure is not None:
-            logger.warning("pieces could not be merged: %s", request.failure)
-        return [added for _, added in request.merged]
+        added = []
+        for _, merged in request.merged:
+            if isinstance(merged, Exception):
+                logger.warning("pieces could not be merged: %s", merged)
+            else:
+                added.append(merged)
+        return added
 
 
 class _Request(BackgroundTask):
@@ -103,7 +102,12 @@ class _Request(BackgroundTask):
         self.merged: list[Merged] = []
 
     def act(self) -> None:
-        added = self._merges.merge(self._tasks)
-        self.merged = [
-            (task.pieces, piece) for task, piece in zip(self._tasks, added, strict=True) if piece is not None
-        ]
+        # One by one: a deletion waits for one of them only, and the worker process is replaced between two.
+        for task in self._tasks:
+            merged: PieceRef | Exception | None
+            try:
+                merged = self._merges.merge(task)
+            except Exception as error:  # noqa: BLE001  raised where the result is taken, if the pieces are still live
+                merged = error
+            if merged is not None:
+                self.merged.append((task.pieces, merged))

@@ -23,7 +23,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, cast
 
@@ -72,14 +72,13 @@ class MaintenanceWorker:
         answer = self._request("delete", dying, frozenset(keep), writing_epoch)
         return dying if answer is None else cast("tuple[Located, ...]", answer)
 
-    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
-        """As `compact_pieces`, one after another; None also when the process has ended meanwhile.
+    def merge(self, task: CompactionTask) -> PieceRef | None:
+        """As `compact_pieces`; None also when the process has ended meanwhile.
 
         Raises:
-            Exception: the error of a compaction in that process.
+            Exception: the error of the compaction in that process.
         """
-        # A request each: a deletion waits for one of them only, and a process is replaced between two.
-        return [cast("PieceRef | None", self._request("merge", task)) for task in tasks]
+        return cast("PieceRef | None", self._request("merge", task))
 
     def _request(self, *request: object) -> object:
         """The answer to a request; None when the process ended without one. One request at a time."""

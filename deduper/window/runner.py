@@ -417,14 +417,25 @@ class WindowRunner:
                 self._compaction.begin(tasks)
 
     def _record_merged(self, state: LogState) -> LogState:
+        """Put merged pieces in their place.
+
+        Raises:
+            Exception: the error of a merge of live pieces; then none is recorded.
+        """
         leaving: list[PieceRef] = []
         added: list[PieceRef] = []
-        for pieces, piece in self._compaction.result():
-            if set(pieces) <= set(state.pieces.get(piece.shard, ())):
+        for pieces, merged in self._compaction.result():
+            shard = pieces[0].shard
+            are_live = set(pieces) <= set(state.pieces.get(shard, ()))
+            if isinstance(merged, Exception):
+                if are_live:
+                    raise merged
+                logger.info("pieces of shard %d are not merged: some of them have expired: %s", shard, merged)
+            elif are_live:
                 leaving += pieces
-                added.append(piece)
+                added.append(merged)
             else:
-                logger.info("piece %s is left for the next start: some of the merged pieces have expired", piece.name)
+                logger.info("piece %s is left for the next start: some of the merged pieces have expired", merged.name)
         if added:
             state = self._log.place(CompactionRecord(tuple(leaving), tuple(added), self._now(state)))
             failpoints.hit("compact.recorded")

@@ -606,14 +606,11 @@ class _Maintenance(InProcess):
         super().__init__(store)
         self._world = world
 
-    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
+    def merge(self, task: CompactionTask) -> PieceRef | None:
         """Counted."""
-        self._world.figures["pieces merged"] += sum(len(task.pieces) for task in tasks)
-        return [self._merge(task) for task in tasks]
-
-    def _merge(self, task: CompactionTask) -> PieceRef | None:
+        self._world.figures["pieces merged"] += len(task.pieces)
         try:
-            return super().merge([task])[0]
+            return super().merge(task)
         except TaskKilled:
             return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from bucket_store.pieces.piece import PieceRef
@@ -21,6 +21,6 @@ class InProcess:
         """See `PieceStore.delete`."""
         return self._store.delete(pieces, keep=keep, writing_epoch=writing_epoch)
 
-    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
-        """As `compact_pieces`, of each."""
-        return [compact_pieces(self._store, task) for task in tasks]
+    def merge(self, task: CompactionTask) -> PieceRef | None:
+        """As `compact_pieces`."""
+        return compact_pieces(self._store, task)

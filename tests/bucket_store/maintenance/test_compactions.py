@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from bucket_store.errors import CorruptionError
 from bucket_store.log.records import CompactionRecord, DeletionRecord
 from bucket_store.maintenance.compactions import Compactions
 from bucket_store.pieces import compaction
@@ -45,11 +46,8 @@ class Answers:
     def __init__(self, *answers: PieceRef | Exception | None) -> None:
         self._answers = list(answers)
 
-    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
-        """The next answers."""
-        return [self._next() for _ in tasks]
-
-    def _next(self) -> PieceRef | None:
+    def merge(self, task: CompactionTask) -> PieceRef | None:
+        """The next answer."""
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -77,16 +75,25 @@ def test_shards_are_compacted_together() -> None:
     assert merging.result() == [(tasks[0].pieces, piece(0, 0, last=1)), (tasks[2].pieces, piece(0, 2, last=1))]
 
 
-def test_what_it_meets_is_the_windows_failure() -> None:
-    """And nothing is under way after it, nor after a process that has died."""
-    merging = Compactions(Answers(OSError("no disk"), None), lambda do: do())
-    merging.begin([TASK])
-    with pytest.raises(OSError, match="no disk"):
-        merging.result()
+def test_an_error_is_that_of_its_own_pieces() -> None:
+    """The others are merged all the same; nothing is under way after it, nor after a process that has died."""
+    error = OSError("no disk")
+    tasks = [CompactionTask((piece(0, shard), piece(1, shard)), "ab" * 16, 1, None, None) for shard in range(2)]
+    merging = Compactions(Answers(error, piece(0, 1, last=1), None), lambda do: do())
+    merging.begin(tasks)
+    assert merging.result() == [(tasks[0].pieces, error), (tasks[1].pieces, piece(0, 1, last=1))]
     assert not merging.is_under_way
     merging.begin([TASK])
     assert merging.result() == []
     assert not merging.is_under_way
+
+
+def test_a_stop_takes_back_what_was_merged(caplog: pytest.LogCaptureFixture) -> None:
+    """Beside one that failed, which is named."""
+    merging = Compactions(Answers(OSError("no disk"), piece(0, last=1)), lambda do: do())
+    merging.begin([TASK, TASK])
+    assert merging.close() == [piece(0, last=1)]
+    assert "pieces could not be merged: no disk" in caplog.text
 
 
 def test_a_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -146,6 +153,36 @@ def test_what_has_died_meanwhile_does_not_come_back(world: World, caplog: pytest
     assert orphan in caplog.text
     restarted = Process(world)
     assert orphan not in {found.name for found in restarted.pieces.pieces()}
+
+
+def test_pieces_that_were_deleted_before_their_merge_are_no_damage(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The merge waits while its pieces expire and their bytes are deleted, as on a machine that was suspended."""
+    process, later = Process(world), Later()
+    process.runner._compaction = Compactions(process.runner._maintenance, later)
+    for window in range(compaction.FEWEST):
+        process.offer(world.put([rows(window)]))
+    live = process.log.state.pieces[0]
+    process.log.place(DeletionRecord(live, world.now_us, live[-1].last_window))
+    assert process.pieces.delete(live) == ()
+    later.go_on()
+    with caplog.at_level(logging.INFO, logger="deduper.window.runner"):
+        process.offer(world.put([rows(compaction.FEWEST)]))
+    assert "pieces of shard 0 are not merged: some of them have expired" in caplog.text
+    assert len(process.log.state.pieces[0]) == 1
+
+
+def test_a_merge_of_live_pieces_that_are_damaged_ends_the_job(world: World) -> None:
+    """Their bytes are gone although the store names them."""
+    process, later = Process(world), Later()
+    process.runner._compaction = Compactions(process.runner._maintenance, later)
+    for window in range(compaction.FEWEST):
+        process.offer(world.put([rows(window)]))
+    assert process.pieces.delete(process.log.state.pieces[0]) == ()
+    later.go_on()
+    with pytest.raises(CorruptionError):
+        process.runner._record_merged(process.log.state)
 
 
 @pytest.mark.slow

@@ -136,10 +136,10 @@ def test_killed_when_it_has_merged(
     """Nobody knows of the new piece: it is asked for again, and what lies there is an orphan like others."""
     refs = tuple(appended(pieces, window) for window in range(2))
     monkeypatch.setenv(failpoints.ENVIRONMENT, "compact.merged=kill")
-    assert process.merge([CompactionTask(refs, STORE_ID, 1, None, None)]) == [None]
+    assert process.merge(CompactionTask(refs, STORE_ID, 1, None, None)) is None
     assert len(lying(pieces)) == 3
     monkeypatch.delenv(failpoints.ENVIRONMENT)
-    (one,) = process.merge([CompactionTask(refs, STORE_ID, 1, None, None)])
+    one = process.merge(CompactionTask(refs, STORE_ID, 1, None, None))
     assert one is not None
     assert (one.first_window, one.last_window, one.entries) == (0, 1, 2)
     assert len(lying(pieces)) == 4

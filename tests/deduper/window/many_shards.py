@@ -67,11 +67,8 @@ class NoBytes:
         """None is left."""
         return ()
 
-    def merge(self, tasks: Sequence[CompactionTask]) -> list[PieceRef | None]:
-        """Pieces as large as all that are merged in them."""
-        return [self._merge(task) for task in tasks]
-
-    def _merge(self, task: CompactionTask) -> PieceRef:
+    def merge(self, task: CompactionTask) -> PieceRef:
+        """A piece as large as all that are merged in it."""
         first, last = task.pieces[0], task.pieces[-1]
         length = sum(piece.length for piece in task.pieces)
         return made_up(last.first_window, first.shard, length=length, last=last.last_window, tag=f"-{first.name}")

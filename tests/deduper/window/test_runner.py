@@ -809,6 +809,22 @@ def test_a_merged_piece_takes_the_place_of_all_of_a_shard(
     assert job.log.state.pieces[0] == (parts if is_dead else (merged,))
 
 
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_a_merge_that_failed_counts_while_its_pieces_are_live(
+    job: Job, monkeypatch: pytest.MonkeyPatch, is_dead: bool
+) -> None:
+    """Expired pieces may be gone before their merge reads them; the other shards' pieces take their places."""
+    for window in range(2):
+        job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(window)), receipt(1, piece=job.piece(window, 1)))
+    merged = replace(job.piece(7, 1), first_window=0, last_window=1)
+    leaving = (job.piece(9),) if is_dead else job.log.state.pieces[0]
+    results: list[Any] = [[(job.log.state.pieces[1], merged), (leaving, OSError("disk"))], []]
+    monkeypatch.setattr(job.runner._compaction, "result", lambda: results.pop(0))
+    with nullcontext() if is_dead else pytest.raises(OSError, match="disk"):
+        job.run()
+    assert (job.log.state.pieces[1] == (merged,)) is is_dead
+
+
 def test_a_piece_that_cannot_be_taken_back_at_a_stop_is_left(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
