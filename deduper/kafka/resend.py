@@ -22,6 +22,7 @@ from deduper.kafka.topic_ends import ANSWER_S, broker_failure, partitions_of
 
 Offsets = dict[int, int]
 """Offsets by partition."""
+_AGAIN_S = 0.2
 _TRANSACTION_S = 60
 """The brokers abort a transaction that is open for longer, and fence its producer."""
 
@@ -150,12 +151,23 @@ def group_positions(client: Mapping[str, str], group: str, topic: str) -> Offset
 def _committed(client: Mapping[str, str], group: str, topic: str) -> tuple[Offsets, Any]:
     options = {**client, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
     consumer = Consumer(options, logger=QUIET)
+    until = time.monotonic() + ANSWER_S
     try:
-        found = consumer.committed([TopicPartition(topic, one) for one in partitions_of(consumer, topic)], ANSWER_S)
-        metadata = consumer.consumer_group_metadata()
+        while True:
+            try:
+                found = consumer.committed(
+                    [TopicPartition(topic, one) for one in partitions_of(consumer, topic)], ANSWER_S
+                )
+                for one in found:
+                    if one.error is not None:
+                        raise KafkaException(one.error)
+                return {
+                    one.partition: one.offset for one in found if one.offset >= 0
+                }, consumer.consumer_group_metadata()
+            except KafkaException as exc:
+                # A broker that has just started may not know yet who coordinates the group.
+                if action_of(error_of(exc)) is not ErrorAction.RETRY or time.monotonic() > until:
+                    raise
+            time.sleep(_AGAIN_S)
     finally:
         consumer.close()
-    for one in found:
-        if one.error is not None:
-            raise KafkaException(one.error)
-    return {one.partition: one.offset for one in found if one.offset >= 0}, metadata

@@ -86,6 +86,7 @@ def commit_windows(root: Path, reported: Report, options: dict[str, Any]) -> Non
                 reported.not_committed.append((window, name))
                 break
             reported.committed.append((window, name))
+            time.sleep(dice.uniform(0, 0.01))  # or else one of them is through before the others are awake
             if options["delete_folded"]:
                 log.delete_folded(grace_us=0)
 
