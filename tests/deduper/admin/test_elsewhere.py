@@ -104,8 +104,10 @@ def test_verify_reads_all_of_it(store: StoreElsewhere) -> None:
     (store.directory / "here").mkdir()
     here = verify_store(PublishedStore(store.directory / "here").make().open(), rows=True)
     report = verify_store(store.open(), rows=True)
-    for name in ("records", "pieces", "entries", "size_bytes", "sources", "outputs", "rows", "ran"):
+    for name in ("records", "pieces", "entries", "sources", "outputs", "rows", "ran"):
         assert getattr(report, name) == getattr(here, name), name
+    # Of stores with other salts, a bucket may be empty in a shard.
+    assert report.size_bytes == sum(ref.length for ref in store.live())
     assert told(report) == told(here), "these stores have no reasons in their records"
     assert verify_target(store.url).pieces == here.pieces
 
