@@ -200,12 +200,20 @@ def last_used_us(directories: ShardDirectories) -> int | None:
     """
     used = []
     if directories.memory != directories.disk:
-        used += [path.stat().st_mtime_ns // 1000 for path in directories.memory.glob("*/*")]
+        used += [_modified_us(path) for path in directories.memory.glob("*/*")]
     for number in _numbers(directories.disk) if directories.disk.is_dir() else ():
         header = _read_header(directories.disk / str(number))
         if header is not None and header.boot_id == boot_id():
-            used.append((directories.disk / str(number) / "header").stat().st_mtime_ns // 1000)
+            used.append(_modified_us(directories.disk / str(number) / "header"))
     return max(used, default=None)
+
+
+def _modified_us(path: Path) -> int:
+    """When a file was modified; now, if a process removes it at this moment."""
+    try:
+        return path.stat().st_mtime_ns // 1000
+    except FileNotFoundError:
+        return time.time_ns() // 1000
 
 
 def remove_tables(directories: ShardDirectories) -> bool:

@@ -22,7 +22,7 @@ from bucket_store.errors import CorruptionError, StaleViewError
 from bucket_store.pieces import reader as piece_reader
 from bucket_store.pieces.open import open_backend
 from bucket_store.tables import generation as generation_module
-from bucket_store.tables.generation import ShardDirectories, open_generation
+from bucket_store.tables.generation import ShardDirectories, last_used_us, open_generation
 from bucket_store.tables.manager import ShardTables, TableLayout, TableSettings
 from bucket_store.tables.table_file import LEAST_LOAD, TableFile
 from bucket_store.tables.view import ShardView
@@ -912,3 +912,14 @@ def test_a_view_travels_small(tmp_path: Path) -> None:
     assert len(packed) < 120 * len(refs)
     empty: ShardView = replace(view, pieces=())
     assert pickle.loads(pickle.dumps(empty)) == empty
+
+
+def test_a_table_that_goes_meanwhile_is_in_use(tmp_path: Path) -> None:
+    """A command that looks beside a job meets names of files that are gone when it asks for them."""
+    directories = ShardDirectories(tmp_path / "memory", tmp_path / "disk")
+    (directories.memory / "1").mkdir(parents=True)
+    (directories.memory / "1" / "t5.table").symlink_to(tmp_path / "gone")
+    before_us = time.time_ns() // 1000
+    used_us = last_used_us(directories)
+    assert used_us is not None
+    assert used_us >= before_us
