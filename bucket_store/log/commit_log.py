@@ -41,7 +41,7 @@ from bucket_store.log.records import (
 )
 from bucket_store.log.state import fold, fold_all
 from bucket_store.places import steps
-from bucket_store.places.place import NotDurableError, NotPlacedError, Place
+from bucket_store.places.place import NotDurableError, NotPlacedError, Place, UnansweredError
 
 DIRECTORY = "log"
 DEFAULT_SNAPSHOT_EVERY = 1000
@@ -414,7 +414,7 @@ class CommitLog:
         """The record in the slot afterwards: this one, durable, or another writer's.
 
         Raises:
-            NotCommittedError: the slot is empty, this record will never be in it.
+            NotCommittedError: the slot is empty, and this record will never be in it.
             MaybeCommittedError: it cannot be determined.
         """
         path = self._path(record.number)
@@ -442,6 +442,8 @@ class CommitLog:
             # A claim that slept beyond the grace finds its slot folded away, and its temporary file too.
             if isinstance(cause, FileExistsError) or self._is_beyond(record.number):
                 raise FencedError(f"{path} was there and is gone: the log is beyond it") from exc
+            if isinstance(cause, UnansweredError):
+                raise MaybeCommittedError(f"{path} is absent, and may still be put in place: {cause}") from cause
             raise NotCommittedError(f"{path} could not be placed: {cause}") from cause
         except (OSError, StoreError) as exc:
             raise MaybeCommittedError(f"{path}: placing it gave {cause}, reading it back {exc}") from exc

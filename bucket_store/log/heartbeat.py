@@ -102,12 +102,12 @@ class HeartBeat:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        beat = read_beat(self._path.parent)
-        if beat is not None and beat.nonce == self._nonce:
-            try:
+        try:
+            beat = read_beat(self._path.parent)
+            if beat is not None and beat.nonce == self._nonce:
                 self._path.remove()
-            except OSError as exc:
-                log.warning("heartbeat %s could not be removed: %s", self._path, exc)
+        except OSError as exc:  # raised here, it would hide the error that ends the job
+            log.warning("heartbeat %s could not be removed: %s", self._path, exc)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._interval_s):

@@ -3,31 +3,33 @@
 A frozen owner may be overtaken at any moment, and must not set a mark back when it thaws. So a mark is first prepared,
 then the claims are read, and only then it is put in place. After its claim every start removes what lower epochs have
 prepared, and an owner that finds a later claim discards what it has prepared itself. A storage without renames refuses
-what was prepared before the last change (`Names.prepare`).
+what was prepared before the last change (`Names.prepare`); S3 compares contents for that. A rewind sets marks back, so
+the windows in them may come again, and the epoch makes each owner's marks differ from all earlier ones.
 
-Both are framed, version 1, the body one msgpack array. One with a bad magic, length, checksum or field counts as
-absent: without its intent a batch is judged as a new one, without the mark windows are published once more, which
-changes nothing. Of a later release they are refused.
+Both are framed, an intent as version 1, a mark as 1 or 2; the body is one msgpack array. One with a bad magic, length,
+checksum or field counts as absent: without its intent a batch is judged as a new one, without the mark windows are
+published once more, which changes nothing. Of a later release they are refused.
 
 - `intents/<epoch as 6 digits>` (magic `BSINTENT`): the fields of `Intent` in order; partitions are bin of 16 bytes.
-- `published` in the store, `_published` in a port's directory (magic `BSPUBLSH`): the store's id, and the greatest of
-  its windows whose ports are all published.
+- `published` in the store, `_published` in a port's directory (magic `BSPUBLSH`): the store's id, the greatest of its
+  windows whose ports are all published, and since version 2 the epoch of the owner that set it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import frame, unframe
 from bucket_store.log.records import ExpiryKey
 from bucket_store.places.place import Place, Prepared
-from bucket_store.wire import decode, encode
+from bucket_store.wire import LATER, decode, encode, version_of
 
 INTENT_MAGIC = b"BSINTENT"
 PUBLISHED_MAGIC = b"BSPUBLSH"
-VERSION = 1
+INTENT_VERSION = 1
+PUBLISHED_VERSION = 2
 
 INTENTS_DIRECTORY = "intents"
 PUBLISHED_NAME = "published"
@@ -56,12 +58,12 @@ class Intent:
 
 def encode_intent(intent: Intent) -> bytes:
     """The bytes of an intent's file."""
-    return frame(INTENT_MAGIC, VERSION, encode(intent))
+    return frame(INTENT_MAGIC, INTENT_VERSION, encode(intent))
 
 
 def decode_intent(data: bytes, *, file: str) -> Intent | None:
     """The intent in these bytes; None for damaged ones. Raises UnknownFormatError."""
-    return _decode(INTENT_MAGIC, Intent, data, file)
+    return _decode(INTENT_MAGIC, INTENT_VERSION, Intent, data, file)
 
 
 def write_intent(root: Place, intent: Intent) -> None:
@@ -98,19 +100,20 @@ def remove_intents(root: Place, *, below_epoch: int, but: int | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Every port of every window of this store up to `window` is published."""
+    """Every port of every window of this store up to `window` is published; `epoch` is 0 in version 1."""
 
     store_id: str
     window: int
+    epoch: int = field(default=0, metadata=LATER)
 
 
-def prepare_published(path: Place, mark: Published, *, epoch: int) -> Prepared:
-    """The next mark for `path`, prepared by this `epoch`.
+def prepare_published(path: Place, mark: Published) -> Prepared:
+    """The next mark for `path`, prepared by the owner of the mark's epoch.
 
     Before the owner puts it in place it reads the claims once more. A FileNotFoundError from `put`
     means that a later owner has removed it, or has put one of its own there.
     """
-    return path.prepare(frame(PUBLISHED_MAGIC, VERSION, encode(mark)), epoch=epoch)
+    return path.prepare(frame(PUBLISHED_MAGIC, version_of(mark), encode(mark)), epoch=mark.epoch)
 
 
 def read_published(path: Place) -> Published | None:
@@ -119,15 +122,15 @@ def read_published(path: Place) -> Published | None:
         data = path.read()
     except FileNotFoundError:
         return None
-    return _decode(PUBLISHED_MAGIC, Published, data, str(path))
+    return _decode(PUBLISHED_MAGIC, PUBLISHED_VERSION, Published, data, str(path))
 
 
 def _epochs(directory: Place) -> list[int]:
     return sorted(int(name) for name in directory.listed() if name.isascii() and name.isdigit())
 
 
-def _decode(magic: bytes, kind: type[_Mark], data: bytes, file: str) -> _Mark | None:
+def _decode(magic: bytes, version: int, kind: type[_Mark], data: bytes, file: str) -> _Mark | None:
     try:
-        return decode(kind, unframe(data, magic=magic, version=VERSION, file=file))
+        return decode(kind, unframe(data, magic=magic, version=version, oldest=1, file=file))
     except (CorruptionError, ValueError):
         return None

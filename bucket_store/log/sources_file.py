@@ -116,7 +116,7 @@ def keep_sources(
     window = state.next_window
     data = encode_sources(window, partitions)
     if len(data) <= INLINE_BYTES and inline_bytes(state) + len(data) <= INLINE_STATE_BYTES:
-        ref = sources_ref(_name(window, epoch, attempt), partitions, data, is_kept=is_kept)
+        ref = sources_ref(sources_name(window, epoch, attempt), partitions, data, is_kept=is_kept)
         return replace(ref, inline=data)
     return write_sources(root, window=window, epoch=epoch, attempt=attempt, partitions=partitions, is_kept=is_kept)
 
@@ -142,7 +142,7 @@ def write_sources(
         OSError: it may or may not be in place.
     """
     data = encode_sources(window, partitions)
-    path = root / DIRECTORY / _name(window, epoch, attempt)
+    path = root / DIRECTORY / sources_name(window, epoch, attempt)
     # An existing directory was made durable by this owner's start, so a window need not sync it again.
     if not path.parent.exists():
         path.parent.make_directories()
@@ -215,7 +215,8 @@ def _as_stated(data: bytes, length: int, checksum: int, file: str) -> bytes:
     return data
 
 
-def _name(window: int, epoch: int, attempt: int) -> str:
+def sources_name(window: int, epoch: int, attempt: int) -> str:
+    """The name of an attempt's file."""
     return f"{window:012d}-{epoch:06d}-{attempt:03d}"
 
 

@@ -210,14 +210,7 @@ def _merge_bucket(bucket: int, runs: list[_Run], expiry_point: int | float | Non
     kept = order[is_last]
     if expiry is not None and expiry_point is not None:
         kept = kept[expiry[kept] > expiry_point]
-    return BucketEntries(
-        bucket=bucket,
-        digests=np.ascontiguousarray(digests[kept]),
-        expiry=None if expiry is None else expiry[kept],
-        origin=None if origin is None else origin[kept],
-        window=window[kept],
-        fingerprint=None if fingerprint is None else fingerprint[kept],
-    )
+    return BucketEntries(bucket, digests, expiry, origin, window, fingerprint).chosen(kept)
 
 
 def _windows(first_window: int, block: BucketEntries) -> NDArray[np.uint32]:

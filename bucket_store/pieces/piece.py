@@ -114,6 +114,14 @@ class Entries:
     window: NDArray[np.uint32] | None = None
     fingerprint: NDArray[np.uint64] | None = None
 
+    def bucket(self, index: int) -> BucketEntries:
+        """The entries of the bucket with this place among `bucket_keys`, as views."""
+        rows = slice(int(self.bucket_starts[index]), int(self.bucket_starts[index + 1]))
+        whole = BucketEntries(
+            int(self.bucket_keys[index]), self.digests, self.expiry, self.origin, self.window, self.fingerprint
+        )
+        return whole.chosen(rows)
+
 
 @dataclass(frozen=True, slots=True)
 class BucketEntries:
@@ -125,6 +133,17 @@ class BucketEntries:
     origin: NDArray[np.int64] | None
     window: NDArray[np.uint32] | None
     fingerprint: NDArray[np.uint64] | None
+
+    def chosen(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> BucketEntries:
+        """These rows: of a slice, a mask, or places."""
+        return BucketEntries(
+            bucket=self.bucket,
+            digests=self.digests[rows],
+            expiry=None if self.expiry is None else self.expiry[rows],
+            origin=None if self.origin is None else self.origin[rows],
+            window=None if self.window is None else self.window[rows],
+            fingerprint=None if self.fingerprint is None else self.fingerprint[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from bucket_store.filesystem import temporary_name
 from bucket_store.places import steps
-from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared
+from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError
 from bucket_store.places.prepared import prepared_below, prepared_name
 from bucket_store.threads import bounded, on_a_thread
 
@@ -48,7 +48,9 @@ _BYTES_A_SECOND = 16 << 20
 _CLOCK_GOOD_FOR_S = 600.0
 _POLL_S = 0.02
 # Less than the retries of a NameNode that is away take: they are not repeated, since Spark repeats the task.
-_TRIES_S, _PAUSE_S, _LONGEST_PAUSE_S = 6.0, 0.05, 1.0
+_TRIES_S, _PAUSE_S, _LONGEST_PAUSE_S = 6.0, 0.05, 0.25
+# Of two DataNodes the NameNode picks the dead one every other time: two dozen tries, on a slow machine too.
+_TRIES, _LONGEST_TRIES_S = 24, 20.0
 
 # Seven seconds in all, and so below the limit of a call: a NameNode that fails over is waited for, a dead one is not.
 _OPTIONS = {
@@ -95,7 +97,10 @@ class HdfsNames:
                 self.remove(temporary)
             raise
         except OSError as exc:
-            if self._withdraw(temporary):
+            was_there = self._withdraw(temporary)
+            if was_there is None:
+                raise UnansweredError(exc.errno, exc.strerror, exc.filename) from exc
+            if was_there:
                 raise NotPlacedError(exc.errno, exc.strerror, exc.filename) from exc
             raise
         steps.linked(failpoint)
@@ -199,21 +204,26 @@ class HdfsNames:
         of a file, or a whole one later. With `parents` missing directories are made.
 
         Raises:
-            OSError: what the cluster refused; or the last error after `_TRIES_S` seconds, or after two calls that hang.
+            OSError: what the cluster refused; or the last error after `_TRIES_S` seconds and `_TRIES` tries, or
+                `_LONGEST_TRIES_S`, or after two calls that hang.
         """
-        give_up, wanted, hung = time.monotonic() + _TRIES_S, 0, 0
+        since, wanted, hung = time.monotonic(), 0, 0
         for number in itertools.count():
-            path = named(number)
+            path, began = named(number), time.monotonic()
             try:
                 self.begin(path, data, 1 if wanted else None, parents=parents, failpoint=failpoint)
             except FileExistsError:
                 continue
             except OSError as exc:
+                now = time.monotonic()
                 if exc.errno == errno.ETIMEDOUT:
                     hung += 1
-                    give_up = time.monotonic() + _TRIES_S
-                is_over = hung > 1 or time.monotonic() > give_up
-                if is_over or exc.errno not in (errno.ETIMEDOUT, errno.EIO):
+                    since = now
+                elif now - began > _TRIES_S:
+                    raise  # the NameNode is away
+                tried_s = now - since
+                is_tried = tried_s > _TRIES_S and (number >= _TRIES or tried_s > _LONGEST_TRIES_S)
+                if hung > 1 or is_tried or exc.errno not in (errno.ETIMEDOUT, errno.EIO):
                     raise
                 if number or hung:
                     wanted = wanted or self._replicas(path)
@@ -245,9 +255,12 @@ class HdfsNames:
 
         def write(client: Client) -> None:
             options = WriteOptions(permission=0o600, create_parent=parents, replication=replicas)
-            with contextlib.closing(client.create(str(path), options)) as file:
-                file.write(data)
-                steps.opened(failpoint)
+            # The inner client: a file of the outer one is closed when it is collected. After a refused write that means
+            # to ask the NameNode for 15 s whether it has a block that no DataNode has.
+            file = client.inner.create(str(path), options)
+            file.write(data)
+            steps.opened(failpoint)
+            file.close()
 
         self.call(path, write, len(data))
 
@@ -305,11 +318,14 @@ class HdfsNames:
             return self.call(path, lambda client: int(client.get_file_info(str(path)).replication or 0))
         return 0
 
-    def _withdraw(self, temporary: PurePosixPath) -> bool:
-        """Remove a temporary file. True: it was there, so no rename has moved it, and none under way will."""
+    def _withdraw(self, temporary: PurePosixPath) -> bool | None:
+        """Remove a temporary file. True: it was there, so no rename has moved it, and none under way will.
+
+        False: it was not there. None: that is unclear, and a rename under way may still move it.
+        """
         with contextlib.suppress(OSError):
             return self.call(temporary, lambda client: client.delete(str(temporary), False))
-        return False
+        return None
 
     def _reader(self, path: PurePosixPath, end: int | None) -> FileReader:
         """A reader of the bytes up to `end`, or of all.
@@ -418,6 +434,8 @@ def as_os_error(error: BaseException, url: str) -> OSError:
     code = _ERRORS.get(name, errno.EIO)
     if "could only be written to" in reason:
         reason = "no DataNode takes a block: they are down, full, or too few for the replication"
+    elif "All DataNodes failed" in reason:
+        reason = "no DataNode gives the file's bytes: those that have them are down"
     elif _NO_NAMENODE in reason:
         return OSError(errno.EINVAL, f"HDFS: {_unknown_name(urlsplit(url).netloc)}", url)
     elif java is None and _TICKET.search(reason):

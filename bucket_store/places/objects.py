@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from bucket_store.places import steps
-from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared
+from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError
 
 try:
     import obstore
@@ -81,7 +81,7 @@ class ObjectNames:
 
     def _create(self, path: PurePosixPath, data: bytes) -> None:
         store = self._store(len(data), retries=False)
-        is_clear = True
+        is_clear = is_answered = True
         give_up = time.monotonic() + _RETRY_S
         for pause_s in (*_PAUSES_S, 0.0):
             try:
@@ -92,11 +92,14 @@ class ObjectNames:
             if failure.is_taken:
                 raise FileExistsError(errno.EEXIST, "the object exists", self.url(path))
             is_clear &= failure.is_refusal or failure.was_not_sent
+            is_answered &= failure.is_answer or failure.was_not_sent
             if failure.is_refusal or time.monotonic() > give_up:
                 break
             time.sleep(pause_s * random.uniform(0.5, 1.0))
         if is_clear:
             raise NotPlacedError(failure.errno, failure.text, self.url(path))
+        if not is_answered:
+            raise UnansweredError(failure.errno, failure.text, self.url(path))
         raise failure.error(self.url(path))
 
     def replace(self, path: PurePosixPath, data: bytes) -> None:
@@ -274,6 +277,12 @@ class _Failure:
     is_taken: bool = False
     is_refusal: bool = False
     was_not_sent: bool = False
+    has_status: bool = False
+
+    @property
+    def is_answer(self) -> bool:
+        """The server is done with the request; otherwise it may still act on it."""
+        return self.is_refusal or self.has_status
 
     @classmethod
     def of(cls, exc: Exception) -> _Failure:
@@ -283,7 +292,7 @@ class _Failure:
         if kind == "AlreadyExistsError" and status != 409:
             return cls(errno.EEXIST, "the object exists", is_taken=True)
         if status in _UNCLEAR or status >= 500:
-            return cls(errno.EIO, f"the object store answered {status}")
+            return cls(errno.EIO, f"the object store answered {status}", has_status=True)
         if kind == "PreconditionError":
             return cls(errno.EEXIST, "another version of the object is there", is_refusal=True)
         if isinstance(exc, FileNotFoundError):

@@ -30,6 +30,10 @@ class NotDurableError(OSError):
     """A new file is in place, and may be gone after a power cut; a repeated `sync` may succeed without any effect."""
 
 
+class UnansweredError(TimeoutError):
+    """The storage gave no answer, and may still act: a file may come into place after it was found to be absent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A replacement of a file that is ready.
@@ -75,6 +79,8 @@ class Names(Protocol):
             FileExistsError: the name is taken; its file is untouched. After an outage this very call may have taken it.
             NotPlacedError: it is not in place and will not be.
             NotDurableError: it is in place, and may not be durable.
+            UnansweredError: unclear, and the storage may still put it in place: reading it back may show it, and does
+                not show its absence.
             OSError: unclear; only reading it back shows it, and if it is there, `sync` of the directory makes it
                 durable.
         """

@@ -12,12 +12,14 @@ from bucket_store.places.place import Place
 def demand_refusal(directory: Place) -> None:
     """Create a file of a random name twice, and remove it. For storages that speak a protocol of others.
 
+    The directory is made: the first start of a job makes its store afterwards.
     Some servers of S3's protocol ignore the condition of a put: two owners would then replace each other's records.
 
     Raises:
         StoreError: the second creation was not refused.
         OSError: as `Names.create`.
     """
+    directory.make_directories()
     probe = directory / f"probe-{secrets.token_hex(8)}"
     try:
         probe.create(b"first")

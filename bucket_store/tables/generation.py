@@ -256,14 +256,15 @@ def _enter(directories: ShardDirectories, number: int, fresh: GenerationHeader, 
         header = _read_header(path)
         _refuse_if_overtaken(header, view)
         memory = directories.memory / str(number)
-        is_sound = header is not None and _is_sound(header, fresh, view) and _nonce_file(memory, header).exists()
-        generation = Generation(directories, number, lock, header if is_sound and header is not None else fresh)
-        if not is_sound:
+        if header is not None and _is_sound(header, fresh, view) and _nonce_file(memory, header).exists():
+            generation = Generation(directories, number, lock, header)
+            generation.tie_memory()
+        else:
+            generation = Generation(directories, number, lock, fresh)
             generation.mark_dirty()
             _delete_tables(generation.memory)
             _delete_tables(generation.disk)
-        generation.tie_memory()
-        if not is_sound:
+            generation.tie_memory()
             generation.mark_at(view)
     except BaseException:
         os.close(lock)

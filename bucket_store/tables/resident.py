@@ -15,8 +15,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from bucket_store import failpoints
 from bucket_store.errors import SpaceError
 from bucket_store.pieces.piece import BucketEntries
@@ -177,14 +175,7 @@ class ResidentTables:
         live = ordered_expiry(entries.expiry) > self._point
         if live.all():
             return entries
-        return replace(
-            entries,
-            digests=np.ascontiguousarray(entries.digests[live]),
-            expiry=entries.expiry[live],
-            origin=None if entries.origin is None else entries.origin[live],
-            window=None if entries.window is None else entries.window[live],
-            fingerprint=None,
-        )
+        return replace(entries.chosen(live), fingerprint=None)
 
     def _grow(self, table: TableFile, more: int, slack: int) -> TableFile:
         """A larger table with the live keys of `table`, in its place."""

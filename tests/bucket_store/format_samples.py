@@ -74,15 +74,16 @@ def committed_formats() -> list[Format]:
         Format(name, (PIECES / f"{name}.bin").read_bytes(), _dump, file="segment", offset=1000, version_at=8)
         for name in COMMITTED_PIECES
     ]
-    path = LOG_FILES / "published.bin"
-    found.append(
-        Format(
-            "published",
-            path.read_bytes(),
-            lambda bad: read_published(local_place(path, Instead(path, bad))),
-            is_absent=True,
+    for version, folder in ((1, LOG_FILES), (2, test_format_files.FILES_OF_2)):
+        path = folder / "published.bin"
+        found.append(
+            Format(
+                f"published of version {version}",
+                path.read_bytes(),
+                lambda bad, path=path: read_published(local_place(path, Instead(path, bad))),
+                is_absent=True,
+            )
         )
-    )
     return found
 
 

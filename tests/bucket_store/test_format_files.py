@@ -112,5 +112,13 @@ def test_a_published_mark_of_version_1_says_what_it_said(tmp_path: Path) -> None
     """Window 1000, and the same bytes when written again."""
     mark = Published("00" * 16, 1000)
     assert read_published(local_place(FILES / "published.bin")) == mark
-    prepare_published(local_place(tmp_path / "published"), mark, epoch=1).put()
+    prepare_published(local_place(tmp_path / "published"), mark).put()
     assert (tmp_path / "published").read_bytes() == (FILES / "published.bin").read_bytes()
+
+
+def test_a_published_mark_of_version_2_says_what_it_said(tmp_path: Path) -> None:
+    """As above, of epoch 7."""
+    mark = Published("00" * 16, 1000, 7)
+    assert read_published(local_place(FILES_OF_2 / "published.bin")) == mark
+    prepare_published(local_place(tmp_path / "published"), mark).put()
+    assert (tmp_path / "published").read_bytes() == (FILES_OF_2 / "published.bin").read_bytes()

@@ -16,7 +16,7 @@ from bucket_store.framing import frame
 from bucket_store.log.heartbeat import MAGIC, HeartBeat, moves, read_beat, read_sign
 from bucket_store.places.local import local_place
 from tests.bucket_store.faulty_files import FaultyFiles
-from tests.bucket_store.places.memory_names import memory_place
+from tests.bucket_store.places.memory_names import MemoryNames, memory_place
 
 
 def waiting(*events: Callable[[], object]) -> tuple[Callable[[float], None], list[float]]:
@@ -172,3 +172,16 @@ def test_a_beat_that_cannot_be_written_is_logged_and_stops_nobody(
         f"heartbeat {tmp_path / 'heartbeat'} could not be written",
         f"heartbeat {tmp_path / 'heartbeat'} could not be removed",
     ]
+
+
+def test_a_storage_that_is_away_stops_no_end(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """An error at the end would hide the one that ends the job."""
+
+    def is_away(*_: object) -> bytes:
+        raise TimeoutError("no answer")
+
+    owner = HeartBeat(memory_place(), "host:1")
+    owner.beat()
+    monkeypatch.setattr(MemoryNames, "read", is_away)
+    owner.stop()
+    assert "could not be removed: no answer" in caplog.text

@@ -104,6 +104,6 @@ def test_a_table_that_is_not_the_named_one_is_corruption(tmp_path: Path) -> None
         with pytest.raises(CorruptionError) as caught:
             read_judged(local_place(tmp_path), ref)
         assert caught.value.file == str(path)
-    backwards = JudgedFiles("", *(column[::-1] for column in (whole.hi, whole.lo)), *(whole.size_bytes,) * 3)
+    backwards = JudgedFiles("", whole.hi[::-1], whole.lo[::-1], whole.size_bytes, whole.size_bytes, whole.size_bytes)
     with pytest.raises(CorruptionError, match="ascend"):
         decode_judged(encode_judged(3, backwards), file="f")

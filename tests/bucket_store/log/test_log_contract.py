@@ -46,7 +46,7 @@ from bucket_store.log.sources_file import (
     remove_unnamed,
     write_sources,
 )
-from bucket_store.places.place import NotDurableError, NotPlacedError, Place
+from bucket_store.places.place import NotDurableError, NotPlacedError, Place, UnansweredError
 from tests.bucket_store.log_samples import commit
 from tests.bucket_store.places import test_names_contract
 
@@ -248,6 +248,29 @@ def test_whatever_a_creation_says_the_outcome_is_true(
     assert log.refresh() == CommitLog.open(root).state
 
 
+def test_a_storage_that_gives_no_answer_may_still_place_the_record(root: Place) -> None:
+    """The slot is empty when it is read back, and the record comes into it afterwards, or the next writer's does."""
+    new_log(root)
+    late: list[Callable[[], None]] = []
+
+    def no_answer(create: Callable[[], None]) -> None:
+        late.append(create)
+        raise UnansweredError("no answer")
+
+    log = opened_with(root, no_answer)
+    with pytest.raises(MaybeCommittedError, match="may still be put in place"):
+        log.place(commit(0, 2))
+    assert CommitLog.open(root).state.next_window == 0
+    late.pop()()
+    assert log.refresh() == CommitLog.open(root).state
+    assert log.state.next_window == 1
+    with pytest.raises(MaybeCommittedError):
+        log.place(commit(1, 2))
+    CommitLog.open(root).claim_epoch("next", 7)
+    with pytest.raises(FileExistsError):
+        late.pop()()
+
+
 def test_folded_records_go_and_a_sleeper_in_a_freed_slot_is_fenced(root: Place) -> None:
     """Without a grace; readers that had read before go on at the snapshot."""
     old = new_log(root, snapshot_every=4)
@@ -323,14 +346,32 @@ def test_a_sleepers_mark_never_sets_one_back(root: Place) -> None:
     """It slept between its look at the claims and the putting in place, over a takeover and its marks."""
     mark = root / PUBLISHED_NAME
     assert read_published(mark) is None
-    prepare_published(mark, Published("ab", 2), epoch=1).put()
-    sleeper = prepare_published(mark, Published("ab", 3), epoch=1)
+    prepare_published(mark, Published("ab", 2, 1)).put()
+    sleeper = prepare_published(mark, Published("ab", 3, 1))
     mark.remove_prepared(below_epoch=2)
     for window in (3, 4):
-        prepare_published(mark, Published("ab", window), epoch=2).put()
+        prepare_published(mark, Published("ab", window, 2)).put()
     with pytest.raises(FileNotFoundError):
         sleeper.put()
-    assert read_published(mark) == Published("ab", 4)
+    assert read_published(mark) == Published("ab", 4, 2)
+
+
+def test_a_sleepers_mark_stays_out_when_the_windows_come_again(root: Place) -> None:
+    """It slept over a rewind, which set the marks back, and a start whose marks have reached the window it had seen.
+
+    The window in its mark is committed again by then, and not published.
+    """
+    mark = root / PUBLISHED_NAME
+    prepare_published(mark, Published("ab", 4, 1)).put()
+    sleeper = prepare_published(mark, Published("ab", 5, 1))
+    mark.remove_prepared(below_epoch=2)
+    prepare_published(mark, Published("ab", 3, 2)).put()
+    mark.remove_prepared(below_epoch=3)
+    for window in (3, 4):
+        prepare_published(mark, Published("ab", window, 3)).put()
+    with pytest.raises(FileNotFoundError):
+        sleeper.put()
+    assert read_published(mark) == Published("ab", 4, 3)
 
 
 def test_a_heart_beats(root: Place) -> None:

@@ -58,7 +58,7 @@ def test_marks_of_a_later_release_are_refused(tmp_path: Path) -> None:
     """They are not damaged, so they are not absent."""
     with pytest.raises(UnknownFormatError):
         decode_intent(frame(INTENT_MAGIC, 2, b""), file="f")
-    (tmp_path / "published").write_bytes(frame(PUBLISHED_MAGIC, 2, b""))
+    (tmp_path / "published").write_bytes(frame(PUBLISHED_MAGIC, 3, b""))
     with pytest.raises(UnknownFormatError):
         read_published(local_place(tmp_path / "published"))
 
@@ -99,8 +99,8 @@ def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
     files: Any = FaultyFiles()
     write_intent(local_place(tmp_path, files), INTENT)
     for window in (3, 4):
-        prepare_published(local_place(path, files), Published("ab", window), epoch=1).put()
-    assert read_published(local_place(path)) == Published("ab", 4)
+        prepare_published(local_place(path, files), Published("ab", window, 1)).put()
+    assert read_published(local_place(path)) == Published("ab", 4, 1)
     assert {name for name, _ in files.calls} == {"exists", "write_file", "replace"}
     assert sorted(child.name for child in tmp_path.iterdir()) == ["intents", "published"]
 
@@ -108,13 +108,13 @@ def test_marks_are_replaced_whole_and_not_synced(tmp_path: Path) -> None:
 def test_a_mark_that_a_lower_epoch_prepared_replaces_nothing(tmp_path: Path) -> None:
     """Who slept before the rename finds its mark gone; a start that slept removes none of a later epoch."""
     path = tmp_path / "published"
-    sleeper = prepare_published(local_place(path), Published("ab", 3), epoch=1)
-    elsewhere = prepare_published(local_place(tmp_path / "other"), Published("ab", 3), epoch=1)
-    owner = prepare_published(local_place(path), Published("ab", 9), epoch=3)
+    sleeper = prepare_published(local_place(path), Published("ab", 3, 1))
+    elsewhere = prepare_published(local_place(tmp_path / "other"), Published("ab", 3, 1))
+    owner = prepare_published(local_place(path), Published("ab", 9, 3))
     local_place(path).remove_prepared(below_epoch=2)
     with pytest.raises(FileNotFoundError):
         sleeper.put()
     owner.put()
-    assert read_published(local_place(path)) == Published("ab", 9)
+    assert read_published(local_place(path)) == Published("ab", 9, 3)
     elsewhere.put()
-    assert read_published(local_place(tmp_path / "other")) == Published("ab", 3)
+    assert read_published(local_place(tmp_path / "other")) == Published("ab", 3, 1)

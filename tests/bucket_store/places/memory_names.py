@@ -49,7 +49,7 @@ class MemoryNames:
             self.files[path] = (bytes(data), self._tick())
 
     def prepare(self, path: PurePosixPath, data: bytes, *, epoch: int) -> Prepared:
-        """See `Names`: by the version, which a change alone gives."""
+        """See `Names`: by the contents, as S3 does; they are no version of their own where they come back."""
         version = self._version(path)
 
         def put() -> None:
@@ -63,8 +63,8 @@ class MemoryNames:
     def remove_prepared(self, path: PurePosixPath, *, below_epoch: int) -> None:
         """See `Names`."""
 
-    def _version(self, path: PurePosixPath) -> int | None:
-        return self.files[path][1] if path in self.files else None
+    def _version(self, path: PurePosixPath) -> bytes | None:
+        return self.files[path][0] if path in self.files else None
 
     def read(self, path: PurePosixPath) -> bytes:
         """See `Names`."""

@@ -200,6 +200,7 @@ def test_a_place_goes_by_url_and_by_pickle(root: Place) -> None:
 
 
 def test_a_probe_leaves_nothing(root: Place) -> None:
-    """Every storage here refuses a name that is taken."""
-    demand_refusal(root)
-    assert root.entries() == []
+    """Every storage here refuses a name that is taken. A new store has no directory yet."""
+    new = root / "above" / "new"
+    demand_refusal(new)
+    assert new.entries() == []

@@ -18,7 +18,7 @@ from bucket_store.errors import StoreError
 from bucket_store.places import objects
 from bucket_store.places.objects import ObjectNames
 from bucket_store.places.open import open_place
-from bucket_store.places.place import NotPlacedError, Place
+from bucket_store.places.place import NotPlacedError, Place, UnansweredError
 from bucket_store.places.probe import demand_refusal
 from tests.s3_server import new_prefix
 
@@ -123,7 +123,7 @@ def test_a_conflict_is_not_a_taken_name(script: _Scripted, file: Place) -> None:
     script.answers = [409]
     with pytest.raises(OSError, match="409") as caught:
         file.create(b"1")
-    assert not isinstance(caught.value, FileExistsError | NotPlacedError)
+    assert not isinstance(caught.value, FileExistsError | NotPlacedError | UnansweredError)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
@@ -170,6 +170,13 @@ def test_a_server_that_never_answers(script: _Scripted, file: Place, call: Calla
     script.answers = [None]
     with pytest.raises(TimeoutError):
         call(file)
+
+
+def test_a_creation_without_an_answer_may_still_happen(script: _Scripted, file: Place) -> None:
+    """Though a later try was answered: the server may act on the first one yet."""
+    script.answers = [None, 503]
+    with pytest.raises(UnansweredError):
+        file.create(b"1")
 
 
 def test_a_server_that_is_not_there(script: _Scripted, file: Place) -> None:
