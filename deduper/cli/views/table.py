@@ -1,0 +1,140 @@
+"""The answers of `deduper table` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from deduper.cli.terminal import counted, pairs, table
+from deduper.table.change.receipt import ChangeReceipt
+from deduper.table.receipt import LoadReceipt
+from deduper.table.upkeep.rebuild import RebuildReceipt
+from deduper.table.upkeep.status import Condition, IndexStatus, PendingLoad, TableStatus
+from deduper.table.upkeep.verify import TableVerification
+from deduper.units import approximate_size
+
+
+def render_load(receipt: LoadReceipt) -> list[RenderableType]:
+    """The counts of a load, and the files in which keys were found."""
+    rows: list[tuple[str, object]] = [
+        ("load", receipt.load),
+        ("rows", f"{receipt.rows:,}"),
+        ("new", f"{receipt.new:,} in {counted(receipt.files, 'file')}"),
+        ("repeats in the batch", f"{receipt.repeats:,}"),
+        ("in the table", f"{receipt.found:,}"),
+        ("errors", errors_line(receipt.errors)),
+        *write_lines(receipt),
+    ]
+    parts: list[RenderableType] = [pairs(rows)]
+    if receipt.found_in:
+        parts.append(
+            table(("first file of the keys found", "rows"), [(one.path, one.rows) for one in receipt.found_in])
+        )
+    return parts
+
+
+def errors_line(errors: Mapping[str, int]) -> str:
+    """Errors by reason."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in errors.items()) or "0"
+
+
+def write_lines(receipt: LoadReceipt | ChangeReceipt) -> list[tuple[str, object]]:
+    """What every write has to say of its table and index."""
+    index = f"built: {receipt.began_anew}" if receipt.began_anew else None
+    if receipt.read_files:
+        index = f"{index + ', ' if index else ''}{counted(receipt.read_files, 'file')} of the table read first"
+    return [
+        ("table", f"version {receipt.version}" if receipt.version >= 0 else "none yet"),
+        ("index", index),
+        ("completed", f"{counted(receipt.completed, 'earlier load')} that had died" if receipt.completed else None),
+        ("tries", f"{receipt.tries}: other writers were faster" if receipt.tries > 1 else None),
+        ("time", f"{receipt.seconds:.1f} s"),
+    ]
+
+
+def render_status(status: TableStatus) -> list[RenderableType]:
+    """The table, its index, and what loads have staged."""
+    index = status.index
+    table_line = f"version {status.version}, {counted(status.rows, 'row')} in {counted(status.files, 'file')}"
+    size = None
+    if index.keys:
+        size = (
+            f"{counted(index.keys, 'key')}, {approximate_size(index.size_bytes)}, {index.bytes_a_key:.1f} bytes a key"
+        )
+    rows: list[tuple[str, object]] = [
+        ("table", table_line if status.version >= 0 else "none yet"),
+        ("index", _index_line(index)),
+        ("size", size),
+        ("new index", _rebuilding_line(status.rebuilding)),
+        *(("pending load", _pending_line(load)) for load in status.pending),
+    ]
+    return [pairs(rows)]
+
+
+def render_verify(report: TableVerification) -> list[RenderableType]:
+    """Counts, findings by file, and the verdict."""
+    index = f"not compared: {report.not_compared}; the next load builds it" if report.not_compared else "compared"
+    if report.unindexed:
+        index += f"; it lacks {counted(report.unindexed, 'file')}, which the next load reads"
+    wrong = [
+        (report.missing, "key", "not in the index: a load would add such rows again"),
+        (report.extra, "entry", "of no row: a load would take new rows for duplicates"),
+        (report.repeated, "row", "whose key the table has before: another writer added them"),
+    ]
+    found = [f"{counted(count, noun, 'entries' * (noun == 'entry'))} {what}" for count, noun, what in wrong if count]
+    rows: list[tuple[str, object]] = [
+        ("table", f"version {report.version}, {counted(report.files, 'file')}"),
+        ("rows", f"{report.rows:,}, {counted(report.keys, 'key')}"),
+        ("index", index),
+        *(("found", Text(line, style="red")) for line in found),
+        ("verdict", Text("NOT sound", style="bold red") if found else Text("sound", style="green")),
+        ("next", "`deduper table rebuild` makes the index anew" if report.missing or report.extra else None),
+    ]
+    parts: list[RenderableType] = [pairs(rows)]
+    if report.found_in:
+        of_files = [(one.path, one.missing, one.extra, one.repeated) for one in report.found_in]
+        parts.append(table(("file with findings", "missing", "extra", "repeated"), of_files))
+    return parts
+
+
+def render_rebuild(receipt: RebuildReceipt) -> list[RenderableType]:
+    """The index that was made."""
+    read = f"{receipt.files:,}, {receipt.read_files:,} read" if receipt.is_continued else f"{receipt.files:,}, all read"
+    rows: list[tuple[str, object]] = [
+        ("table", f"version {receipt.version}"),
+        ("files", read),
+        ("index", f"{counted(receipt.keys, 'key')}, {approximate_size(receipt.size_bytes)}"),
+        ("began", "by an interrupted rebuild, which this one continued" if receipt.is_continued else None),
+        ("time", f"{receipt.seconds:.1f} s"),
+    ]
+    return [pairs(rows)]
+
+
+def _index_line(index: IndexStatus) -> str:
+    gone = f"{counted(index.removed, 'file')} that the table has no more; their keys do not count"
+    match index.state:
+        case Condition.PRESENT:
+            return "present: it has every file of the table, and no others"
+        case Condition.BEHIND:
+            lacks = f"behind: it lacks {counted(index.added, 'file')}, which the next load reads"
+            return f"{lacks}; it has {gone}" if index.removed else lacks
+        case Condition.AHEAD:
+            return f"ahead: it has {gone}"
+        case _:
+            return f"{index.state.value.replace('_', ' ')}: {index.why}"
+
+
+def _rebuilding_line(keys: int | None) -> str | None:
+    if keys is None:
+        return None
+    return f"{counted(keys, 'key')} so far: a rebuild runs, or was interrupted and the next one continues"
+
+
+def _pending_line(load: PendingLoad) -> str:
+    rows = f"planned, {counted(load.rows, 'row' if load.removed_files else 'new row')} in {counted(load.files, 'file')}"
+    if load.removed_files:
+        rows += f" in the place of {counted(load.removed_files, 'file')}"
+    step = rows if load.is_planned else "staging"
+    return f"{load.load}, {step}: it runs, or has died and the next load completes or removes it"

@@ -1,0 +1,123 @@
+"""The rows of a load: Arrow data in memory, or Parquet files. Rows are passed twice, in the same order each time.
+
+The first pass takes the columns of the key, the second all of them. So a batch of files is never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
+from deduper.table.schema import one_form, type_name
+
+_BATCH_ROWS = 1 << 19
+
+
+class Batch(Protocol):
+    """The rows of a load."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns, in the one form."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """All rows with these columns of `schema`, the same rows in the same order each time.
+
+        Raises:
+            TableUsageError: a value does not fit the one form of its type.
+            SourceChangedError: the rows are no longer those of the first pass.
+        """
+
+
+class ArrowBatch:
+    """Rows in memory: an Arrow table, or anything that gives one (`__arrow_c_stream__`)."""
+
+    def __init__(self, rows: Any) -> None:
+        if not isinstance(rows, pa.Table) and not hasattr(rows, "__arrow_c_stream__"):
+            raise TableUsageError(
+                f"rows: a {type(rows).__name__} is no Arrow data; give an Arrow table, or a data frame that exports one"
+            )
+        self._rows = rows if isinstance(rows, pa.Table) else pa.table(rows)
+        self.schema = one_form(self._rows.schema)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Batch`."""
+        wanted = pa.schema([self.schema.field(name) for name in columns])
+        for batch in self._rows.select(list(columns)).to_batches(_BATCH_ROWS):
+            yield _in_one_form(batch, wanted, "the batch")
+
+
+class FileBatch:
+    """Parquet files in the order given, all of the columns of the first."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = [(file, _identity(file)) for file in files]
+        self.schema = one_form(_schema_of(files[0]))
+        for file in files[1:]:
+            self._require_same(file)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Batch`."""
+        wanted = pa.schema([self.schema.field(name) for name in columns])
+        for file, identity in self._files:
+            try:
+                with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+                    for batch in opened.iter_batches(_BATCH_ROWS, columns=list(columns)):
+                        yield _in_one_form(batch.select(list(columns)), wanted, str(file))
+                is_same = _identity(file) == identity
+            except FileNotFoundError:
+                is_same = False
+            except (pa.ArrowException, OSError) as error:
+                raise TableUsageError(f"{file}: cannot be read as Parquet: {error}") from error
+            if not is_same:
+                raise SourceChangedError(f"{file}: changed while it was loaded; nothing was committed")
+
+    def _require_same(self, file: Path) -> None:
+        found = one_form(_schema_of(file))
+        first = self._files[0][0]
+        for name in dict.fromkeys((*self.schema.names, *found.names)):
+            kinds = [type_name(one.field(name).type) if name in one.names else "absent" for one in (found, self.schema)]
+            if kinds[0] != kinds[1]:
+                raise SchemaDriftError(f"{file}: `{name}` is {kinds[0]}, and {kinds[1]} in {first}; load them apart")
+
+
+def source_files(path: Path) -> list[Path]:
+    """The files of a folder, of a pattern, or the one file; by name. Hidden ones are skipped.
+
+    Raises:
+        SettingError: there are none.
+    """
+    found = path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207  a pattern may be absolute
+    files = sorted(file for file in found if file.is_file() and not file.name.startswith((".", "_")))
+    if not files:
+        raise SettingError("source.path", f"{path} has no files", "name a Parquet file, a folder or a pattern")
+    return files
+
+
+def _identity(file: Path) -> tuple[int, ...]:
+    status = file.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _schema_of(file: Path) -> pa.Schema:
+    try:
+        with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
+            return opened.schema_arrow
+    except (pa.ArrowException, OSError) as error:
+        raise TableUsageError(f"{file}: cannot be read as Parquet: {error}") from error
+
+
+def _in_one_form(batch: pa.RecordBatch, wanted: pa.Schema, where: str) -> pa.RecordBatch:
+    columns = []
+    for column, field in zip(batch.columns, wanted, strict=True):
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except pa.ArrowException as error:
+            raise TableUsageError(f"{where}: `{field.name}` cannot be cast to {field.type}: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)

@@ -1,0 +1,153 @@
+"""The files that a change removes, written again: the rows that stay, rows of the batch in the places of old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from deduper.table.change.workload import Workload
+from deduper.table.columns import KeyColumns
+from deduper.table.errors import ConflictError, FileVanishedError, IndexDamagedError, SchemaDriftError
+from deduper.table.formats.protocol import DataFile
+from deduper.table.index.keys import Int64s, plain_of
+from deduper.table.index.matching import WantedKeys
+from deduper.table.index.reading import opened
+from deduper.table.index.state import index_folder
+from deduper.table.table_rows import TableRows
+from deduper.table.write.operation import NO_TARGET, TARGET
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The table of a rewrite. `schema`: its own, in the one form."""
+
+    root: Path
+    schema: pa.Schema
+    columns: KeyColumns
+    update_partition_path: bool
+
+
+class FileRewrite:
+    """See `Rewrite`. A row of the batch takes the place of the first row with its key, in the same partition.
+
+    Rows without such a place, of inserts and of keys that move to another partition, go to the file that is filled in
+    their partition, else to a new one.
+    """
+
+    def __init__(self, place: Destination, work: Workload, salt: bytes) -> None:
+        self.schema = place.schema.append(pa.field(TARGET, pa.int64()))
+        self.removed: Sequence[DataFile] = tuple(work.removed.values())
+        self.carried_rows = 0
+        self.replaced_rows = 0
+        """The rows of removed files that `carried` has left out."""
+        self._place = place
+        self._work = work
+        self._first = work.verdicts.first_files()
+        self._wanted = WantedKeys(work.verdicts.found, place.columns, salt)
+        self._numbers = np.array(sorted(work.removed), np.int64)
+        kinds = [pa.int32() if column.type == "date" else column.arrow for column in place.columns.partition_by]
+        values = zip(*(work.removed[number].partition for number in self._numbers.tolist()), strict=True)
+        self._partitions = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
+
+    def placed(self, records: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
+        """See `Rewrite`."""
+        arrays = {name: records.column(name) for name in self._place.schema.names}
+        target = self._first[rows]
+        if self._place.columns.scope == "global" and (target != NO_TARGET).any():
+            target = self._in_partition(arrays, target)
+        for partition, number in self._work.filled.items():
+            target = np.where((target == NO_TARGET) & self._is_in(arrays, partition, len(rows)), number, target)
+        return pa.RecordBatch.from_arrays([*arrays.values(), pa.array(target)], schema=self.schema)
+
+    def carried(self) -> Iterator[pa.RecordBatch]:
+        """See `Rewrite`.
+
+        Raises:
+            IndexDamagedError: a file has fewer rows of the keys than the index says.
+            SchemaDriftError: a file has a column that the table does not have, which would be lost.
+        """
+        numbers, counts = np.unique(self._work.verdicts.file, return_counts=True)
+        held = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+        for number, file in self._work.removed.items():
+            try:
+                replaced = yield from self._of_file(number, file)
+            except FileVanishedError as error:
+                if file.stamp:  # of a plain table, whose version is what is there
+                    raise ConflictError(f"{self._place.root / file.path}: went while it was read") from error
+                raise
+            self._require_unchanged(file)
+            if replaced < held.get(number, 0):
+                folder = index_folder(self._place.root)
+                raise IndexDamagedError(
+                    f"{self._place.root / file.path}: lacks keys that the index has with it; build the index anew "
+                    f"(`deduper table rebuild`, or delete {folder}); nothing was committed"
+                )
+            self.replaced_rows += replaced
+
+    def _in_partition(self, arrays: dict[str, pa.Array], target: Int64s) -> Int64s:
+        """The targets of rows whose keys may lie in other partitions; or the rows stay there, with its values."""
+        is_found = target != NO_TARGET
+        file = pa.array(np.searchsorted(self._numbers, target))  # of rows without one any
+        is_moved = np.zeros(len(target), np.bool_)
+        for column, values in zip(self._place.columns.partition_by, self._partitions, strict=True):
+            old = values.take(file)
+            own = plain_of(arrays[column.name], column)
+            is_other = is_found & ~_true(pc.equal(own, old))
+            if self._place.update_partition_path:
+                is_moved |= is_other
+            elif is_other.any():
+                stays = pc.if_else(pa.array(is_found), old, own)
+                arrays[column.name] = stays.cast(column.arrow)
+        return np.where(is_moved, NO_TARGET, target)
+
+    def _is_in(self, arrays: Mapping[str, pa.Array], partition: tuple[object, ...], rows: int) -> NDArray[np.bool_]:
+        named = zip(self._place.columns.partition_by, partition, strict=True)
+        equal = (_true(pc.equal(plain_of(arrays[column.name], column), value)) for column, value in named)
+        return reduce(np.logical_and, equal, np.ones(rows, np.bool_))
+
+    def _of_file(self, number: int, file: DataFile) -> Generator[pa.RecordBatch, None, int]:
+        """The rows of a file that stay; returns the number of the others."""
+        reader = TableRows(self._place.root, self._place.schema, self._place.columns)
+        replaced = 0
+        with opened(self._place.root, file) as parquet:
+            more = sorted(set(parquet.schema_arrow.names) - set(self._place.schema.names))
+            if more:
+                raise SchemaDriftError(
+                    f"{self._place.root / file.path}: has {', '.join(f'`{name}`' for name in more)}, which the table "
+                    "does not have; nothing was written"
+                )
+            for records in reader.all(parquet, file):
+                is_replaced = self._wanted.among(reader.key_of(records))
+                replaced += int(is_replaced.sum())
+                kept = records if not is_replaced.any() else records.filter(pa.array(~is_replaced))
+                self.carried_rows += kept.num_rows
+                if kept.num_rows:
+                    target = pa.repeat(pa.scalar(number, pa.int64()), kept.num_rows)
+                    yield pa.RecordBatch.from_arrays([*kept.columns, target], schema=self.schema)
+        return replaced
+
+    def _require_unchanged(self, file: DataFile) -> None:
+        """A plain file is still the one that was judged."""
+        if not file.stamp:
+            return
+        path = self._place.root / file.path
+        try:
+            status = path.stat()
+            is_same = (status.st_size, status.st_mtime_ns) == (file.size, file.stamp)
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise ConflictError(f"{path}: changed while it was read")
+
+
+def _true(values: pa.Array) -> NDArray[np.bool_]:
+    """A mask, null for False."""
+    mask: NDArray[np.bool_] = values.fill_null(False).to_numpy(zero_copy_only=False)
+    return mask

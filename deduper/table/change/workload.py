@@ -1,0 +1,66 @@
+"""What a change has to do: its verdicts, the files that hold its keys, the small files that its new rows fill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from deduper.table.batch import Batch
+from deduper.table.columns import KeyColumns
+from deduper.table.formats.protocol import DataFile, PartitionValue
+from deduper.table.index.keys import plain_of
+from deduper.table.index.version import VersionKeys
+from deduper.table.judge import ChangeVerdicts, Verdict
+
+Partition = tuple[PartitionValue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Files by their numbers. `touched` hold keys of the batch; `filled` has the file that takes a partition's inserts.
+
+    A filled file may be a touched one.
+    """
+
+    verdicts: ChangeVerdicts
+    touched: Mapping[int, DataFile]
+    filled: Mapping[Partition, int]
+    removed: Mapping[int, DataFile]
+    """All of both: they are read and written again."""
+
+
+def workload(
+    batch: Batch, columns: KeyColumns, verdicts: ChangeVerdicts, version: VersionKeys, small_file_bytes: int | None
+) -> Workload:
+    """The work for judged rows. `small_file_bytes`: new rows fill a file of less; None: none is filled."""
+    touched = {number: version.files[number] for number in np.unique(verdicts.file).tolist()}
+    filled: dict[Partition, int] = {}
+    if small_file_bytes is not None:
+        inserted = set(_partitions(batch, columns, verdicts))
+        small = {number: file for number, file in version.files.items() if file.size < small_file_bytes}
+        # A file that is rewritten anyway, then the smallest, then the oldest.
+        for number, file in sorted(small.items(), key=lambda one: (one[0] not in touched, one[1].size, one[0])):
+            if file.partition in inserted:
+                filled.setdefault(file.partition, number)
+    removed = touched | {number: version.files[number] for number in filled.values()}
+    return Workload(verdicts, touched, filled, dict(sorted(removed.items())))
+
+
+def _partitions(batch: Batch, columns: KeyColumns, verdicts: ChangeVerdicts) -> Iterator[Partition]:
+    """The partitions of the rows that are inserted."""
+    names = [column.name for column in columns.partition_by]
+    is_new = verdicts.verdict == Verdict.NEW
+    if not names:
+        yield from [()] * bool(is_new.any())
+        return
+    begin = 0
+    for records in batch.batches(names):
+        end = begin + records.num_rows
+        new = records.filter(pa.array(is_new[begin:end]))
+        begin = end
+        plain = [plain_of(new.column(column.name), column) for column in columns.partition_by]
+        values = pa.Table.from_arrays(plain, names).group_by(names).aggregate([])
+        yield from zip(*(values[name].to_pylist() for name in names), strict=True)

@@ -1,0 +1,261 @@
+"""Delta Lake tables: the log by the package deltalake, the rows in files that the write has staged.
+
+A commit is made without any retry of the library's: it is taken only at exactly the version after the one that was
+judged. So the log of that version says afterwards by whom it was taken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from bucket_store import failpoints
+from bucket_store.filesystem import LOCAL
+from deduper.table.columns import KeyColumn
+from deduper.table.errors import (
+    INSTALL_EXTRA,
+    CommitRefusedError,
+    ConflictError,
+    TableError,
+    TableUsageError,
+    UnsupportedTableError,
+)
+from deduper.table.formats.paths import data_paths, place, unplace
+from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, PartitionValue, Snapshot
+from deduper.table.schema import one_form
+
+try:
+    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+except ImportError as error:
+    raise TableUsageError(f"Delta tables need the package deltalake: {INSTALL_EXTRA}") from error
+
+_LOG = "_delta_log"
+_LOAD = "deduperLoad"
+_FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "invariants", "timestampNtz"}
+"""Features under which a write of ours is right, unless `_require_plain` finds them in use; others are refused."""
+_AS_WRITTEN = "!$&'()+,-./:;=@_~"
+"""The characters, beside letters and digits, that deltalake does not encode in the path of a file it removes."""
+_IN_USE = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
+_NOT_NULL = ("nullable", "containsNull", "valueContainsNull")
+_OF_COLUMN = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+
+
+class DeltaFiles:
+    """A Delta table in a folder; see `Table`."""
+
+    format = "delta"
+
+    def __init__(self, root: Path, partition_by: Sequence[KeyColumn]) -> None:
+        self._root = root
+        self._partition_by = tuple(column.name for column in partition_by)
+
+    @property
+    def root(self) -> Path:
+        """See `Table`."""
+        return self._root
+
+    def snapshot(self) -> Snapshot:
+        """See `Table`."""
+        table = self._open()
+        if table is None:
+            if data_paths(self._root):
+                raise UnsupportedTableError(
+                    f"{self._root}: has Parquet files and no Delta log; write `format: parquet`"
+                )
+            return Snapshot(NO_TABLE, None, (), ())
+        _require_plain(table, self._root)
+        names = tuple(table.metadata().partition_columns)
+        if names != self._partition_by:
+            found, wanted = (", ".join(one) or "nothing" for one in (names, self._partition_by))
+            raise TableUsageError(f"{self._root}: is partitioned by {found}, and the load's partition_by is {wanted}")
+        required = tuple(field.name for field in table.schema().fields if not field.nullable)
+        actions = pa.table(table.get_add_actions())
+        rows = actions["num_records"].to_pylist()
+        return Snapshot(
+            table.version(),
+            one_form(pa.schema(table.schema())),
+            required,
+            self._files(actions, names),
+            None if None in rows else sum(rows),
+            _no_changes(table),
+        )
+
+    def commit(self, commit: Commit) -> None:
+        """See `Table`."""
+        place(self._root, commit.files)
+        failpoints.hit("table.5.placed")
+        try:
+            self._write(commit)
+        except DeltaError as error:
+            # Its message says neither whether the version was taken, nor by which commit.
+            if self.finish(commit):
+                return
+            found = self._open()
+            version = NO_TABLE if found is None else found.version()
+            if version > commit.after:
+                raise ConflictError(
+                    f"{self._root}: version {commit.after} was judged, and the table is at {version}"
+                ) from error
+            raise CommitRefusedError(f"{self._root}: {error}") from error
+        self._sync(commit)
+        failpoints.hit("table.5.committed")
+
+    def finish(self, commit: Commit) -> bool:
+        """See `Table`."""
+        if self._is_taken(commit):
+            self._sync(commit)
+            return True
+        unplace(self._root, commit.files)
+        return False
+
+    def _open(self) -> DeltaTable | None:
+        if not (self._root / _LOG).is_dir():
+            return None
+        try:
+            return DeltaTable(str(self._root))
+        except TableNotFoundError:
+            return None
+        except DeltaError as error:
+            raise TableError(f"{self._root}: the Delta log cannot be read: {error}") from error
+
+    def _record(self, commit: Commit) -> Path:
+        """The log file of the only version at which the commit can be."""
+        return self._root / _LOG / f"{commit.after + 1:020d}.json"
+
+    def _is_taken(self, commit: Commit) -> bool:
+        try:
+            lines = self._record(commit).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            # Not made, or so long ago that the log was cleaned up.
+            table = self._open()
+            if table is None or table.version() <= commit.after:
+                return False
+            present = {file.path for file in self._files(pa.table(table.get_add_actions()), commit.partition_by)}
+            if not commit.files:
+                return present.isdisjoint(file.path for file in commit.removed)
+            return not present.isdisjoint(file.path for file in commit.files)
+        try:
+            return any(json.loads(line).get("commitInfo", {}).get(_LOAD) == commit.load for line in lines)
+        except ValueError as error:
+            raise TableError(f"{self._record(commit)}: the Delta log cannot be read: {error}") from error
+
+    def _sync(self, commit: Commit) -> None:
+        """Makes the commit durable, which deltalake leaves to the system."""
+        with suppress(FileNotFoundError), LOCAL.open(self._record(commit)) as file:
+            file.sync()
+        LOCAL.fsync_dir(self._root / _LOG)
+
+    def _write(self, commit: Commit) -> None:
+        added = [
+            AddAction(
+                path=file.path,
+                size=file.size,
+                partition_values=dict(file.partition),
+                modification_time=LOCAL.modified_us(self._root / file.path) // 1000,
+                data_change=True,
+                stats=file.statistics,
+            )
+            for file in commit.files
+        ]
+        made: dict[str, Any] = {
+            "partition_by": list(commit.partition_by),
+            "commit_properties": CommitProperties(custom_metadata={_LOAD: commit.load}, max_commit_retries=0),
+            "post_commithook_properties": PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
+        }
+        if commit.after == NO_TABLE:
+            schema = Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(commit.schema)))
+            create_table_with_add_actions(str(self._root), schema, added, mode="error", **made)
+        else:
+            table = DeltaTable(str(self._root), version=commit.after)
+            removed = self._removals(table, commit)
+            table.create_write_transaction([*added, *removed], "append", table.schema(), **made)
+
+    def _removals(self, table: DeltaTable, commit: Commit) -> list[RemoveAction]:
+        """The actions that remove files; the log tells files apart by their paths exactly as it has them."""
+        if not commit.removed:
+            return []
+        written = {unquote(path): path for path in pa.table(table.get_add_actions())["path"].to_pylist()}
+        now = time.time_ns() // 1_000_000
+        for file in commit.removed:
+            if written[file.path] != quote(file.path, safe=_AS_WRITTEN):
+                raise UnsupportedTableError(
+                    f"{self._root}: the log spells the path {written[file.path]} in a way in which deltalake cannot "
+                    "remove it; rewrite its partition by the engine that wrote it (OPTIMIZE), and try again"
+                )
+        return [
+            RemoveAction(
+                path=file.path,
+                data_change=True,
+                deletion_timestamp=now,
+                partition_values=dict(file.partition),
+                size=file.size,
+            )
+            for file in commit.removed
+        ]
+
+    def _files(self, actions: pa.Table, names: Sequence[str]) -> tuple[DataFile, ...]:
+        # The log has paths as URLs.
+        paths = [unquote(path) for path in actions["path"].to_pylist()]
+        for path in paths:
+            if path.startswith("/") or re.match(r"[a-z0-9]+:", path):
+                raise UnsupportedTableError(f"{self._root}: the table has the file {path} of another folder")
+        columns: list[list[PartitionValue]] = []
+        for name in names:
+            values: Any = actions["partition"].combine_chunks().field(name)
+            columns.append((values.cast(pa.int32()) if pa.types.is_date(values.type) else values).to_pylist())
+        partitions = list(zip(*columns, strict=True)) if columns else [()] * len(paths)
+        return tuple(
+            DataFile(path, size, 0, tuple(partition))
+            for path, size, partition in zip(paths, actions["size_bytes"].to_pylist(), partitions, strict=True)
+        )
+
+
+def _no_changes(table: DeltaTable) -> str | None:
+    configuration = {name: value.lower() for name, value in table.metadata().configuration.items()}
+    if configuration.get("delta.appendOnly") == "true":
+        return "delta.appendOnly is true"
+    if configuration.get("delta.enableChangeDataFeed") == "true":
+        return "its change data feed is on (delta.enableChangeDataFeed), and an upsert or delete does not write one"
+    return None
+
+
+def _require_plain(table: DeltaTable, root: Path) -> None:
+    protocol = table.protocol()
+    refused = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES)
+    configuration = table.metadata().configuration
+    refused += sorted(
+        name
+        for name, value in configuration.items()
+        if name.startswith(_IN_USE) and value.lower() not in ("none", "false")
+    )
+    refused += [
+        f"{name} of column {field.name}"
+        for field in table.schema().fields
+        for name in _OF_COLUMN
+        if name in field.metadata
+    ]
+    refused += [
+        f"values that must not be null within column {field.name}"
+        for field in table.schema().fields
+        if any(f'"{name}":false' in field.type.to_json() for name in _NOT_NULL)
+    ]
+    if refused:
+        raise UnsupportedTableError(
+            f"{root}: the Delta table has {', '.join(refused)}, which a write does not honour; "
+            "change it by a MERGE of your engine, or make a table without"
+        )
+    if "deletionVectors" in (protocol.reader_features or ()) and pa.table(table.deletion_vectors()).num_rows:
+        raise UnsupportedTableError(
+            f"{root}: files of the Delta table have deletion vectors; "
+            "purge them (REORG TABLE … APPLY (PURGE)), then load"
+        )

@@ -1,0 +1,113 @@
+"""Paths of data files: values of partitions in folders' names, and how staged files get their places."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import date, timedelta
+from pathlib import Path
+from urllib.parse import unquote
+
+from bucket_store import failpoints
+from bucket_store.filesystem import LOCAL, make_directories
+from deduper.table.columns import KeyColumn
+from deduper.table.errors import TableUsageError
+from deduper.table.formats.protocol import NewFile, PartitionValue, RemovedFile
+
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The folder's name for null."""
+_EPOCH = date(1970, 1, 1)
+
+
+def place(root: Path, files: Iterable[NewFile]) -> None:
+    """Gives staged files their paths below a table's folder; one that is gone from staging has it already.
+
+    Durable on return, with all folders. Safe to repeat.
+    """
+    touched: set[Path] = set()
+    for file in files:
+        target = root / file.path
+        if target.parent not in touched:
+            make_directories(LOCAL, target.parent)
+            touched.add(target.parent)
+        if LOCAL.exists(Path(file.staged)):
+            LOCAL.replace(Path(file.staged), target)
+            failpoints.hit("table.placed")
+    for folder in touched:
+        LOCAL.fsync_dir(folder)
+
+
+def unplace(root: Path, files: Iterable[NewFile]) -> None:
+    """Removes files that no version of the table has. Safe to repeat."""
+    for file in files:
+        LOCAL.remove(root / file.path)
+
+
+def remove(root: Path, files: Iterable[RemovedFile]) -> None:
+    """Removes files of a plain table; one that is another by now stays. Durable on return. Safe to repeat."""
+    touched: set[Path] = set()
+    for file in files:
+        path = root / file.path
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if (status.st_size, status.st_mtime_ns) == (file.size, file.stamp):
+                LOCAL.remove(path)
+                touched.add(path.parent)
+                failpoints.hit("table.removed")
+    for folder in touched:
+        LOCAL.fsync_dir(folder)
+
+
+def folder_values(path: str) -> tuple[tuple[str, str], ...]:
+    """(column, text of the value) of each folder of a relative path."""
+    parts = (part.partition("=") for part in path.split("/")[:-1])
+    return tuple((unquote(name), unquote(value)) for name, is_named, value in parts if is_named)
+
+
+def partition_of(path: str, columns: Sequence[KeyColumn]) -> tuple[PartitionValue, ...]:
+    """The values of partition columns that the folders of a path name.
+
+    Raises:
+        TableUsageError: they name other columns, or a value is not of its column's type.
+    """
+    values = folder_values(path)
+    if [name for name, _ in values] != [column.name for column in columns]:
+        found = ", ".join(name for name, _ in values) or "nothing"
+        wanted = ", ".join(column.name for column in columns) or "nothing"
+        raise TableUsageError(f"{path}: is partitioned by {found}, and the load's partition_by is {wanted}")
+    return tuple(_value_of(text, column, path) for (_, text), column in zip(values, columns, strict=True))
+
+
+def data_paths(root: Path) -> list[str]:
+    """The Parquet files of a folder of plain files, relative, sorted; hidden names and folders are skipped."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith((".", "_")) or "=" in name]
+        above = os.path.relpath(folder, root)
+        found += [
+            name if above == "." else f"{above}/{name}"
+            for name in names
+            if name.endswith(".parquet") and not name.startswith((".", "_"))
+        ]
+    return sorted(found)
+
+
+def text_of(value: PartitionValue, column: KeyColumn) -> str | None:
+    """The value of a partition column as text, None for null."""
+    if column.type == "date" and isinstance(value, int):
+        return (_EPOCH + timedelta(days=value)).isoformat()
+    return None if value is None else str(value)
+
+
+def _value_of(text: str, column: KeyColumn, path: str) -> PartitionValue:
+    if text == NO_VALUE:
+        return None
+    try:
+        if column.type == "string":
+            return text
+        return (date.fromisoformat(text) - _EPOCH).days if column.type == "date" else int(text)
+    except ValueError as error:
+        raise TableUsageError(
+            f"{path}: `{text}` is no {column.type}, which the batch's column `{column.name}` is"
+        ) from error

@@ -1,0 +1,133 @@
+"""A table as a write sees it: versions, each a set of files, and commits that add files and remove files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from bucket_store.wire import LATER
+
+PartitionValue = int | str | None
+"""A value of a partition column; a date is its days since 1970-01-01."""
+
+FileIdentity = tuple[str, int, int]
+"""Path, size and stamp of a file."""
+
+PRIVATE = "_deduper"
+"""The folder of ours in a table's folder; readers of tables skip names that begin with an underscore."""
+
+NO_TABLE = -1
+"""The version of a table that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of a table. `path` is relative to its folder; two files with equal fields are the same bytes.
+
+    `stamp` is the time of its last change in ns, where the table's format does not say that files never change.
+    """
+
+    path: str
+    size: int
+    stamp: int
+    partition: tuple[PartitionValue, ...]
+
+    @property
+    def identity(self) -> FileIdentity:
+        """By which an index knows it again."""
+        return self.path, self.size, self.stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version of a table. `schema` is in the one form, partition columns included; None: a batch decides it.
+
+    `required` are columns that are declared to have no nulls. `rows`: as the table's log has it, None if it does not.
+    `no_changes`: why rows that are there must not be changed or removed by us; None when they may.
+    """
+
+    version: int
+    schema: pa.Schema | None
+    required: tuple[str, ...]
+    files: tuple[DataFile, ...]
+    rows: int | None = None
+    no_changes: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A staged file of a write: where it is, and the path that it is to have in the table.
+
+    `partition`: (column, value as text, None for null). `statistics`: as Delta has them, in JSON.
+    """
+
+    staged: str
+    path: str
+    size: int
+    rows: int
+    partition: tuple[tuple[str, str | None], ...]
+    statistics: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFile:
+    """A file that a write removes: as `DataFile`, with its partition as `NewFile` has it."""
+
+    path: str
+    size: int
+    stamp: int
+    partition: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a write does to a table, on top of the version `after`. `load` names it; `schema` is Arrow's own form."""
+
+    load: str
+    after: int
+    schema: bytes
+    partition_by: tuple[str, ...]
+    files: tuple[NewFile, ...]
+    removed: tuple[RemovedFile, ...] = field(default=(), metadata=LATER)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when there is nothing for the table."""
+        return not self.files and not self.removed
+
+
+class Table(Protocol):
+    """A table in a folder of this machine. Not for several threads."""
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+
+    @property
+    def format(self) -> str:
+        """The name of its format."""
+
+    def snapshot(self) -> Snapshot:
+        """The newest version.
+
+        Raises:
+            UnsupportedTableError: it has a feature that writes do not honour.
+            TableUsageError: it is partitioned by other columns than the settings say.
+            TableError: it cannot be read.
+        """
+
+    def commit(self, commit: Commit) -> None:
+        """Adds and removes files, on top of exactly the version `commit.after`; visible and durable on return.
+
+        Called with staged files that are durable, after the plan is. Not safe to repeat: `finish` is.
+
+        Raises:
+            ConflictError: the table is beyond that version, and nothing of this commit is visible.
+            CommitRefusedError: it was not taken.
+        """
+
+    def finish(self, commit: Commit) -> bool:
+        """Completes a commit of a write that has died, if it was taken; else removes its files, and gives False."""

@@ -1,0 +1,150 @@
+"""PURE. Keys with their files, sorted and laid out as the entries of pieces.
+
+A piece of the bucket store has a digest once in a bucket. A table may have a key in several files all the same: after
+foreign commits. The first file's entry goes into one layer, the second one's into the next: each layer is a piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store.pieces.piece import BucketEntries, Entries
+from deduper.table.index.keys import Int64s, UInt64s
+
+FileNumbers = NDArray[np.uint32]
+
+_CODES = 1 << 16
+"""So many buckets, or a range of them, are sorted by radix."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileKeys:
+    """Keys of files, in any order: columns of equal length."""
+
+    bucket: Int64s
+    hi: UInt64s
+    lo: UInt64s
+    file: FileNumbers
+
+    @property
+    def count(self) -> int:
+        return len(self.hi)
+
+    def chosen(self, rows: NDArray[np.bool_]) -> FileKeys:
+        """Those of a mask."""
+        return FileKeys(self.bucket[rows], self.hi[rows], self.lo[rows], self.file[rows])
+
+
+NO_KEYS = FileKeys(np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.uint32))
+
+
+@dataclass(frozen=True, slots=True)
+class SortedKeys:
+    """Keys by (bucket, hi, lo): `digests` is uint64[n, 2]."""
+
+    bucket: Int64s
+    digests: UInt64s
+
+    @property
+    def count(self) -> int:
+        return len(self.bucket)
+
+    def runs(self) -> Int64s:
+        """Where each bucket begins, and the end."""
+        return _run_starts(self.bucket)
+
+    def chosen(self, rows: NDArray[np.bool_]) -> SortedKeys:
+        """Those of a mask."""
+        return SortedKeys(self.bucket[rows], self.digests[rows])
+
+    def again(self) -> NDArray[np.bool_]:
+        """Whether each key is that of the row before."""
+        again = np.zeros(self.count, np.bool_)
+        again[1:] = (self.bucket[1:] == self.bucket[:-1]) & (self.digests[1:] == self.digests[:-1]).all(axis=1)
+        return again
+
+    def entries(self, file: FileNumbers) -> Entries:
+        """As entries with their files; no key twice."""
+        starts = self.runs()
+        return Entries(self.bucket[starts[:-1]], starts, self.digests, window=file)
+
+
+def joined(parts: Sequence[FileKeys]) -> FileKeys:
+    """The keys of all parts."""
+    if len(parts) <= 1:
+        return parts[0] if parts else NO_KEYS
+    return FileKeys(
+        np.concatenate([part.bucket for part in parts]),
+        np.concatenate([part.hi for part in parts]),
+        np.concatenate([part.lo for part in parts]),
+        np.concatenate([part.file for part in parts]),
+    )
+
+
+def keys_of(entries: BucketEntries) -> FileKeys:
+    """The entries of a bucket as keys."""
+    assert entries.window is not None
+    return FileKeys(
+        np.full(len(entries.digests), entries.bucket, np.int64),
+        entries.digests[:, 0],
+        entries.digests[:, 1],
+        entries.window,
+    )
+
+
+def in_order(bucket: Int64s, hi: UInt64s, lo: UInt64s) -> tuple[Int64s, SortedKeys]:
+    """(rows by (bucket, hi, lo), the keys in that order); equal keys in any order."""
+    order = np.argsort(hi)
+    order = order[np.argsort(_codes(bucket)[order], kind="stable")]
+    found = _gathered(bucket, hi, lo, order)
+    alike = (found.bucket[1:] == found.bucket[:-1]) & (found.digests[1:, 0] == found.digests[:-1, 0])
+    # Two digests of one half: next to never.
+    if (alike & (found.digests[1:, 1] < found.digests[:-1, 1])).any():
+        order = np.lexsort((lo, hi, bucket))
+        found = _gathered(bucket, hi, lo, order)
+    return order, found
+
+
+def layers(keys: FileKeys) -> Iterator[Entries]:
+    """The keys as pieces' entries; the first has each key once, with the file of the lowest number."""
+    order, found = in_order(keys.bucket, keys.hi, keys.lo)
+    again = found.again()
+    if not again.any():
+        if found.count:
+            yield found.entries(keys.file[order])
+        return
+    file = keys.file[np.lexsort((keys.file, keys.lo, keys.hi, keys.bucket))]
+    while found.count:
+        yield found.chosen(~again).entries(file[~again])
+        # One entry for one file: a file with a key twice has nothing more to say.
+        again[1:] &= file[1:] != file[:-1]
+        found, file = found.chosen(again), file[again]
+        again = found.again()
+
+
+def _gathered(bucket: Int64s, hi: UInt64s, lo: UInt64s, order: Int64s) -> SortedKeys:
+    digests = np.empty((len(order), 2), np.uint64)
+    digests[:, 0], digests[:, 1] = hi[order], lo[order]
+    return SortedKeys(bucket[order], digests)
+
+
+def _codes(bucket: Int64s) -> NDArray[np.integer]:
+    """Numbers in the order of the buckets, of 16 bits if possible: numpy sorts those by radix."""
+    if not len(bucket):
+        return bucket
+    least = int(bucket.min())
+    if int(bucket.max()) - least < _CODES:
+        return (bucket - least).astype(np.uint16)
+    different = np.unique(bucket)
+    return np.searchsorted(different, bucket).astype(np.uint16) if len(different) < _CODES else bucket
+
+
+def _run_starts(bucket: Int64s) -> Int64s:
+    if not len(bucket):
+        return np.zeros(1, np.int64)
+    starts: Int64s = np.concatenate(([0], np.flatnonzero(bucket[1:] != bucket[:-1]) + 1, [len(bucket)]))
+    return starts

@@ -1,0 +1,270 @@
+"""An index in its folder: brought up to the files of a version, merged, and asked for keys.
+
+    <folder>/state                 see `state`
+    <folder>/rebuilding            the state of an index under rebuilding; it becomes `state` once it is whole
+    <folder>/pieces/<name>.piece   pieces of the bucket store: a bucket for each partition value, the file number in
+                                   the column `window`
+
+Order of a step: the new piece is durable, then the state that names it. Pieces that no state names are deleted when the
+index is next opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store import failpoints
+from bucket_store.errors import CorruptionError, UnknownFormatError
+from bucket_store.filesystem import LOCAL, listed, make_directories, place_new
+from bucket_store.pieces.piece import Entries, PieceRef, decode_header, encode_piece, piece_name
+from deduper.core.digests import SALT_BYTES
+from deduper.table.columns import KeyColumns
+from deduper.table.formats.protocol import DataFile
+from deduper.table.index.entries import FileKeys, SortedKeys, joined, keys_of, layers
+from deduper.table.index.lookup import MappedPiece
+from deduper.table.index.reading import read_keys, rows_of
+from deduper.table.index.state import REBUILDING, STATE, IndexedFile, IndexState, read_state, sound_state, write_state
+from deduper.table.index.version import VersionKeys, telling_damage
+
+logger = logging.getLogger(__name__)
+
+_PIECES = "pieces"
+_PIECE_ROWS = 4 << 20
+"""About so many keys are read for a piece: an interrupted building continues after the last whole one."""
+_MOST_MERGED = 8 << 20
+"""Keys of the largest piece that a merge makes, which is in memory as a whole."""
+_FEWEST_MERGED = 8
+_GROWTH = 2
+"""A piece is merged when it is at most this many times as large as all younger ones together."""
+
+
+class KeyIndex:
+    """The index of a table's keys; the one process that holds the table's lock has it open."""
+
+    def __init__(self, folder: Path, columns: KeyColumns, state_file: str = STATE) -> None:
+        self._folder = folder
+        self._state_file = state_file
+        self._columns = columns
+        self._mapped: dict[str, MappedPiece] = {}
+        self.began_anew: str | None = None
+        """Why the index was begun anew; None when it was there."""
+        make_directories(LOCAL, folder / _PIECES)
+        self._state = self._opened()
+        self._sweep()
+
+    @property
+    def salt(self) -> bytes:
+        """The salt of its digests."""
+        return self._state.salt
+
+    @property
+    def state(self) -> IndexState:
+        """The state as it is on disk."""
+        return self._state
+
+    def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
+        """Enters the keys of a load's files without reading them, if each bucket has one file.
+
+        Otherwise nothing is done; `catch_up` reads them. `files` are all of the load's, `keys` its keys, each once.
+        """
+        by = self._columns.bucket_column
+        position = None if by is None else self._columns.partition_by.index(by)
+        number: dict[int, int] = {}
+        for offset, file in enumerate(files):
+            bucket = 0 if position is None else file.partition[position]
+            assert isinstance(bucket, int)
+            number[bucket] = self._state.next_number + offset
+        starts = keys.runs()
+        buckets = keys.bucket[starts[:-1]].tolist()
+        if files and len(number) == len(files) and set(number) == set(buckets):
+            numbers = np.array([number[bucket] for bucket in buckets], np.uint32)
+            self._enter(files, [keys.entries(np.repeat(numbers, np.diff(starts)))])
+
+    def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
+        """Reads the keys of the files that the index lacks, and merges pieces; gives the number of files read.
+
+        `files` are those of the table's present version. Interrupted, a later call continues: the state is written with
+        each piece.
+
+        Raises:
+            FileVanishedError, SchemaDriftError, TableError: a file cannot be read.
+            IndexDamagedError: a piece that is to be merged is damaged.
+        """
+        known = {file.identity for file in self._state.files}
+        missing = [file for file in files if file.identity not in known]
+        if missing:
+            for group in _grouped(missing, rows_of(root, missing)):
+                self._add(root, group)
+        self._drop(files)
+        self._merge(files)
+        return len(missing)
+
+    def replace_old(self) -> None:
+        """Puts a rebuilt index in the place of the old one, in one step, and deletes the old one's pieces."""
+        LOCAL.replace(self._folder / self._state_file, self._folder / STATE)
+        LOCAL.fsync_dir(self._folder)
+        self._state_file = STATE
+        self._sweep()
+
+    def version(self, files: Iterable[DataFile]) -> VersionKeys:
+        """The keys of the version with these files; the index has been brought up to it.
+
+        Raises:
+            IndexDamagedError: a piece is damaged or gone.
+        """
+        present = {file.identity: file for file in files}
+        numbered = {one.number: present[one.identity] for one in self._state.files if one.identity in present}
+        with telling_damage(self._folder):
+            pieces = [self._piece(ref) for ref in self._state.pieces]
+        return VersionKeys(self._folder, self.salt, pieces, numbered, self._state.next_number)
+
+    def _opened(self) -> IndexState:
+        try:
+            found = read_state(self._folder, self._state_file)
+        except (CorruptionError, UnknownFormatError) as error:
+            kept = self._folder / f"{self._state_file}.unreadable-{secrets.token_hex(4)}"
+            LOCAL.replace(self._folder / self._state_file, kept)
+            logger.warning("the index is built anew: %s; the state that cannot be read is kept as %s", error, kept.name)
+            return self._new(f"its state could not be read: {error}")
+        if found is None:
+            return self._new("there was none")
+        if found.columns != self._columns:
+            logger.warning("the index is built anew: it is of another key, other types or another scope")
+            return self._new("it was of another key")
+        return found
+
+    def _new(self, why: str) -> IndexState:
+        self.began_anew = why
+        state = IndexState(secrets.token_hex(16), secrets.token_bytes(SALT_BYTES), self._columns, 0, (), ())
+        write_state(self._folder, state, self._state_file)
+        return state
+
+    def _sweep(self) -> None:
+        """Deletes pieces that no state names: of a death, or merged."""
+        kept = {piece.file for state in (self._state, self._other()) if state is not None for piece in state.pieces}
+        for name in listed(LOCAL, self._folder / _PIECES):
+            if f"{_PIECES}/{name}" not in kept:
+                LOCAL.remove(self._folder / _PIECES / name)
+
+    def _other(self) -> IndexState | None:
+        """The state of the index under rebuilding, or of the one that it is to replace."""
+        # One that cannot be read begins anew when it is next opened, so its pieces are of no use.
+        return sound_state(self._folder, STATE if self._state_file == REBUILDING else REBUILDING)
+
+    def _write(self, state: IndexState) -> None:
+        write_state(self._folder, state, self._state_file)
+        self._state = state
+
+    def _add(self, root: Path, files: Sequence[DataFile]) -> None:
+        numbered = list(enumerate(files, self._state.next_number))
+        self._enter(files, layers(joined(list(read_keys(root, numbered, self._columns, self.salt)))))
+
+    def _enter(self, files: Sequence[DataFile], entries: Iterable[Entries]) -> None:
+        """Adds pieces with the keys of all of these files, which take the next numbers in their order."""
+        first = self._state.next_number
+        pieces = tuple(map(self._place, entries))
+        failpoints.hit("index.piece")
+        added = tuple(IndexedFile(number, file.path, file.size, file.stamp) for number, file in enumerate(files, first))
+        self._write(
+            replace(
+                self._state,
+                next_number=first + len(files),
+                files=self._state.files + added,
+                pieces=self._state.pieces + pieces,
+            )
+        )
+        failpoints.hit("index.state")
+
+    def _place(self, entries: Entries) -> PieceRef:
+        assert entries.window is not None
+        first, last = int(entries.window.min()), int(entries.window.max())
+        data = encode_piece(
+            entries,
+            store_id=bytes.fromhex(self._state.index_id),
+            shard=0,
+            first_window=first,
+            last_window=last,
+            epoch=0,
+            attempt=0,
+        )
+        name = piece_name(window=first, epoch=0, attempt=0, shard=0)
+        file = f"{_PIECES}/{name}.piece"
+        place_new(LOCAL, self._folder / file, data)
+        return decode_header(data, file=file, offset=0).to_ref(file=file, name=name, offset=0)
+
+    def _present(self, files: Iterable[DataFile]) -> tuple[tuple[IndexedFile, ...], NDArray[np.bool_]]:
+        """(the files of the index that the table has, whether each number is one of theirs)."""
+        present = {file.identity for file in files}
+        kept = tuple(file for file in self._state.files if file.identity in present)
+        live = np.zeros(self._state.next_number, np.bool_)
+        live[[file.number for file in kept]] = True
+        return kept, live
+
+    def _drop(self, files: Iterable[DataFile]) -> None:
+        """Leaves out pieces of which the table has no file any more, as those of files that were rewritten."""
+        kept, live = self._present(files)
+        pieces = tuple(ref for ref in self._state.pieces if live[ref.first_window : ref.last_window + 1].any())
+        if len(pieces) < len(self._state.pieces):
+            self._write(replace(self._state, files=kept, pieces=pieces))
+
+    def _merge(self, files: Iterable[DataFile]) -> None:
+        """Merges young pieces into one as they grow, without the entries of files that the table has no more."""
+        while chosen := _to_merge([piece.entries for piece in self._state.pieces]):
+            merged = self._state.pieces[-chosen:]
+            kept, live = self._present(files)
+            with telling_damage(self._folder):
+                keys = joined([self._kept(piece, live) for piece in merged])
+            pieces = tuple(map(self._place, layers(keys)))
+            failpoints.hit("index.merged")
+            # Files that lost entries lose their numbers: should they come back, they are read again.
+            self._write(
+                replace(
+                    self._state,
+                    files=kept,
+                    pieces=self._state.pieces[:-chosen] + pieces,
+                )
+            )
+            if len(pieces) >= chosen:
+                return  # as many layers as pieces: nothing is gained by another turn
+
+    def _kept(self, ref: PieceRef, live: NDArray[np.bool_]) -> FileKeys:
+        keys = joined([keys_of(block) for block in self._piece(ref).blocks()])
+        kept = live[keys.file]
+        return keys if kept.all() else keys.chosen(kept)
+
+    def _piece(self, ref: PieceRef) -> MappedPiece:
+        if ref.file not in self._mapped:
+            self._mapped[ref.file] = MappedPiece(self._folder / ref.file, ref)
+        return self._mapped[ref.file]
+
+
+def _to_merge(entries: Sequence[int]) -> int:
+    """How many of the youngest pieces to merge, 0 for none; `entries` from old to young."""
+    total = count = 0
+    for size in reversed(entries):
+        if (count and size > _GROWTH * total) or total + size > _MOST_MERGED:
+            break
+        total += size
+        count += 1
+    return count if count >= _FEWEST_MERGED else 0
+
+
+def _grouped(files: Sequence[DataFile], rows: Sequence[int]) -> Iterator[list[DataFile]]:
+    """The files in their order, in groups of about `_PIECE_ROWS` rows."""
+    group: list[DataFile] = []
+    total = 0
+    for file, count in zip(files, rows, strict=True):
+        group.append(file)
+        total += count
+        if total >= _PIECE_ROWS:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group

@@ -1,0 +1,129 @@
+"""The keys of a table's files: their key columns read from Parquet, with the files' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deduper.table.columns import KeyColumns
+from deduper.table.errors import FileVanishedError, SchemaDriftError, TableError
+from deduper.table.formats.protocol import DataFile
+from deduper.table.index.entries import FileKeys, joined
+from deduper.table.index.keys import array_of, row_keys, without_null
+from deduper.table.schema import one_form, type_name
+
+_THREADS = 4
+_BATCH_ROWS = 1 << 20
+ALL = (0, (1 << 64) - 1)
+"""Every `hi` of a digest."""
+
+
+def rows_of(root: Path, files: Sequence[DataFile]) -> list[int]:
+    """The rows of each file, by its footer.
+
+    Raises:
+        FileVanishedError: a file of the table is not there.
+        TableError: it cannot be read.
+    """
+
+    def rows(file: DataFile) -> int:
+        with _telling(root / file.path):
+            return int(pq.read_metadata(root / file.path).num_rows)
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
+        return list(pool.map(rows, files))
+
+
+def read_keys(
+    root: Path,
+    numbered: Sequence[tuple[int, DataFile]],
+    columns: KeyColumns,
+    salt: bytes,
+    among: tuple[int, int] = ALL,
+) -> Iterator[FileKeys]:
+    """The keys of each file, in the order of the files; rows with a null in the key are left out.
+
+    `among`: the least and the greatest `hi` of the keys that are given.
+
+    Raises:
+        FileVanishedError: a file of the table is not there.
+        SchemaDriftError: it lacks a key column, or has it with another type.
+        TableError: it cannot be read.
+    """
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
+        yield from pool.map(lambda one: _keys_of_file(root, one[0], one[1], columns, salt, among), numbered)
+
+
+def _keys_of_file(
+    root: Path, number: int, file: DataFile, columns: KeyColumns, salt: bytes, among: tuple[int, int]
+) -> FileKeys:
+    parts: list[FileKeys] = []
+    with opened(root, file) as parquet:
+        for arrays in key_arrays(parquet, root, file, columns):
+            parts.append(_keys_of_arrays(arrays, number, columns, salt, among))
+    return joined(parts)
+
+
+def key_arrays(
+    parquet: pq.ParquetFile, root: Path, file: DataFile, columns: KeyColumns, groups: Sequence[int] | None = None
+) -> Iterator[list[pa.Array]]:
+    """The columns of `columns.digested` of an opened file, batch by batch; of these row groups alone.
+
+    Raises:
+        SchemaDriftError: it lacks a key column, or has it with another type.
+    """
+    in_folders = dict(zip((column.name for column in columns.partition_by), file.partition, strict=True))
+    stored = [column for column in columns.digested if column.name not in in_folders]
+    schema = parquet.schema_arrow
+    for column in stored:
+        if column.name not in schema.names:
+            raise SchemaDriftError(f"{root / file.path}: has no column `{column.name}`, a part of the key")
+        found = type_name(one_form(pa.schema([schema.field(column.name)])).field(0).type)
+        if found != column.type:
+            raise SchemaDriftError(f"{root / file.path}: `{column.name}` is {found}, and the batch's is {column.type}")
+    # With a key of folders' values alone, any column says how many rows there are.
+    names = [column.name for column in stored] or schema.names[:1]
+    for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names):
+        yield [
+            array_of(in_folders[column.name], column, batch.num_rows)
+            if column.name in in_folders
+            else batch.column(column.name).cast(column.arrow)
+            for column in columns.digested
+        ]
+
+
+def _keys_of_arrays(
+    arrays: Sequence[pa.Array], number: int, columns: KeyColumns, salt: bytes, among: tuple[int, int]
+) -> FileKeys:
+    bucket, hi, lo = row_keys(arrays, columns, salt)
+    kept = (hi >= among[0]) & (hi <= among[1]) & without_null(arrays)
+    return FileKeys(bucket[kept], hi[kept], lo[kept], np.full(int(kept.sum()), number, np.uint32))
+
+
+@contextmanager
+def opened(root: Path, file: DataFile) -> Iterator[pq.ParquetFile]:
+    """A file of the table.
+
+    Raises:
+        FileVanishedError: it is not there.
+        TableError: it cannot be read, here or in the body.
+    """
+    with _telling(root / file.path), pq.ParquetFile(root / file.path, coerce_int96_timestamp_unit="us") as parquet:
+        yield parquet
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """Errors of reading a file of the table, as ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileVanishedError(f"{path}: is not there, and the table's present version has it") from error
+    except (pa.ArrowException, OSError) as error:
+        raise TableError(f"{path}: cannot be read: {error}") from error

@@ -1,0 +1,85 @@
+"""A load into a table: the rows whose keys the table does not have are added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from deduper.table.batch import ArrowBatch, Batch, FileBatch
+from deduper.table.columns import KeyColumns, key_columns
+from deduper.table.formats.open import open_table
+from deduper.table.formats.protocol import Snapshot
+from deduper.table.index.index import KeyIndex
+from deduper.table.judge import Keep, KeepRule, Verdict, judge, require_rule
+from deduper.table.receipt import LoadReceipt, load_receipt
+from deduper.table.schema import require_same
+from deduper.table.write.lock import locked
+from deduper.table.write.operation import Work
+from deduper.table.write.staging import require_free_names
+from deduper.table.write.steps import WriteSteps
+
+
+def load(
+    rows: Any,
+    table: str | Path,
+    *,
+    key: Sequence[str],
+    partition_by: Sequence[str] = (),
+    table_format: str = "delta",
+    scope: str = "partition",
+    keep: str | Keep = "first",
+    duplicates: str | Path | None = None,
+    errors: str | Path | None = None,
+    lock_timeout_s: float = 60.0,
+) -> LoadReceipt:
+    """Adds the rows whose keys the table does not have; all others are duplicates or errors.
+
+    `rows`: an Arrow table, anything that exports one (`__arrow_c_stream__`: pandas, Polars, DuckDB), or a `FileBatch`.
+
+    Raises:
+        TableUsageError: columns, settings or a table that do not fit; nothing was written.
+        TableHeldError: another load has held the table for `lock_timeout_s`.
+        TableChangedError: other writers were faster, five times.
+        TableError, CorruptionError: see their classes; the table is as its last commit left it.
+    """
+    batch: Batch = rows if isinstance(rows, ArrowBatch | FileBatch) else ArrowBatch(rows)
+    columns = key_columns(batch.schema, key, partition_by, scope)
+    rule = keep if isinstance(keep, Keep) else Keep(cast(KeepRule, keep))
+    require_rule(rule, batch)
+    require_free_names(batch)
+    ports = {"duplicates": duplicates, "errors": errors}
+    folders = {name: Path(folder).absolute() for name, folder in ports.items() if folder is not None}
+    opened = open_table(table, table_format, columns.partition_by)
+    operation = _Load(batch, opened.root, columns, rule)
+    with locked(opened.root, lock_timeout_s):
+        return load_receipt(WriteSteps(batch, opened, columns, operation, folders).run())
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """New rows are added; see `Operation`."""
+
+    batch: Batch
+    root: Path
+    columns: KeyColumns
+    keep: Keep
+
+    def require_fit(self, before: Snapshot) -> None:
+        """See `Operation`."""
+        if before.schema is not None:
+            require_same(self.root, before.schema, self.batch.schema)
+
+    def judge(self, index: KeyIndex, before: Snapshot) -> Work:
+        """See `Operation`."""
+        version = index.version(before.files)
+        verdicts = judge(self.batch, self.columns, self.keep, version)
+        return Work(
+            verdict=verdicts.verdict,
+            file=verdicts.file,
+            paths={number: file.path for number, file in version.files.items()},
+            to_table=frozenset({Verdict.NEW}),
+            to_duplicates=frozenset({Verdict.SAME_LOAD, Verdict.IN_TABLE}),
+            new=verdicts.new,
+        )

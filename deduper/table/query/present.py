@@ -1,0 +1,96 @@
+"""A table as it is, for a question: its version, and the keys of that version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from deduper.table.batch import ArrowBatch, Batch, FileBatch
+from deduper.table.columns import KeyColumns, key_columns, require_column
+from deduper.table.formats.open import open_table
+from deduper.table.formats.protocol import Snapshot, Table
+from deduper.table.index.entries import joined, layers
+from deduper.table.index.lookup import Keys
+from deduper.table.index.reading import read_keys
+from deduper.table.index.state import index_folder
+from deduper.table.index.version import VersionKeys
+from deduper.table.index.view import IndexView, KeysInMemory
+from deduper.table.judge import Keep, require_rule
+from deduper.table.schema import require_same
+from deduper.table.settings import LoadedLoad
+from deduper.table.target import Target, target_of
+
+
+def present_keys(table: Table, columns: KeyColumns) -> tuple[Snapshot, VersionKeys]:
+    """The table's present version, and its keys. Those of files that the index lacks are read into memory.
+
+    Raises:
+        SchemaDriftError: the table has other types than `columns`.
+        TableError: the table or its index cannot be read.
+    """
+    folder = index_folder(table.root)
+    index = IndexView(folder, columns)
+    found = table.snapshot()
+    if found.schema is not None:
+        names = [column.name for column in columns.all]
+        of_table = pa.schema([field for field in found.schema if field.name in names])
+        require_same(table.root, of_table, pa.schema([(column.name, column.arrow) for column in columns.all]))
+    numbered = index.numbered(found.files)
+    lacking = [(number, file) for number, file in numbered if number >= index.next_number]
+    read = joined([*read_keys(table.root, lacking, columns, index.salt)])
+    keys: list[Keys] = [*index.pieces, *map(KeysInMemory, layers(read))]
+    numbers = index.next_number + len(found.files)
+    return found, VersionKeys(folder, index.salt, keys, dict(numbered), numbers)
+
+
+def batch_of(rows: Any) -> Batch:
+    """The rows of a call: a batch as it is, else Arrow data.
+
+    Raises:
+        TableUsageError: they are no Arrow data.
+    """
+    return rows if isinstance(rows, ArrowBatch | FileBatch) else ArrowBatch(rows)
+
+
+def target_of_keys(batch: Batch, loaded: LoadedLoad) -> Target:
+    """The table of a configuration whose keys a batch has: the key columns, and in partition scope the partitions'.
+
+    Raises:
+        ConfigError: there is no table, or the batch lacks a column.
+        SchemaDriftError: it has one of another type than the table.
+    """
+    target = target_of(loaded, batch.schema)
+    with loaded.placing_errors():
+        for column in target.columns.digested:
+            require_column("key" if column in target.columns.key else "partition_by", column.name, batch.schema)
+    wanted = pa.schema([(column.name, column.arrow) for column in target.columns.digested])
+    require_same(target.table.root, wanted, pa.schema([batch.schema.field(name) for name in wanted.names]))
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Rows for a table, with what makes them the same."""
+
+    batch: Batch
+    columns: KeyColumns
+    keep: Keep
+    table: Table
+
+
+def question_of(rows: Any, loaded: LoadedLoad) -> Question:
+    """The rows of a call and the table of its configuration, which need not be there yet.
+
+    Raises:
+        ConfigError: a setting does not fit the columns.
+        TableUsageError: the rows are no Arrow data.
+    """
+    batch = batch_of(rows)
+    config = loaded.config
+    with loaded.placing_errors():
+        columns = key_columns(batch.schema, config.key, config.partition_by, config.scope)
+        require_rule(config.rule, batch)
+        table = open_table(config.table.path, config.table.format, columns.partition_by)
+        return Question(batch, columns, config.rule, table)

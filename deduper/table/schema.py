@@ -1,0 +1,101 @@
+"""Schemas of batches and tables in one form, by which they are compared. PURE.
+
+Engines spell one type in several ways: a text is `string`, `large_string`, `string_view` or a dictionary of any of
+them. The one form has `string`, `binary`, µs, days, `decimal128` and plain lists; no metadata; every column nullable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import types
+
+from deduper.arrow_columns import arrow_type
+from deduper.columns import parse_columns
+from deduper.table.errors import SchemaDriftError, TableUsageError
+
+_SCALARS = (
+    *("string", "binary", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date"),
+    *("timestamp", "timestamp_ntz"),
+)
+_NAMES = {arrow_type(parse_columns(f"c {name}")[0].type): name for name in _SCALARS}
+
+
+def one_form(schema: pa.Schema) -> pa.Schema:
+    """The schema in the one form.
+
+    Raises:
+        TableUsageError: a column has a type that tables do not have; it and what to do are named.
+    """
+    names = [name.lower() for name in schema.names]
+    for name in schema.names:
+        if names.count(name.lower()) > 1:
+            raise TableUsageError(f"column `{name}` is there twice, also if case is ignored; rename one")
+    fields = []
+    for field in schema:
+        kind = _type(field.type)
+        if kind is None:
+            raise TableUsageError(f"column `{field.name}` is {field.type}, which tables do not have; cast it")
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+def type_name(kind: pa.DataType) -> str:
+    """The name of a type of the one form: Spark's for scalars, Arrow's for nested ones."""
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _NAMES.get(kind) or str(kind)
+
+
+def is_scalar(kind: pa.DataType) -> bool:
+    """Whether a type of the one form has an order and a digest."""
+    return types.is_decimal(kind) or kind in _NAMES
+
+
+def require_same(root: Path, table: pa.Schema, batch: pa.Schema) -> None:
+    """The columns of a batch are those of the table, in any order.
+
+    Raises:
+        SchemaDriftError: naming each that is not.
+    """
+    wrong = [f"`{one.name}` ({type_name(one.type)}) is missing in the batch" for one in _beyond(table, batch)]
+    wrong += [f"`{one.name}` ({type_name(one.type)}) is not in the table" for one in _beyond(batch, table)]
+    wrong += [
+        f"`{one.name}` is {type_name(one.type)} in the batch and {type_name(table.field(one.name).type)} in the table"
+        for one in batch
+        if one.name in table.names and table.field(one.name).type != one.type
+    ]
+    if wrong:
+        raise SchemaDriftError(f"{root}: {'; '.join(wrong)}; nothing was written")
+
+
+def _beyond(one: pa.Schema, other: pa.Schema) -> Sequence[pa.Field]:
+    return [field for field in one if field.name not in other.names]
+
+
+def _type(kind: pa.DataType) -> pa.DataType | None:
+    """The one form of a type, None for a type that tables do not have."""
+    if types.is_dictionary(kind):
+        return _type(kind.value_type)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_date(kind):
+        return pa.date32()
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if types.is_decimal(kind) and kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_list(kind) or types.is_large_list(kind):
+        element = _type(kind.value_type)
+        return None if element is None else pa.list_(pa.field("element", element))
+    if types.is_struct(kind):
+        fields = [(field.name, _type(field.type)) for field in kind]
+        return None if any(inner is None for _, inner in fields) else pa.struct([pa.field(*one) for one in fields])
+    if types.is_map(kind):
+        key, item = _type(kind.key_type), _type(kind.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    return kind if kind in _NAMES else None

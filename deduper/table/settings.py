@@ -1,0 +1,101 @@
+"""The configuration of a load: a YAML file becomes one frozen `LoadConfig`, or a list of mistakes with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from deduper.config.load import MergedSettings
+from deduper.config.own_file import load_own_file
+from deduper.config.problems import ConfigError
+from deduper.config.values import LocalPath, Section, Size, refusal, shown
+from deduper.table.errors import SettingError
+from deduper.table.judge import Keep
+
+
+class LoadSource(Section):
+    """The Parquet files of a batch."""
+
+    path: LocalPath = Field(examples=["in/*.parquet"])
+
+
+class LoadTable(Section):
+    """The table."""
+
+    path: LocalPath = Field(examples=["tables/payments"])
+    format: Literal["delta", "parquet"] = "delta"
+
+
+class Greatest(Section):
+    """Of repeats within the batch the one with the greatest value."""
+
+    greatest: str = Field(examples=["updated_at"])
+
+
+class LoadConfig(Section):
+    """A load."""
+
+    source: LoadSource = Field(examples=["{path: in/*.parquet}"])
+    table: LoadTable = Field(examples=["{path: tables/payments}"])
+    key: tuple[str, ...] = Field(min_length=1, examples=["[user, id]"])
+    partition_by: tuple[str, ...] = Field(default=(), examples=["day"])
+    scope: Literal["partition", "global"] = "partition"
+    keep: Literal["first", "last"] | Greatest = "first"
+    update_partition_path: bool = True
+    small_file_bytes: Size | None = Field(default=None, examples=["32MiB"])
+    duplicates: LocalPath | None = None
+    errors: LocalPath | None = None
+
+    @property
+    def rule(self) -> Keep:
+        """The rule for repeats within the batch."""
+        return Keep("greatest", self.keep.greatest) if isinstance(self.keep, Greatest) else Keep(self.keep)
+
+    @field_validator("key", "partition_by", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("keep", mode="before")
+    @classmethod
+    def _rule(cls, value: object) -> object:
+        if value in ("first", "last") or (isinstance(value, dict) and set(value) == {"greatest"}):
+            return value
+        raise refusal(f"`{shown(value)}` is not a valid choice", "write `first`, `last` or `{greatest: COLUMN}`")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLoad:
+    """A configuration, and the places of its settings."""
+
+    config: LoadConfig
+    settings: MergedSettings
+
+    def wrong(self, setting: str, what: str, write: str) -> ConfigError:
+        """The error of a setting that does not fit the files."""
+        return ConfigError([self.settings.problem(tuple(setting.split(".")), what, write)])
+
+    @contextmanager
+    def placing_errors(self) -> Iterator[None]:
+        """Errors of settings that do not fit the files, with their places."""
+        try:
+            yield
+        except SettingError as error:
+            raise self.wrong(error.setting, error.what, error.write) from error
+
+
+def load_config(
+    file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
+) -> LoadedLoad:
+    """The configuration of a file, the environment (default: the process's) and `path=value` overrides.
+
+    Raises:
+        ConfigError: everything that is wrong, with places.
+    """
+    page = "docs/tables.md"
+    return LoadedLoad(*load_own_file(LoadConfig, file, page=page, overrides=overrides, environment=environment))

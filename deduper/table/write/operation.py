@@ -1,0 +1,97 @@
+"""What the steps of a write ask of its kind: the verdicts on a batch, and what becomes of its rows and the table's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from deduper.table.formats.protocol import DataFile, Snapshot
+from deduper.table.index.entries import SortedKeys
+from deduper.table.index.index import KeyIndex
+from deduper.table.index.keys import Int64s
+from deduper.table.judge import Verdict, rows_by_verdict
+
+TARGET = "_deduper_target"
+"""The column of staged rows that says which removed file a new one takes the place of; NO_TARGET: of none."""
+NO_TARGET = -1
+
+
+class Rewrite(Protocol):
+    """Files that a write removes, whose remaining rows it writes again, with rows of the batch among them."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns, and TARGET."""
+
+    @property
+    def removed(self) -> Sequence[DataFile]:
+        """The files."""
+
+    @property
+    def carried_rows(self) -> int:
+        """The rows that `carried` has given."""
+
+    @property
+    def replaced_rows(self) -> int:
+        """The rows of removed files that `carried` has left out."""
+
+    def placed(self, records: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
+        """Rows of the batch, with their row numbers, in the columns of `schema`."""
+
+    def carried(self) -> Iterator[pa.RecordBatch]:
+        """The rows of removed files that stay, in the columns of `schema`. Called once, after all of `placed`.
+
+        Raises:
+            ConflictError: a file is another one than that of the version.
+            TableError: it cannot be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A judged batch. `verdict` of each row; `file` the number of the first file with its key, by `paths`.
+
+    Rows of the verdicts `to_table` are written to the table, those of `to_duplicates` to the port of that name, errors
+    to theirs. `new`: the keys of all rows written, each once; None: the index reads the files.
+    """
+
+    verdict: NDArray[np.int8]
+    file: NDArray[np.signedinteger]
+    paths: Mapping[int, str]
+    to_table: frozenset[Verdict]
+    to_duplicates: frozenset[Verdict]
+    new: SortedKeys | None = None
+    rewrite: Rewrite | None = None
+
+    def rows(self) -> Counter[int]:
+        """The number of rows by verdict."""
+        return rows_by_verdict(self.verdict)
+
+    @property
+    def removed(self) -> Sequence[DataFile]:
+        """The files that the write removes."""
+        return () if self.rewrite is None else self.rewrite.removed
+
+
+class Operation(Protocol):
+    """A kind of write, for one batch."""
+
+    def require_fit(self, before: Snapshot) -> None:
+        """Called for each try before anything is written.
+
+        Raises:
+            TableUsageError: batch and table do not fit each other.
+        """
+
+    def judge(self, index: KeyIndex, before: Snapshot) -> Work:
+        """The batch against a version of the table, up to which the index has been brought. Called for each try.
+
+        Raises:
+            IndexDamagedError: the index cannot be asked.
+        """

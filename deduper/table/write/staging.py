@@ -1,0 +1,209 @@
+"""The rows of a judged batch as staged files: those for the table by partition, the others for their ports.
+
+Rows are written in one pass. The files that Parquet's writer reports are what the plan names, with the numbers of rows
+of their footers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from bucket_store import failpoints
+from bucket_store.filesystem import LOCAL, make_directories
+from deduper.table.batch import Batch
+from deduper.table.columns import KeyColumn
+from deduper.table.errors import SettingError, SourceChangedError, TableUsageError
+from deduper.table.formats.delta_stats import encode_statistics, file_statistics
+from deduper.table.formats.paths import NO_VALUE, folder_values
+from deduper.table.formats.protocol import NewFile
+from deduper.table.index.lookup import ABSENT
+from deduper.table.judge import Verdict
+from deduper.table.write.operation import TARGET, Work
+from deduper.table.write.plan import PortFiles
+
+ABOUT = "_load"
+"""The column that rows of ports have beside their own."""
+_ABOUT = pa.struct([("load", pa.string()), ("reason", pa.string()), ("first_file", pa.string())])
+_ROW_GROUP = 1 << 20
+_OPEN_FILES = 512
+_MOST_PARTITIONS = 1 << 16
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Where a write stages its rows. `ports` may have `duplicates` and `errors`, each (its own folder, staging)."""
+
+    load: str
+    rows: Path
+    ports: Mapping[str, tuple[Path, Path]]
+
+
+def require_free_names(batch: Batch) -> None:
+    """The batch has no column of a name that is ours.
+
+    Raises:
+        SettingError: naming it.
+    """
+    for name in batch.schema.names:
+        if name.lower() in (ABOUT, TARGET):
+            raise SettingError("source", f"there is a column `{name}`, a name that staged rows use", "rename it")
+
+
+def stage(
+    batch: Batch, work: Work, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
+) -> tuple[tuple[NewFile, ...], tuple[PortFiles, ...]]:
+    """Writes the rows; (files for the table, files of each port), durable.
+
+    Raises:
+        TableUsageError: a column of `required` has a null, or a value that it cannot have.
+        SourceChangedError: the batch has other rows than those that were judged.
+        ConflictError, TableError: of `work.rewrite`.
+    """
+    written: list[tuple[Path, pq.FileMetaData]] = []
+
+    def visit(file: Any) -> None:
+        written.append((Path(file.path), file.metadata))
+
+    schema = batch.schema if work.rewrite is None else work.rewrite.schema
+    # Keys that are to be deleted may lack the columns of the partitions; then there are no rows for the table.
+    folders = [(one.name, one.arrow) for one in partition_by if one.name in schema.names]
+    if work.rewrite is not None:
+        # A folder for each removed file: a new file has the rows of one old file, and sizes stay as they are.
+        folders.insert(0, (TARGET, schema.field(TARGET).type))
+    with ExitStack() as stack:
+        ports = {
+            name: stack.enter_context(_PortWriter(folder, batch.schema, staging.load))
+            for name, (_, folder) in staging.ports.items()
+        }
+        make_directories(LOCAL, staging.rows)
+        ds.write_dataset(
+            pa.RecordBatchReader.from_batches(schema, _table_rows(batch, work, required, ports)),
+            staging.rows,
+            format="parquet",
+            partitioning=ds.partitioning(pa.schema(folders), flavor="hive") if folders else None,
+            basename_template="{i}.parquet",
+            existing_data_behavior="error",
+            max_partitions=_MOST_PARTITIONS,
+            max_open_files=_OPEN_FILES,
+            use_threads=False,  # rows keep their order, and threads save no time
+            min_rows_per_group=_ROW_GROUP // 8,
+            max_rows_per_group=_ROW_GROUP,
+            file_visitor=visit,
+        )
+    failpoints.hit("table.3.staged")
+    files = _new_files(staging.rows, sorted(written, key=lambda one: one[0]), staging.load)
+    of_ports = tuple(
+        PortFiles(str(staging.ports[name][0]), _new_files(folder, port.written, staging.load))
+        for (name, port), (_, folder) in zip(ports.items(), staging.ports.values(), strict=True)
+    )
+    _make_durable([Path(file.staged) for file in (*files, *(file for port in of_ports for file in port.files))])
+    return files, of_ports
+
+
+class _PortWriter:
+    """The rows of a port, one file; a context manager. Without rows there is no file."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, load: str) -> None:
+        self._folder = folder
+        self._schema = schema.append(pa.field(ABOUT, _ABOUT))
+        self._load = load
+        self._writer: pq.ParquetWriter | None = None
+        self.written: list[tuple[Path, pq.FileMetaData]] = []
+
+    def write(self, records: pa.RecordBatch, verdict: NDArray[np.int8], first_file: pa.Array) -> None:
+        """Adds rows with their verdicts and first files."""
+        path = self._folder / "0.parquet"
+        if self._writer is None:
+            make_directories(LOCAL, self._folder)
+            self._writer = pq.ParquetWriter(path, self._schema)
+        reasons = pa.array([Verdict(code).reason for code in verdict.tolist()], pa.string())
+        load = pa.repeat(self._load, len(verdict))
+        about = pa.StructArray.from_arrays([load, reasons, first_file], fields=list(_ABOUT))
+        self._writer.write_batch(pa.RecordBatch.from_arrays([*records.columns, about], schema=self._schema))
+
+    def __enter__(self) -> _PortWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            path = self._folder / "0.parquet"
+            self.written = [(path, pq.read_metadata(path))]
+
+
+def _table_rows(
+    batch: Batch, work: Work, required: Sequence[str], ports: Mapping[str, _PortWriter]
+) -> Iterator[pa.RecordBatch]:
+    """The rows for the table, those of removed files last; all others of the batch go to their ports on the way."""
+    begin = 0
+    for records in batch.batches(batch.schema.names):
+        end = begin + records.num_rows
+        if end > len(work.verdict):
+            raise SourceChangedError("the batch has more rows than those that were judged; nothing was committed")
+        verdict, file = work.verdict[begin:end], work.file[begin:end]
+        for name, port in ports.items():
+            chosen = _is_of(verdict, work.to_duplicates) if name == "duplicates" else verdict >= Verdict.NULL_KEY
+            if chosen.any():
+                known = [None if number == ABSENT else work.paths[number] for number in file[chosen].tolist()]
+                port.write(records.filter(pa.array(chosen)), verdict[chosen], pa.array(known, pa.string()))
+        is_kept = _is_of(verdict, work.to_table)
+        kept = records if is_kept.all() else records.filter(pa.array(is_kept))
+        if kept.num_rows:
+            for name in required:
+                if kept.column(name).null_count:
+                    raise TableUsageError(f"column `{name}` has a null, and the table declares it NOT NULL")
+            yield kept if work.rewrite is None else work.rewrite.placed(kept, begin + np.flatnonzero(is_kept))
+        begin = end
+    if begin != len(work.verdict):
+        raise SourceChangedError("the batch has fewer rows than those that were judged; nothing was committed")
+    if work.rewrite is not None:
+        yield from work.rewrite.carried()
+
+
+def _is_of(verdict: NDArray[np.int8], wanted: frozenset[Verdict]) -> NDArray[np.bool_]:
+    return np.isin(verdict, list(wanted))
+
+
+def _new_files(folder: Path, written: Sequence[tuple[Path, pq.FileMetaData]], load: str) -> tuple[NewFile, ...]:
+    """The files with the paths that they are to have: a name with the load's id, which no other file has."""
+    files = []
+    for number, (path, footer) in enumerate(written):
+        inner = path.relative_to(folder).as_posix()
+        if inner.startswith(f"{TARGET}="):
+            inner = inner.partition("/")[2]
+        files.append(
+            NewFile(
+                staged=str(path),
+                path=str(Path(inner).with_name(f"part-{load}-{number:05d}.parquet")),
+                size=path.stat().st_size,
+                rows=footer.num_rows,
+                partition=_partition(inner),
+                statistics=encode_statistics(file_statistics(footer)).decode(),
+            )
+        )
+    return tuple(file for file in files if file.rows)
+
+
+def _partition(path: str) -> tuple[tuple[str, str | None], ...]:
+    return tuple((name, None if text == NO_VALUE else text) for name, text in folder_values(path))
+
+
+def _make_durable(files: Sequence[Path]) -> None:
+    def sync(path: Path) -> None:
+        with LOCAL.open(path) as file:
+            file.sync()
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="staged") as pool:
+        list(pool.map(sync, files))

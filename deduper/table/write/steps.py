@@ -1,0 +1,195 @@
+"""The steps of a write; docs/tables.md has the promises.
+
+1 the table is locked, dead writes are completed or removed · 2 the table's version is read, the index brought up to it
+· 3 rows are judged and staged, those of removed files that stay among them · 4 staged files are durable, the plan names
+them · 5 the commit · 6 duplicates and errors get their places · 7 the index reads the new files, staging is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bucket_store import failpoints
+from bucket_store.filesystem import LOCAL, make_directories
+from deduper.errors import IntegrityError
+from deduper.table.batch import Batch
+from deduper.table.columns import KeyColumns
+from deduper.table.errors import ConflictError, TableChangedError
+from deduper.table.formats.paths import text_of
+from deduper.table.formats.protocol import Commit, DataFile, NewFile, RemovedFile, Snapshot, Table
+from deduper.table.index.index import KeyIndex
+from deduper.table.index.state import index_folder
+from deduper.table.judge import Verdict
+from deduper.table.write.operation import Operation, Work
+from deduper.table.write.plan import (
+    PORT_STAGING,
+    LoadPlan,
+    PortFiles,
+    discard,
+    finish_all,
+    publish_ports,
+    staging_folder,
+    write_plan,
+)
+from deduper.table.write.staging import Staging, stage
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A write that is done, named by `load`. `before` and `version`: those that were judged, and afterwards.
+
+    `read_files` were read to bring the index up to the table before judging; `began_anew` says why it had to be built.
+    `completed` earlier writes had died after their commit. `tries`: how often the batch was judged.
+    """
+
+    load: str
+    before: Snapshot
+    version: int
+    work: Work
+    files: tuple[NewFile, ...]
+    read_files: int
+    began_anew: str | None
+    completed: int
+    tries: int
+    seconds: float
+
+
+class WriteSteps:
+    """A write whose lock is held. `ports` may have `duplicates` and `errors`."""
+
+    def __init__(
+        self, batch: Batch, table: Table, columns: KeyColumns, operation: Operation, ports: Mapping[str, Path]
+    ) -> None:
+        self._batch = batch
+        self._table = table
+        self._columns = columns
+        self._operation = operation
+        self._ports = ports
+        self._index: KeyIndex
+
+    def run(self) -> Outcome:
+        """All steps.
+
+        Raises: as `load.load`.
+        """
+        began = time.monotonic()
+        failpoints.hit("table.1.locked")
+        completed = finish_all(self._table, self._port_folders)
+        self._index = KeyIndex(index_folder(self._table.root), self._columns)
+        read = 0
+        conflict: ConflictError | None = None
+        for number in range(1, _TRIES + 1):
+            before = self._table.snapshot()
+            self._operation.require_fit(before)
+            read += self._index.catch_up(self._table.root, before.files)
+            failpoints.hit("table.2.index")
+            load = secrets.token_hex(8)
+            try:
+                work, plan = self._staged(load, before)
+                if not plan.commit.is_empty:
+                    self._table.commit(plan.commit)
+            except ConflictError as error:
+                logger.warning("judging again: %s", error)
+                conflict = error
+                discard(self._table.root, load, self._port_folders)
+                continue
+            except Exception:
+                self._give_up(load)
+                raise
+            publish_ports(plan)
+            failpoints.hit("table.6.published")
+            after = self._table.snapshot()
+            self._enter(after, work, plan.commit.files)
+            failpoints.hit("table.7.index")
+            discard(self._table.root, load, self._port_folders)
+            return Outcome(
+                load=load,
+                before=before,
+                version=after.version,
+                work=work,
+                files=plan.commit.files,
+                read_files=read,
+                began_anew=self._index.began_anew,
+                completed=completed,
+                tries=number,
+                seconds=time.monotonic() - began,
+            )
+        raise TableChangedError(
+            f"{self._table.root}: other writers were faster {_TRIES} times; the last time: {conflict}"
+        ) from conflict
+
+    @property
+    def _port_folders(self) -> tuple[str, ...]:
+        return tuple(map(str, self._ports.values()))
+
+    def _staged(self, load: str, before: Snapshot) -> tuple[Work, LoadPlan]:
+        """Steps 3 and 4."""
+        folder = staging_folder(self._table.root, load)
+        make_directories(LOCAL, folder)
+        work = self._operation.judge(self._index, before)
+        staging = Staging(
+            load,
+            folder / "rows",
+            {name: (port, port / PORT_STAGING / load) for name, port in self._ports.items()},
+        )
+        files, ports = stage(self._batch, work, self._columns.partition_by, before.required, staging)
+        self._require_counts(work, files, ports)
+        commit = Commit(
+            load=load,
+            after=before.version,
+            schema=self._batch.schema.serialize().to_pybytes(),
+            partition_by=tuple(column.name for column in self._columns.partition_by),
+            files=files,
+            removed=tuple(map(self._removed, work.removed)),
+        )
+        plan = LoadPlan(self._table.format, commit, ports)
+        write_plan(self._table.root, plan)
+        failpoints.hit("table.4.planned")
+        return work, plan
+
+    def _removed(self, file: DataFile) -> RemovedFile:
+        values = zip(self._columns.partition_by, file.partition, strict=True)
+        partition = tuple((column.name, text_of(value, column)) for column, value in values)
+        return RemovedFile(file.path, file.size, file.stamp, partition)
+
+    def _enter(self, after: Snapshot, work: Work, files: Sequence[NewFile]) -> None:
+        """The keys of the new files into the index; if they are not known, they are read."""
+        if work.new is not None:
+            placed = {(file.path, file.size) for file in files}
+            there = [file for file in after.files if (file.path, file.size) in placed]
+            if len(there) == len(placed):  # else another writer was here: whose keys are whose, the files say
+                self._index.add_loaded(there, work.new)
+        self._index.catch_up(self._table.root, after.files)
+
+    def _give_up(self, load: str) -> None:
+        """Removes what is staged; with a plan it stays, for the next write to find out whether it was committed."""
+        if not (staging_folder(self._table.root, load) / "plan").exists():
+            discard(self._table.root, load, self._port_folders)
+
+    def _require_counts(self, work: Work, files: Sequence[NewFile], ports: Sequence[PortFiles]) -> None:
+        """Each row that was judged, and each that is carried over, is in a file, and no other."""
+        rows = work.rows()
+        of_port = {
+            "duplicates": sum(rows[verdict] for verdict in work.to_duplicates),
+            "errors": sum(rows[verdict] for verdict in Verdict if verdict.is_error),
+        }
+        carried = 0 if work.rewrite is None else work.rewrite.carried_rows
+        wanted = [
+            carried + sum(rows[verdict] for verdict in work.to_table),
+            *(of_port[name] for name in self._ports),
+        ]
+        found = [sum(file.rows for file in of) for of in (files, *(port.files for port in ports))]
+        if wanted != found:
+            raise IntegrityError(
+                f"{self._table.root}: {wanted} rows were judged ({', '.join(('for the table', *self._ports))}), and "
+                f"{found} are in the files; nothing was committed"
+            )

@@ -1,0 +1,227 @@
+"""`deduper table`: answers, exit codes, mistakes with their places; real processes that are killed at their steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+from bucket_store import failpoints
+from deduper.cli.main import app
+from deduper.units import approximate_size
+from tests.deduper.table.scene import CHANGE_STEPS, CONFIG, STEPS, Place, Row, arrow
+
+ROOT = Path(__file__).parent.parent.parent.parent
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty place for a table of each format, with a config file beside it."""
+    (tmp_path / "load.yaml").write_text(CONFIG.replace("FORMAT", request.param), encoding="utf-8")
+    return Place(tmp_path, request.param)
+
+
+def deliver(folder: Path, name: str, rows: list[Row]) -> None:
+    """A file of the batch."""
+    (folder / "in").mkdir(exist_ok=True)
+    pq.write_table(arrow(rows), folder / f"in/{name}.parquet")
+
+
+def run(*words: str) -> Result:
+    """A command in this process."""
+    return CliRunner().invoke(app, ["table", *words])
+
+
+def test_the_answer_of_a_load(place: Place, tmp_path: Path) -> None:
+    """For people, and for programs."""
+    deliver(tmp_path, "a", [(1, "a", 0), (2, "b", 0), (1, "c", 0), (None, "d", 0)])
+    first = run("load", str(tmp_path / "load.yaml"))
+    assert first.exit_code == 0, first.stderr
+    lines = [" ".join(line.split()) for line in first.stdout.splitlines()]
+    for line in ("rows 4", "new 2 in 1 file", "repeats in the batch 1", "in the table 0", "errors 1 null_key"):
+        assert line in lines
+    second = json.loads(run("load", str(tmp_path / "load.yaml"), "--json").stdout)
+    assert list(second) == [
+        *("load", "version", "rows", "new", "repeats", "found", "errors", "found_in", "files", "read_files"),
+        *("began_anew", "completed", "tries", "seconds"),
+    ]
+    assert (second["rows"], second["new"], second["found"], second["errors"]) == (4, 0, 3, {"null_key": 1})
+    assert second["found_in"] == [{"path": place.files()[0], "rows": 3}]
+
+
+def test_the_answer_of_an_upsert(place: Place, tmp_path: Path) -> None:
+    """Without `--execute` the plan, and no file is made or changed; with it what was done."""
+    file = str(tmp_path / "load.yaml")
+    place.load([(1, "a", 0), (2, "a", 0), (3, "a", 1)])
+    deliver(tmp_path, "a", [(1, "b", 0), (4, "b", 0), (4, "c", 0), (None, "d", 0)])
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    plan = run("upsert", file)
+    assert plan.exit_code == 0, plan.stderr
+    lines = [" ".join(line.split()) for line in plan.stdout.splitlines()]
+    size = approximate_size((place.root / place.files()[0]).stat().st_size)
+    for line in (
+        *("plan upsert; nothing is written", "rows 4", "inserted 1", "updated 1", "repeats in the batch 1"),
+        *("errors 1 null_key", "table version 0", f"rewritten 1 file, 2 rows, {size}"),
+        "next `deduper table upsert` with `--execute` does it",
+    ):
+        assert line in lines
+    counts = ["operation", "version", "rows", "inserted", "updated", "deleted", "absent", "repeats", "errors"]
+    as_json = json.loads(run("upsert", file, "--json").stdout)
+    assert list(as_json) == [*counts, "files", "file_rows", "bytes", "filled_files"]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    done = run("upsert", file, "--execute")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    for line in ("inserted 1", "updated 1", f"rewritten 1 file, 2 rows, {size}", "rows carried over 1", "new files 2"):
+        assert line in lines
+    assert sorted(place.rows()) == [(1, "b", 0), (2, "a", 0), (3, "a", 1), (4, "b", 0)]
+    again = json.loads(run("upsert", file, "--execute", "--json").stdout)
+    assert list(again) == [
+        *("operation", "load", *counts[1:], "files", "removed_files", "removed_bytes", "removed_rows", "carried_rows"),
+        *("read_files", "began_anew", "completed", "tries", "seconds"),
+    ]
+    assert (again["updated"], again["removed_files"]) == (2, 2)
+
+
+def test_the_answer_of_a_delete(place: Place, tmp_path: Path) -> None:
+    """Without `--execute` the plan; a table that is not there has a place in the config."""
+    file = str(tmp_path / "load.yaml")
+    deliver(tmp_path, "a", [(1, "", 0), (9, "", 0)])
+    missing = run("delete", file, "--execute")
+    assert missing.exit_code == 2
+    assert "load.yaml:2:15: table.path" in missing.stderr
+    place.load([(1, "a", 0), (3, "a", 1)])
+    lines = [" ".join(line.split()) for line in run("delete", file).stdout.splitlines()]
+    for line in ("plan delete; nothing is written", "deleted 1", "not in the table 1"):
+        assert line in lines
+    assert place.held() == [(1, 0), (3, 1)]
+    done = run("delete", file, "--execute")
+    assert done.exit_code == 0, done.stderr
+    assert place.held() == [(3, 1)]
+    assert "rewritten no file" in " ".join(run("delete", file).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (("key: k", "key: kk"), "load.yaml:3:6: key: there is no column `kk`; did you mean `k`?"),
+        (("partition_by: d", "partition_by: [d, x]"), "load.yaml:4:15: partition_by: there is no column `x`"),
+        (("path: in", "path: nowhere"), "load.yaml:1:16: source.path: "),
+        (("key: k", "key: []"), "load.yaml:3:6: key: "),
+        (("errors: errors", "keep: {greatest: x}"), "load.yaml:6:7: keep: there is no column `x`"),
+    ],
+)
+def test_a_setting_that_does_not_fit_has_its_place(wrong: tuple[str, str], found: str, tmp_path: Path) -> None:
+    """Before the table's folder is made; exit code 2."""
+    (tmp_path / "load.yaml").write_text(CONFIG.replace("FORMAT", "delta").replace(*wrong), encoding="utf-8")
+    deliver(tmp_path, "a", [(1, "a", 0)])
+    result = run("load", str(tmp_path / "load.yaml"))
+    assert result.exit_code == 2
+    assert found in result.stderr
+    assert "nothing was started" in result.stderr
+    assert not (tmp_path / "table").exists()
+
+
+def test_exit_codes_of_a_load(place: Place, tmp_path: Path) -> None:
+    """2 for a batch that does not fit, 4 for a damaged index."""
+    deliver(tmp_path, "a", [(1, "a", 0)])
+    assert run("load", str(tmp_path / "load.yaml")).exit_code == 0
+    (piece,) = (place.root / "_deduper/index/pieces").iterdir()
+    piece.write_bytes(b"no piece")
+    damaged = run("load", str(tmp_path / "load.yaml"))
+    assert damaged.exit_code == 4
+    assert "the next load builds the index anew" in damaged.stderr
+    (tmp_path / "in/a.parquet").write_bytes(b"no Parquet")
+    wrong = run("load", str(tmp_path / "load.yaml"))
+    assert wrong.exit_code == 2
+    assert "a.parquet: cannot be read as Parquet" in wrong.stderr
+
+
+def test_the_quickstart(tmp_path: Path) -> None:
+    """Two days loaded twice, the second time nothing is added; a plan that holds; into an empty folder alone."""
+    result = run("quickstart", str(tmp_path / "demo"), "--records", "200")
+    assert result.exit_code == 0, result.stderr
+    first, second = (line.split() for line in result.stdout.splitlines()[1:3])
+    assert (first[first.index("new") + 1], second[second.index("new") + 1]) == ("400", "0")
+    plan = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    for line in ("plan upsert; nothing is written", "inserted 1", "updated 10"):
+        assert line in plan
+    shown = [line for line in plan if line.startswith("rewritten")]
+    done = run("upsert", str(tmp_path / "demo/upsert.yaml"), "--execute")
+    assert done.exit_code == 0, done.stderr
+    assert shown == [" ".join(line.split()) for line in done.stdout.splitlines() if line.startswith("rewritten")]
+    again = run("quickstart", str(tmp_path / "demo"))
+    assert again.exit_code == 2
+    assert "is not empty" in again.stderr
+
+
+@pytest.mark.crash
+def test_real_kills_at_every_step(place: Place, tmp_path: Path) -> None:
+    """A chain of loads, each killed at another step by SIGKILL, and at last one that lives: all rows, each once."""
+    file = str(tmp_path / "load.yaml")
+    expected: set[tuple[int, int]] = set()
+    killed = 0
+    command = [sys.executable, "-m", "deduper.cli", "table", "load", file, "--json"]
+    for number, step in enumerate(STEPS):
+        # Of each batch a part comes again with the next one.
+        batch: list[Row] = [(key, "a", key % 3) for key in range(10 * number, 10 * number + 15)]
+        deliver(tmp_path, "a", [*batch, (None, "x", 0), batch[0]])
+        environment = {**os.environ, failpoints.ENVIRONMENT: f"{step}=kill"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        assert done.returncode in (-signal.SIGKILL, 0), done.stderr
+        killed += done.returncode != 0
+        if number % 2:
+            receipt = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+            assert receipt["rows"] == 17
+            expected |= {(key, day) for key, _, day in batch}  # type: ignore[misc]
+        found = place.held()
+        assert len(found) == len(set(found))
+        assert expected <= set(found)
+    assert run("load", file).exit_code == 0
+    assert place.leftovers() == []
+    assert killed >= len(STEPS) - 5
+
+
+@pytest.mark.crash
+def test_real_kills_of_upserts_and_deletes(place: Place, tmp_path: Path) -> None:
+    """A chain of both, each killed at another step by SIGKILL: the table is as before or as after, nothing is left."""
+    file = str(tmp_path / "load.yaml")
+    rows = {(key, key % 3): "first" for key in range(30)}
+    place.load([(key, value, day) for (key, day), value in rows.items()])
+    killed = 0
+    for number, step in enumerate(CHANGE_STEPS):
+        kind = "delete" if number % 3 == 2 else "upsert"
+        batch: list[Row] = [(key, f"turn {number}", key % 3) for key in range(number, number + 5)]
+        deliver(tmp_path, "a", [*batch, (None, "x", 0)])
+        new = dict(rows)
+        for key, value, day in batch:
+            assert key is not None
+            assert day is not None
+            if kind == "upsert":
+                new[key, day] = value
+            else:
+                new.pop((key, day), None)
+        command = [sys.executable, "-m", "deduper.cli", "table", kind, file, "--execute", "--json"]
+        environment = {**os.environ, failpoints.ENVIRONMENT: f"{step}=kill"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        assert done.returncode in (-signal.SIGKILL, 0), done.stderr
+        killed += done.returncode != 0
+        held = {(key, day) for key, _, day in place.rows()}
+        assert set(rows) & set(new) <= held, f"a key is missing after a death at {step}"
+        place.load([])
+        found = {(key, day): value for key, value, day in place.rows()}
+        assert len(found) == len(place.rows())
+        assert found in (rows, new)
+        if number % 2:
+            subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+            found = {(key, day): value for key, value, day in place.rows()}
+            assert found == new
+        rows = found
+        assert place.leftovers() == []
+    assert killed >= len(CHANGE_STEPS) - 3

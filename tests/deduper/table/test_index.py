@@ -1,0 +1,195 @@
+"""The index against a plain dictionary: files come, go and come back; every answer is for the files at hand alone."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deduper.table.columns import KeyColumns, key_columns
+from deduper.table.formats.protocol import DataFile
+from deduper.table.index.entries import FileKeys, in_order, layers
+from deduper.table.index.index import KeyIndex, _to_merge
+from deduper.table.index.keys import buckets_of, row_keys
+from deduper.table.index.lookup import ABSENT
+from tests.deduper.table.scene import EPOCH, ROWS, dying
+
+DAYS = 4
+
+
+@pytest.fixture(params=["partition", "global"])
+def columns(request: pytest.FixtureRequest) -> KeyColumns:
+    """Key `k`, partitioned by `d`, in both scopes."""
+    return key_columns(ROWS, ["k"], ["d"], request.param)
+
+
+class Files:
+    """A table's folder: files of keys, each of one day."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.keys: dict[DataFile, list[int]] = {}
+
+    def add(self, keys: list[int], day: int) -> DataFile:
+        """A new file."""
+        path = f"d={EPOCH + timedelta(days=day)}/{len(self.keys)}.parquet"
+        (self.root / path).parent.mkdir(exist_ok=True, parents=True)
+        pq.write_table(pa.table({"k": pa.array(keys, pa.int64())}), self.root / path)
+        file = DataFile(path, (self.root / path).stat().st_size, len(self.keys), (day,))
+        self.keys[file] = keys
+        return file
+
+
+def look_up(
+    index: KeyIndex, files: list[DataFile], columns: KeyColumns, asked: list[tuple[int, int]]
+) -> list[list[str]]:
+    """The paths of the files with each (key, day), all of them; the first is the answer for the first alone."""
+    days = pa.array([day for _, day in asked], pa.int32()).cast(pa.date32())
+    arrays = {"k": pa.array([key for key, _ in asked], pa.int64()), "d": days}
+    order, keys = in_order(*row_keys([arrays[column.name] for column in columns.digested], columns, index.salt))
+    version = index.version(files)
+    found: list[list[str]] = [[] for _ in asked]
+    for place, number in zip(*version.all_files(keys), strict=True):
+        found[order[place]].append(version.files[int(number)].path)
+    for row, number in zip(order, version.first_files(keys).tolist(), strict=True):
+        assert found[row][:1] == ([] if number == ABSENT else [version.files[number].path])
+    return found
+
+
+def check(index: KeyIndex, files: Files, live: list[DataFile], columns: KeyColumns, keys: int) -> None:
+    """Every key is found in each file at hand that has it, and in no other."""
+    holders: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
+    for file in live:
+        for key in files.keys[file]:
+            day = file.partition[0] if columns.scope == "partition" else 0
+            assert isinstance(day, int)
+            holders[key, day].add(file.path)
+    asked = [(key, day) for key in range(keys) for day in range(DAYS if columns.scope == "partition" else 1)]
+    for one, paths in zip(asked, look_up(index, live, columns, asked), strict=True):
+        assert len(paths) == len(set(paths))
+        assert set(paths) == holders[one], f"{one} is believed to be in {paths}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_files_against_a_dictionary(seed: int, columns: KeyColumns, tmp_path: Path) -> None:
+    """Commits, foreign ones with keys again, removals, restores, deaths of the index at each step, reopenings."""
+    rng = random.Random(seed)
+    files = Files(tmp_path / "table")
+    live: list[DataFile] = []
+    versions: list[list[DataFile]] = [[]]
+    for _ in range(30):
+        step = rng.random()
+        if step < 0.6 or not live:
+            for _ in range(rng.randint(1, 3)):
+                live = [*live, files.add(rng.choices(range(60), k=rng.randint(1, 15)), rng.randrange(DAYS))]
+        elif step < 0.8:
+            live = rng.sample(live, rng.randint(0, len(live) - 1))
+        else:
+            live = rng.choice(versions)
+        versions.append(live)
+        with dying(rng.choice(["never", "index.piece", "index.state", "index.merged"])):
+            KeyIndex(tmp_path / "index", columns).catch_up(tmp_path / "table", live)
+        index = KeyIndex(tmp_path / "index", columns)
+        assert index.began_anew is None
+        index.catch_up(tmp_path / "table", live)
+        check(index, files, live, columns, 60)
+        named = {piece.file for piece in index.state.pieces}
+        assert named <= {f"pieces/{path.name}" for path in (tmp_path / "index/pieces").iterdir()}
+
+
+def test_a_key_in_two_files_stays_when_one_goes(columns: KeyColumns, tmp_path: Path) -> None:
+    """Foreign commits may have written it twice, or a compaction has moved it."""
+    files = Files(tmp_path / "table")
+    one, two = files.add([1, 2], 0), files.add([2, 3, 3], 0)
+    index = KeyIndex(tmp_path / "index", columns)
+    index.catch_up(files.root, [one, two])
+    assert look_up(index, [one, two], columns, [(2, 0)]) == [[one.path, two.path]]
+    assert look_up(index, [two], columns, [(1, 0), (2, 0), (3, 0)]) == [[], [two.path], [two.path]]
+    assert look_up(index, [], columns, [(1, 0), (2, 0)]) == [[], []]
+
+
+def test_rows_are_sorted_whatever_the_buckets_are() -> None:
+    """Of few values, of many far apart, of one; and where half a digest decides nothing."""
+    rng = np.random.default_rng(1)
+    for buckets in (3, 1 << 40, 1, 1 << 63):
+        bucket = rng.integers(-buckets // 2, buckets - buckets // 2, 3000)
+        hi, lo = rng.integers(0, 50, 3000).astype(np.uint64), rng.integers(0, 3, 3000).astype(np.uint64)
+        order, found = in_order(bucket, hi, lo)
+        expected = sorted(zip(bucket.tolist(), hi.tolist(), lo.tolist(), strict=True))
+        assert list(zip(found.bucket.tolist(), *found.digests.T.tolist(), strict=True)) == expected
+        assert sorted(order.tolist()) == list(range(3000))
+        assert [int(bucket[row]) for row in order] == found.bucket.tolist()
+
+
+def test_each_layer_has_a_key_once() -> None:
+    """The first with its file of the lowest number; a file twice says nothing more."""
+    bucket, one = np.zeros(6, np.int64), np.ones(6, np.uint64)
+    keys = FileKeys(bucket, np.array([5, 5, 5, 5, 9, 5], np.uint64), one, np.array([3, 1, 3, 2, 1, 1], np.uint32))
+    found = [
+        (layer.digests[:, 0].tolist(), (layer.window if layer.window is not None else one).tolist())
+        for layer in layers(keys)
+    ]
+    assert found == [([5, 9], [1, 1]), ([5], [2]), ([5], [3])]
+    assert list(layers(FileKeys(bucket[:0], one[:0], one[:0], np.zeros(0, np.uint32)))) == []
+
+
+def test_dates_and_numbers_have_buckets_of_their_own() -> None:
+    """The exact value, whatever its sign."""
+    columns = key_columns(
+        pa.schema([("k", pa.int8()), ("p", pa.int64()), ("d", pa.date32())]), ["k"], ["p", "d"], "partition"
+    )
+    by_number, by_day = columns.partition_by
+    assert buckets_of(pa.array([-(2**63), -1, 0, None, 2**63 - 1]), by_number).tolist()[:3] == [-(2**63), -1, 0]
+    assert buckets_of(pa.array([date(1969, 12, 31), date(1970, 1, 2)]), by_day).tolist() == [-1, 1]
+
+
+def test_pieces_are_merged_as_they_grow() -> None:
+    """Young small ones with each other; an old large one when half as much has come beside it."""
+    assert _to_merge([]) == _to_merge([5]) == _to_merge([1] * 7) == 0
+    assert _to_merge([1] * 8) == 8
+    assert _to_merge([1000, *[1] * 8]) == 8
+    assert _to_merge([16, *[1] * 8]) == 9
+    assert _to_merge([17, *[1] * 8]) == 8
+    sizes: list[int] = []
+    for _ in range(1000):
+        sizes.append(10)
+        while count := _to_merge(sizes):
+            sizes[-count:] = [sum(sizes[-count:])]
+    assert len(sizes) < 25
+
+
+def test_pieces_of_files_that_are_gone_are_dropped(columns: KeyColumns, tmp_path: Path) -> None:
+    """As those of rewritten files: an index does not grow with them. A file that comes back is read again."""
+    files = Files(tmp_path / "table")
+    stays, old = files.add([100], 0), files.add(list(range(50)), 1)
+    index = KeyIndex(tmp_path / "index", columns)
+    index.catch_up(files.root, [stays])
+    for turn in range(5):
+        new = files.add(list(range(50 + turn)), 1)
+        index.catch_up(files.root, [stays, new])
+        assert [ref.entries for ref in index.state.pieces] == [1, 50 + turn]
+        check(index, files, [stays, new], columns, 101)
+    assert index.catch_up(files.root, [stays, old]) == 1
+    check(index, files, [stays, old], columns, 101)
+    both = files.add([1], 1)
+    index.catch_up(files.root, [stays, old, both])
+    index.catch_up(files.root, [both])
+    assert index.catch_up(files.root, [stays, old, both]) == 2
+    check(index, files, [stays, old, both], columns, 101)
+    KeyIndex(tmp_path / "index", columns)
+    assert len(list((tmp_path / "index/pieces").iterdir())) == len(index.state.pieces)
+
+
+def test_a_key_takes_twenty_bytes(columns: KeyColumns, tmp_path: Path) -> None:
+    """On disk, and mapped as it is; beside that, the header of each piece and bucket."""
+    files = Files(tmp_path / "table")
+    live = [files.add(list(range(20_000)), 0)]
+    KeyIndex(tmp_path / "index", columns).catch_up(files.root, live)
+    size = sum(path.stat().st_size for path in (tmp_path / "index/pieces").iterdir())
+    assert 20 * 20_000 <= size <= 20 * 20_000 + 200
