@@ -187,7 +187,10 @@ def test_one_s_own_aggregate_compiled_and_plain_is_the_sum() -> None:
     add, remove, finish = (lambda s, v: s + v), (lambda s, v: s - v), (lambda s: s * 2)
     ids = Ids(np.ones(4, np.int64), np.ones(4, np.int64))
     values = {"v": pa.array([1, None, 4, 2])}
-    for own in (Own("v", 0, add, remove, finish, "bigint"), Own("v", 0, *map(njit, (add, remove, finish)), "bigint")):
+    for own in (
+        Own("v", 0, add, remove, finish, "bigint"),
+        Own("v", 0, njit(add), njit(remove), njit(finish), "bigint"),
+    ):
         ranges = Ranges(ids, pa.array([0, 0, 2, 3]), pa.array([4, 9, 3, None], pa.int64()), values)
         events = Events(ids, pa.array([0, 2, 3, 8]), values)
         kinds = {"own": own}, {"own": pa.int64()}

@@ -1,0 +1,190 @@
+"""`range_aggregate`: DataFrames of events and ranges in, events with aggregates and bad rows out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+
+from deduper.columns import quoted
+from deduper.core.digests import SALT_BYTES
+from deduper.errors import UsageError
+from deduper.range_job.bad_rows import event_reasons, range_reasons, without_bad_rows
+from deduper.range_job.parts import PartPlan, in_parts
+from deduper.range_job.times import TIMES
+from deduper.range_job.work import ID_HI, ID_LO, Batches, Sent, Work, map_in_arrow
+from deduper.range_join.aggregates import (
+    OF_NUMBERS,
+    OF_ONE,
+    Aggregate,
+    AnyAggregate,
+    Kind,
+    Own,
+    answer_type,
+    parse_aggregate,
+    require_types,
+)
+from deduper.range_join.points import ENDS
+from deduper.sources.digest_columns import fast_digest
+
+INDEX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAggregates:
+    """What a call gives: the asked rows with their aggregates, the bad rows, and how it is done.
+
+    `plan` is None where the index was made at once and every worker has a copy.
+    """
+
+    rows: DataFrame
+    errors: DataFrame
+    indexed_rows: int
+    plan: PartPlan | None
+
+
+def range_aggregate(
+    events: DataFrame,
+    ranges: DataFrame,
+    *,
+    on: str | Sequence[str],
+    time: str,
+    start: str,
+    end: str,
+    aggs: Mapping[str, str | AnyAggregate],
+    ends: str = "[]",
+    per: Literal["event", "range"] = "event",
+    bad_rows: Literal["stop", "keep"] = "stop",
+    longest_us: int | None = None,
+    index_bytes: int = INDEX_BYTES,
+    malformed: str | None = None,
+) -> RangeAggregates:
+    """Every event with the aggregates of the ranges that cover it; with `per="range"` every range with those of events.
+
+    The side that is indexed is counted, and collected if it is small, at the call; the rows are made when Spark runs
+    them. With `index_bytes=0` there are always parts. `malformed` is a column that is not null in a row that could not
+    be parsed; it is no part of the rows.
+
+    Raises:
+        UsageError: an argument, a column that is absent, or a type that does not fit.
+    """
+    keys = [on] if isinstance(on, str) else list(on)
+    aggregates = {name: parse_aggregate(one) if isinstance(one, str) else one for name, one in aggs.items()}
+    if ends not in ENDS or per not in ("event", "range") or bad_rows not in ("stop", "keep"):
+        raise UsageError(f"ends are one of {', '.join(ENDS)}, per is event or range, bad_rows is stop or keep")
+    if not keys or not aggregates:
+        raise UsageError("`on` and `aggs` are not empty; write on='id', aggs={'points': 'sum(points)'}")
+    _require_columns(events, ranges, keys, time, start, end)
+    good_events, bad_events = without_bad_rows(events, event_reasons(events, keys, time), "event", bad_rows, malformed)
+    reasons = range_reasons(ranges, keys, start, end, longest_us)
+    good_ranges, bad_ranges = without_bad_rows(ranges, reasons, "range", bad_rows, malformed)
+    asked, indexed = (good_events, good_ranges) if per == "event" else (good_ranges, good_events)
+    _require_free_names(asked, aggregates)
+    types = {field.name: _arrow(field.dataType) for field in indexed.schema}
+    require_types(aggregates, types, "ranges" if per == "event" else "events")
+    work = Work(
+        per=per,
+        ends=ends,
+        asked_points=(time,) if per == "event" else (start, end),
+        indexed_points=(start, end) if per == "event" else (time,),
+        aggregates=aggregates,
+        own_types={
+            name: _arrow(T.DataType.fromDDL(one.type)) for name, one in aggregates.items() if isinstance(one, Own)
+        },
+    )
+    salt = os.urandom(SALT_BYTES)
+    columns = {*work.indexed_points, *(one.column for one in aggregates.values() if one.column is not None)}
+    index_side = _with_digest(indexed, keys, salt, sorted(columns))
+    asked_side = _with_digest(asked, keys, salt, asked.columns)
+    schema = T.StructType([*asked.schema.fields, *_answer_fields(aggregates, indexed.schema)])
+    rows, size, plan = *_rows_and_bytes(index_side, work), None
+    if size <= index_bytes:
+        shared = asked.sparkSession.sparkContext.broadcast(Sent(work.index([index_side.toArrow()])))
+        answered = map_in_arrow(asked_side, _lookup(work, shared, asked.columns), schema)
+    else:
+        plan = PartPlan.of(asked_side, index_side, work, -(-size // index_bytes) if index_bytes else 1)
+        answered = in_parts(asked_side, index_side, work, plan, asked.columns, schema)
+    return RangeAggregates(answered, bad_events.unionByName(bad_ranges), rows, plan)
+
+
+def _rows_and_bytes(indexed: DataFrame, work: Work) -> tuple[int, int]:
+    """Rows, and about the memory of their index: texts, two marks a row with their times, and 32 bytes an aggregate."""
+    texts = [field.name for field in indexed.schema if isinstance(field.dataType, T.StringType | T.BinaryType)]
+    sizes = (F.coalesce(F.sum(F.octet_length(quoted(name))), F.lit(0)) for name in texts)
+    found = indexed.agg(F.count(F.lit(1)), *sizes).first()
+    assert found is not None  # an aggregate without groups has one row
+    widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
+    return found[0], found[0] * 2 * (8 + widest) + sum(found[1:])
+
+
+def _lookup(work: Work, shared: Any, columns: Sequence[str]) -> Any:
+    def answer(batches: Iterator[pa.RecordBatch]) -> Batches:
+        for batch in batches:
+            yield from work.answers(shared.value, batch, columns)
+
+    return answer
+
+
+def _with_digest(rows: DataFrame, keys: Sequence[str], salt: bytes, columns: Sequence[str]) -> DataFrame:
+    """These columns, and the id as the two words of its digest: an id may have any number of columns of any type."""
+    types = {field.name: field.dataType.simpleString() for field in rows.schema}
+    hi, lo = fast_digest([(rows[quoted(key)], types[key]) for key in keys], salt)
+    return rows.select(*(rows[quoted(column)] for column in columns), hi.alias(ID_HI), lo.alias(ID_LO))
+
+
+def _arrow(kind: T.DataType) -> pa.DataType:
+    return to_arrow_type(kind, timezone="UTC")
+
+
+def _answer_fields(aggregates: Mapping[str, AnyAggregate], indexed: T.StructType) -> list[T.StructField]:
+    return [T.StructField(name, _answer_type(one, indexed)) for name, one in aggregates.items()]
+
+
+def _answer_type(one: AnyAggregate, indexed: T.StructType) -> T.DataType:
+    if isinstance(one, Own):
+        return T.DataType.fromDDL(one.type)
+    if one.column is None or one.kind in (Kind.COUNT, *OF_NUMBERS):
+        return from_arrow_type(answer_type(one, one.column and _arrow(indexed[one.column].dataType)))
+    of_column = indexed[one.column].dataType
+    return of_column if one.kind in OF_ONE else T.ArrayType(of_column)
+
+
+def _require_free_names(asked: DataFrame, aggregates: Mapping[str, AnyAggregate]) -> None:
+    taken = {column.lower() for column in asked.columns}
+    for name in aggregates:
+        if name.lower() in taken:
+            raise UsageError(f"aggregate `{name}` has the name of a column; write another name for it")
+
+
+def _require_columns(
+    events: DataFrame, ranges: DataFrame, keys: Sequence[str], time: str, start: str, end: str
+) -> None:
+    found = _types_of(events, "events", [*keys, time]), _types_of(ranges, "ranges", [*keys, start, end])
+    for key in keys:
+        if found[0][key] != found[1][key]:
+            kinds = " and ".join(side[key].simpleString() for side in found)
+            raise UsageError(f"id column `{key}` is {kinds} in events and ranges; cast one of them")
+        if isinstance(found[0][key], T.ArrayType | T.MapType | T.StructType):
+            raise UsageError(f"id column `{key}` is {found[0][key].simpleString()}; an id is made of scalar columns")
+    for side, column in ((0, time), (1, start), (1, end)):
+        kind = found[side][column]
+        if not isinstance(kind, TIMES):
+            raise UsageError(f"`{column}` is {kind.simpleString()}, which is no time; cast it, as to timestamp")
+        if kind != found[0][time]:
+            kinds = f"{found[0][time].simpleString()} and {kind.simpleString()}"
+            raise UsageError(f"`{time}` and `{column}` are {kinds}; times of events and ranges have one type, cast one")
+
+
+def _types_of(rows: DataFrame, side: str, columns: Sequence[str]) -> dict[str, T.DataType]:
+    types = {field.name: field.dataType for field in rows.schema}
+    for column in columns:
+        if column not in types:
+            raise UsageError(f"{side} have no column `{column}`; columns are {', '.join(types)}")
+    return types

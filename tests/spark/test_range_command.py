@@ -1,0 +1,188 @@
+"""`deduper range-aggregate` as a shell starts it: files in and out, the plan, bad rows, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from deduper.config.problems import ConfigError
+from deduper.errors import DeduperError, UsageError
+from deduper.range_job.job import Report, run
+from deduper.range_job.settings import load_settings
+
+pytestmark = pytest.mark.spark
+ROOT = Path(__file__).parent.parent.parent
+
+EVENTS = """\
+id,at,note
+1,2026-03-01T10:00:00Z,a
+1,2026-03-01T10:15:00Z,b
+2,2026-03-01T10:01:00Z,c
+1,2026-03-01T10:30:00Z,d
+3,2026-03-01T10:00:00Z,e
+"""
+RANGES = [
+    {"id": 1, "start": "2026-03-01T09:30:00Z", "end": "2026-03-01T10:30:00Z", "points": 10},
+    {"id": 1, "start": "2026-03-01T10:01:00Z", "end": "2026-03-01T10:05:00Z", "points": 20},
+    {"id": 1, "start": "2026-03-01T10:08:00Z", "end": "2026-03-01T10:20:00Z", "points": 30},
+    {"id": 1, "start": "2026-03-01T10:30:00Z", "end": "2026-03-01T10:45:00Z", "points": 40},
+    {"id": 2, "start": "2026-03-01T09:30:00Z", "end": "2026-03-01T10:30:00Z", "points": 50},
+]
+BAD_RANGES = [
+    {"id": 1, "start": "2026-03-01T10:30:00Z", "end": "2026-03-01T10:00:00Z", "points": 7},
+    {"id": 1, "start": "2026-03-01T09:30:00Z", "end": "2026-03-01T10:30:00Z", "points": "many"},
+    {"id": 1, "start": "2026-03-01T09:30:00Z", "end": "2026-03-01T10:30:00Z", "points": 8, "is_free": "x"},
+]
+POINTS = {"a": 10, "b": 40, "c": 50, "d": 50, "e": None}
+CONFIG = """\
+events: {path: events, format: csv, schema: "id INT, at TIMESTAMP, note STRING"}
+ranges: {path: ranges, format: json, schema: "id INT, start TIMESTAMP, end TIMESTAMP, points INT, is_free BOOLEAN"}
+on: id
+time: at
+start: start
+end: end
+aggregates: {points: sum(points)}
+output: {path: out/points, format: parquet}
+spark: {spark.master: "local[2]"}
+"""
+
+
+def write(directory: Path, events: str, ranges: list[dict[str, Any]], config: str = CONFIG) -> Path:
+    """The inputs and the configuration of a run."""
+    for name, text in (("events", events), ("ranges", "".join(json.dumps(one) + "\n" for one in ranges))):
+        (directory / name).mkdir()
+        (directory / name / "a").write_text(text, encoding="utf-8")
+    file = directory / "points.yaml"
+    file.write_text(config, encoding="utf-8")
+    return file
+
+
+def shell(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "deduper.cli", "range-aggregate", *map(str, arguments)],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith("DEDUPER__")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def points(directory: Path) -> dict[str, int | None]:
+    """The answers by the notes of events."""
+    table = pq.read_table(directory / "out" / "points")
+    return dict(zip(table["note"].to_pylist(), table["points"].to_pylist(), strict=True))
+
+
+def test_files_in_and_out(tmp_path: Path) -> None:
+    """The plan, the rows, nothing left over; a second run does not write over the first."""
+    file = write(tmp_path, EVENTS, RANGES)
+    done = shell(file)
+    assert done.returncode == 0, done.stderr
+    assert "plan: 5 ranges indexed; one index, no shuffle" in done.stderr
+    assert "rows written" in done.stdout
+    assert points(tmp_path) == POINTS
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["points"]
+    again = shell(file)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert f"{tmp_path / 'out/points'} exists; name another folder, or remove it" in again.stderr
+
+
+def test_the_plan_alone_writes_nothing(tmp_path: Path) -> None:
+    """And its JSON is all that is printed."""
+    file = write(tmp_path, EVENTS, RANGES)
+    done = shell(file, "--plan", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert report.pop("seconds") > 0
+    assert report == {"per": "event", "indexed_rows": 5, "parts": None, "sliced_ids": 0, "rows": None, "errors": {}}
+    assert not (tmp_path / "out").exists()
+
+
+def answered(file: Path, **more: str) -> Report:
+    """The same in this process, beside its session."""
+    job = load_settings(file, overrides=[f"{name}={value}" for name, value in more.items()], environment={})
+    return run(job, plan_only=False, on_progress=lambda _: None)
+
+
+@pytest.fixture
+def shared_session(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process take the session of the tests, and leave it running."""
+    monkeypatch.setattr("deduper.range_job.job.start_session", lambda *_: session)
+    monkeypatch.setattr("deduper.range_job.job.end_session", lambda _: None)
+
+
+@pytest.mark.usefixtures("shared_session")
+def test_bad_rows_leave_by_the_errors(tmp_path: Path) -> None:
+    """With side, reason and the row; of files, a row that does not match its schema too, in whichever column."""
+    events = EVENTS + "1,,f\n,2026-03-01T10:00:00Z,g\n1,yesterday,h\n"
+    config = CONFIG + "errors: {path: out/errors, format: json}\n"
+    found = answered(write(tmp_path, events, RANGES + BAD_RANGES, config))
+    assert points(tmp_path) == POINTS
+    assert found.rows == 5
+    assert found.errors == {
+        "event.null_id": 1,
+        "event.null_time": 1,
+        "event.unparsable": 1,
+        "range.start_after_end": 1,
+        "range.unparsable": 2,
+    }
+    lines = [path.read_text() for path in (tmp_path / "out/errors").glob("*.json")]
+    kept = [json.loads(line) for line in "".join(lines).splitlines()]
+    record = next(row["record"] for row in kept if row["reason"] == "start_after_end")
+    assert json.loads(record)["points"] == 7
+
+
+@pytest.mark.usefixtures("shared_session")
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "message"),
+    [
+        ("1,2026-03-01T10:00:00Z,a", ",2026-03-01T10:00:00Z,a", DeduperError, r"bad event: null_id: .*keep bad rows"),
+        ("path: events", "path: gone", UsageError, "gone: there is no such file or folder"),
+        ("at TIMESTAMP", "at STRING", UsageError, "`at` is string, which is no time"),
+        ("sum(points)", "sum(is_free)", UsageError, "points: sum takes numbers, and `is_free` is bool"),
+        ("time: at", "time: when", ConfigError, "the schema of events has no column `when`"),
+    ],
+)
+def test_a_failure_says_why_and_leaves_nothing(
+    tmp_path: Path, old: str, new: str, kind: type[Exception], message: str
+) -> None:
+    """A bad row by default, absent files, types that do not fit: no output and nothing half written."""
+    assert old in EVENTS + CONFIG
+    file = write(tmp_path, EVENTS.replace(old, new), RANGES, CONFIG.replace(old, new))
+    with pytest.raises(kind, match=message):
+        answered(file)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.usefixtures("shared_session")
+def test_a_sum_beyond_its_type_is_an_error_of_ours(tmp_path: Path) -> None:
+    """With the aggregate, the value and the cast; it comes from a worker."""
+    large = {"id": [1, 1], "start": [None, None], "end": [None, None], "points": [2**62, 2**62]}
+    types = {"id": pa.int32(), "start": pa.timestamp("us", "UTC"), "end": pa.timestamp("us", "UTC")}
+    columns = {name: pa.array(values, types.get(name, pa.int64())) for name, values in large.items()}
+    file = write(tmp_path, EVENTS, [], CONFIG.replace(CONFIG.splitlines()[1], "ranges: {path: large, format: parquet}"))
+    pq.write_table(pa.table(columns), tmp_path / "large")
+    with pytest.raises(DeduperError, match=r"points: a sum is 9223372036854775808, which int64 .*cast the column"):
+        answered(file)
+
+
+def test_a_wrong_file_ends_with_2_before_spark(tmp_path: Path) -> None:
+    """File, line, column, the setting, and what to write; every mistake at once."""
+    file = write(tmp_path, EVENTS, RANGES, CONFIG.replace("time: at", "tim: at").replace("sum(points)", "som(points)"))
+    done = shell(file)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{file}:4:1: tim: unknown setting; did you mean `time`?" in done.stderr
+    assert f"{file}:7:22: aggregates.points: `som(points)` is not an aggregate; write one of" in done.stderr
+    assert "3 problems; nothing was started." in done.stderr
+    assert "Spark" not in done.stderr
