@@ -240,9 +240,10 @@ def test_a_row_has_the_place_that_its_category_had_when_it_came(
     rows = [(category, order) for category in range(categories) for order in orders]
     admission = np.zeros(len(rows), np.uint8)
     admission[::5] = Admission.NULL_KEY
-    numbers = [np.array(values, np.int64) for values in (starts, begin, end, place)]
+    first, begins, ends, numbers = (np.array(values, np.int64) for values in (starts, begin, end, place))
     ids = np.array([category for category, _ in rows], np.int32)
-    places = kernels.place_rows(*numbers, ids, np.array([order for _, order in rows], np.int64), admission)
+    of_rows = np.array([order for _, order in rows], np.int64)
+    places = kernels.place_rows(first, begins, ends, numbers, ids, of_rows, admission)
     for row, (category, order) in enumerate(rows):
         held = [place[one] for one in range(starts[category], starts[category + 1]) if begin[one] <= order < end[one]]
         if row % 5 == 0:

@@ -1,0 +1,123 @@
+"""How a seed's input is read: the job's configuration with another source, and the opening of that source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bucket_store import failpoints
+from bucket_store.log.records import RebaseRecord
+from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
+from deduper.config.files import FilesSource
+from deduper.config.model import Config
+from deduper.config.sections import LeakMeterConfig, NoneSink, SinksConfig, SourceConfig
+from deduper.errors import UsageError
+from deduper.seeding.source import JudgedFiles, KnownByOrder, PlannedFiles, SeedInput, SeedSource, in_order, seeds_of
+from deduper.service.job import Opened
+from deduper.service.stop import Stop
+from deduper.service.topic_loop import TopicLoop
+from deduper.sources.files.batch import FileBatches
+from deduper.sources.files.judged import FOLDER
+from deduper.sources.files.listing import list_files
+from deduper.sources.files.plain_reading import plain_reading
+from deduper.window.completeness import SEED, SEED_OPEN
+from deduper.window.recovery import Ownership
+
+_NOTHING = NoneSink(format="none")
+
+
+def seed_config(config: Config, given: SeedInput) -> Config:
+    """The job's configuration with the seed's input as its source, and no outputs.
+
+    `max_jump` is off: it allows for the wall time of a silence, which past records do not show.
+
+    Raises:
+        UsageError: the job cannot read such an input.
+    """
+    expiry = config.expiry
+    if isinstance(expiry, EventTimeExpiry | OrderedExpiry):
+        expiry = expiry.model_copy(update={"max_jump": None})
+    return config.model_copy(
+        update={
+            "source": _source(config, given),
+            "expiry": expiry,
+            "sinks": SinksConfig(unique=_NOTHING, duplicate=_NOTHING, expired=_NOTHING, error=_NOTHING),
+            "trigger": "available_now",
+            "metrics": None,
+            "leak_meter": LeakMeterConfig(sample=0),
+        }
+    )
+
+
+def _source(config: Config, given: SeedInput) -> SourceConfig:
+    source = config.source
+    path = str(Path(given.place).absolute())
+    if isinstance(source, FilesSource):
+        form = given.file_format or source.file_format
+        return source.model_copy(update={"path": path, "file_format": form, "header": source.header and form == "csv"})
+    raise UsageError("this job reads topics, and seeds are for jobs on files")
+
+
+def open_input(config: Config, own: Config, given: SeedInput, owned: Ownership, stop: Stop) -> Opened:
+    """The loop over a seed's input; `own` is the job's own configuration. First one record says that a seed is begun.
+
+    Raises:
+        UsageError: a job has judged windows in the store.
+    """
+    log = owned.log
+    seeds = seeds_of(log.state)
+    if seeds is None:
+        raise has_windows(str(log.root), log.state.next_window)
+    if not log.state.extra.get(SEED_OPEN):
+        base = replace(log.state, extra={**log.state.extra, SEED_OPEN: True}, retired=())
+        log.place(RebaseRecord(base, log.state.last_wall_us))
+        failpoints.hit("seed.begun")
+    judged = seeds.get(given.name)
+    kept = {SEED: seeds} | ({FOLDER: str(own.source.folder)} if isinstance(own.source, FilesSource) else {})
+    assert isinstance(config.source, FilesSource)
+    files = JudgedFiles.from_wire(judged)
+    known = KnownByOrder(files, str(config.source.folder))
+    batches = FileBatches(config.source, known, plain_reading(config, log.manifest.salt))
+    source = SeedSource(PlannedFiles(batches), given.name, kept, files)
+    return None, lambda windows: TopicLoop(source, windows, stop, 0.0)
+
+
+def require_apart(
+    config: Config, given: SeedInput, files: Iterable[str], seeds: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """No file of the input was judged as a file of another one: `seeds` as `source.seeds_of`.
+
+    Files that are gone since, or have another place in their order, are not recognised.
+
+    Raises:
+        UsageError: one was.
+    """
+    own: set[str] | None = None
+    for name, judged in seeds.items():
+        place = name.removeprefix(f"{given.kind} ")
+        if place == given.place:
+            continue
+        source = _source(config, replace(given, place=place))
+        assert isinstance(source, FilesSource)
+        try:
+            others = in_order(list_files(source))[: JudgedFiles.from_wire(judged).count]
+        except OSError:
+            continue  # what is not there is in no other input either
+        own = own if own is not None else set(map(os.path.realpath, files))
+        for file in others:
+            if os.path.realpath(file.path) in own:
+                raise UsageError(
+                    f"--files {given.place}: {file.path} was seeded as a file of {place}, and a record is seeded once: "
+                    "name files that were not seeded"
+                )
+
+
+def has_windows(store: str, windows: int) -> UsageError:
+    """The refusal of a store that a job has used."""
+    return UsageError(
+        f"{store}: a job has judged windows in this store, which has {windows}: records of before them would be judged "
+        "too late. Seed a new store, then let the job read its source into it"
+    )

@@ -1,0 +1,213 @@
+"""The input of a seed as a source of windows; the job's own place in its source stays as it is.
+
+Each commit of a seed has, under `seed` in its extra, what was judged of every input so far. So a seed that was
+interrupted continues after its last window, and the same input once more has nothing new: judged again, its records
+would bring back keys that have expired since. A commit of the job has no `seed`: from there on nothing can be seeded.
+
+Files are known by their order, which is the order of judging: their number, and a chained digest of paths and times.
+Names of a seed's source partitions begin with `seed:`, so no file or topic of the job has such a name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from bucket_store.log.sources_file import GONE
+from bucket_store.log.state import LogState
+from deduper.errors import UsageError
+from deduper.sources.files.batch import FileBatches
+from deduper.sources.files.source_file import ListedFile, source_digest, source_order, stat
+from deduper.sources.protocol import BatchPartition, BatchRead, PlannedSource, ReadingRun, SourceBatch
+from deduper.tasks.read import ReadTask
+from deduper.window.completeness import SEED, SEED_OPEN
+
+PREFIX = "seed:"
+
+
+@dataclass(frozen=True, slots=True)
+class SeedInput:
+    """What to read: files below a path or pattern. `file_format` of files, if it is not the job's own."""
+
+    kind: Literal["files"]
+    place: str
+    file_format: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Identifies the input in the store."""
+        return f"{self.kind} {self.place}"
+
+
+def seeds_of(state: LogState) -> dict[str, dict[str, Any]] | None:
+    """What was judged of each input, by its name; None after a window of a job."""
+    if not state.next_window:
+        return {}
+    found = state.extra.get(SEED)
+    return dict(found) if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True)
+class SeedBatch:
+    """A batch of a seed. `kept` is what its commit has of the job's own source and of other inputs."""
+
+    inner: SourceBatch
+    name: str
+    before: JudgedFiles
+    kept: Mapping[str, Any]
+
+    @cached_property
+    def partitions(self) -> tuple[BatchPartition, ...]:
+        return tuple(replace(one, name=f"{PREFIX}{one.name}") for one in self.inner.partitions)
+
+    @property
+    def is_known_by_digests(self) -> bool:
+        return False  # what was judged is in `extra`
+
+    def read(self, run: ReadingRun, task: ReadTask) -> BatchRead:
+        read = self.inner.read(run, task)
+        return replace(read, batch=self._of(read.batch))
+
+    def after_failure(self, error: Exception) -> SeedBatch:
+        return self._of(self.inner.after_failure(error))
+
+    def confirmed(self, rows: Mapping[int, int]) -> SeedBatch:
+        return self._of(self.inner.confirmed(rows))
+
+    def _of(self, inner: SourceBatch) -> SeedBatch:
+        """The same object for the same batch: another one would be judged again."""
+        return self if inner is self.inner else replace(self, inner=_whole(inner))
+
+    @property
+    def after(self) -> JudgedFiles:
+        """The judged files with those of this batch."""
+        return self.before.then(one.digest for one in self.inner.partitions)
+
+    def extra(self) -> dict[str, Any]:
+        seeds = {**self.kept.get(SEED, {}), self.name: self.after.to_wire()}
+        return {**self.kept, SEED: seeds, SEED_OPEN: True}
+
+
+def _whole(batch: SourceBatch) -> SourceBatch:
+    """The batch, if all of its files are there: one that is gone would count as judged.
+
+    Raises:
+        UsageError: one is gone since it was listed.
+    """
+    gone = next((one.name for one in batch.partitions if one.version == GONE), None)
+    if gone is not None:
+        raise UsageError(f"{gone}: is gone since the seed began: put it back, and repeat the command")
+    return batch
+
+
+class SeedSource:
+    """A planned source whose windows are a seed's. `files`: what was judged of an input of files."""
+
+    def __init__(self, inner: PlannedSource, name: str, kept: Mapping[str, Any], files: JudgedFiles) -> None:
+        self._inner = inner
+        self._name = name
+        self._kept = kept
+        self._files = files
+
+    @property
+    def place(self) -> str:
+        """The source of the records, for messages."""
+        return self._inner.place
+
+    def begin(self, *, drain: bool) -> None:
+        """See `PlannedSource`."""
+        self._inner.begin(drain=drain)
+
+    def next_batch(self) -> SourceBatch | None:
+        """See `PlannedSource`. Raises UsageError for a file that is gone."""
+        batch = self._inner.next_batch()
+        return None if batch is None else SeedBatch(_whole(batch), self._name, self._files, self._kept)
+
+    def judged(self, batch: SourceBatch) -> None:
+        """See `PlannedSource`."""
+        assert isinstance(batch, SeedBatch)
+        self._inner.judged(batch.inner)
+        self._files = batch.after
+
+
+class PlannedFiles:
+    """Files that are listed once, as a planned source."""
+
+    def __init__(self, files: FileBatches) -> None:
+        self._files = files
+
+    @property
+    def place(self) -> str:
+        """The folder or pattern that is listed."""
+        return self._files.place
+
+    def begin(self, *, drain: bool) -> None:
+        """List the files. Raises as `FileBatches.list_new`."""
+        del drain
+        self._files.list_new()
+
+    def next_batch(self) -> SourceBatch | None:
+        """The oldest files that are left."""
+        return self._files.next_batch()
+
+    def judged(self, batch: SourceBatch) -> None:
+        """Nothing to keep: a listed file is taken once."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFiles:
+    """The first `count` files of an input, in source order, and the chained digest of their paths and times."""
+
+    count: int = 0
+    digest: bytes = b""
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any] | None) -> JudgedFiles:
+        """The value of a commit; none judged without one."""
+        return cls() if wire is None else cls(wire["files"], wire["digest"])
+
+    def to_wire(self) -> dict[str, Any]:
+        """The value for a commit."""
+        return {"files": self.count, "digest": self.digest}
+
+    def then(self, digests: Iterable[bytes]) -> JudgedFiles:
+        """With more files, by their digests. Windows may divide them in any way."""
+        count, digest = self.count, self.digest
+        for one in digests:
+            count, digest = count + 1, hashlib.blake2b(digest + one, digest_size=16).digest()
+        return JudgedFiles(count, digest)
+
+
+def in_order(paths: Iterable[str]) -> list[ListedFile]:
+    """The files that have records, in source order."""
+    found = (stat(path) for path in paths)
+    return sorted((one for one in found if one and one.size_bytes), key=source_order)
+
+
+class KnownByOrder:
+    """The judged files of a seed among those that are listed; see `sources.files.batch.Known`."""
+
+    changed = 0
+
+    def __init__(self, judged: JudgedFiles, folder: str) -> None:
+        self._judged = judged
+        self.folder = folder
+
+    def new(self, paths: Sequence[str]) -> list[str]:
+        """The files after the judged ones.
+
+        Raises:
+            UsageError: the judged ones are not the oldest of those that are there.
+        """
+        files = in_order(paths)
+        oldest = files[: self._judged.count]
+        if JudgedFiles().then(source_digest(one.path, one.modified_ms) for one in oldest) != self._judged:
+            raise UsageError(
+                f"{self.folder}: {self._judged.count} files were seeded, and they are not its oldest files any more: "
+                "files were removed, changed, or added with an older time. Put them back, or seed newer files from "
+                "another folder"
+            )
+        return [one.path for one in files[self._judged.count :]]

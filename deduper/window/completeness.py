@@ -1,0 +1,52 @@
+"""The mark *complete since* of a store, in the `extra` of its newest commit.
+
+The first window of a job sets it: to the latest point at its end, since nothing is known of what lies before. A seed
+sets none; an operator's statement (`deduper seed --complete-since`) replaces it in one record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.records import ExpiryKey
+from bucket_store.log.state import LogState
+from deduper.config.model import Config
+from deduper.core.complete_since import CompleteSince
+from deduper.errors import UsageError
+
+COMPLETE, SEED, SEED_OPEN = "complete_since", "seed", "seed_open"
+"""Names in the `extra` of a commit: the mark, what a seed has judged, and whether a seed is not over."""
+
+
+def complete_since(state: LogState) -> CompleteSince | None:
+    """The mark of the newest commit; None where nothing is known."""
+    return CompleteSince.from_wire(state.extra.get(COMPLETE))
+
+
+def require_no_open_seed(log: CommitLog) -> None:
+    """A job must not take half a seed for a whole one: after its first window the rest could not be seeded.
+
+    Raises:
+        UsageError: a seed of this store was begun and is not over.
+    """
+    if log.state.extra.get(SEED_OPEN):
+        raise UsageError(
+            f"{log.root}: a seed of this store is not over: repeat `deduper seed`, or begin with a new store"
+        )
+
+
+def is_complete(config: Config, state: LogState) -> bool:
+    """Whether `unique` is final in the window after `state`."""
+    mark = complete_since(state)
+    return mark is not None and mark.covers(state.latest_point, config.period_steps)
+
+
+def complete_after(config: Config, state: LogState, latest: ExpiryKey | None, *, is_seed: bool) -> dict[str, Any]:
+    """For the `extra` of the window after `state`, which ends with `latest`: the mark, if there is one."""
+    mark = complete_since(state)
+    if mark is not None:
+        mark = mark.after(state.latest_point, config.period_steps)
+    elif latest is not None and not is_seed:
+        mark = CompleteSince(latest, config.period_steps)
+    return {} if mark is None else {COMPLETE: mark.to_wire()}
