@@ -119,7 +119,7 @@ def health(facts: Facts) -> Health:
     if person:
         return Health(State.NEEDS_A_PERSON, person)
     if not facts.is_running:
-        return Health(State.NOT_RUNNING, _why_not_running(facts) + _starts(facts))
+        return Health(State.NOT_RUNNING, _why_not_running(facts) + _unusual(facts))
     stuck = _why_stuck(facts)
     if stuck:
         return Health(State.STUCK, stuck + _starts(facts))

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bucket_store.log.records import CommitRecord, LogState
@@ -22,7 +21,7 @@ from deduper.core.digests import KeyValue
 from deduper.core.verdict import bucket_key, first_live_bucket
 from deduper.errors import CheckFailedError, UsageError
 from deduper.sinks.names import topic_of
-from deduper.units import format_time
+from deduper.units import UnitError, format_time, parse_time
 from deduper.window.policy import category_state, processing_point
 
 
@@ -239,12 +238,9 @@ def bucket_of(store: OpenStore, text: str) -> int:
     if not store.scale.is_time:
         raise UsageError(f"`{text}` is no bucket key; write a whole number")
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return bucket_key(parse_time(text), store.settings["expiry.span"])
+    except UnitError:
         raise UsageError(f"`{text}` is no bucket key; write a whole number, or a time as 2024-12-31T23:00Z") from None
-    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    time_us = (utc - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    return bucket_key(time_us, store.settings["expiry.span"])
 
 
 def _bucket_part(store: OpenStore, shard: int, piece: PieceRef, header: PieceHeader, index: int) -> BucketPart:

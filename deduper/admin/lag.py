@@ -53,7 +53,7 @@ def source_lag(store: OpenStore) -> SourceLag | None:
     if store.config is None or not isinstance(store.config.source, KafkaSource):
         return None
     source = store.config.source
-    judged = {place: end for place, end in judged_ends(store.log.state).items() if source.reads(place.topic)}
+    judged = judged_ends(store.log.state, source.reads)
     firsts, ends, error = {}, {}, ""
     if not is_client_installed():
         error = f"{CLIENT_MISSING}: {INSTALL_CLIENT}"

@@ -35,7 +35,8 @@ from deduper.preflight.disk_room import disk_room
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
 from deduper.units import format_time
-from deduper.window.leak_watch import stored_figures
+from deduper.window.accessories.leak_watch import stored_figures
+from deduper.window.completeness import SEED_OPEN, complete_since, is_complete
 from deduper.window.owner_alive import process_exists
 from deduper.window.policy import changed_settings, statistics_of
 
@@ -44,6 +45,19 @@ _ALIVE_SECONDS = 10.0
 _NEWEST_RECORDS = 200
 _RECENT = 10
 """So many of the newest windows count for the health."""
+
+
+@dataclass(frozen=True, slots=True)
+class History(AsJson):
+    """From which expiry key on the store has every key (`ever`: all), and whether `unique` is final by that.
+
+    `complete_since` is None where nothing is known. Without a config no period is known, so nothing is final.
+    `is_seed_open`: a seed is not over, and no job may start.
+    """
+
+    complete_since: str | int | float | None
+    is_complete: bool
+    is_seed_open: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,7 @@ class StoreStatus(AsJson):
     lag: SourceLag | None
     profile: ProfileView
     leaks: LeakFigures | None
+    history: History
     spans: dict[str, dict[str, float | None]]
 
 
@@ -96,7 +111,8 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
     published = _published_through(store)
     unpublished = tuple(window for window in sorted(state.outputs) if published is None or window > published)
     beat = read_beat(store.root)
-    is_running = beat is not None and beats(store.root)
+    exists = None if beat is None else process_exists(beat)
+    is_running = beat is not None and exists is not False and beats(store.root)
     commits = store.log.last_commits(last)
     counts = {port: state.totals.get(port, 0) for port in PORTS}
     live = [piece for pieces in state.pieces.values() for piece in pieces]
@@ -108,7 +124,7 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         epoch=state.epoch,
         is_running=is_running,
         left_beat="" if beat is None or is_running else beat.owner,
-        left_exists=beat is not None and not is_running and process_exists(beat) is True,
+        left_exists=not is_running and exists is True,
         leaked=0.0 if leaks is None else _leaked(leaks),
         unpublished=unpublished,
         waiting=_waiting(lag, files),
@@ -146,7 +162,19 @@ def store_status(store: OpenStore, *, last: int) -> StoreStatus:
         lag=lag,
         profile=profile_view(store.root, last=last),
         leaks=leaks,
+        history=_history(store),
         spans=_spans(statistics_of(state)),
+    )
+
+
+def _history(store: OpenStore) -> History:
+    state = store.log.state
+    mark = complete_since(state)
+    point = None if mark is None else "ever" if mark.point is None else store.scale.shown(mark.point)
+    return History(
+        point,
+        is_complete=store.config is not None and is_complete(store.config, state),
+        is_seed_open=bool(state.extra.get(SEED_OPEN)),
     )
 
 

@@ -37,6 +37,7 @@ from deduper.spark.session import (
 from deduper.spark_promises import DEFAULT_MASTER, is_one_process
 from deduper.window.attempt import WindowJudge
 from deduper.window.cluster_jobs import ClusterJobs
+from deduper.window.completeness import require_no_open_seed
 from deduper.window.jobs import Jobs, SparkJobs
 from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
 from deduper.window.publishing import TopicPorts
@@ -49,6 +50,10 @@ if TYPE_CHECKING:
     from deduper.service.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
+
+Opened = tuple[FilesToFold | None, Callable[[Windows], FileLoop | TopicLoop]]
+"""The judged files of a source of files, and the loop that follows the source."""
+OpenSource = Callable[[Config, Ownership, Stop], Opened]
 
 
 def wall_clock_us() -> int:
@@ -66,18 +71,19 @@ def run(
     session: SparkSession | None = None,
     unpublished: OnUnknown = OnUnknown.REFUSE,
     clock: Callable[[], int] = wall_clock_us,
+    opened: OpenSource | None = None,
 ) -> RunSummary:
     """Run the job until the source is drained (`once`, or the trigger `available_now`), `max_batches`, or a signal.
 
     Called from the main thread: SIGTERM and SIGINT finish the running window and stop. A `session` that is given is
     used as it is and left running, if it has the settings that promises rest on; without one, the job starts its own.
     `unpublished` decides on a window whose publication the Kafka cluster has forgotten.
-    `clock` gives the wall clock in µs since the epoch.
+    `clock` gives the wall clock in µs since the epoch. `opened` opens another source than the job's own.
 
     Raises:
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
     """
-    start = Start(config, take_over=take_over, waits=True)
+    start = Start(config, take_over=take_over, waits=True, seeds=opened is not None)
     require(start)
     started = time.perf_counter()
     stop = Stop()
@@ -89,14 +95,16 @@ def run(
         _Engine(config, session, stop) as engine,
         open_topics(config, owned.log, engine.session, unpublished, stop.event) as topics,
     ):
+        if opened is None:  # once more: a seed may have been begun since the checks
+            require_no_open_seed(owned.log)
         recover(config, owned, topics)
-        with _source_watch(config, metrics, owned) as watch:
+        with _source_watch(config, metrics, owned) if opened is None else contextlib.nullcontext() as watch:
             if metrics is not None:
                 metrics.opened(owned.log)
             PROGRESS.info("Spark is starting, which takes some seconds")
             spark = engine.session()
             stop.listen()
-            files, loop_over = _open_source(config, owned, stop)
+            files, loop_over = (opened or _open_source)(config, owned, stop)
             with _opened_runner(config, owned, spark, files, topics, clock) as runner:
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
@@ -114,13 +122,11 @@ def run(
     )
 
 
-def _open_source(
-    config: Config, owned: Ownership, stop: Stop
-) -> tuple[FilesToFold | None, Callable[[Windows], FileLoop | TopicLoop]]:
-    """The judged files of a source of files, and the loop that follows the source."""
+def _open_source(config: Config, owned: Ownership, stop: Stop) -> Opened:
+    """The job's own source."""
     if isinstance(config.source, FilesSource):
-        files = open_files(config, config.source, owned.log)
-        return files.to_fold, lambda windows: FileLoop(files, windows, stop, _trigger_s(config))
+        files, to_fold = open_files(config, config.source, owned.log)
+        return to_fold, lambda windows: FileLoop(files, windows, stop, _trigger_s(config))
     topics = open_topics_source(config, owned.log, stop.event)
     return None, lambda windows: TopicLoop(topics, windows, stop, _trigger_s(config))
 

@@ -75,8 +75,7 @@ class SourceWatch(threading.Thread):
         while not self._ending.is_set():
             self._wanted.clear()
             try:
-                judged = judged_ends(self._log.state)
-                places: Iterable[TopicPartition] = [place for place in judged if self._source.reads(place.topic)]
+                places: Iterable[TopicPartition] = judged_ends(self._log.state, self._source.reads)
                 if not places and self._source.starting_offsets == "earliest":
                     first = brokers.earliest_offsets(brokers.places())
                     if self._metrics is not None:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from deduper.window.progress import PROGRESS
 
 
-def configure_logging(*, as_json: bool, verbose: bool, waits: bool = False) -> None:
+def configure_logging(
+    *, as_json: bool, verbose: bool, waits: bool = False, handler: Callable[[], logging.Handler] = logging.StreamHandler
+) -> None:
     """Send the log lines of both packages to standard error; INFO and above when `verbose`, else WARNING and above.
 
-    `waits` shows what a start waits for without `verbose`, as plain lines.
+    `waits` shows what a start waits for without `verbose`, as plain lines. `handler` makes what prints the lines.
     """
     import structlog  # 40 ms that commands which log nothing need not pay
 
@@ -38,21 +41,21 @@ def configure_logging(*, as_json: bool, verbose: bool, waits: bool = False) -> N
         foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *tail, renderer],
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
+    printer = logging.StreamHandler() if as_json else handler()
+    printer.setFormatter(formatter)
     for package in ("deduper", "bucket_store"):
         logger = logging.getLogger(package)
-        logger.handlers = [handler]
+        logger.handlers = [printer]
         logger.setLevel(logging.INFO if verbose else logging.WARNING)
         logger.propagate = False
     if waits and not verbose:
-        plain = logging.StreamHandler(sys.stderr)
+        plain = handler()
         plain.setFormatter(logging.Formatter("%(message)s"))
         PROGRESS.handlers, PROGRESS.propagate = [plain], False
         PROGRESS.setLevel(logging.INFO)
     # With a handler at the root, no package installs one of its own.
     others = logging.getLogger()
-    others.handlers = [handler if verbose else logging.NullHandler()]
+    others.handlers = [printer if verbose else logging.NullHandler()]
     others.setLevel(logging.WARNING)
 
 

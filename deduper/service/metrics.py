@@ -45,7 +45,8 @@ from deduper.service.health import HealthFacts, complaints
 from deduper.service.log_counts import LogCounts
 from deduper.service.process_memory import memory_room, resident_bytes
 from deduper.window import policy
-from deduper.window.leak_watch import stored_figures
+from deduper.window.accessories.leak_watch import stored_figures
+from deduper.window.completeness import is_complete
 from deduper.window.progress import BatchProgress
 
 logger = logging.getLogger(__name__)
@@ -331,6 +332,8 @@ class JobMetrics(Collector):
         yield GaugeMetricFamily("deduper_store_overdue_pieces", text, overdue)
         lengths = {"live": _bytes(live), "retired": _bytes(retired)}
         yield _gauges("deduper_store_bytes", "Bytes of pieces", "state", lengths)
+        text = "1 if the history of the store covers the period, so that unique is final; else 0: unique so far"
+        yield GaugeMetricFamily("deduper_history_complete", text, is_complete(self._config, state))
         yield GaugeMetricFamily("deduper_epoch", "Epoch of the owner", state.epoch)
         ahead_s = max(0, state.last_wall_us - self._wall_clock_us()) / 1e6
         text = "How far the wall clock of the store's records is ahead of this machine's"

@@ -20,6 +20,7 @@ from deduper.service.error_watch import ErrorWatch
 from deduper.service.stop import Stop
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.protocol import SourceBatch
+from deduper.spark.allocator import FreeMemory
 from deduper.spark.failures import raised_in_worker
 from deduper.window.progress import BatchProgress, Left
 from deduper.window.recovery import reason_to_stop
@@ -114,6 +115,7 @@ class Windows:
         self._stop = stop
         self._max_windows = max_windows
         self._next_check = 0.0
+        self._free_memory = FreeMemory()
         self._made = 0
         self.failure: Exception | None = None
 
@@ -195,6 +197,7 @@ class Windows:
 
     def wait_until(self, due: float) -> None:
         """Wait for the next trigger or a stop. The owner is checked however short the trigger is."""
+        self._free_memory.return_when_due()
         self.check_owner()
         while (left := due - time.monotonic()) > 0 and not self._stop.wait(min(OWNER_CHECK_S, left)):
             self.check_owner()

@@ -66,7 +66,7 @@ def _text(column: Column, kind: ColumnType) -> Column:
         case "timestamp":
             text = F.unix_micros(column)
         case "timestamp_ntz":
-            text = _ntz_micros(column)
+            text = ntz_micros(column)
         case "decimal":
             # A cast to string writes small ones with or without an exponent, as spark.sql.ansi.enabled says.
             text = _formatted(column, "%s", column)
@@ -83,7 +83,7 @@ def _formatted(column: Column, form: str, value: Column) -> Column:
     return F.when(column.isNotNull(), F.format_string(form, value))
 
 
-def _ntz_micros(column: Column) -> Column:
+def ntz_micros(column: Column) -> Column:
     """Microseconds since 1970-01-01 on a clock without a zone; Spark has none but by way of the session's zone."""
     second_us = (F.date_part(F.lit("SECOND"), column) * 1_000_000).cast("bigint")
     in_day = (F.hour(column).cast("bigint") * 60 + F.minute(column)) * 60_000_000 + second_us

@@ -1,4 +1,4 @@
-"""How the errors of a job are explained, from its configuration; see `tasks.error_detail`."""
+"""How the errors of a job are explained, from its configuration; see `tasks.errors.detail`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.sources.plain import zone_of
-from deduper.tasks.error_detail import ErrorDetails
+from deduper.tasks.errors.detail import ErrorDetails
 from deduper.text.values import time_zone
 from deduper.units import format_duration
 

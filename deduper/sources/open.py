@@ -11,6 +11,7 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
 from deduper.sources.files.batch import FileBatches
+from deduper.sources.files.folding import FilesToFold
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.protocol import PlannedSource
@@ -41,13 +42,14 @@ def worker_daemon(name: str = "worker_daemon") -> str:
     return module
 
 
-def open_files(config: Config, source: FilesSource, log: CommitLog) -> FileBatches:
-    """The job's source of files, which continues after the judged ones of the store's log.
+def open_files(config: Config, source: FilesSource, log: CommitLog) -> tuple[FileBatches, FilesToFold]:
+    """The job's source of files, which continues after the judged ones of the store's log; and these, to fold them.
 
     Raises:
         CorruptionError: a file of sources is missing or damaged.
     """
-    return FileBatches(source, KnownFiles(source, log), plain_reading(config, log.manifest.salt))
+    known = KnownFiles(source, log)
+    return FileBatches(source, known, plain_reading(config, log.manifest.salt)), FilesToFold.of(source, known)
 
 
 def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSource:

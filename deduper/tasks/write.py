@@ -30,8 +30,8 @@ from deduper.errors import telling_where
 from deduper.tasks import layout
 from deduper.tasks.dedup_column import DEDUP
 from deduper.tasks.dictionary_columns import dictionary_columns
-from deduper.tasks.error_causes import ErrorCounts, ErrorSummary
-from deduper.tasks.error_detail import ErrorDetails, Examination
+from deduper.tasks.errors.causes import ErrorCounts, ErrorSummary
+from deduper.tasks.errors.detail import ErrorDetails, Examination
 from deduper.tasks.exchange import EXPIRY, ORIGIN, REASON, ROW, VERDICT, WINDOW, FileExchange, WriteExchange
 from deduper.tasks.kafka_rows import SLOT, rows_to_send
 from deduper.tasks.origins import WindowSources

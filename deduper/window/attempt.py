@@ -37,17 +37,17 @@ from deduper.sources.protocol import SourceBatch
 from deduper.sources.record_layout import record_layout
 from deduper.spark.failures import cannot_write, innermost_cause, raised_in_worker
 from deduper.tasks.dedup_column import expiry_type
-from deduper.tasks.error_causes import ErrorSummary, merged
+from deduper.tasks.errors.causes import ErrorSummary, merged
 from deduper.tasks.judge import JudgeTask
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import StagedFile, WriteTask, grouped, writers_for
 from deduper.window import policy
+from deduper.window.accessories.leak_watch import sample_bits
 from deduper.window.categories import Categories, arrange_categories
 from deduper.window.exchange_folder import ExchangeFolders
 from deduper.window.jobs import Jobs, WindowRun
-from deduper.window.leak_watch import sample_bits
 from deduper.window.progress import Phases
 
 logger = logging.getLogger(__name__)

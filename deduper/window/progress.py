@@ -41,7 +41,15 @@ class Left:
     seconds: float | None = None
 
     def __str__(self) -> str:
-        things = f"{self.count:,} {self.noun}{'' if self.count == 1 else 's'} left"
+        return self._text(f" {self.noun}{'' if self.count == 1 else 's'}")
+
+    @property
+    def short(self) -> str:
+        """The same without the kind of things."""
+        return self._text("")
+
+    def _text(self, noun: str) -> str:
+        things = f"{self.count:,}{noun} left"
         return things if self.seconds is None or not self.count else f"{things}, {_clock(self.seconds)}"
 
 

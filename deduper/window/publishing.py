@@ -177,14 +177,13 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
 
     A process that slept while another took over never sets the mark back: see `marks`.
     """
-    mark = Published(log.manifest.store_id, window)
     # By the epoch that was claimed here: another thread may have read a later claim already.
-    epoch = _own_epoch(log)
+    mark = Published(log.manifest.store_id, window, _own_epoch(log))
     places = mark_places(config, log)
     prepared: list[Prepared] = []
     try:
         for place in places:
-            prepared.append(prepare_published(place, mark, epoch=epoch))
+            prepared.append(prepare_published(place, mark))
         log.check_owner()
         failpoints.hit("window.6.checked")
         for number, place in enumerate(places):
@@ -193,7 +192,7 @@ def mark_published(config: Config, log: CommitLog, window: int) -> None:
             except FileNotFoundError:
                 # A sleeper's mark came between, which is true too; or a later owner has removed this one.
                 log.check_owner()
-                prepared[number] = prepare_published(place, mark, epoch=epoch)
+                prepared[number] = prepare_published(place, mark)
                 log.check_owner()
                 prepared[number].put()
             if number == 0:

@@ -37,6 +37,7 @@ from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.policy import changed_settings, fixed_settings, snapshot_every, stored_settings
 from deduper.window.present_clock import present_wall_us
 from deduper.window.publishing import TopicPorts, mark_places, mark_published, publish_window
+from deduper.window.rewound import later_files, rewound_to
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ def check_ports(config: Config, log: CommitLog | None) -> None:
 
     Raises:
         UsageError: a port belongs to another store: its rows would be judged again and be there twice.
-        IntegrityError: the store is older than its outputs: it was put back from a copy.
+        IntegrityError: the store is older than its outputs: it was put back from a copy, or a rewind was broken off.
     """
     for port, sink in config.file_ports.items():
         place = sink.place if log is None else staging.through(log.root.names, sink.place)
@@ -190,11 +191,28 @@ def check_ports(config: Config, log: CommitLog | None) -> None:
                 f"{ours}); give the port a new path, or move its files away"
             )
         if mark.window >= log.state.next_window:
+            to = rewound_to(log.state)
+            broken_off = f". If a rewind was broken off, repeat `deduper rewind --to {to} --execute`"
             raise IntegrityError(
                 f"{place}: port {port} holds windows up to {mark.window}, the store only those below "
                 f"{log.state.next_window}: the store was put back to an older copy; bring the newer store back, or "
-                "start with a new store and new ports"
+                "start with a new store and new ports" + ("" if to is None else broken_off)
             )
+    if log is not None:
+        _require_whole_rewind(config, log)
+
+
+def _require_whole_rewind(config: Config, log: CommitLog) -> None:
+    """The marks do not show it where the window that is undone had no mark yet."""
+    window = rewound_to(log.state)
+    if window is None:
+        return
+    ports = [staging.through(log.root.names, sink.place) for sink in config.file_ports.values()]
+    for file in later_files(ports, log.manifest.store_id, window):
+        raise IntegrityError(
+            f"{file}: its window is undone by a rewind that was broken off: repeat `deduper rewind --to {window} "
+            "--execute`"
+        )
 
 
 def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:

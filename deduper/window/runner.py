@@ -43,10 +43,11 @@ from deduper.sinks import staging
 from deduper.sources.files.folding import FilesToFold, SourceFolding
 from deduper.sources.protocol import SourceBatch
 from deduper.window import policy
-from deduper.window.accessory import Accessory
+from deduper.window.accessories.accessory import Accessory
+from deduper.window.accessories.history_watch import HistoryWatch
+from deduper.window.accessories.leak_watch import LeakWatch
 from deduper.window.attempt import Judgement, summed
-from deduper.window.history_watch import HistoryWatch
-from deduper.window.leak_watch import LeakWatch
+from deduper.window.completeness import SEED, complete_after
 from deduper.window.left_sources import LeftSources
 from deduper.window.present_clock import present_wall_us
 from deduper.window.progress import BatchProgress, ErrorGroup, Phases
@@ -167,8 +168,9 @@ class WindowRunner:
         with phases.of("expire"):
             state = self._expire(state)
             self._compact(state)
-            self._folding.step()
-            self._left_sources.remove()
+            if self._folding.record():
+                self._left_sources.remove()
+            self._folding.begin()
         with phases.of("measure"):
             self._leaks.add(before, intent.wall_us, judgement.receipts.values(), judgement.rows)
             leaks = self._leaks.figures
@@ -204,9 +206,9 @@ class WindowRunner:
         self._forget_deleted()
         self._record_merged(self._log.state)
         self._folding.finish()
-        self._left_sources.finish()
         if not self._log.has_forgotten_retired:
             self._log.place(DeletionRecord((), wall_us=self._now(self._log.state), through_window=-1))
+        self._left_sources.finish()  # after the last record: it too may forget sources
 
     def close(self) -> None:
         """Wait for a publication, and end the other background work: the next start does it. Safe to repeat."""
@@ -364,6 +366,7 @@ class WindowRunner:
         if judgement.categories is not None:
             extra[policy.CATEGORIES] = judgement.categories.after.to_wire()
         extra |= _statistics(judgement, state, wall_us)
+        extra |= complete_after(self._config, state, latest, is_seed=SEED in extra)
         return CommitRecord(
             window=judgement.attempt.window,
             epoch=judgement.attempt.epoch,

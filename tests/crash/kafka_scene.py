@@ -74,6 +74,7 @@ def made_traffic(count: int, rng: random.Random) -> Traffic:
 class KafkaScene(Scene):
     """One job on a broker."""
 
+    master: str = "local[2,8]"
     broker: Broker | Cluster | None = None
     source: str = "in"
     max_offsets: int = 3000
@@ -105,10 +106,10 @@ sinks:
 {chr(10).join(sinks)}
 trigger: 1s
 spark:
-  spark.master: "local[2,8]"
+  spark.master: "{self.master}"
   spark.driver.memory: 1g
   spark.driver.extraJavaOptions: "-Djava.io.tmpdir={self.directory / "tmp"}"
-"""
+{"".join(f"  {name}: {json.dumps(value)}{chr(10)}" for name, value in self.spark.items())}"""
         )
         return self
 

@@ -65,11 +65,6 @@ def summary() -> list[str]:
     return lines + _notes
 
 
-def recoveries() -> list[float]:
-    """All that were measured, ascending."""
-    return sorted(_recoveries)
-
-
 def percentile(ordered: list[float], percent: int) -> float:
     """The least value that so many percent of the values do not exceed."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]

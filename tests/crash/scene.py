@@ -33,6 +33,8 @@ from deduper.config.model import Config
 from deduper.sinks.names import STAGING
 from deduper.sources.files.judged import KnownFiles
 from deduper.sources.files.listing import list_files
+from deduper.spark.home import pyspark_folder
+from deduper.spark_promises import is_one_process
 from deduper.window.policy import DELETION_BATCH, dead_pieces, entry_expiry_point, fixed_settings, live_from_bucket
 from tests.crash import ledger
 from tests.processes import freeze, is_alive, is_frozen, name_of
@@ -58,6 +60,10 @@ class Scene:
     schema: str = "k string, t long"
     expiry: str = ""
     master: str = "local[2]"
+    ports: str = "out"
+    shards: int = 2
+    spark: dict[str, str] = field(default_factory=dict)
+    shared_folders: bool = False
     clock: Path | None = None
     log: list[str] = field(default_factory=list)
     drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -75,18 +81,19 @@ source: {{format: files, path: in, file_format: json, schema: "{self.schema}",
          max_files_per_batch: {FILES_A_WINDOW}}}
 key: k
 expiry: {expiry}
-store: {{url: "{self.store}", shards: 2, tables: tables}}
+store: {{url: "{self.store}", shards: {self.shards}, tables: tables}}
 sinks:
-  unique: {{format: parquet, path: out/unique}}
-  duplicate: {{format: parquet, path: out/duplicate}}
-  expired: {{format: parquet, path: out/expired}}
-  error: {{format: {self.error_format}, path: out/error}}
+  unique: {{format: parquet, path: "{self.ports}/unique"}}
+  duplicate: {{format: parquet, path: "{self.ports}/duplicate"}}
+  expired: {{format: parquet, path: "{self.ports}/expired"}}
+  error: {{format: {self.error_format}, path: "{self.ports}/error"}}
 trigger: 1s
+{f"shared_folders: [{self.directory}]" if self.shared_folders else ""}
 spark:
   spark.master: "{self.master}"
   spark.driver.memory: 1g
   spark.driver.extraJavaOptions: "-Djava.io.tmpdir={self.directory / "tmp"}"
-"""
+{"".join(f"  {name}: {json.dumps(value)}{chr(10)}" for name, value in self.spark.items())}"""
         )
         self.add_windows(0, windows)
         CommitLog.create(self.config.store.place, fixed_settings(self.config), wall_us=1, snapshot_every=SNAPSHOT_EVERY)
@@ -133,7 +140,18 @@ spark:
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.directory / "tmp"),
             **({} if self.clock is None else {"CRASH_CLOCK": str(self.clock)}),
+            **({} if is_one_process(self.master) else self._of_executors()),
         }
+
+    def _of_executors(self) -> dict[str, str]:
+        """The installed Spark under another path: `local-cluster` leaves its executors' logs there."""
+        home = self.directory / "spark-home"
+        if not home.exists():
+            home.mkdir()
+            for path in pyspark_folder().iterdir():
+                if path.name != "work":
+                    (home / path.name).symlink_to(path)
+        return {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
 
     def start(self, *options: str, armed: str = "") -> subprocess.Popen[bytes]:
         """A driver in a session of its own, so that all its processes can be stopped at once."""
@@ -202,8 +220,8 @@ spark:
 
     def staged(self) -> list[str]:
         """What lies in any `_staging`. Not looked for everywhere: a JVM that ends is removing its temporary files."""
-        homes = (self.directory / "state", *(self.directory / "out" / port for port in PORTS))
-        return [str(path) for home in homes for path in (home / STAGING).glob("*")]
+        homes = (self.config.store.place, *(sink.place for sink in self.config.file_ports.values()))
+        return [str(home / STAGING / entry.name) for home in homes for entry in (home / STAGING).entries()]
 
     def windows(self) -> int:
         """How many windows are committed."""
@@ -236,7 +254,9 @@ spark:
         """The published rows of every port as texts that know no directory, with how often each is there."""
         rows = {}
         for port in PORTS:
-            texts = (json.dumps(row, sort_keys=True, default=str) for row in read_rows(self.directory / "out" / port))
+            texts = (
+                json.dumps(row, sort_keys=True, default=str) for row in read_rows(self.config.file_ports[port].place)
+            )
             rows[port] = Counter(text.replace(str(self.directory), "") for text in texts)
         return rows
 
@@ -324,6 +344,8 @@ spark:
         store_id = CommitLog.open(self.config.store.place).manifest.store_id
         folder = table_folder(store_id, self.config.store.place)
         shutil.rmtree(Path("/dev/shm/deduper-tables", folder), ignore_errors=True)
+        for records in Path("/dev/shm/deduper-tables/records").glob(f"{store_id}-*"):  # of executors
+            shutil.rmtree(records, ignore_errors=True)
 
 
 def session_of(driver: subprocess.Popen[bytes]) -> Iterator[int]:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
 from tests.crash.scene import freeze_all, living, signal_all, wait_until
+from tests.java import BRIEF
 from tests.processes import is_frozen
 from tests.services.kafka_cluster import Cluster
 from tests.services.kafka_jobs import header
@@ -48,6 +50,17 @@ PUBLISHING = (
 # Each slot of each port meets it.
 A_WINDOW = 12
 WORKER_POINTS = ("judge.drained", "tables.applied", "judge.piece.before", "piece.entered", "judge.piece.after")
+# In the driver or in a worker: before records are read, beside the judging, before and while rows are written.
+EXECUTOR_POINTS = ("window.1.intent", "read.spilled", "judge.judged", "write.arrived", "write.done")
+WAYS: dict[str, dict[str, Any]] = {
+    "exactly-once": {},
+    "mixed": {"deliveries": {"error": "at_least_once"}},
+    "executors": {
+        "master": "local-cluster[2,1,1024]",
+        "store": "file:state",
+        "spark": {"spark.executor.extraJavaOptions": " ".join(BRIEF)},
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -112,25 +125,24 @@ def wait_for_end(driver: subprocess.Popen[bytes], scene: KafkaScene) -> int:
     return driver.returncode
 
 
-@pytest.mark.parametrize("deliveries", [{}, {"error": "at_least_once"}], ids=["exactly-once", "mixed"])
-def test_nothing_twice_and_nothing_lost_whoever_is_killed(
-    cluster: Cluster, tmp_path: Path, deliveries: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_path: Path, way: str) -> None:
     """100,000 records, three kills each of brokers, driver and workers: every key once, every record on one port.
 
-    With a port of at least once a window is published before the next one is read, otherwise beside it.
+    With a port of at least once a window is published before the next one is read, otherwise beside it. Of two
+    executors one is killed in each run that ends in a kill, too.
     """
     print(f"CRASH_SEED={ledger.SEED}")
     began = time.monotonic()
     rng = random.Random(ledger.SEED)
     traffic = made_traffic(RECORDS, rng)
-    source = "mixed" if deliveries else "in"
-    scene = KafkaScene(tmp_path / "job", broker=cluster, source=source, max_offsets=9_000, deliveries=deliveries).make()
+    scene = KafkaScene(tmp_path / "job", broker=cluster, source=way, max_offsets=9_000, **WAYS[way]).make()
     sent = send(cluster.plain(), scene.source, traffic.records)
     first, second = rng.sample(PUBLISHING, 2)
     drivers = [f"{point}=kill@{_nth(point, rng)}" for point in (first, second)] + ["at random"]
     # One worker dies in each run that ends in a kill.
     workers = rng.sample(WORKER_POINTS, len(drivers))
+    executors = rng.sample(EXECUTOR_POINTS, len(drivers)) if way == "executors" else [""] * len(drivers)
     recoveries: list[float] = []
     with followed(scene) as readers:
 
@@ -142,10 +154,11 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(
         kills.start()
         killed_at = None
         try:
-            for kill, worker in zip([*drivers, ""], [*workers, ""], strict=True):
+            for kill, worker, executor in zip([*drivers, ""], [*workers, ""], [*executors, ""], strict=True):
                 armed = [kill] if "=" in kill else []
                 # Hits are counted by each worker: whether one has two before its driver ends, nobody knows.
                 armed += [f"{worker}=kill@1:once={once_path(scene, worker)}"] if worker else []
+                armed += [f"{executor}=kill-executor@1:once={once_path(scene, executor)}"] if executor else []
                 before, begun = seen(), scene.windows()
                 driver = scene.start("--once", armed=",".join(armed))
                 wait_until(
@@ -173,6 +186,9 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(
                     ledger.note_kill(kill.partition("=")[0], "driver", "kafka")
                     assert once_path(scene, worker).exists(), f"{worker} was never met\n{scene.output()}"
                     ledger.note_kill(worker, "worker", "kafka")
+                if executor:
+                    assert once_path(scene, executor).exists(), f"{executor} was never met\n{scene.output()}"
+                    ledger.note_kill(executor, "executor", "kafka")
             # Readers may be behind the job: the last kill can fall between its end and theirs.
             kills.join(DEADLINE_S)
         finally:
@@ -191,18 +207,19 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(
             readers[port].wait_for(len(afterwards[port]))
         meanwhile = {port: reader.records for port, reader in readers.items()}
     for what, records in (("read meanwhile", meanwhile), ("read afterwards", afterwards)):
-        found = problems(sent, traffic, records, repeatable=deliveries)
+        found = problems(sent, traffic, records, repeatable=scene.deliveries)
         assert found == [], f"{what}, seed {ledger.SEED}: {found}\n{scene.log}"
     assert {port: len(records) for port, records in meanwhile.items()} == {
         port: len(records) for port, records in afterwards.items()
     }
+    victims = {"drivers": drivers, "workers": workers, "executors": [executor for executor in executors if executor]}
+    killed = ", ".join(f"{who} at {', '.join(points)}" for who, points in victims.items() if points)
     ledger.note(
-        f"Kafka, exactly once: {RECORDS:,} records, {scene.windows()} windows, {time.monotonic() - began:.0f} s; "
+        f"Kafka, {way}: {RECORDS:,} records, {scene.windows()} windows, {time.monotonic() - began:.0f} s; "
         f"unique {len(afterwards['unique']):,}, duplicate {len(afterwards['duplicate']):,}, expired "
         f"{len(afterwards['expired']):,}, error {len(afterwards['error']):,} "
-        f"({deliveries.get('error', 'exactly_once')}: {repeats(afterwards['error'])} repeats); drivers killed at "
-        f"{', '.join(drivers)}, workers at {', '.join(workers)}; back after a driver's death {_shown(recoveries)}, "
-        f"a broker's {_shown(kills.recoveries)}"
+        f"({repeats(afterwards['error'])} repeats); killed: {killed}; back after a driver's death "
+        f"{_shown(recoveries)}, a broker's {_shown(kills.recoveries)}"
     )
 
 

@@ -95,18 +95,6 @@ def test_nothing_is_lost_and_nothing_comes_twice(begun: dict[str, Future[None]],
     begun[story].result()
 
 
-def test_recovery_takes_a_minute_at_most(begun: dict[str, Future[None]]) -> None:
-    """From a kill to the next commit, Spark's start included: 19 of 20 within 60 s, two jobs at a time."""
-    for story in begun.values():
-        story.exception()
-    seconds = ledger.recoveries()
-    if int(os.environ.get("TESTS_SHARE", "1")) > 1:
-        pytest.skip(f"a slow machine, see scripts/test.sh; its seconds: {seconds}")
-    if len(seconds) < 12:
-        pytest.skip(f"only {len(seconds)} kills were measured: part of the stories was asked for")
-    assert ledger.percentile(seconds, 95) <= 60.0, seconds
-
-
 def test_every_failpoint_is_killed_at() -> None:
     """No named place is left out of the stories, nobody who can be killed, no backend."""
     kills = [(variant, kill) for variant, chain in PLANNED.values() for kill in chain]

@@ -19,7 +19,7 @@ from deduper.errors import UsageError
 from deduper.sources.files.listing import is_pattern
 
 PART_BYTES = 256 << 20
-_REPLAYED = re.compile(r"deduper-replay-[0-9a-f]{8}-\d{6}-\d{4}\.")
+_REPLAYED = re.compile(r"deduper-replay-[0-9a-f]{8}-\d{6}-(?:[0-9a-f]{8}-)?\d{4}\.")
 _PATTERN = glob.BRACE | glob.DOTMATCH | glob.NODOTDIR | glob.FORCEUNIX
 
 
@@ -39,12 +39,16 @@ class Part:
 
 
 class NewFiles:
-    """The files of one replay."""
+    """The files of one replay.
+
+    Their names have eight random digits: a store that was put back without its records of replays counts again from 1,
+    and a name that was judged is never read.
+    """
 
     def __init__(self, fs: FileSystem, source: FilesSource, store: str, number: int) -> None:
         self.fs = fs
         self.source = source
-        self._name = f"deduper-replay-{store}-{number:06d}"
+        self._name = f"deduper-replay-{store}-{number:06d}-{secrets.token_hex(4)}"
         self._hidden = f".deduper-replay-{store}-"
         self._parts: list[Part] = []
 

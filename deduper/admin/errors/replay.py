@@ -31,6 +31,7 @@ from bucket_store.framing import frame, unframe
 from bucket_store.places.place import Place
 from deduper.admin.errors.new_files import LineFiles, NewFiles, is_replayed
 from deduper.admin.errors.parquet_rows import ParquetCopies, ParquetFiles, RowsNotFound, RowsNotFoundError
+from deduper.admin.errors.replay_files import DIRECTORY
 from deduper.admin.errors.rows import REASONS, Windows, error_files, error_port, read_errors
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
@@ -38,9 +39,9 @@ from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
+from deduper.sinks.names import FinalName
 from deduper.sinks.publish_state import OnUnknown
 
-DIRECTORY: Final = "replays"
 _MAGIC, _VERSION = b"BSREPLAY", 1
 _LOCK = "lock"
 _NUMBER = re.compile(r"\d{6}")
@@ -109,7 +110,15 @@ def replay_errors(
         from deduper.admin.errors.replay_topic import replay_topic  # it loads Kafka's client, which is an extra
 
         sent = replay_topic(
-            store, topics, port, windows, reasons, again=again, unpublished=unpublished, dry_run=dry_run
+            store,
+            topics,
+            port,
+            windows,
+            reasons,
+            folder=store.root / DIRECTORY,
+            again=again,
+            unpublished=unpublished,
+            dry_run=dry_run,
         )
         return ReplayReport(not dry_run, None, dict(sent.rows), (), (), dict(sent.left_out))
     source = _source(store, topics, reasons)
@@ -187,6 +196,59 @@ def _locked(fs: FileSystem, path: Path) -> Iterator[None]:
         if not lock.try_lock():
             raise FencedError(f"{path}: another `replay-errors` is running")
         yield
+
+
+@contextmanager
+def replays_held(store: OpenStore, fs: FileSystem = LOCAL) -> Iterator[None]:
+    """No replay of files is made while the `with` block runs.
+
+    Raises:
+        FencedError: one is being made.
+    """
+    source = None if store.config is None else store.config.source
+    if not isinstance(source, FilesSource) or error_port(store) is None:
+        yield
+        return
+    lock = _lock(store, source)
+    if store.root.names.scheme == "file":
+        (store.root / DIRECTORY).make_directories()
+    elif not fs.exists(lock.parent):
+        yield  # without the source's folder no replay can be made
+        return
+    with _locked(fs, lock):
+        yield
+
+
+def replays_after(store: OpenStore, window: int) -> tuple[int, ...]:
+    """The replays that have taken rows of later windows. Raises as `read_replays`."""
+    return tuple(
+        number
+        for number, record in sorted(read_replays(store.root).items())
+        if any(
+            (name := FinalName.of(file)) is not None and name.window > window
+            for one in record["selected"]
+            for file in one["files"]
+        )
+    )
+
+
+def undo_replay(store: OpenStore, number: int, fs: FileSystem = LOCAL) -> None:
+    """As if the replay was broken off before its record: its rows may be selected again. Safe to repeat.
+
+    Called for a replay that only windows which are undone have judged. Its files are hidden again; the next replay
+    into their folders removes them.
+    """
+    assert store.config is not None
+    assert isinstance(store.config.source, FilesSource)
+    record = read_replays(store.root)[number]
+    for folder in dict.fromkeys((store.config.source.folder, Path(record["folder"]))):
+        for file in record["files"]:
+            if fs.exists(folder / file["final"]):
+                fs.replace(folder / file["final"], folder / file["hidden"])
+                fs.fsync_dir((folder / file["final"]).parent)
+    failpoints.hit("replay.undone")
+    (store.root / DIRECTORY / f"{number:06d}").remove()
+    (store.root / DIRECTORY).sync()
 
 
 def read_replays(root: Place) -> dict[int, dict[str, Any]]:

@@ -26,9 +26,10 @@ from deduper.kafka.errors import ProducerFencedError, PublicationUnknownError
 from deduper.kafka.resend import Offsets
 from deduper.sinks.publish_state import OnUnknown
 
-DIRECTORY: Final = "replays"
 _MAGIC: Final = b"BSRESENT"
 _VERSION: Final = 1
+_IN_NAMES: Final = str.maketrans("+/", "-_")
+"""The client's Base64 of an id as Kafka's own tools write it: without the slash that no name of a file may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class ReplayNotes:
     ) -> None:
         self._folder = folder
         self._topic = topic
-        self._prefix = f"topic-{topic_id}-"
+        self._prefix = f"topic-{topic_id.translate(_IN_NAMES)}-"
         self._may_have_expired = may_have_expired
         self._unpublished = unpublished
         self._clock = clock

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from bucket_store import failpoints
-from deduper.admin.errors.replay_notes import DIRECTORY, ReplayNotes
+from bucket_store.places.place import Place
+from deduper.admin.errors.replay_notes import ReplayNotes
 from deduper.admin.errors.rows import REASONS, Windows
 from deduper.admin.open_store import OpenStore
 from deduper.config.kafka import KafkaSink, KafkaSource
@@ -51,13 +52,15 @@ def replay_topic(
     windows: Windows,
     reasons: Collection[str],
     *,
+    folder: Place,
     again: bool,
     unpublished: OnUnknown,
     dry_run: bool,
 ) -> TopicReplay:
     """Replay the error records of these windows and reasons, of all reasons if none is given. Safe to repeat.
 
-    `unpublished` is the operator's answer where nothing tells whether the last transaction was committed.
+    `folder` is for the notes. `unpublished` is the operator's answer where nothing tells whether the last transaction
+    was committed.
 
     Raises:
         UsageError: the errors of this job cannot be replayed, or windows are left out in the middle; the text says why.
@@ -76,9 +79,7 @@ def replay_topic(
 
     def notes() -> ReplayNotes:
         topic = sink.topic
-        return ReplayNotes(
-            store.root / DIRECTORY, topic, topic_id(client, topic), partial(may_have_expired, client), unpublished
-        )
+        return ReplayNotes(folder, topic, topic_id(client, topic), partial(may_have_expired, client), unpublished)
 
     if dry_run:
         noted = notes()

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from deduper.core.digests import KeyValue
 from deduper.core.verdict import Admission, Verdict
 from deduper.errors import DeduperError, UsageError
 from deduper.sinks.names import FinalName
-from deduper.units import UnitError, format_time, parse_duration
+from deduper.units import UnitError, format_time, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from deduper.admin.keys.topic_rows import TopicRow
@@ -299,7 +299,6 @@ def since(text: str, now_us: int | None = None) -> int:
     except UnitError:
         pass
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return parse_time(text)
+    except UnitError:
         raise UsageError(f"--since {text}: write a time as 2024-12-31T23:00Z, or how long ago as 7d") from None
-    return round((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp() * 1_000_000)

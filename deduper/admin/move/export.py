@@ -27,12 +27,11 @@ from pyarrow import parquet
 from bucket_store import failpoints
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import BucketEntries
-from bucket_store.pieces.reader import PieceReader
 from deduper.admin.move.key_sum import KeySum, sum_of
+from deduper.admin.move.live_entries import live_entries
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.errors import IntegrityError, UsageError
-from deduper.window.policy import entry_expiry_point, live_from_bucket
 
 METADATA = b"deduper"
 _SUFFIX = ".parquet"
@@ -154,23 +153,9 @@ class _Export:
         temporary.replace(self._path(shard))
 
     def _blocks(self, shard: int) -> Iterator[BucketEntries]:
-        """The live entries of a shard, with their windows, a bucket of a piece at a time."""
-        config = self._store.config
-        least = None if config is None else live_from_bucket(config, self._state)
-        point = None if config is None else entry_expiry_point(config, self._state)
-        reader = PieceReader(self._store.pieces, self._store.log.manifest.store_id)
-        refs = self._state.pieces.get(shard, ())
-        for part, block in reader.read_all(reader.all_parts(refs)):
-            if least is not None and block.bucket < least:
-                continue
-            window = block.window
-            if window is None:
-                window = np.full(len(block.digests), part.ref.first_window, np.uint32)
-            whole = replace(block, window=window, fingerprint=None)
-            if point is not None and block.expiry is not None:
-                whole = _rows(whole, block.expiry > point)
-            if len(whole.digests):
-                yield whole
+        """The live entries of a shard."""
+        store = self._store
+        return live_entries(store.config, self._state, store.pieces, store.log.manifest.store_id, shard)
 
     def _schema(self) -> pa.Schema:
         settings = self._store.settings
@@ -205,17 +190,6 @@ class _Export:
             for batch in file.iter_batches(batch_size=1 << 18):
                 found += sum((sum_of(block, 0) for block in _entries(batch)), KeySum())
         return found
-
-
-def _rows(block: BucketEntries, wanted: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> BucketEntries:
-    return BucketEntries(
-        bucket=block.bucket,
-        digests=block.digests[wanted],
-        expiry=None if block.expiry is None else block.expiry[wanted],
-        origin=None if block.origin is None else block.origin[wanted],
-        window=None if block.window is None else block.window[wanted],
-        fingerprint=None,
-    )
 
 
 def _entries(batch: pa.RecordBatch) -> Iterator[BucketEntries]:

@@ -143,16 +143,7 @@ def _blocks(store: OpenStore, ref: PieceRef) -> list[BucketEntries]:
 
 def _without(block: BucketEntries, digest: tuple[int, int]) -> BucketEntries:
     kept = (block.digests[:, 0] != np.uint64(digest[0])) | (block.digests[:, 1] != np.uint64(digest[1]))
-    if kept.all():
-        return block
-    return BucketEntries(
-        bucket=block.bucket,
-        digests=block.digests[kept],
-        expiry=None if block.expiry is None else block.expiry[kept],
-        origin=None if block.origin is None else block.origin[kept],
-        window=None if block.window is None else block.window[kept],
-        fingerprint=None if block.fingerprint is None else block.fingerprint[kept],
-    )
+    return block if kept.all() else block.chosen(kept)
 
 
 def _sum(blocks: Sequence[BucketEntries], ref: PieceRef) -> KeySum:

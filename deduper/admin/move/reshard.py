@@ -15,7 +15,7 @@ or by the largest piece.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -211,7 +211,7 @@ class _Resharding:
             entries = None if merged is None else _of_shard(merged, shard, self._shards)
             if entries is None:
                 continue
-            kept += sum((sum_of(block, 0) for block in _buckets(entries)), KeySum())
+            kept += sum((sum_of(block, 0) for block in map(entries.bucket, range(len(entries.bucket_keys)))), KeySum())
             added.append(
                 append_piece(
                     self._store.pieces,
@@ -284,19 +284,6 @@ def _of_shard(merged: Entries, shard: int, shards: int) -> Entries | None:
         window=None if merged.window is None else merged.window[is_here],
         fingerprint=None if merged.fingerprint is None else merged.fingerprint[is_here],
     )
-
-
-def _buckets(entries: Entries) -> Iterator[BucketEntries]:
-    for index, bucket in enumerate(entries.bucket_keys.tolist()):
-        part = slice(int(entries.bucket_starts[index]), int(entries.bucket_starts[index + 1]))
-        yield BucketEntries(
-            bucket=bucket,
-            digests=entries.digests[part],
-            expiry=None if entries.expiry is None else entries.expiry[part],
-            origin=None if entries.origin is None else entries.origin[part],
-            window=None if entries.window is None else entries.window[part],
-            fingerprint=None if entries.fingerprint is None else entries.fingerprint[part],
-        )
 
 
 def _by_shard(refs: Sequence[PieceRef]) -> dict[int, tuple[PieceRef, ...]]:

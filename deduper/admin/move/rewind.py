@@ -5,12 +5,16 @@ file of sources that the store named then. What has left the store since keeps i
 no job runs.
 
 a  claim an epoch, as a start does
-b  copy the pieces that have left the store since (a retired piece is never named again), and read back all pieces
+b  copy the pieces and the files of sources that have left the store since (an owner that slept may still delete them,
+   and a retired piece is never named again), and read back all pieces
 c  one rebase record: the state after the window counts
-d  move the outputs of later windows into `<port>/_rewound/<epoch>/`: their names are to be used again
-e  set the marks back to the window
+d  discard what lower epochs have staged and the marks they have prepared: from here on an owner that slept before its
+   renames, or before it put a mark in place, finds nothing to rename
+e  undo the replays of error rows of later windows: the names of their files are to be used again, by other rows
+f  move the outputs of later windows into `<port>/_rewound/<epoch>/`: their names are to be used again
+g  set the marks back to the window
 
-Broken off before c, nothing has changed. Between c and e a start is refused, since its ports are newer than the store;
+Broken off before c, nothing has changed. Between c and g a start is refused, since its ports are newer than the store;
 the same command finishes it.
 """
 
@@ -18,23 +22,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from bucket_store import failpoints
 from bucket_store.errors import StoreError
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
-from bucket_store.log.records import CommitRecord, LogState, RebaseRecord, Snapshot
-from bucket_store.log.sources_archive import files_of
+from bucket_store.log.records import (
+    ArchiveRef,
+    CommitRecord,
+    JudgedRef,
+    LogState,
+    RebaseRecord,
+    Snapshot,
+    SourcesRef,
+)
+from bucket_store.log.sources_archive import files_of, folded_name, path_of
+from bucket_store.log.sources_file import FOLDED_DIRECTORY, read_named, sources_name
 from bucket_store.log.state import fold
 from bucket_store.pieces.piece import PieceRef, decode_piece, piece_name
+from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
+from deduper.admin.errors.replay import replays_after, replays_held, undo_replay
 from deduper.admin.move.key_sum import KeySum, sum_of
 from deduper.admin.move.owning import Owned, owning, with_pieces
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
-from deduper.sinks.names import PUBLISHED, FinalName
-from deduper.window.publishing import mark_published
+from deduper.sinks import staging
+from deduper.sinks.names import PUBLISHED, topic_of
+from deduper.window.publishing import mark_places, mark_published
+from deduper.window.rewound import later_files, rewound_to
 
 ASIDE = "_rewound"
 _RENAMING = ("file", "hdfs")
@@ -44,10 +62,14 @@ _RENAMING = ("file", "hdfs")
 class RewindReport(AsJson):
     """What is undone, and the proof: sums over the pieces of then and over those that the store has now.
 
-    `outputs` are the published files of later windows, each with its port. `before` and `after` are None in a plan.
+    `outputs` are the published files of later windows, each with its port. `replays` are the numbers of the replays of
+    their error rows. `before` and `after` are None in a plan.
     """
 
-    json_names = ("is_executed", "to_window", "windows_undone", "pieces", "pieces_copied", "outputs", "before", "after")
+    json_names = (
+        *("is_executed", "to_window", "windows_undone", "pieces", "pieces_copied", "outputs", "before", "after"),
+        "replays",
+    )
 
     to_window: int
     windows_undone: int
@@ -56,6 +78,7 @@ class RewindReport(AsJson):
     outputs: tuple[str, ...]
     before: KeySum | None = None
     after: KeySum | None = None
+    replays: tuple[int, ...] = ()
 
     @property
     def is_executed(self) -> bool:
@@ -72,7 +95,9 @@ def plan_rewind(store: OpenStore, window: int) -> RewindReport:
     _config(store)
     state = store.log.state
     if _is_unfinished(store, window):
-        return RewindReport(window, 0, 0, 0, tuple(map(str, _later_files(store, window))))
+        return RewindReport(
+            window, 0, 0, 0, tuple(map(str, _later_files(store, window))), replays=replays_after(store, window)
+        )
     then = _state_after(store, window)
     copied = list(_left_since(then, state))
     for ref in copied:
@@ -84,6 +109,7 @@ def plan_rewind(store: OpenStore, window: int) -> RewindReport:
         pieces=sum(map(len, then.pieces.values())),
         pieces_copied=len(copied),
         outputs=tuple(map(str, _later_files(store, window))),
+        replays=replays_after(store, window),
     )
 
 
@@ -94,10 +120,10 @@ def rewind(store: OpenStore, window: int, *, now_us: int | None = None) -> Rewin
         UsageError: as `plan_rewind`.
         OwnerAliveError: a job runs on the store.
         IntegrityError: the copied pieces have other keys; nothing was changed.
-        FencedError: a job has taken the store meanwhile.
+        FencedError: a job has taken the store meanwhile, or errors are being replayed.
     """
     plan_rewind(store, window)
-    with owning(store, now_us) as owned:
+    with replays_held(store), owning(store, now_us) as owned:
         planned = plan_rewind(store, window)
         report = planned if _is_unfinished(store, window) else _Rewinding(owned, window).run(planned)
         _clear_ports(owned, window)
@@ -116,6 +142,7 @@ class _Rewinding:
         store = self._store
         then, now = _state_after(store, self._window), store.log.state
         moved = {ref: self._copy(ref) for ref in _left_since(then, now)}
+        then = self._with_own_sources(then, set(files_of(now)))
         before = sum((_sum(store, ref) for refs in then.pieces.values() for ref in refs), KeySum())
         pieces = {shard: tuple(moved.get(ref, ref) for ref in refs) for shard, refs in then.pieces.items()}
         after = sum((_sum(store, ref) for refs in pieces.values() for ref in refs), KeySum())
@@ -130,6 +157,34 @@ class _Rewinding:
         )
         return replace(planned, before=before, after=after)
 
+    def _with_own_sources(self, then: LogState, kept: set[PurePosixPath]) -> LogState:
+        """The state with copies of the files of sources that the store names no more."""
+        sources = {
+            window: ref
+            if ref.inline or path_of(ref) in kept
+            else replace(ref, name=self._copy_sources(path_of(ref), ref, sources_name(window, self._owned.epoch, 0)))
+            for window, ref in then.sources.items()
+        }
+        archives = tuple(
+            ref
+            if path_of(ref) in kept
+            else replace(ref, name=self._copy_sources(path_of(ref), ref, self._folded_name(ref.last_window, "archive")))
+            for ref in then.archives
+        )
+        judged = then.judged
+        if judged is not None and (path := PurePosixPath(FOLDED_DIRECTORY, judged.name)) not in kept:
+            name = self._folded_name(judged.through_window, "judged")
+            judged = replace(judged, name=self._copy_sources(path, judged, name))
+        return replace(then, sources=sources, archives=archives, judged=judged)
+
+    def _copy_sources(self, path: PurePosixPath, ref: SourcesRef | ArchiveRef | JudgedRef, name: str) -> str:
+        data = read_named(self._store.root / path, ref.length, ref.checksum)
+        (self._store.root / path.parent / name).create(data)
+        return name
+
+    def _folded_name(self, through_window: int, kind: str) -> str:
+        return folded_name(through_window, self._owned.epoch, kind)
+
     def _copy(self, ref: PieceRef) -> PieceRef:
         data = self._store.pieces.read(ref)
         name = piece_name(window=ref.first_window, epoch=self._owned.epoch, attempt=0, shard=ref.shard)
@@ -139,8 +194,14 @@ class _Rewinding:
 
 
 def _clear_ports(owned: Owned, window: int) -> None:
-    """Steps d and e."""
-    store = owned.store
+    """Steps d to g."""
+    store, config = owned.store, _config(owned.store)
+    for mark in mark_places(config, store.log):
+        mark.remove_prepared(below_epoch=owned.epoch)
+    staging.discard_abandoned(config, owned.epoch, names=store.root.names)
+    for number in replays_after(store, window):
+        store.log.check_owner()
+        undo_replay(store, number)
     for file in _later_files(store, window):
         store.log.check_owner()
         aside = file.parent / ASIDE / f"{owned.epoch:06d}"
@@ -149,7 +210,7 @@ def _clear_ports(owned: Owned, window: int) -> None:
         aside.sync()
         file.parent.sync()
         failpoints.hit("rewind.moved")
-    mark_published(_config(store), store.log, window)
+    mark_published(config, store.log, window)
 
 
 def _config(store: OpenStore) -> Config:
@@ -165,10 +226,8 @@ def _config(store: OpenStore) -> Config:
 
 
 def _is_unfinished(store: OpenStore, window: int) -> bool:
-    """Whether the newest rebase went back to this window, no other was judged since, and its outputs are left."""
-    state = store.log.state
-    last = state.notes[-1] if state.notes else {}
-    if (last.get("action"), last.get("to_window")) != ("rewind", window) or state.next_window != window + 1:
+    """Whether the last rewind went back to this window, no other was judged since, and its outputs are left."""
+    if rewound_to(store.log.state) != window:
         return False
     marks = [store.root / PUBLISHED_NAME, *(port / PUBLISHED for port in store.ports.values())]
     found = [read_published(mark) for mark in marks]
@@ -179,13 +238,15 @@ def _state_after(store: OpenStore, window: int) -> LogState:
     """The state right after a window's commit.
 
     Raises:
-        UsageError: it is not the log's any more, or another rebase stands between.
+        UsageError: it is not the log's any more, another rebase stands between, or the outputs of a later window were
+            not written to the ports of today.
     """
     last = store.log.state.next_window - 1
     if not 0 <= window < last:
         raise UsageError(f"--to {window}: write a window from 0 to {last - 1}; the newest one is {last}")
     state: LogState | None = None
     then: LogState | None = None
+    later: list[CommitRecord] = []
     for record in store.log.records():
         if isinstance(record.body, Snapshot):
             state = fold(LogState(), record)
@@ -194,11 +255,30 @@ def _state_after(store: OpenStore, window: int) -> LogState:
         state = fold(state, record) if state is not None and follows else None
         if isinstance(record.body, RebaseRecord):
             then = None
-        if isinstance(record.body, CommitRecord) and record.body.window == window:
-            then = state
+        if isinstance(record.body, CommitRecord):
+            later.append(record.body)
+            if record.body.window == window:
+                then, later = state, []
     if then is None:
         raise UsageError(f"--to {window}: the log has no whole run of records since then; restore a copy instead")
+    for commit in later:
+        _demand_ports(store, commit)
     return then
+
+
+def _demand_ports(store: OpenStore, commit: CommitRecord) -> None:
+    """The outputs of a later window can be taken back: none went to a topic or to a folder that is no port's now."""
+    for output in commit.outputs:
+        topic, final = topic_of(output), output.final
+        if topic is not None:
+            raise UsageError(
+                f"rows of window {commit.window} went to topic {topic.topic}: what was sent cannot be taken back, so a "
+                "rewind would write them twice"
+            )
+        port = store.ports.get(output.port)
+        is_here = port is not None and (port / PurePosixPath(final).name).exists()
+        if not is_here and open_place(final).parent not in store.ports.values() and open_place(final).exists():
+            raise UsageError(f"{final}: an output of window {commit.window} is in no port of this config: move it away")
 
 
 def _left_since(then: LogState, now: LogState) -> Iterator[PieceRef]:
@@ -223,13 +303,7 @@ def _demand_sources(store: OpenStore, then: LogState) -> None:
 
 
 def _later_files(store: OpenStore, window: int) -> Iterator[Place]:
-    """The published files of later windows."""
-    own = store.log.manifest.store_id[:8]
-    for port in store.ports.values():
-        for name in port.listed():
-            final = FinalName.of(name)
-            if final is not None and final.store == own and final.window > window:
-                yield port / name
+    return later_files(store.ports.values(), store.log.manifest.store_id, window)
 
 
 def _sum(store: OpenStore, ref: PieceRef) -> KeySum:

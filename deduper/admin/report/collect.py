@@ -17,7 +17,7 @@ from deduper.leaks.advice import Advice, advise
 from deduper.leaks.figures import LeakFigures
 from deduper.units import format_duration, format_time
 from deduper.window import policy
-from deduper.window.history_watch import (
+from deduper.window.accessories.history_watch import (
     BYTES,
     ENTRIES,
     FILES,
@@ -26,7 +26,7 @@ from deduper.window.history_watch import (
     LEAK,
     SECONDS,
 )
-from deduper.window.leak_watch import stored_figures
+from deduper.window.accessories.leak_watch import stored_figures
 
 _MOST_POINTS = 120
 KIND_TEXTS = {

@@ -18,8 +18,7 @@ from pyarrow import ArrowException, parquet
 
 from bucket_store.errors import StoreError
 from bucket_store.framing import unframe
-from bucket_store.log.marks import PUBLISHED_MAGIC, PUBLISHED_NAME, Published, read_published
-from bucket_store.log.marks import VERSION as MARK_VERSION
+from bucket_store.log.marks import PUBLISHED_MAGIC, PUBLISHED_NAME, PUBLISHED_VERSION, Published, read_published
 from bucket_store.log.records import LogState, OutputFile
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
@@ -117,7 +116,7 @@ def _mark(path: Place, findings: Findings) -> Published | None:
     try:
         mark = read_published(path)
         if mark is None and path.exists():
-            unframe(path.read(), magic=PUBLISHED_MAGIC, version=MARK_VERSION, file=str(path))
+            unframe(path.read(), magic=PUBLISHED_MAGIC, version=PUBLISHED_VERSION, oldest=1, file=str(path))
     except FileNotFoundError:
         return None
     except (StoreError, OSError) as error:

@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bucket_store.log.sources_file import GONE
 from deduper.config.files import FilesSource
 from deduper.core.verdict import Admission
 from deduper.errors import SourceAwayError
 from deduper.sources.files.file_ways import file_ways
-from deduper.sources.files.folding import FilesToFold
-from deduper.sources.files.judged import FOLDER, KnownFiles
+from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import Listing
 from deduper.sources.files.seen_folders import is_of_entry
 from deduper.sources.files.source_file import (
@@ -106,10 +105,25 @@ class FileBatch(WindowFiles):
         return {FOLDER: self.folder or str(self.source.folder)}
 
 
+class Known(Protocol):
+    """The files that were judged; see `sources.files.judged`."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the source that the next commit is to name."""
+
+    @property
+    def changed(self) -> int:
+        """How many files were found to have changed after they were judged."""
+
+    def new(self, paths: Sequence[str]) -> list[str]:
+        """Those of the listed files that were not judged."""
+
+
 class FileBatches:
     """The files source of a job: its new files, in windows of `max_files_per_batch`. `reading`: see `FileBatch`."""
 
-    def __init__(self, source: FilesSource, known: KnownFiles, reading: PlainReading | None = None) -> None:
+    def __init__(self, source: FilesSource, known: Known, reading: PlainReading | None = None) -> None:
         self._source = source
         self._reading = reading
         self.known = known
@@ -132,11 +146,6 @@ class FileBatches:
     def changed(self) -> int:
         """How many files are known to have changed after they were judged."""
         return self.known.changed
-
-    @property
-    def to_fold(self) -> FilesToFold:
-        """The judged files, for the fold of sources."""
-        return FilesToFold.of(self._source, self.known)
 
     def list_new(self) -> None:
         """Look for files that were not judged.

@@ -71,13 +71,22 @@ class SourceFolding:
         self._fold_windows = FOLD_WINDOWS if fold_windows is None else fold_windows
         self._under_way: _Fold | None = None
 
-    def step(self) -> None:
-        """After a window: record the fold that is over, begin one that is due.
+    def record(self) -> bool:
+        """After a window: record the fold that is over. False while one is under way.
+
+        Until then no file may be removed that its state names: it reads them, whatever later records forget.
 
         Raises:
             Exception: whatever folding has met.
         """
-        self._record_what_is_over()
+        fold = self._under_way
+        if fold is not None and fold.is_over.is_set():
+            self._under_way = None
+            self._record(fold)
+        return self._under_way is None
+
+    def begin(self) -> None:
+        """After that: begin a fold that is due, if none is under way."""
         if self._under_way is None and self._is_due():
             fold = self._begun()
             if fold is not None:
@@ -96,7 +105,7 @@ class SourceFolding:
         """
         if self._under_way is not None:
             self._under_way.is_over.wait(_CLOSE_S)
-            self._record_what_is_over()
+            self.record()
 
     def at_once(self) -> None:
         """Fold what there is, before any window: the folder of the source is another one than before."""
@@ -118,12 +127,6 @@ class SourceFolding:
         for path in fold.placed:
             with contextlib.suppress(OSError):  # the next start removes it
                 path.remove()
-
-    def _record_what_is_over(self) -> None:
-        fold = self._under_way
-        if fold is not None and fold.is_over.is_set():
-            self._under_way = None
-            self._record(fold)
 
     def _begun(self) -> _Fold | None:
         state = self._log.state

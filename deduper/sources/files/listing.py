@@ -68,7 +68,7 @@ class Listing:
         ids: _Ids = {}
         self.seen = SeenFolders(str(self._source.folder), ids)
         try:
-            return _listed(self._source, self._folders, ids)
+            return _all(self._source, self._folders, ids)
         except OSError:
             self.forget()
             raise
@@ -84,29 +84,42 @@ def list_files(source: FilesSource) -> list[str]:
     Raises:
         OSError: a folder cannot be read; one that vanishes meanwhile is none.
     """
-    return _listed(source, {}, {})
+    return _all(source, {}, {})
 
 
-def _listed(source: FilesSource, folders: _Folders, ids: _Ids) -> list[str]:
+def any_file(source: FilesSource) -> str | None:
+    """The absolute path of the first file that a listing meets; None without one.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    return next(_listed(source, {}, {}), None)
+
+
+def _all(source: FilesSource, folders: _Folders, ids: _Ids) -> list[str]:
+    paths = _listed(source, folders, ids)
+    # `{in,in/*}` matches a folder and the files in it.
+    return list(dict.fromkeys(paths) if is_pattern(source.path) else paths)
+
+
+def _listed(source: FilesSource, folders: _Folders, ids: _Ids) -> Iterator[str]:
     is_many = is_pattern(source.path)
     if is_many:
         # A pattern finds nothing in a folder that is away, and no error either.
         os.stat(source.folder)  # noqa: PTH116  # paths are texts here: a million of them are listed
     roots = glob.glob(source.path, flags=_PATTERN) if is_many else [source.path]
     base = str(source.folder)
-    paths: list[str] = []
     for root in roots:
         mode = _mode(root, is_many=is_many)
         is_file = mode is None or (stat.S_ISREG(mode) and not _is_hidden(os.path.basename(root)))  # noqa: PTH119
         if mode is not None and stat.S_ISDIR(mode):
-            paths.extend(_files_below(root.rstrip("/") or "/", folders, ids))
+            yield from _files_below(root.rstrip("/") or "/", folders, ids)
         elif is_file:
-            paths.append(root)
+            yield root
         elif not is_many:
             raise FileNotFoundError(2, os.strerror(2), root)
         if is_many or is_file:
             _note_above(root, base, ids)
-    return paths
 
 
 def _mode(root: str, *, is_many: bool) -> int | None:

@@ -182,11 +182,10 @@ class KafkaBatches:
         self._checkpoint = checkpoint
         self._watch = watch
         self._cluster = cluster
-        ends = judged_ends(state)
         self._is_new = ENDS not in state.extra
-        self._ends = {place: end for place, end in ends.items() if source.reads(place.topic)}
+        self._ends = judged_ends(state, source.reads)
         # Of topics that the configuration no longer names: they stay recorded, for the day when it does again.
-        self._parked = {place: end for place, end in ends.items() if place not in self._ends}
+        self._parked = judged_ends(state, lambda topic: not source.reads(topic))
         self._topics: set[str] = set()
         self._until: Offsets | None = None
         self._is_recorded = True
@@ -213,7 +212,7 @@ class KafkaBatches:
         earlier = None if self._checkpoint is None else initial_offsets(self._checkpoint)
         begun = (earlier or self._cluster.configured_start(held)) if self._is_new else held.earliest
         # Only the end moves meanwhile.
-        self._is_recorded = not self._is_new or self._source.starting_offsets != "latest"
+        self._is_recorded = not self._is_new or not self._source.may_begin_at_ends
         # From here on a recreated topic is recognized, also before the first window.
         for place in held.earliest:
             if place not in self._ends and place in begun:

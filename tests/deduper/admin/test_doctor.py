@@ -16,7 +16,7 @@ from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.diagnostics import Severity
 from deduper.errors import UsageError
-from deduper.kafka.preflight import file_diagnostics
+from deduper.kafka.preflight.examine import file_diagnostics
 from deduper.preflight import folders, machine
 from deduper.service.job import run
 from deduper.spark import kafka_jars

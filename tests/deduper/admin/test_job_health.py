@@ -137,6 +137,11 @@ FINE_LINE = "healthy: the last window began 12 s ago; no offset waits"
             "not running: host:7 ended without a clean stop; the last window began 12 s ago; the next start publishes "
             "window 19",
         ),
+        (
+            {"is_running": False, "newest": {"unique": 1, "error": 9}, "starts": 4},
+            "not running: the last job stopped cleanly; the last window began 12 s ago; no offset waits; 4 starts in "
+            "30 min; unusual: 90% of the newest rows are error (malformed)",
+        ),
         ({"is_running": False, "epoch": 0}, "not running: no job has opened this store yet"),
     ],
 )

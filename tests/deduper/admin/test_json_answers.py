@@ -27,7 +27,7 @@ from deduper.admin.move.rewind import RewindReport
 from deduper.admin.orphans import Orphan, OrphanKind
 from deduper.admin.profile import ProfileView
 from deduper.admin.repair.report import Damage, PieceRepair, RepairReport, SourcesRepair, Way
-from deduper.admin.status import StoreStatus
+from deduper.admin.status import History, StoreStatus
 from deduper.admin.verify.findings import Check, Finding, Note
 from deduper.admin.verify.run import Verification
 from deduper.diagnostics import error, note
@@ -75,6 +75,7 @@ REPORTS = {
         last_commit=None,
         latest_point="2024-12-31T00:00:00Z",
         expiry_point=None,
+        history=History(None, is_complete=False, is_seed_open=False),
         published_through=3,
         unpublished=(4,),
         rows=10,
@@ -167,7 +168,7 @@ REPORTS = {
     "copy": CopyReport("file:/store", "file:/copy", 9, 5, 20, 3, 90, 1000, SUM, SUM),
     "export": ExportReport("/keys", 9, 5, 4, 1, 90, SUM, SUM),
     "forget": ForgetReport("00ff", 1, 1, 1, 30, SUM, SUM, "/store/audit/000002.json"),
-    "rewind": RewindReport(4, 2, 20, 3, ("/out/a.parquet",), SUM, SUM),
+    "rewind": RewindReport(4, 2, 20, 3, ("/out/a.parquet",), SUM, SUM, (7,)),
 }
 
 

@@ -139,7 +139,7 @@ def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None
     for epoch in (1, 3):
         write_intent(store.log.root, Intent(2, epoch, "q", 0, (), BEGIN_US, None, 0, ""))
     port = config_file.parent / "out/unique"
-    prepare_published(local_place(port / "_published"), Published(store.log.manifest.store_id, 1), epoch=2)
+    prepare_published(local_place(port / "_published"), Published(store.log.manifest.store_id, 1, 2))
     (mark,) = port.glob("._published.000002.*")
     names = [".00000000000000000009.0123456789abcdef.tmp", ".000000000002-000001-000.0123456789abcdef.tmp"]
     (store.root.local / "log" / names[0]).write_bytes(b"half")

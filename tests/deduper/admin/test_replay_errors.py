@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +22,12 @@ from bucket_store.errors import CorruptionError, FencedError
 from bucket_store.filesystem import LOCAL
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
-from deduper.admin.errors.replay import REASONS, ReplayReport, read_replays, replay_errors
+from deduper.admin.errors.new_files import is_replayed
+from deduper.admin.errors.replay import REASONS, ReplayReport, read_replays, replay_errors, replays_held
 from deduper.admin.errors.rows import Windows
-from deduper.admin.open_store import open_store
+from deduper.admin.move.backup import backup, restore
+from deduper.admin.move.rewind import plan_rewind, rewind
+from deduper.admin.open_store import open_store, store_url
 from deduper.cli.main import app
 from deduper.config.files import FilesSource
 from deduper.errors import IntegrityError, UsageError
@@ -271,8 +275,8 @@ def test_a_taken_name_and_a_damaged_record_are_found(job: Job) -> None:
 
     with armed("replay.recorded", 1, die), pytest.raises(Killed):
         job.replay()
-    prefix = open_store(str(job.file)).log.manifest.store_id[:8]
-    other = job.folder / f"deduper-replay-{prefix}-000001-0000.json"
+    (file,) = read_replays(local_place(job.directory / "state"))[1]["files"]
+    other = job.folder / file["final"]
     other.write_text("mine")
     with pytest.raises(IntegrityError, match="is taken by another file"):
         job.replay()
@@ -330,3 +334,59 @@ def test_the_command(job: Job) -> None:
     assert "null_key" in REASONS
     result = CliRunner().invoke(app, ["replay-errors", str(job.file), "--window=x"])
     assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("point", ["", "move.recorded", "replay.undone"])
+def test_a_rewind_undoes_the_replays_of_the_rows_that_it_undoes(job: Job, point: str) -> None:
+    """The next windows have other error rows under the same names: these are sent, and no record twice."""
+    job.replay(Windows(0, 0))
+    job.replay(Windows(2))
+    kept = job.lines()[:2]
+    config = open_store(str(job.file)).config
+    assert config is not None
+
+    def die() -> None:
+        raise Killed
+
+    if point:
+        with armed(point, 1, die), pytest.raises(Killed):
+            rewind(open_store(str(job.file)), 1)
+        if point == "replay.undone":
+            job.replay(Windows(9))  # completes what is recorded, and does not end the rewind
+    assert plan_rewind(open_store(str(job.file)), 1).replays == (2,)
+    assert rewind(open_store(str(job.file)), 1).replays == (2,)
+    assert (job.lines(), [*read_replays(local_place(job.directory / "state"))]) == (kept, [1])
+    job.put({2: [("null_key", "b.json", 0, '{"other":2}')], 3: ROWS[3]})
+    assert job.replay().rows == {"null_key": 2, "invalid_utf8": 1}
+    assert Counter(job.lines()) == Counter([*kept, b'{"other":2}', b"\xff", b'{"n":3}'])
+    assert not list(job.folder.glob(".*"))
+
+
+def test_no_replay_is_made_while_a_rewind_runs(job: Job) -> None:
+    """Its rows would be of windows that are undone."""
+    with replays_held(open_store(str(job.file))), pytest.raises(FencedError, match="another `replay-errors`"):
+        rewind(open_store(str(job.file)), 1)
+
+
+def test_a_store_that_is_put_back_from_a_copy_sends_nothing_twice_and_under_no_name_again(job: Job) -> None:
+    """A copy has the records of replays. Without them (of an earlier release) the numbers begin again, no name does."""
+    store = open_store(str(job.file))
+    (first,) = job.replay(Windows(0, 0)).files
+    copy = store_url(f"file:{job.directory}/copy")
+    backup(store, copy).run()
+    assert job.replay(Windows(2, 2)).number == 2
+    backup(store, copy).run()
+    (job.directory / "copy" / "replays" / "000003").write_bytes(b"of a store that was put back meanwhile")
+    backup(store, copy).run()
+    shutil.rmtree(job.directory / "state")
+    restore(open_store(copy), store.url).run()
+    assert [*read_replays(local_place(job.directory / "state"))] == [1, 2]
+    assert job.replay(Windows(0, 2)).rows == {}
+    (second,) = job.replay().files
+    assert Counter(job.lines()) == Counter(ALL)
+
+    shutil.rmtree(job.directory / "state" / "replays")
+    Path(first).unlink()
+    (again,) = job.replay(Windows(0, 0)).files
+    assert again not in (first, second), "the path was judged: its records would be in no output"
+    assert is_replayed(again)

@@ -137,6 +137,13 @@ def test_a_topic_created_again_has_notes_of_its_own(topic: Topic) -> None:
     assert topic.sent == [*range(10), *range(5)]
 
 
+def test_the_id_of_a_topic_is_part_of_a_name(topic: Topic, tmp_path: Path) -> None:
+    """In Base64 of URLs; the client has slashes in one id of three."""
+    topic.topic_id = "wcqGWUgqT0OsOok/oGd+EA"
+    topic.replay(10)
+    assert [path.name for path in tmp_path.rglob("topic-*")] == ["topic-wcqGWUgqT0OsOok_oGd-EA-000002"]
+
+
 def test_groups_keep_what_is_noted_of_them(topic: Topic) -> None:
     """A call for one reason does not touch the notes of another."""
     topic.replay(10)

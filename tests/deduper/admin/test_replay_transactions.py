@@ -84,9 +84,7 @@ def test_a_transaction_is_committed_while_nothing_is_selected(tmp_path: Path, mo
         "librdkafka_options": lambda *_: {},
     }.items():
         monkeypatch.setattr(replay_topic, name, stand_in)
-    store: Any = SimpleNamespace(
-        root=local_place(tmp_path), log=SimpleNamespace(manifest=SimpleNamespace(store_id="5a" * 16))
-    )
+    store: Any = SimpleNamespace(log=SimpleNamespace(manifest=SimpleNamespace(store_id="5a" * 16)))
     source: Any = SimpleNamespace(bootstrap_servers="b", reads=lambda name: name == "in")
     sink: Any = SimpleNamespace(
         bootstrap_servers="b", options={}, topic="errors", dedup_headers=("reason", "window", "origin")
@@ -97,6 +95,7 @@ def test_a_transaction_is_committed_while_nothing_is_selected(tmp_path: Path, mo
         sink,
         Windows(),
         ["malformed"],
+        folder=local_place(tmp_path),
         again=False,
         unpublished=OnUnknown.REFUSE,
         dry_run=False,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import platform
+import subprocess
 import time
 from pathlib import Path
 
@@ -110,6 +113,7 @@ def test_everything_a_store_holds(tmp_path: Path) -> None:
                 "latest_point": "2024-12-31T01:00:00Z",
             },
         ],
+        "history": {"complete_since": None, "complete": False, "seed_open": False},
         "waiting_files": None,
         "lag": None,
     }
@@ -121,9 +125,9 @@ def test_published_is_what_the_mark_or_the_log_says_whichever_is_further(tmp_pat
     make_store(file, WINDOWS, published=1)
     assert store_status(open_store(str(file)), last=0).published_through == 1
     assert store_status(open_store(str(file)), last=0).unpublished == (2, 3)
-    mark = Published(open_store(str(file)).log.manifest.store_id, 2)
+    mark = Published(open_store(str(file)).log.manifest.store_id, 2, 1)
     path = tmp_path / "state" / PUBLISHED_NAME
-    prepare_published(local_place(path), mark, epoch=1).put()
+    prepare_published(local_place(path), mark).put()
     assert store_status(open_store(str(file)), last=0).unpublished == (3,)
 
 
@@ -134,6 +138,17 @@ def test_an_owner_is_running_while_its_heart_beats(tmp_path: Path) -> None:
     HeartBeat(local_place(tmp_path / "state"), "host:7").beat()
     status = store_status(open_store(str(file)), last=0)
     assert (status.owner, status.is_running) == ("host:7", True)
+
+
+def test_an_owner_of_this_machine_whose_process_is_gone_is_not_running(tmp_path: Path) -> None:
+    """However recent its last beat is."""
+    file = write_config(tmp_path)
+    make_store(file, WINDOWS)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for pid, runs in ((os.getpid(), True), (gone.pid, False)):
+        HeartBeat(local_place(tmp_path / "state"), f"{platform.node()}:{pid}").beat()
+        assert store_status(open_store(str(file)), last=0).is_running is runs
 
 
 @pytest.mark.parametrize(("count", "windows"), [(0, []), (1, [39]), (3, [37, 38, 39]), (99, list(range(40)))])
@@ -175,7 +190,10 @@ def test_files_that_no_window_has_judged_wait(tmp_path: Path) -> None:
         path.write_text(text, encoding="utf-8")
     status = store_status(open_store(str(file)), last=0)
     assert status.waiting_files == 2
-    assert status.health.why.endswith("; the next start publishes 3 windows (0 to 2); 2 files wait")
+    assert status.health.why.endswith(
+        "; the next start publishes 3 windows (0 to 2); 2 files wait"
+        "; unusual: 15% of the newest rows are error (malformed)"
+    )
 
 
 def test_a_job_that_starts_again_and_again_says_so(tmp_path: Path) -> None:

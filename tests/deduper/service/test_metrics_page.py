@@ -44,6 +44,7 @@ from deduper.service.metrics_server import serving_metrics
 from deduper.service.process_memory import resident_bytes, summed_by_process
 from deduper.window.policy import DELETION_BATCH, STATISTICS, fixed_settings
 from deduper.window.progress import BatchProgress
+from tests.ports import free_port
 
 NOW_US = 2_000_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -84,13 +85,6 @@ def config(directory: Path, **sections: Any) -> Config:
         },
         context={"base_dir": directory},
     )
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def ends(*offsets: int) -> Ends:

@@ -79,7 +79,8 @@ class Windows:
         self.log.place(commit_record(window, before.epoch, self.now_us, ref, batch.extra()))
         self.log.forget_outputs(window)
         self.known.add(partitions)
-        self.folding.step()
+        self.folding.record()
+        self.folding.begin()
         remove_left(self.log.root, left_files(before, self.log.state))
 
     def fold_after(self, days: int) -> None:

@@ -26,8 +26,8 @@ from deduper.sources.error_details import error_details
 from deduper.sources.files.plain_reading import plain_reading
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.tasks import layout
-from deduper.tasks.error_causes import ErrorCounts
-from deduper.tasks.error_detail import Examination
+from deduper.tasks.errors.causes import ErrorCounts
+from deduper.tasks.errors.detail import Examination
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
 from deduper.window.policy import clock_rules, fixed_settings
 from tests.deduper.digest_cases import SALT

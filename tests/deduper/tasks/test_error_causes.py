@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from deduper.core.verdict import Admission
-from deduper.tasks.error_causes import ErrorCounts, ErrorRow, likely_causes, merged
+from deduper.tasks.errors.causes import ErrorCounts, ErrorRow, likely_causes, merged
 from tests.deduper.tasks.test_error_detail import FILES, HOURLY, TOPIC, details
 
 CANARY = "Zq7xW"

@@ -14,7 +14,7 @@ import pytest
 from deduper.config.model import Config
 from deduper.core.verdict import Admission, Verdict
 from deduper.sources.error_details import error_details
-from deduper.tasks.error_detail import ErrorDetails, Examination
+from deduper.tasks.errors.detail import ErrorDetails, Examination
 from deduper.tasks.layout import parsed
 
 FILES = {"format": "files", "path": "in", "file_format": "json", "schema": "user string, id bigint, ts timestamp"}
@@ -182,7 +182,7 @@ def test_a_failure_of_the_explanation_is_none_of_the_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its rows have no detail, one line is logged, without the record."""
-    monkeypatch.setattr("deduper.tasks.error_detail._malformed", lambda *_: 1 / 0)
+    monkeypatch.setattr("deduper.tasks.errors.detail._malformed", lambda *_: 1 / 0)
     given = details(tmp_path, FILES)
     rows = pa.RecordBatch.from_pydict({"_raw": pa.array(["Zq7xW", "Zq7xW"])})
     found = Examination(given).details(rows, np.full(2, int(Admission.MALFORMED), np.int8), ["", ""])

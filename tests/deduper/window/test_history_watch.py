@@ -11,8 +11,8 @@ import pytest
 
 from bucket_store.log.history import FILE_NAME, Sample, read_history
 from bucket_store.places.local import local_place
-from deduper.window import history_watch
-from deduper.window.history_watch import FILES, SECONDS, HistoryWatch
+from deduper.window.accessories import history_watch
+from deduper.window.accessories.history_watch import FILES, SECONDS, HistoryWatch
 from tests.deduper.leaks.test_meter import settings_of, stream
 from tests.deduper.small_service import Process, Trial, World, machine_of
 from tests.deduper.window.test_leak_watch import run, texts

@@ -190,9 +190,9 @@ def test_a_store_older_than_its_ports_is_refused(config: Config, ahead: int) -> 
     committed(config, log)
     recover(config, owned(config))
     mark = config.sinks.error.path / names.PUBLISHED
-    assert read_published(local_place(mark)) == Published(log.manifest.store_id, 0)
+    assert read_published(local_place(mark)) == Published(log.manifest.store_id, 0, 2)
     beyond = Published(log.manifest.store_id, 1 + ahead)
-    prepare_published(local_place(mark), beyond, epoch=0).put()
+    prepare_published(local_place(mark), beyond).put()
     with pytest.raises(IntegrityError, match=f"port error holds windows up to {1 + ahead}, the store only those below"):
         recover(config, owned(config))
 
@@ -328,7 +328,7 @@ def test_who_wakes_before_a_mark_sets_it_back_nowhere(
         publishing.publish_window(config, log, 0, [output])
     assert isinstance(recovery.reason_to_stop(log, OSError()), FencedError)
     marks = [read_published(place) for place in publishing.mark_places(config, log)]
-    assert marks == [Published(log.manifest.store_id, 1)] * 5
+    assert marks == [Published(log.manifest.store_id, 1, log.state.epoch)] * 5
     assert not list(config.store.path.parent.rglob("*.tmp"))
 
 

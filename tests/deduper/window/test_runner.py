@@ -326,7 +326,7 @@ def test_the_steps_come_in_their_order(job: Job, monkeypatch: pytest.MonkeyPatch
     }
     assert list((port / names.STAGING).iterdir()) == []
     assert [read_published(place) for place in publishing.mark_places(job.config, job.log)] == [
-        Published(job.log.manifest.store_id, 0)
+        Published(job.log.manifest.store_id, 0, job.log.state.epoch)
     ] * 5
 
 
@@ -683,6 +683,36 @@ def test_one_file_of_sources_goes_at_once_and_many_beside_the_windows(
     assert job.source_files() == (named, named)
 
 
+@pytest.mark.usefixtures("at_once")
+def test_files_that_a_fold_reads_stay_until_it_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later records may forget their windows while it is under way: their last keys are dead, and the bytes gone."""
+    monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
+    monkeypatch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
+    begun: list[Callable[[], None]] = []
+
+    def do_all() -> None:
+        while begun:
+            begun.pop(0)()
+
+    job = Job(tmp_path, fold_windows=2, in_background=begun.append)
+    job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(0), max_admitted=5), receipt(1), names=("a",))
+    job.run(names=("b",))
+    fold = begun.pop()
+    folded = job.source_files()[0]
+    job.run(receipt(0, max_admitted=60), receipt(1), names=("c",))
+    job.log.forget_retired(job.log.state.next_number - 1)
+    job.run(names=("d",))
+    do_all()
+    named, there = job.source_files()
+    assert not named & folded
+    assert folded < there
+    fold()
+    job.run(names=("e",))
+    do_all()
+    assert job.log.state.judged is not None
+    assert not job.source_files()[1] & folded
+
+
 def test_sources_stand_in_the_record_while_they_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A longer list has a file, and so has every one while the state holds many; either way all are read back."""
     job = Job(tmp_path)
@@ -757,6 +787,20 @@ def test_the_end_of_a_drained_source_records_what_was_begun(tmp_path: Path, monk
     job.runner.finish()
     assert job.log.state.pieces[0] == (merged,)
     assert job.log.state.judged is not None
+    assert job.source_files() == (set(), set())
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_the_last_record_forgets_is_gone(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that bytes are deleted, and they were the last that needed the windows' sources."""
+    monkeypatch.setattr(sources_file, "INLINE_BYTES", 0)
+    monkeypatch.setattr(FileBatch, "is_known_by_digests", property(lambda self: False))
+    job.run(receipt(0, (1, 0, 0, 0), piece=job.piece(0), max_admitted=5), receipt(1))
+    job.run(receipt(0, max_admitted=60), receipt(1))
+    job.log.forget_retired(job.log.state.next_number - 1)
+    named, there = job.source_files()
+    assert (len(named), there) == (2, named)
+    job.runner.finish()
     assert job.source_files() == (set(), set())
 
 

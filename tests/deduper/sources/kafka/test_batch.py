@@ -137,9 +137,13 @@ def test_draining_ends_where_the_topics_ended_at_the_start(tmp_path: Path) -> No
     assert taken(source.next_batch()) == [(0, 10, 15), (1, 0, 4)]
 
 
-def test_a_job_that_begins_at_the_end_records_where(tmp_path: Path) -> None:
-    """By a window without records: or a start after it would begin at a later end, and pass over what came between."""
-    batch = batch_of(tmp_path, Cluster(begins_at_end=True), None, starting_offsets="latest")
+@pytest.mark.parametrize("start", ["latest", {"time": "2099-01-01T00:00:00Z"}])
+def test_a_job_that_begins_at_the_end_records_where(tmp_path: Path, start: Any) -> None:
+    """By a window without records: or a start after it would begin at a later end, and pass over what came between.
+
+    A time has it too: in each partition without a record of that time or later.
+    """
+    batch = batch_of(tmp_path, Cluster(begins_at_end=True), None, starting_offsets=start)
     assert (batch.ranges, batch.extra()) == ((), {ENDS: [["clicks", "id-1", False, [[0, 100], [1, 100]]]]})
 
 

@@ -1,6 +1,6 @@
 """The leak meter of a job: counts each committed window's sampled records, and keeps the sample in the store.
 
-An accessory (`window.accessory`). Windows after the last writing before a crash count as missed.
+An accessory (`accessory`). Windows after the last writing before a crash count as missed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deduper.leaks.sample import SampledRecords
 from deduper.leaks.stored import meter_of, sample_of, settings_text
 from deduper.tasks.receipts import Receipt
 from deduper.window import policy
-from deduper.window.accessory import Accessory
+from deduper.window.accessories.accessory import Accessory
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import difflib
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from deduper.core.verdict import REASONS, Admission
-from deduper.tasks.error_detail import ErrorDetails, Lines, bytes_of, signature
+from deduper.tasks.errors.detail import ErrorDetails, Lines, bytes_of, signature
 from deduper.text.values import WHOLE_BITS, Token, time_zone, timestamp_of
 from deduper.text.wrong import masked
 
@@ -40,7 +40,7 @@ _NUMBERS: Final = (*WHOLE_BITS, "float", "double", "decimal")
 _QUOTED: Final = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _OF_LINES: Final = (Admission.MALFORMED, Admission.NULL_KEY, Admission.NULL_EXPIRY)
 _LATIN: Final = "Latin-1"
-_HEADER: Final = "the files begin with a line of column names: set `source.header: true`"
+HEADER_LINE: Final = "the files begin with a line of column names: set `source.header: true`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def likely_causes(details: ErrorDetails, rows: Sequence[ErrorRow]) -> tuple[str,
     """The causes that at least half of the rows show, the most frequent first; for a header line one is enough."""
     lines = Lines(details, "")
     others = [row for row in rows if not _is_header(details, lines, row)]
-    header = [_HEADER] if len(others) < len(rows) else []
+    header = [HEADER_LINE] if len(others) < len(rows) else []
     encodings = _encodings(details, others)
     found: Counter[str] = Counter(encoding for encoding in encodings if encoding is not None)
     texts = [row for row, encoding in zip(others, encodings, strict=True) if encoding is None]
@@ -266,14 +266,23 @@ def _names(details: ErrorDetails, lines: Lines, rows: Sequence[ErrorRow]) -> Ite
         return
     met: Counter[str] = Counter(name for names in of_rows for name in names)
     declared = {details.columns[number].name for number in lines.stored}
-    unknown = {name.lower(): name for name in sorted(met.keys() - declared) if 2 * met[name] >= len(of_rows)}
+    frequent = [name for name in met.keys() - declared if 2 * met[name] >= len(of_rows)]
     needed = {*details.key, *(() if details.expiry is None else (details.expiry,))}
-    for number in lines.stored:
-        name = details.columns[number].name
-        if name in met:
-            continue
-        near = difflib.get_close_matches(name.lower(), unknown, n=1, cutoff=_NEAR)
-        if near:
-            yield f"no record has `{name}`, but they have `{unknown[near[0]]}`"
-        elif number in needed:
-            yield f"no record has `{name}`"
+    columns = [(details.columns[number].name, number in needed) for number in lines.stored]
+    for name, near in misnamed(columns, met, frequent):
+        yield f"no record has `{name}`" + (f", but they have `{near}`" if near else "")
+
+
+def misnamed(
+    columns: Iterable[tuple[str, bool]], met: Collection[str], others: Iterable[str]
+) -> Iterator[tuple[str, str | None]]:
+    """The declared columns that are not among the names `met`, each with the nearest one of `others`, None without one.
+
+    `columns` are names and whether they are needed; one that is not needed is left out if no other name is near.
+    """
+    unknown = {name.lower(): name for name in sorted(others)}
+    for name, is_needed in columns:
+        if name not in met:
+            near = difflib.get_close_matches(name.lower(), unknown, n=1, cutoff=_NEAR)
+            if near or is_needed:
+                yield name, unknown[near[0]] if near else None

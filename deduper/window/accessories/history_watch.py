@@ -1,6 +1,6 @@
 """The history of a job: a sample of the store's numbers after every window; see `bucket_store.log.history`.
 
-An accessory (`window.accessory`). The numbers are totals of the committed state, so samples that a crash has lost leave
+An accessory (`accessory`). The numbers are totals of the committed state, so samples that a crash has lost leave
 no gap, only a coarser step.
 """
 
@@ -18,7 +18,7 @@ from deduper.core.verdict import Verdict
 from deduper.kafka.offsets import judged_ends
 from deduper.leaks.figures import LeakFigures
 from deduper.window import policy
-from deduper.window.accessory import Accessory
+from deduper.window.accessories.accessory import Accessory
 
 MOST_PARTITIONS = 64
 """Partitions of topics that have numbers of their own: the first ones by name."""
