@@ -42,7 +42,10 @@ class FilesSource(Section):
         description="Time until a removed file is forgotten; if it comes back earlier, it is not read again",
     )
     max_files_per_batch: Count = Field(default=1000, ge=1, description="Maximum number of files in a window")
-    header: bool = Field(default=False, description="The first line of every CSV file names the columns (csv only)")
+    header: bool = Field(
+        default=False,
+        description="The first line of every CSV file is no record; columns are in the order of `schema` (csv only)",
+    )
     delimiter: Delimiter = Field(default=",", description="One character between the fields of a CSV line (csv only)")
 
     @field_validator("path", mode="before")

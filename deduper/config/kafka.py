@@ -190,6 +190,12 @@ class KafkaSource(Section):
         return self
 
     @property
+    def may_begin_at_ends(self) -> bool:
+        """Whether a new store may begin at the ends of partitions, which have moved on by the next start."""
+        start = self.starting_offsets
+        return start == "latest" or (not isinstance(start, str) and isinstance(start.get("time"), str))
+
+    @property
     def _named_offsets(self) -> dict[str, dict[str, int]]:
         start = self.starting_offsets
         return {} if isinstance(start, str) or isinstance(start.get("time"), str) else start

@@ -19,7 +19,7 @@ from typing import Any
 
 from deduper.config.messages import findings
 from deduper.config.model import Config
-from deduper.config.problems import ConfigError, Place, Problem, is_secret, masked
+from deduper.config.problems import ConfigError, Finding, Place, Problem, is_secret, masked
 from deduper.config.values import OBJECT_STORES
 from deduper.config.yaml_document import Document, SettingPath, read_document, shift
 
@@ -63,9 +63,31 @@ def load_with_sources(
 ) -> LoadedConfig:
     """As `load_config`, with the origin of each setting."""
     path = Path(file)
+    merged = read_settings(path, overrides=overrides, environment=environment)
+    _add_derived_defaults(merged.data, path)
+    config, found = findings(merged.data, base_dir=path.resolve().parent)
+    merged.require_none(found)
+    assert config is not None  # without a finding there is one
+    return LoadedConfig(config, path, tuple(_effective(config, merged)))
+
+
+def read_settings(
+    path: Path,
+    *,
+    overrides: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+    start_from: str | None = None,
+) -> MergedSettings:
+    """The settings of a file, the environment and overrides, with their places, before any is checked.
+
+    `start_from` is the advice when there is no file; by default the command that writes one for a job.
+
+    Raises:
+        ConfigError: what was read is no mapping of settings.
+    """
     variables = os.environ if environment is None else environment
-    merged = _Merged(str(file))
-    merged.add(read_document(_read_text(path), str(file), variables))
+    merged = MergedSettings(str(path))
+    merged.add(read_document(_read_text(path, start_from), str(path), variables))
     if merged.is_unreadable:
         raise ConfigError(merged.problems)
     for name in sorted(variables):
@@ -73,19 +95,10 @@ def load_with_sources(
             _add_variable(merged, name, variables[name])
     for override in overrides:
         _add_override(merged, override, variables)
-    _add_derived_defaults(merged.data, path)
-    config, found = findings(merged.data, base_dir=path.resolve().parent)
-    problems = merged.problems + [
-        merged.problem(finding.path, finding.what, finding.write, at_key=finding.at_key, offset=finding.offset)
-        for finding in found
-        if not merged.has_problem_at(finding.path)
-    ]
-    if problems or config is None:
-        raise ConfigError(_in_reading_order(problems))
-    return LoadedConfig(config, path, tuple(_effective(config, merged)))
+    return merged
 
 
-class _Merged:
+class MergedSettings:
     """The documents read so far, later ones over earlier ones."""
 
     def __init__(self, file: str) -> None:
@@ -137,7 +150,23 @@ class _Merged:
         name = ".".join(path)
         return any(problem.setting == name for problem in self.problems)
 
-    def problem(self, path: SettingPath, what: str, write: str, *, at_key: bool, offset: int | None) -> Problem:
+    def require_none(self, found: Sequence[Finding]) -> None:
+        """Refuse settings in which mistakes were found, by the reader or in the checks.
+
+        Raises:
+            ConfigError: all of them, with places.
+        """
+        problems = self.problems + [
+            self.problem(finding.path, finding.what, finding.write, at_key=finding.at_key, offset=finding.offset)
+            for finding in found
+            if not self.has_problem_at(finding.path)
+        ]
+        if problems:
+            raise ConfigError(_in_reading_order(problems))
+
+    def problem(
+        self, path: SettingPath, what: str, write: str, *, at_key: bool = False, offset: int | None = None
+    ) -> Problem:
         """A problem at the place of a setting; of one that is missing, at the nearest section that is there."""
         setting = ".".join(path)
         known = path
@@ -172,14 +201,13 @@ def _is_inherited(path: SettingPath) -> bool:
     return path[0] == "sinks" and (path[2:] == ("bootstrap_servers",) or (path[2:3] == ("options",) and len(path) > 3))
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, start_from: str | None) -> str:
     place = Place(str(path))
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(
-            [Problem(place, "", "there is no such file", f"`deduper init {path}` writes one to start from")]
-        ) from None
+        write = start_from or f"`deduper init {path}` writes one to start from"
+        raise ConfigError([Problem(place, "", "there is no such file", write)]) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             [Problem(place, "", f"is not UTF-8 at byte {error.start}", "save the file as UTF-8")]
@@ -188,7 +216,7 @@ def _read_text(path: Path) -> str:
         raise ConfigError([Problem(place, "", f"cannot be read: {error.strerror}")]) from None
 
 
-def _add_variable(merged: _Merged, name: str, text: str) -> None:
+def _add_variable(merged: MergedSettings, name: str, text: str) -> None:
     path = _variable_path(name[len(ENV_PREFIX) :].split("__"))
     if not all(path):
         write = f"write it as `{ENV_PREFIX}STORE__SHARDS`"
@@ -199,7 +227,7 @@ def _add_variable(merged: _Merged, name: str, text: str) -> None:
     merged.add(_placed(document, path, Place(name)))
 
 
-def _add_override(merged: _Merged, override: str, variables: Mapping[str, str]) -> None:
+def _add_override(merged: MergedSettings, override: str, variables: Mapping[str, str]) -> None:
     dotted, equals, text = override.partition("=")
     path = _override_path(dotted.strip())
     if not equals or not all(path):
@@ -302,7 +330,7 @@ def _in_reading_order(problems: list[Problem]) -> list[Problem]:
     )
 
 
-def _effective(config: Config, merged: _Merged) -> list[EffectiveSetting]:
+def _effective(config: Config, merged: MergedSettings) -> list[EffectiveSetting]:
     settings: list[EffectiveSetting] = []
     values = config.model_dump(mode="json", by_alias=True)
     values["checkpoint"] = str(config.checkpoint_path)
@@ -310,7 +338,7 @@ def _effective(config: Config, merged: _Merged) -> list[EffectiveSetting]:
     return settings
 
 
-def _flatten(value: Any, path: SettingPath, merged: _Merged, into: list[EffectiveSetting]) -> None:
+def _flatten(value: Any, path: SettingPath, merged: MergedSettings, into: list[EffectiveSetting]) -> None:
     if value is None:
         return
     if isinstance(value, dict) and (value or not path):

@@ -58,7 +58,9 @@ class Config(Section):
     digest: Literal["fast", "secure"] = Field(
         default="fast", description="fast: two xxhash64; secure: SHA-256, for input from attackers"
     )
-    expiry: ExpiryConfig = Field(description="When a key is forgotten", examples=["{by: never}"])
+    expiry: ExpiryConfig = Field(
+        description="When a key is forgotten", examples=["{by: event_time, field: ts, period: 24h, span: 1h}"]
+    )
     store: StoreConfig = Field(description="The store of the keys", examples=["{url: rocksdb:state/clicks}"])
     sinks: SinksConfig = Field(
         description="The output of each verdict", examples=["one line for each of the four ports"]

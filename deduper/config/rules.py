@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -78,7 +79,10 @@ def _key_columns(source: SourceConfig, key: tuple[str, ...]) -> Iterator[Finding
         if name in key[:position]:
             yield Finding(path, f"column `{name}` appears twice", "name every column once")
         elif column is None:
-            yield _no_column(path, name, source)
+            parts = [part.strip() for part in name.split(",")]
+            is_list = len(parts) > 1 and all(map(source.column, parts))
+            missing = _no_column(path, name, source)
+            yield replace(missing, write=f"write `key: [{', '.join(parts)}]`") if is_list else missing
         elif not column.type.is_scalar:
             yield Finding(
                 path,

@@ -17,7 +17,6 @@ from pydantic import (
     WithJsonSchema,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
@@ -34,6 +33,7 @@ from deduper.config.values import (
     Size,
     SparkValue,
     read_hdfs_url,
+    read_or,
     read_period,
     refusal,
     resolve,
@@ -260,11 +260,7 @@ SparkSettings = Annotated[dict[str, SparkValue], BeforeValidator(_read_spark_set
 def _read_trigger(value: object) -> object:
     if value == "available_now":
         return value
-    try:
-        return read_period(value)
-    except PydanticCustomError as error:
-        context = error.context or {}
-        raise refusal(context["what"], f"{context['write']}; or write `available_now`") from None
+    return read_or("available_now", read_period, value)
 
 
 Trigger = Annotated[

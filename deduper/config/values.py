@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -78,7 +79,16 @@ def _read_duration_or_off(value: object) -> int | None:
         return None
     if value is True:
         raise refusal("`true` is not a duration", "write a duration such as `1h`, or `off`")
-    return _read_duration(value)
+    return read_or("off", _read_duration, value)
+
+
+def read_or(word: str, read: Callable[[object], int], value: object) -> int:
+    """What `read` makes of a value; a refusal names the word that may stand in its place, too."""
+    try:
+        return read(value)
+    except PydanticCustomError as error:
+        context = error.context or {}
+        raise refusal(context["what"], f"{context['write']}; or write `{word}`") from None
 
 
 def _read_size(value: object) -> int:
@@ -157,6 +167,11 @@ def read_schema(value: object) -> object:
     Raises:
         PydanticCustomError: one cannot.
     """
+    if isinstance(value, Mapping | list):
+        raise refusal(
+            f"must be text, found a {'list' if isinstance(value, list) else 'mapping'}",
+            'write all columns in one text, such as `"user string, id long, ts timestamp"`',
+        )
     if not isinstance(value, str):
         return value
     try:

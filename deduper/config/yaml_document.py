@@ -248,7 +248,7 @@ def _plain_value(text: str) -> Any:
 def _syntax_problem(error: MarkedYAMLError, text: str, source: str, in_file: bool) -> Problem:
     mark = error.problem_mark or error.context_mark
     what = f"is not YAML: {error.problem or error.context}"
-    write = "indent with spaces, and put a value with `: `, `#` or `{` in quotes"
+    write = "indent with spaces, and put a value with `: `, `#`, `[` or `{` in quotes"
     if error.problem == "mapping values are not allowed here":
         write = f"put a colon behind each name, here and in the line before; {write}"
     if mark is None or not in_file:

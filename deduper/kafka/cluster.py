@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from threading import Event
@@ -51,6 +51,10 @@ class ClusterOffsets:
         topics = [topic for topic in listed if self._source.reads(topic)]
         return sorted(TopicPartition(topic, number) for topic in topics for number in listed[topic].partitions)
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each topic that is there: one that was deleted and recreated has another."""
+        return {topic: topic_id for topic, (topic_id, _) in self._described(topics).items()}
+
     def earliest_offsets(self, places: Iterable[TopicPartition]) -> Offsets:
         """The first offset that each of these partitions still holds; those that are gone are left out."""
         return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # not in its annotations
@@ -61,6 +65,25 @@ class ClusterOffsets:
         With `isolation`, by another rule than the source's of what can be read.
         """
         return self._offsets(places, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]  # see above
+
+    def written(self, places: Collection[TopicPartition]) -> Held:
+        """What the cluster holds of these partitions, records of open transactions too, which cannot be read yet."""
+        ids = self.topic_ids(place.topic for place in places)
+        latest = self.latest_offsets(places, isolation=IsolationLevel.READ_UNCOMMITTED)
+        return Held(ids, self.earliest_offsets(places), latest)
+
+    def _described(self, topics: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
+        """The id of each topic that is there, and the numbers of its partitions."""
+        wanted = sorted(set(topics))
+        if not wanted:
+            return {}
+        described = self._ask_each(
+            "the topics", lambda: self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._answer_s)
+        )
+        return {
+            topic: (str(found.topic_id), [partition.id for partition in found.partitions])
+            for topic, found in described.items()
+        }
 
     def _offsets(
         self, places: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel | None = None
@@ -137,10 +160,6 @@ class KafkaCluster(ClusterOffsets):
             )
         return sorted(topic for topic in self._source.topics if topic in listed)
 
-    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The id of each topic that is there: one that was deleted and recreated has another."""
-        return {topic: topic_id for topic, (topic_id, _) in self._described(topics).items()}
-
     def held(self, topics: Iterable[str]) -> Held:
         """The offsets that the cluster holds of these topics now, for every partition of a topic that is there."""
         retry = self._deadline()
@@ -193,19 +212,6 @@ class KafkaCluster(ClusterOffsets):
         """Commit the ends of a window to the consumer group, for tools that show lag. Nothing of ours depends on it."""
         if self._group is not None:
             self._group.commit(ranges)
-
-    def _described(self, topics: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
-        """The id of each topic that is there, and the numbers of its partitions."""
-        wanted = sorted(set(topics))
-        if not wanted:
-            return {}
-        described = self._ask_each(
-            "the topics", lambda: self._admin.describe_topics(TopicCollection(wanted), request_timeout=_STEP_S)
-        )
-        return {
-            topic: (str(found.topic_id), [partition.id for partition in found.partitions])
-            for topic, found in described.items()
-        }
 
     def _ask(self, what: str, ask: Callable[[], _T]) -> _T:
         retry = self._deadline()

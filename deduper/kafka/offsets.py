@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -241,6 +241,6 @@ def ends_from_wire(wire: Iterable[Any]) -> Ends:
     }
 
 
-def judged_ends(state: LogState) -> Ends:
-    """The judged end of each topic partition, from the log."""
-    return ends_from_wire(state.extra.get(ENDS, ()))
+def judged_ends(state: LogState, reads: Callable[[str], bool] = lambda _: True) -> Ends:
+    """The judged end of each partition of these topics, from the log: a topic that is no longer read keeps its own."""
+    return {place: end for place, end in ends_from_wire(state.extra.get(ENDS, ())).items() if reads(place.topic)}

@@ -39,7 +39,7 @@ def committed_ranges(client: Mapping[str, str], topic: str) -> dict[int, tuple[i
 
 
 def topic_id(client: Mapping[str, str], topic: str) -> str:
-    """The id of a topic, 22 characters of base64url; one that is created again has another.
+    """The id of a topic, as `KafkaCluster.topic_ids` has it; one that is created again has another.
 
     Raises:
         TopicMissingError: there is no such topic.
@@ -48,7 +48,7 @@ def topic_id(client: Mapping[str, str], topic: str) -> str:
     admin = AdminClient(dict(client), logger=QUIET)
     try:
         asked = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
-        return _in_names(str(asked[topic].result(ANSWER_S).topic_id))
+        return str(asked[topic].result(ANSWER_S).topic_id)
     except KafkaException as exc:
         error = error_of(exc)
         if names_a_missing_topic(error):
@@ -56,11 +56,6 @@ def topic_id(client: Mapping[str, str], topic: str) -> str:
         raise broker_failure(error, f"topic {topic}") from exc
     except TimeoutError as exc:
         raise BrokerUnavailableError(f"topic {topic}: no answer") from exc
-
-
-def _in_names(topic_id: str) -> str:
-    """The client's Base64 as Kafka's own tools write it: without the slash that no name of a file may have."""
-    return topic_id.translate(str.maketrans("+/", "-_"))
 
 
 def broker_failure(error: KafkaError, subject: str) -> DeduperError:

@@ -7,13 +7,16 @@ ready passes these checks. What only Spark's session or the first window can sho
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 from bucket_store.errors import StoreError
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, folders, machine, store
+from deduper.preflight import connections, first_file, folders, machine, store
 from deduper.preflight.found import Check, Failure, Start
+
+logger = logging.getLogger(__name__)
 
 CHECKS = (
     # First of all: beside a running job everything else would only report that the job runs.
@@ -24,6 +27,7 @@ CHECKS = (
     Check("python", "python", machine.python),
     Check("kernels", "numba", machine.kernels),
     Check("folders", "source.path", folders.source),
+    Check("columns", "source.schema", first_file.columns, is_logged=True),
     Check("folders", "store", folders.written),
     Check("memory", "store.memory", machine.memory),
     Check("settings", "store", store.settings),
@@ -32,11 +36,12 @@ CHECKS = (
     Check("client", "python", connections.client),
     Check("connector", "spark", connections.connector),
     Check("kafka", "source", connections.kafka),
+    Check("offsets", "source", connections.offsets),
 )
 
 
 def require(start: Start) -> None:
-    """Let a start go on, or end it before the store is claimed and Spark is started.
+    """Let a start go on, or end it before the store is claimed and Spark is started; log what may be wrong.
 
     Raises:
         DeduperError, StoreError, OSError: the first failure.
@@ -47,6 +52,8 @@ def require(start: Start) -> None:
                 raise found.error
             if found.severity is Severity.ERROR:
                 raise CheckFailedError(str(found))
+            if check.is_logged and found.severity is Severity.WARNING:
+                logger.warning("%s", found)
 
 
 def examine(start: Start) -> Iterator[Diagnostic]:

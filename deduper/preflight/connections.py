@@ -1,4 +1,4 @@
-"""Checks of connections: the metrics' port, Kafka's client, Spark's connector, the brokers."""
+"""Checks of connections: the metrics' port, Kafka's client, Spark's connector, the brokers and what they hold."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import socket
 
 from deduper.config.kafka import KafkaSource
 from deduper.config.sections import MetricsConfig
-from deduper.diagnostics import note, warning
+from deduper.diagnostics import error, note, warning
 from deduper.errors import DeduperError, UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
+from deduper.kafka.offsets import after_losses, judged_ends
 from deduper.preflight.found import Found, Start
+from deduper.preflight.store import store_log
 from deduper.spark.home import installed_pyspark
 from deduper.spark.kafka_jars import VARIABLE, find_connector
+
+_ANSWER_S = 2.0
 
 
 def metrics_port(start: Start) -> Found:
@@ -66,9 +70,38 @@ def kafka(start: Start) -> Found:
     """The brokers, topics and rights. A start waits for brokers that are down, and logs warnings."""
     if not isinstance(start.config.source, KafkaSource) or not is_client_installed():
         return
-    from deduper.kafka.preflight import examine, require
+    from deduper.kafka.preflight.examine import examine, require
 
     if start.waits:
         require(start.config)
     else:
         yield from examine(start.config)
+
+
+def offsets(start: Start) -> Found:
+    """What the store has judged of the source's topics is followed by what the brokers hold; a start sees it by itself.
+
+    Brokers that do not answer are a matter of `kafka`.
+    """
+    source = start.config.source
+    if start.waits or not isinstance(source, KafkaSource) or not is_client_installed():
+        return
+    log = store_log(start)
+    judged = {} if log is None else judged_ends(log.state, source.reads)
+    if not judged:
+        return
+    from deduper.kafka.cluster import ClusterOffsets
+
+    try:
+        held = ClusterOffsets(source, answer_s=_ANSWER_S).written(judged)
+    except DeduperError:
+        return
+    _, losses = after_losses(judged, held)
+    if losses:
+        what = f"offsets are gone that were not judged: {'; '.join(map(str, losses))}"
+        if source.data_loss == "fail":
+            yield error(
+                "offsets", "source", what, "find out why; `source.data_loss: continue` goes on with what is left"
+            )
+        else:
+            yield warning("offsets", "source", what, "`source.data_loss: continue` goes on with what is left")

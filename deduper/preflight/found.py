@@ -16,12 +16,14 @@ class Start:
     """A start that is intended: its settings, and what its checks have learned for it.
 
     `take_over`: the owner of the store may be alive. `waits`: brokers that are down are waited for.
-    `silent`: the last sign of an owner that is gone, so that the claim need not watch it again.
+    `seeds`: the start goes on with a seed. `silent`: the last sign of an owner that is gone, so that the claim need not
+    watch it again.
     """
 
     config: Config
     take_over: bool = False
     waits: bool = False
+    seeds: bool = False
     silent: Sign | None = None
 
 
@@ -49,9 +51,10 @@ Found = Iterator[Diagnostic | Failure]
 class Check:
     """A check: a function that yields what it finds, and yields or raises what ends the start.
 
-    `name` is stable; `place` is that of an error that the function raises.
+    `name` is stable; `place` is that of an error that the function raises. `is_logged`: a start logs its warnings.
     """
 
     name: str
     place: str
     find: Callable[[Start], Found]
+    is_logged: bool = False

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -112,12 +113,12 @@ def _machine_bytes() -> int:
 
 
 def _size(folder: Path) -> int:
+    """Bytes of the files below a folder; other jobs may remove some of them, and folders, meanwhile."""
     size = 0
-    for file in folder.rglob("*"):
-        try:
-            size += file.stat().st_size
-        except OSError:
-            continue
+    for above, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += Path(above, name).stat().st_size
     return size
 
 

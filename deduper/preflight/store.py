@@ -1,4 +1,4 @@
-"""Checks of the store: its owner, the settings that are fixed for its life, and its ports."""
+"""Checks of the store: its owner, the settings that are fixed for its life, its seed, and its ports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bucket_store.log.heartbeat import read_sign
 from bucket_store.places.open import open_place
 from deduper.diagnostics import warning
 from deduper.preflight.found import Found, Start
+from deduper.window.completeness import require_no_open_seed
 from deduper.window.owner_alive import require_no_owner
 from deduper.window.recovery import check_ports, require_fixed_settings
 
@@ -26,11 +27,13 @@ def owner(start: Start) -> Found:
 
 
 def settings(start: Start) -> Found:
-    """The store can be read, and was made with the same fixed settings."""
-    log = _log(start)
+    """The store can be read, was made with the same fixed settings, and holds no half of a seed."""
+    log = store_log(start)
     if log is None:
         return
     require_fixed_settings(start.config, log)
+    if not start.seeds:
+        require_no_open_seed(log)
     original = original_of(log)
     if original is not None:
         what = f"{log.root} is a copy of {original}, which is still there: each remembers its own keys"
@@ -41,11 +44,11 @@ def outputs(start: Start) -> Found:
     """The file ports hold windows of this store only, and none beyond its last."""
     # A file in the place of a port is a matter of folders.
     with contextlib.suppress(NotADirectoryError):
-        check_ports(start.config, _log(start))
+        check_ports(start.config, store_log(start))
     yield from ()
 
 
-def _log(start: Start) -> CommitLog | None:
+def store_log(start: Start) -> CommitLog | None:
     """The log of the store; None before the first start."""
     try:
         return CommitLog.open(open_place(start.config.store.url))

@@ -141,7 +141,7 @@ def test_mistakes_in_the_environment_and_in_flags_name_their_source(tmp_path: Pa
         "DEDUPER__: is not a setting; write it as `DEDUPER__STORE__SHARDS`",
         "--set store.shards: is not a setting; write `--set path=value`, as in `--set store.shards=8`",
         "--set sinks.unique: sinks.unique: is not YAML: expected ',' or '}', but got '<stream end>'; "
-        "indent with spaces, and put a value with `: `, `#` or `{` in quotes",
+        "indent with spaces, and put a value with `: `, `#`, `[` or `{` in quotes",
         "--set store.shards: store.shards: must be a whole number, found `many`; write digits only",
         "DEDUPER__STORE__SHARD: store.shard: unknown setting; did you mean `shards`?",
         "DEDUPER__TRIGGER: trigger: a duration needs a unit, found `10`; write `10s` for seconds; "

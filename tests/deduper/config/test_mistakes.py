@@ -33,6 +33,7 @@ sinks:
   error: {format: json, path: out/error}
 """
 SOURCE = BASE[BASE.index("source:") : BASE.index("key:")]
+SCHEMA = BASE[BASE.index("schema:") : BASE.index("\nkey:")]
 EVENT_TIME = BASE[BASE.index("  by:") : BASE.index("store:")]
 SINKS = BASE[BASE.index("sinks:") :]
 
@@ -193,6 +194,40 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     ),
     "key-empty": ("key: [user, id]", "key: []", ["7:6: key: must name at least one column; write `key: [user, id]`"]),
     "key-map": ("key: [user, id]", "key: {user: id}", ["7:6: key: must be a list of columns; write `key: [user, id]`"]),
+    "key-commas": (
+        "key: [user, id]",
+        "key: user, id",
+        ["7:6: key.0: source.schema has no column `user, id`; write `key: [user, id]`"],
+    ),
+    "key-commas-wrong": (
+        "key: [user, id]",
+        "key: user, it",
+        ["7:6: key.0: source.schema has no column `user, it`; did you mean `user`?"],
+    ),
+    "schema-mapping": (
+        SCHEMA,
+        "schema: {user: string}",
+        [
+            "6:11: source.schema: must be text, found a mapping; write all columns in one text, such as "
+            '`"user string, id long, ts timestamp"`'
+        ],
+    ),
+    "expiry-period-alone": (
+        "expiry:\n" + EVENT_TIME,
+        "expiry: 24h\n",
+        [
+            "8:9: expiry: must be a section of settings, found `24h`; write `expiry: {by: event_time, field: ts, "
+            "period: 24h, span: 1h}`"
+        ],
+    ),
+    "period-word": (
+        "period: 24h",
+        "period: 24 hours",
+        [
+            "11:11: expiry.period: `hours` is not a unit of time in `24 hours`; write `24h`; units are w, d, h, m, s, "
+            "ms, us"
+        ],
+    ),
     "key-number": ("key: [user, id]", "key: [user, 7]", ["7:13: key.1: must be text, found `7`; put it in quotes"]),
     "no-key": ("key: [user, id]\n", "", ["1:1: key: is missing; write `key: [user, id]`"]),
     "null-keys": (
@@ -305,7 +340,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         [
             (
                 "12:21: expiry.max_ahead_of_now: `never` is not a duration; write a number and a unit, such as "
-                "`90s`, `24h`, `7d` or `1h30m`"
+                "`90s`, `24h`, `7d` or `1h30m`; or write `off`"
             )
         ],
     ),
@@ -708,7 +743,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         [
             (
                 "4:1: is not YAML: found character '\\t' that cannot start any token; indent with spaces, and put "
-                "a value with `: `, `#` or `{` in quotes"
+                "a value with `: `, `#`, `[` or `{` in quotes"
             )
         ],
     ),
@@ -718,7 +753,7 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
         [
             (
                 "6:12: is not YAML: expected <block end>, but found '<scalar>'; indent with spaces, and put a "
-                "value with `: `, `#` or `{` in quotes"
+                "value with `: `, `#`, `[` or `{` in quotes"
             )
         ],
     ),

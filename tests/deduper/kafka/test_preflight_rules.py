@@ -10,8 +10,8 @@ import pytest
 
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
-from deduper.kafka.described import Cluster, Server, Topic
-from deduper.kafka.preflight_rules import Access, accesses, kafka_diagnostics, probe_id
+from deduper.kafka.preflight.described import Cluster, Server, Topic
+from deduper.kafka.preflight.rules import Access, accesses, kafka_diagnostics, probe_id
 
 ALL = frozenset(("READ", "WRITE", "DESCRIBE"))
 DAY_MS = 86_400_000
@@ -172,7 +172,13 @@ def test_of_a_cluster_as_it_should_be_nothing_is_said() -> None:
             "timestamps",
             "more than 1h ahead of its clock",
         ),
-        (cluster(topic("out", max_message_bytes="1000")), "warning", "sizes", "the first larger one stops the job"),
+        (cluster(topic("out", max_message_bytes="1020000")), "warning", "sizes", "the first larger one stops the job"),
+        (
+            cluster(topic("in", max_message_bytes="100000"), topic("out", max_message_bytes="500000")),
+            "warning",
+            "batches",
+            "batches of up to 1000000",
+        ),
         (cluster(topic("out")), "note", "sizes", "the headers that are added"),
         (
             cluster(replace(topic("out", max_message_bytes="2000000"), settings=None)),
@@ -189,6 +195,21 @@ def test_each_thing_that_is_wrong_is_told_with_a_remedy(found: Cluster, severity
     assert (diagnostic.severity, diagnostic.check) == (severity, check)
     assert says in diagnostic.what
     assert diagnostic.remedy
+
+
+def test_a_batch_may_be_as_large_as_the_topic_takes() -> None:
+    """By the port's own `batch.size` if it has one; the client of `at_least_once` divides batches that are refused."""
+    found = cluster(topic("in", max_message_bytes="100000"), topic("out", max_message_bytes="500000"))
+    (said,) = diagnostics(found)
+    assert "`kafka.batch.size: 500000` in sinks.unique.options" in (said.remedy or "")
+    for unique in (
+        {"options": {"kafka.batch.size": "500000"}},
+        {"options": {"kafka.batch.size": "900000", "librdkafka.batch.size": "400000"}},
+        {"delivery": "at_least_once"},
+    ):
+        assert diagnostics(found, config(unique=unique)) == []
+    larger = config(unique={"options": {"kafka.batch.size": "500001"}})
+    assert [diagnostic.check for diagnostic in diagnostics(found, larger)] == ["batches"]
 
 
 def test_just_enough_replicas_are_enough() -> None:

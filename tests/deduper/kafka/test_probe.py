@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from deduper.kafka.described import Server
-from deduper.kafka.probe import probe, probe_all
+from deduper.kafka.preflight.described import Server
+from deduper.kafka.preflight.probe import probe, probe_all
 from tests.services.certificates import make_certificates
 
 PLAIN = {"security.protocol": "PLAINTEXT"}

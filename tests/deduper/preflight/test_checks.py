@@ -25,7 +25,9 @@ from deduper.service import job as service
 from deduper.spark import java as spark_java
 from deduper.spark.kafka_jars import Connector
 from deduper.window import recovery
+from deduper.window.completeness import SEED_OPEN
 from deduper.window.publishing import mark_published
+from tests.deduper.store_samples import Window, make_store
 
 FILES = {"format": "files", "path": "in", "file_format": "json", "schema": "k string, t timestamp"}
 TOPICS = {
@@ -196,6 +198,16 @@ def damaged(job: Job, _: pytest.MonkeyPatch) -> None:
     record.write_bytes(data)
 
 
+def half_a_seed(job: Job, _: pytest.MonkeyPatch) -> None:
+    """A seed that was begun and is not over."""
+    assert job.config
+    log = CommitLog.open(make_store(job.file, [Window(extra={SEED_OPEN: True})]).store.place)
+    log.claim_epoch("somebody:1", 1)
+    for port in job.config.file_ports.values():
+        port.path.mkdir(parents=True)
+    mark_published(job.config, log, 0)
+
+
 def ports_of_another(job: Job, _: pytest.MonkeyPatch) -> None:
     """And no store here yet."""
     job.make_store()
@@ -286,6 +298,7 @@ CONDITIONS: Mapping[str, tuple[Breaks, set[str], int]] = {
     "another expiry": (changed("", expiry={"by": "never"}), {"settings"}, 2),
     "another span": (changed("expiry", span="2h"), {"settings"}, 2),
     "a damaged store": (damaged, {"settings", "outputs"}, 4),
+    "half a seed": (half_a_seed, {"settings"}, 2),
     "ports of another store": (ports_of_another, {"outputs"}, 2),
     "an older store": (older_store, {"outputs"}, 4),
     "no Java": (no_java, {"java"}, 1),
@@ -348,3 +361,21 @@ def test_a_folder_on_another_storage_is_asked(job: Job, monkeypatch: pytest.Monk
     assert failure.place == "store"
     assert exit_code_of(failure.error) == exit_code_of(CannotWriteError(""))
     assert "does not answer: no answer within 50 s" in str(failure.error)
+
+
+def test_tables_that_another_job_removes_meanwhile_end_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shared memory has the tables of all jobs of a machine; their bytes are a part of a warning alone."""
+    for name in ("gone", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "t0.table").write_bytes(b"abc")
+    scandir = os.scandir
+
+    def removed(path: Any = ".") -> Any:
+        if Path(os.fspath(path)).name == "gone":
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", removed)
+    assert machine._size(tmp_path) == 3

@@ -14,12 +14,14 @@ from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.kafka_options import connection_options
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, error, note, warning
-from deduper.kafka.described import Cluster, Topic
+from deduper.kafka.preflight.described import Cluster, Topic
 from deduper.units import approximate_size, format_duration
 
 HEADER_BYTES = 300
 """About how much the job's headers make a record larger."""
 TRANSACTION_TIMEOUT_MS = 600_000
+_BATCH_BYTES = 1_000_000
+"""librdkafka's default of `batch.size`."""
 _DAY_MIN = 24 * 60
 _NO_LIMIT = 2**62
 
@@ -72,6 +74,12 @@ def transaction_timeout_ms(sink: KafkaSink) -> int:
     """The time for which a transaction of a port may stay open, in ms."""
     text = sink.options.get("librdkafka.transaction.timeout.ms") or sink.options.get("kafka.transaction.timeout.ms")
     return int(text) if text is not None and text.isdecimal() else TRANSACTION_TIMEOUT_MS
+
+
+def batch_bytes(sink: KafkaSink) -> int:
+    """The size up to which records of a port with transactions are sent as one batch."""
+    text = sink.options.get("librdkafka.batch.size") or sink.options.get("kafka.batch.size")
+    return int(text) if text is not None and text.isdecimal() else _BATCH_BYTES
 
 
 def kafka_diagnostics(config: Config, seen: list[tuple[Access, Cluster]]) -> list[Diagnostic]:
@@ -194,6 +202,8 @@ def _of_port(port: str, sink: KafkaSink, cluster: Cluster, seen: list[tuple[Acce
             "with one key only the newest stays"
         )
         yield warning("cleanup.policy", place, what, "use cleanup.policy=delete, unless every record has a key")
+    if sink.delivery == "exactly_once":  # Spark's client divides a batch that is refused
+        yield from _of_batches(port, sink, topic)
     source, read = seen[0][0].source, seen[0][1]
     assert source is not None
     if read.cluster_id is not None and read.cluster_id == cluster.cluster_id and source.reads(topic.name):
@@ -253,6 +263,18 @@ def _of_sizes(place: str, topic: Topic, origin: Topic) -> Iterator[Diagnostic]:
             f"some {HEADER_BYTES} bytes larger"
         )
         yield note("sizes", place, what, remedy)
+
+
+def _of_batches(port: str, sink: KafkaSink, topic: Topic) -> Iterator[Diagnostic]:
+    taken, sent = topic.number("max.message.bytes"), batch_bytes(sink)
+    if taken is None or taken >= sent:
+        return
+    what = (
+        f"topic {topic.name} takes batches of {taken} bytes (max.message.bytes), and the port sends batches of up to "
+        f"{sent} before they are compressed (kafka.batch.size): the first larger one stops the job"
+    )
+    remedy = f"write `kafka.batch.size: {taken}` in sinks.{port}.options, or set max.message.bytes to {sent} or more"
+    yield warning("batches", f"sinks.{port}.topic", what, remedy)
 
 
 def _limit(topic: Topic, name: str) -> int:

@@ -1,6 +1,6 @@
 """Checks a Kafka cluster before a job starts: all faults that would stop it later, at once, each with a remedy.
 
-`_described` asks the cluster, `kafka.preflight_rules` judges the answers. No transactional id, group or record of the
+`_described` asks the cluster, `rules` judges the answers. No transactional id, group or record of the
 job's slots is touched. To find out whether transactions are allowed, a producer with a name of its own (`probe_id`)
 asks for its identity and begins none; the cluster forgets that name in time.
 
@@ -28,10 +28,10 @@ from deduper.config.kafka_options import KafkaOptionsError, librdkafka_options
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity, error, note
 from deduper.errors import CheckFailedError
-from deduper.kafka.described import Cluster, Topic
 from deduper.kafka.error_actions import BAD_LOGIN, error_of, names_a_missing_topic
-from deduper.kafka.preflight_rules import Access, accesses, kafka_diagnostics, probe_id, transaction_timeout_ms
-from deduper.kafka.probe import probe_all
+from deduper.kafka.preflight.described import Cluster, Topic
+from deduper.kafka.preflight.probe import probe_all
+from deduper.kafka.preflight.rules import Access, accesses, kafka_diagnostics, probe_id, transaction_timeout_ms
 from deduper.kafka.quiet import QUIET
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 

@@ -18,8 +18,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from deduper.kafka.described import Server
 from deduper.kafka.error_actions import BAD_LOGIN, error_of
+from deduper.kafka.preflight.described import Server
 
 _POLL_S = 0.02
 _SETTLE_S = 0.5

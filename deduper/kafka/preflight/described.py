@@ -1,4 +1,4 @@
-"""PURE. A Kafka cluster as its brokers describe it: `kafka.preflight` asks, `kafka.preflight_rules` judges.
+"""PURE. A Kafka cluster as its brokers describe it: `examine` asks, `rules` judges.
 
 An answer that is missing is None, never a guess.
 """

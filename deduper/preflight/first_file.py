@@ -1,0 +1,101 @@
+"""The check of names: a file of the source beside the declared columns, before a record has been judged by wrong ones.
+
+No value of a record is in what is found: a name of the file is, if it is near that of a declared column.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from deduper.config.files import FilesSource
+from deduper.config.model import Config
+from deduper.diagnostics import warning
+from deduper.errors import UsageError
+from deduper.preflight.found import Failure, Found, Start
+from deduper.sources.files.listing import any_file
+from deduper.tasks.errors.causes import misnamed
+from deduper.tasks.readers.partition_folders import folder_texts
+
+_CHECK, _PLACE = "columns", "source.schema"
+_FIRST_BYTES = 1 << 20
+_MOST = 3
+
+
+def columns(start: Start) -> Found:
+    """The names in one file of the source are those of the schema. A source without files has nothing to compare."""
+    source = start.config.source
+    if not isinstance(source, FilesSource):
+        return
+    try:
+        file = any_file(source)
+        names = None if file is None else _names(source, file)
+    except (OSError, ValueError, RecursionError, csv.Error, pa.ArrowException):
+        return  # the window that reads the file says what is wrong with it
+    if file is None or names is None:
+        return
+    in_folders = folder_texts(file, source.folder, source.parsed_columns)
+    declared = [column.name for column in source.parsed_columns if column.name not in in_folders]
+    if source.file_format == "csv":
+        yield from _csv(source, file, declared, names)
+    else:
+        yield from _by_name(start.config, source, file, declared, names)
+
+
+def _names(source: FilesSource, file: str) -> list[str] | None:
+    """The names of a Parquet file's columns, of its first object, or the fields of its first line; None without any."""
+    if source.file_format == "parquet":
+        return list(parquet.read_schema(file).names)
+    with pa.input_stream(file, compression="detect") as stream:
+        line = stream.read(_FIRST_BYTES).partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+    if source.file_format == "json":
+        record = json.loads(line)
+        return list(record) if isinstance(record, dict) else None
+    return [field.strip() for field in next(csv.reader([line], delimiter=source.delimiter), [])]
+
+
+def _csv(source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Found:
+    """Fields are columns by their order: a header in another order gives each column the values of another."""
+    met, wanted = [name.lower() for name in names], [name.lower() for name in declared]
+    if not source.header:
+        if 2 * len({*met} & {*wanted}) > len(wanted):
+            what = f"the first line of {file} names the columns, and would be judged as a record"
+            yield warning(_CHECK, "source.header", what, "set `source.header: true`")
+    elif met == wanted[: len(met)]:
+        return
+    elif sorted(met) == sorted(wanted):
+        what = f"{_PLACE}: the header of {file} has the columns in another order: {', '.join(names)}"
+        yield Failure(
+            _PLACE, UsageError(f"{what}; declare them in this order, since fields are columns by their order")
+        )
+    elif {*wanted} <= {*met}:
+        what = f"the header of {file} has columns that the schema lacks"
+        yield warning(
+            _CHECK, _PLACE, what, "declare all in the order of the header: a line of more fields is malformed"
+        )
+    else:
+        lacks = _lacks([(name, name.lower() not in met) for name in declared], names)
+        yield warning(_CHECK, _PLACE, f"the header of {file} has {lacks}", "fields are columns by their order: compare")
+
+
+def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Found:
+    """Records of JSON and Parquet have columns by their names: one that they lack is null."""
+    needed = {*config.key, *(() if config.expiry_column is None else (config.expiry_column.name,))}
+    if source.file_format == "parquet":  # whose names count in any case
+        in_any_case = {name.lower() for name in names}
+        declared = [name for name in declared if name.lower() not in in_any_case]
+    lacks = _lacks([(name, name in needed) for name in declared], names)
+    if lacks:
+        what = f"the first record of {file} has {lacks}"
+        yield warning(_CHECK, _PLACE, what, "correct the schema: a column without a field of its name is null")
+
+
+def _lacks(declared: Sequence[tuple[str, bool]], names: Sequence[str]) -> str:
+    """The columns that are not among the names, in words; empty without any."""
+    missing = misnamed(declared, {*names}, {*names} - {name for name, _ in declared})
+    texts = [f"no `{name}`" + (f", but `{near}`" if near else "") for name, near in missing]
+    return "; ".join(texts[:_MOST]) + (f"; and {len(texts) - _MOST} more" if len(texts) > _MOST else "")

@@ -1,0 +1,162 @@
+"""Names of a file that are not those of the schema: a start says so before it judges a record by wrong columns."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from deduper.config.load import load_config
+from deduper.config.model import Config
+from deduper.errors import UsageError
+from deduper.preflight import checks, first_file
+from deduper.preflight.found import Failure, Start
+
+GOOD = '{"user":"a","id":1,"ts":"2026-06-01T11:00:00Z","page":"/"}'
+OTHER_ORDER = (
+    "source.schema: the header of {} has the columns in another order: id, user, ts, page; "
+    "declare them in this order, since fields are columns by their order"
+)
+BY_ORDER = "; fields are columns by their order: compare"
+NULL = "; correct the schema: a column without a field of its name is null"
+NO_HEADER = (
+    "source.header: the first line of {} names the columns, and would be judged as a record; set `source.header: true`"
+)
+HEADER = {"header": True}
+
+# The name of the file, its text, other settings of the source, and what is found.
+CASES: dict[str, tuple[str, str, dict[str, Any], list[str]]] = {
+    "a header as declared": ("a.csv", "User, id,ts,page\na,1,2,/\n", HEADER, []),
+    "a header of the first columns": ("a.csv", "user,id,ts\n", HEADER, []),
+    "a header in another order": ("a.csv", "id,user,ts,page\n", HEADER, [OTHER_ORDER]),
+    "a header with another name": (
+        "a.csv",
+        "userId,id,ts,page\n",
+        HEADER,
+        ["source.schema: the header of {} has no `user`, but `userId`" + BY_ORDER],
+    ),
+    "a header with a column more": (
+        "a.csv",
+        "n,user,id,ts,page\n",
+        HEADER,
+        [
+            "source.schema: the header of {} has columns that the schema lacks; "
+            "declare all in the order of the header: a line of more fields is malformed"
+        ],
+    ),
+    "no header where one is declared": (
+        "a.csv",
+        "Zq7xW,1,2026-06-01,/\n",
+        HEADER,
+        ["source.schema: the header of {} has no `user`; no `id`; no `ts`; and 1 more" + BY_ORDER],
+    ),
+    "a header that is not declared": ("a.csv", '"user";id;ts;page\n', {"delimiter": ";"}, [NO_HEADER]),
+    "a compressed header": ("a.csv.gz", "user,id,ts,page\n", {}, [NO_HEADER]),
+    "records of CSV": ("a.csv", "a,1,2026-06-01,/\n", {}, []),
+    "no line": ("a.csv", "", HEADER, []),
+    "names of JSON as declared": ("a.json", GOOD, {}, []),
+    "a field that is not needed": ("a.json", GOOD.replace(',"page":"/"', ""), {}, []),
+    "a key with another name": (
+        "a.json",
+        GOOD.replace("user", "userId"),
+        {},
+        ["source.schema: the first record of {} has no `user`, but `userId`" + NULL],
+    ),
+    "another name of a column that is not needed": (
+        "a.json",
+        GOOD.replace("page", "pages"),
+        {},
+        ["source.schema: the first record of {} has no `page`, but `pages`" + NULL],
+    ),
+    "no expiry key": (
+        "a.json",
+        '{"user":"a","id":1,"Zq7xW":"2026"}',
+        {},
+        ["source.schema: the first record of {} has no `ts`" + NULL],
+    ),
+    "a name in a folder": ("user=a/a.json", GOOD.replace('"user":"a",', ""), {}, []),
+    "a name that is no text, which Arrow opens not": ("\udcff.csv", "user,id,ts,page\n", {}, []),
+    "no JSON": ("a.json", "{", {}, []),
+    "no object": ("a.json", "[1]", {}, []),
+    "an array of arrays": ("a.json", "[" * 100_000, {}, []),
+    "a long field": ("a.csv", "a" * 200_000 + "\n", HEADER, []),
+    "a line of a megabyte": ("a.json", '{"user":"' + "a" * (1 << 20) + '"}', {}, []),
+    "a null in a line": ("a.csv", "us\0er,id,ts,page\n", {}, [NO_HEADER]),
+    "bytes for a text": ("a.json", "\udcff", {}, []),
+    "an ending without gzip": ("a.json.gz", GOOD, {}, []),
+}
+
+
+def config_of(tmp_path: Path, kind: str, **source: Any) -> Config:
+    """A job of files of a kind."""
+    schema = "user string, id long, ts timestamp, page string"
+    settings = {
+        "name": "clicks",
+        "source": {"format": "files", "path": "in", "file_format": kind, "schema": schema, **source},
+        "key": ["user", "id"],
+        "expiry": {"by": "event_time", "field": "ts", "period": "24h", "span": "1h"},
+        "store": {"url": "file:state", "shards": 2},
+        "sinks": {port: {"format": "none"} for port in ("unique", "duplicate", "expired", "error")},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    return load_config(tmp_path / "job.yaml", environment={})
+
+
+def found(config: Config) -> list[str]:
+    """What the check finds."""
+    return [str(one.error if isinstance(one, Failure) else one) for one in first_file.columns(Start(config))]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_names_of_a_file(case: str, tmp_path: Path) -> None:
+    """Each difference has its words, and no value of a record is in them; a file that cannot be read has none."""
+    name, text, source, messages = CASES[case]
+    file = tmp_path / "in" / name
+    file.parent.mkdir(parents=True)
+    data = text.encode("utf-8", "surrogateescape")
+    file.write_bytes(gzip.compress(data) if name == "a.csv.gz" else data)
+    kind = "csv" if ".csv" in name else "json"
+    said = found(config_of(tmp_path, kind, **source))
+    assert said == [message.format(file) for message in messages]
+    assert "Zq7xW" not in "".join(said)
+
+
+def test_names_of_parquet(tmp_path: Path) -> None:
+    """They count in any case; a file that is no Parquet says nothing here."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    config = config_of(tmp_path, "parquet")
+    assert found(config) == []
+    types = {"USER": pa.string(), "id": pa.int64(), "ts": pa.timestamp("us", "UTC")}
+    parquet.write_table(pa.table({name: pa.array([], kind) for name, kind in types.items()}), folder / "a.parquet")
+    assert found(config) == []
+    (folder / "a.parquet").write_bytes(b"PAR1")
+    assert found(config) == []
+    types["user_id"] = types.pop("USER")
+    parquet.write_table(pa.table({name: pa.array([], kind) for name, kind in types.items()}), folder / "a.parquet")
+    assert found(config) == [
+        f"source.schema: the first record of {folder}/a.parquet has no `user`, but `user_id`" + NULL
+    ]
+
+
+def test_a_start_refuses_another_order_and_logs_other_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With exit code 2; a warning stops no start."""
+    monkeypatch.setattr(checks, "CHECKS", tuple(check for check in checks.CHECKS if check.name == "columns"))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.csv").write_text("id,user,ts,page\n", encoding="utf-8")
+    config = config_of(tmp_path, "csv", header=True)
+    with pytest.raises(UsageError, match="in another order: id, user, ts, page"):
+        checks.require(Start(config))
+    (tmp_path / "in/a.csv").write_text("userId,id,ts,page\n", encoding="utf-8")
+    with caplog.at_level(logging.WARNING):
+        checks.require(Start(config))
+    assert "has no `user`, but `userId`" in caplog.text
+    assert found(config_of(tmp_path, "csv", path="elsewhere")) == []
