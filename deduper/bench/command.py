@@ -17,15 +17,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from deduper.bench import measures
 from deduper.bench.contenders import LaneSpec
-from deduper.bench.figures import LaneResult, LatencyResult
 from deduper.bench.lanes import Engine
 from deduper.bench.latency import measure_latency
 from deduper.bench.machine import load, machine_facts
 from deduper.bench.plan import PRESET_FAMILIES, LatencyPlan, Plan
+from deduper.bench.results import measures
+from deduper.bench.results.figures import LaneResult, LatencyResult
+from deduper.bench.results.targets import TARGETS, Reached, Target
 from deduper.bench.rounds import run_rounds
-from deduper.bench.targets import TARGETS, Reached, Target
 from deduper.bench.topics import Topics
 from deduper.spark.java import require_java
 

@@ -33,7 +33,7 @@ from deduper.bench.ends import (
     TopicRows,
     topic_section,
 )
-from deduper.bench.figures import LaneResult, Trigger, Turn
+from deduper.bench.results.figures import LaneResult, Trigger, Turn
 from deduper.bench.topics import Topics
 from deduper.bench.workload import PERIOD_HOURS, SCHEMA, Workload
 from deduper.config.model import Config

@@ -28,9 +28,9 @@ from pyspark.sql import SparkSession
 
 from deduper.bench.contenders import CONTENDERS, Contender
 from deduper.bench.ends import TopicOutputs, topic_section, topic_stream
-from deduper.bench.figures import LatencyResult
 from deduper.bench.lanes import PIPELINES, remove_tables, service_config, shuffles, with_spark_settings
 from deduper.bench.plan import LatencyPlan
+from deduper.bench.results.figures import LatencyResult
 from deduper.bench.topics import Topics
 from deduper.bench.traffic import SCHEMA
 from deduper.bench.workload import Workload

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from deduper.bench.contenders import CONTENDERS, LATENCY, PRESETS, SINKS, STANDARD_OF_TOPICS, LaneSpec
-from deduper.bench.measures import LANES_OF, WITH_BAD_LINES
+from deduper.bench.results.measures import LANES_OF, WITH_BAD_LINES
 from deduper.bench.workload import FORMATS, PAYLOADS, Payload, SourceFormat, Workload
 from deduper.errors import UsageError
 from deduper.units import parse_duration

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from deduper.bench.contenders import LaneSpec
-from deduper.bench.figures import LaneResult
 from deduper.bench.lanes import Engine, Lane
+from deduper.bench.results.figures import LaneResult
 from deduper.spark.failures import innermost_cause
 
 logger = logging.getLogger(__name__)

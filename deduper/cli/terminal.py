@@ -6,6 +6,7 @@ Colour and width follow the terminal; a file or a pipe gets plain text, wide eno
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,27 @@ def answer_console() -> Console:
 def print_json(value: Any) -> None:
     """One JSON document, indented, on standard output."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def say(message: Text | str, *, err: bool = True) -> None:
+    """Print a message, on standard error unless told otherwise: broken between words on a terminal, else as it is."""
+    text = Text(message) if isinstance(message, str) else message
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty():
+        print_parts(Console(file=stream, highlight=False), [text])
+    else:
+        typer.echo(text.plain, err=err)
+
+
+class Messages(logging.Handler):
+    """Log lines on standard error, as messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line; its colours stay."""
+        try:
+            say(Text.from_ansi(self.format(record)))
+        except Exception:  # noqa: BLE001  as every handler: a line that cannot be written stops nothing
+            self.handleError(record)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -183,6 +205,7 @@ _HEAD_EVERY = 20
 _COLUMNS = (("window", 6), ("rows", 9), ("unique", 9), ("duplicate", 9), ("expired", 7), ("error", 6), ("rows/s", 9))
 """Columns of a window on a terminal, and their widths; what is left stands behind them."""
 _WIDE = 120
+"""A narrower terminal has no room for the rows, which the ports add up to."""
 
 
 class WindowLines:
@@ -197,26 +220,21 @@ class WindowLines:
         if not self._console.is_terminal:
             self._console.print(progress_line(progress), soft_wrap=True, markup=False)
             return
+        is_wide = self._console.width >= _WIDE
+        columns = [column for column in _COLUMNS if is_wide or column[0] != "rows"]
         if self._count % _HEAD_EVERY == 0:
-            self._print(Text("  ".join(name.rjust(width) for name, width in _COLUMNS), style="dim"))
+            self._print(Text("  ".join(name.rjust(width) for name, width in columns), style="dim"))
         self._count += 1
-        self._print(self._columns(progress))
-
-    def _columns(self, progress: BatchProgress) -> Text:
-        counts = (progress.window, progress.rows, progress.unique, progress.duplicate, progress.expired, progress.error)
-        cells = [
-            f"{count:,}".rjust(width)
-            for count, (_, width) in zip((*counts, round(progress.rows_per_second)), _COLUMNS, strict=True)
-        ]
-        text = Text("  ".join(cells))
-        if progress.error:
-            errors = len("  ".join(cells[:5])) + 2
-            text.stylize("red", errors, errors + len(cells[5]))
+        text = Text()
+        for name, width in columns:
+            value = round(progress.rows_per_second) if name == "rows/s" else getattr(progress, name)
+            cell = f"{value:,}".rjust(width)
+            text.append("  " if text else "").append(cell, style="red" if name == "error" and value else None)
         if progress.left is not None:
-            text.append(f"  {progress.left}")
-        if self._console.width >= _WIDE and progress.latest_point is not None:
+            text.append(f"  {progress.left if is_wide else progress.left.short}")
+        if is_wide and progress.latest_point is not None:
             text.append(f"  latest {progress.latest_point}", style="dim")
-        return text
+        self._print(text)
 
     def _print(self, text: Text) -> None:
         self._console.print(text, no_wrap=True, overflow="ignore", crop=False)

@@ -16,13 +16,13 @@ _WIDTH = 60
 
 def render(report: Report) -> list[RenderableType]:
     """The summary."""
-    parts: list[RenderableType] = [pairs(_summary(report)), Text()]
+    parts: list[RenderableType] = [pairs(_summary(report))]
     if report.rows:
         rows = [(port, report.counts[port], f"{report.counts[port] / report.rows:.1%}") for port in PORTS]
         parts.append(table(("port", "rows", "share"), rows))
     for course in report.courses:
         if len(course.points) > 1:
-            parts += [Text(f"by {course.level}", style="bold"), pairs(_course(course)), Text()]
+            parts += [Text(), Text(f"by {course.level}", style="bold"), pairs(_course(course))]
     spans = [
         ("lateness", report.lateness),
         ("distance of duplicates", report.distance),
@@ -50,6 +50,7 @@ def render(report: Report) -> list[RenderableType]:
         ]
         parts += [
             table(("look-up", "period", "duplicates", "more", "tables"), options),
+            Text(),
             Text(report.advice.text),
         ]
     return parts

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from deduper.admin.health import State
 from deduper.admin.lag import PartitionLag, SourceLag
-from deduper.admin.status import StoreStatus
+from deduper.admin.status import History, StoreStatus
 from deduper.cli.terminal import counted, pairs, table
 from deduper.cli.views.profile import render as render_profile
 from deduper.config.sections import PORTS
@@ -90,6 +90,7 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
         ("unpublished", Text(unpublished, style="yellow") if status.unpublished else "none"),
         ("latest point", status.latest_point),
         ("expiry point", status.expiry_point),
+        ("history", _history_line(status.history)),
         ("lag", None if status.lag is None else _lag_line(status.lag)),
         ("waiting", None if status.waiting_files is None else counted(status.waiting_files, "file")),
         ("keys", f"{status.entries:,} in {counted(status.pieces, 'piece')}"),
@@ -97,6 +98,15 @@ def _summary(status: StoreStatus) -> list[tuple[str, object]]:
         ("not found", None if status.leaks is None else missed_line(status.leaks)),
         ("on disk", f"{size}{per_key}"),
     ]
+
+
+def _history_line(history: History) -> str | Text | None:
+    if history.is_seed_open:
+        return Text("a seed is not over: repeat `deduper seed`; no job may start before", style="yellow")
+    if history.complete_since is None:
+        return None
+    final = "unique is final" if history.is_complete else "unique so far: a copy of before may have been missed"
+    return f"complete since {history.complete_since}: {final}"
 
 
 def _place(one: PartitionLag) -> tuple[str, int]:

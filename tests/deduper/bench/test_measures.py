@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from deduper.bench import cpu, measures
+from deduper.bench import cpu
 from deduper.bench.contenders import CONTENDERS, LATENCY, PRESETS, STANDARD_OF_TOPICS
 from deduper.bench.ends import TopicOutputs, topic_section
-from deduper.bench.figures import LaneResult, LatencyResult, Spread, Trigger, Turn, ratio
 from deduper.bench.lanes import service_config
 from deduper.bench.latency import latencies
 from deduper.bench.plan import PRESET_FAMILIES, plan
+from deduper.bench.results import measures
+from deduper.bench.results.figures import LaneResult, LatencyResult, Spread, Trigger, Turn, ratio
+from deduper.bench.results.targets import BARS, FAMILIES, TARGETS, Reached
 from deduper.bench.rounds import turn_order
-from deduper.bench.targets import BARS, FAMILIES, TARGETS, Reached
 from deduper.bench.workload import SCHEMA, Workload
 from deduper.errors import DeduperError, UsageError
 

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from deduper.bench import report
-from deduper.cli import bench_command
+from deduper.bench.results import report
 from deduper.cli.main import app
+from deduper.cli.views import bench as bench_view
 
 STORED = Path(__file__).parent.parent.parent / "data" / "bench.json"
 
@@ -28,7 +28,7 @@ def document() -> dict[str, Any]:
 def test_the_tables_have_every_contender_and_measure(document: dict[str, Any]) -> None:
     """Each measure with its target, met or not; each contender with its rates."""
     console = Console(width=200, record=True, file=io.StringIO())
-    for part in bench_command.tables(document):
+    for part in bench_view.tables(document):
         console.print(part)
     text = console.export_text()
     assert text.count("not measured") == sum(measure["met"] is None for measure in document["measures"])
@@ -89,6 +89,6 @@ def test_latency_has_two_rows_for_every_contender(document: dict[str, Any]) -> N
     assert rows[2][-1] == "no broker"
     assert {len(row) for row in rows} == {len(report.LATENCY_HEAD)}
     console = Console(width=200, record=True, file=io.StringIO())
-    for part in bench_command.tables({**document, "lanes": [], "latency": [good]}):
+    for part in bench_view.tables({**document, "lanes": [], "latency": [good]}):
         console.print(part)
     assert "not measured" not in console.export_text()

@@ -16,7 +16,7 @@ from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make
 NOTHING = "\n\n1 problem; nothing was started."
 UNITS = "units are w, d, h, m, s, ms, us"
 DURATION = "write a number and a unit, such as `90s`, `24h`, `7d` or `1h30m`"
-IN_YAML = "indent with spaces, and put a value with `: `, `#` or `{{` in quotes"
+IN_YAML = "indent with spaces, and put a value with `: `, `#`, `[` or `{{` in quotes"
 NO_COLON = f"put a colon behind each name, here and in the line before; {IN_YAML}"
 
 # The words of a command, by blanks; its exit code, and what it writes to standard error.

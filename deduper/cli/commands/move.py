@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deduper.cli.commands import (
+from deduper.cli.command import (
     READING,
     ConfigArgument,
     ExecuteOption,
     JsonOption,
     StoreArgument,
+    VerboseOption,
     answer,
     app,
     command,
@@ -21,6 +23,15 @@ from deduper.cli.commands import (
 from deduper.errors import ExitCode, UsageError
 
 
+class FileFormat(StrEnum):
+    """The formats of files of records."""
+
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+@command(app, "reshard", *READING, ExitCode.FENCED)
 def reshard(
     store: StoreArgument,
     shards: Annotated[
@@ -47,6 +58,7 @@ def reshard(
     answer(report, render_reshard, as_json=as_json)
 
 
+@command(app, "forget", *READING, ExitCode.FENCED, raw_values=True)
 def forget(
     store: StoreArgument,
     values: Annotated[
@@ -71,6 +83,7 @@ def forget(
     answer(report, render_forget, as_json=as_json)
 
 
+@command(app, "rewind", *READING, ExitCode.FENCED)
 def rewind(
     config: ConfigArgument,
     to: Annotated[
@@ -89,6 +102,7 @@ def rewind(
     answer(report, render_rewind, as_json=as_json)
 
 
+@command(app, "backup", *READING)
 def backup(
     store: StoreArgument,
     into: Annotated[
@@ -112,6 +126,7 @@ def backup(
     answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
 
 
+@command(app, "export", *READING)
 def export(
     store: StoreArgument,
     out: Annotated[
@@ -130,6 +145,7 @@ def export(
     answer(report, render_export, as_json=as_json)
 
 
+@command(app, "restore", *READING)
 def restore(
     config: ConfigArgument,
     source: Annotated[
@@ -147,11 +163,51 @@ def restore(
     answer(copy.run(PartsShown("piece")) if execute else copy.plan(), render_copy, as_json=as_json)
 
 
-def register() -> None:
-    """Add the commands to `deduper`, at this place of its list."""
-    command(app, "reshard", *READING, ExitCode.FENCED)(reshard)
-    command(app, "forget", *READING, ExitCode.FENCED, raw_values=True)(forget)
-    command(app, "rewind", *READING, ExitCode.FENCED)(rewind)
-    command(app, "backup", *READING)(backup)
-    command(app, "export", *READING)(export)
-    command(app, "restore", *READING)(restore)
+@command(app, "seed", *READING, ExitCode.FENCED)
+def seed(
+    config: ConfigArgument,
+    files: Annotated[
+        str,
+        typer.Option(
+            "--files",
+            metavar="PATH",
+            help="Records in files, read as the job reads: a folder or a pattern.",
+            show_default=False,
+        ),
+    ],
+    file_format: Annotated[
+        FileFormat | None,
+        typer.Option("--format", metavar="FORMAT", help="Of --files, if it is not the job's: json, csv or parquet."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--complete-since",
+            metavar="POINT",
+            help="State that with this input the store has every key with an expiry key from here on; `ever`: all.",
+        ),
+    ] = None,
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Fill a job's new store with keys of before its time, without outputs; interrupted, it continues when repeated."""
+    from deduper.spark.allocator import keep_few_arenas
+
+    keep_few_arenas()
+    from deduper.cli.terminal import Messages
+    from deduper.cli.views.seed import progress_printer, render_seed
+    from deduper.config.load import load_config
+    from deduper.seeding import run as seeding
+    from deduper.seeding.source import SeedInput
+    from deduper.service.logs import configure_logging
+
+    loaded = load_config(config)
+    given = SeedInput("files", str(Path(files).absolute()), None if file_format is None else file_format.value)
+    statement = None if since is None else seeding.Statement.of(since, loaded)
+    configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
+    if execute:
+        report = seeding.seed(loaded, given, statement, on_progress=progress_printer(is_quiet=as_json))
+    else:
+        report = seeding.plan_seed(loaded, given, statement)
+    answer(report, render_seed, as_json=as_json)

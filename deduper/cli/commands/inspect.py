@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deduper.cli.commands import READING, JsonOption, StoreArgument, answer, command, inspect_app, windows_of
+from deduper.cli.command import READING, JsonOption, StoreArgument, answer, command, inspect_app, windows_of
 from deduper.errors import UsageError
 
 

@@ -110,8 +110,11 @@ def print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
     else:
         if verbose:
             traceback.print_exception(error)
-        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
-        typer.echo(_message(error, verbose=verbose), err=True)
+        from rich.text import Text
+
+        from deduper.cli.terminal import say
+
+        say(Text.assemble(("error: ", "bold red"), _message(error, verbose=verbose)))
 
 
 def _message(error: Exception, *, verbose: bool) -> str:
@@ -126,12 +129,14 @@ def _message(error: Exception, *, verbose: bool) -> str:
 
 
 def _print_problems(error: ConfigError) -> None:
+    from rich.text import Text
+
+    from deduper.cli.terminal import counted, say
+
     for problem in error.problems:
-        typer.secho(problem.headline, bold=True, err=True)
+        say(Text(problem.headline, "bold"))
         for number, line in enumerate(problem.picture):
             typer.secho(line, fg="red" if number else None, err=True)
-    from deduper.cli.terminal import counted
-
     typer.echo(f"\n{counted(len(error.problems), 'problem')}; nothing was started.", err=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deduper.bench.targets import shown
+from deduper.bench.results.targets import shown
 
 NOTHING = "–"
 

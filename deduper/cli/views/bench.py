@@ -8,10 +8,10 @@ from typing import Any
 
 import typer
 
-from deduper.bench import report
 from deduper.bench.contenders import CONTENDERS, PRESETS
 from deduper.bench.plan import PRESET_FAMILIES, LatencyPlan, Plan
-from deduper.bench.targets import FAMILIES, TARGETS
+from deduper.bench.results import report
+from deduper.bench.results.targets import FAMILIES, TARGETS
 from deduper.cli.terminal import answer_console, print_json, print_parts, table
 
 

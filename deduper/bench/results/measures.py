@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from deduper.bench.figures import LaneResult, LatencyResult, rates, ratio, times
-from deduper.bench.targets import BARS, TARGETS, Reached
+from deduper.bench.results.figures import LaneResult, LatencyResult, rates, ratio, times
+from deduper.bench.results.targets import BARS, TARGETS, Reached
 
 WITH_BAD_LINES = "deduper, 1 % malformed"
 

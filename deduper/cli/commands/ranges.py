@@ -1,0 +1,38 @@
+"""The command that aggregates ranges for events, which has nothing to do with a job or a store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from deduper.cli.command import BASIC, ConfigArgument, JsonOption, SetOption, VerboseOption, answer, app, command
+from deduper.errors import ExitCode
+
+
+@command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY)
+def range_aggregate(
+    config: ConfigArgument,
+    plan: Annotated[bool, typer.Option("--plan", help="Only read and check the indexed side, and show the plan.")] = (
+        False
+    ),
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Add to every event an aggregate of the ranges that cover it, without a join; or to every range, of its events."""
+    from deduper.range_job.settings import load_settings
+
+    job = load_settings(config, overrides=overrides or ())
+
+    from deduper.cli.views.ranges import render
+    from deduper.range_job.job import run
+    from deduper.service.logs import configure_logging
+
+    configure_logging(as_json=as_json, verbose=verbose)
+
+    def show(text: str) -> None:
+        if not as_json:
+            typer.echo(text, err=True)
+
+    answer(run(job, plan_only=plan, on_progress=show), render, as_json=as_json)

@@ -1,0 +1,242 @@
+"""Commands of a store and its outputs: what is in it, whether it is sound, and what mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deduper.cli.command import (
+    READING,
+    ConfigArgument,
+    JsonOption,
+    StoreArgument,
+    answer,
+    app,
+    command,
+    windows_of,
+)
+from deduper.errors import ExitCode, UsageError
+from deduper.sinks.publish_state import OnUnknown
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@command(app, "status", *READING)
+def status(
+    store: StoreArgument,
+    last: Annotated[int, typer.Option("--last", min=0, metavar="N", help="Show the newest N windows.")] = 5,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Show the time of the newest windows by step, too.")
+    ] = False,
+    watching: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again until Ctrl-C; in a pipe, a line each time.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, metavar="SECONDS", help="The time between two looks of --watch.")
+    ] = 3.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the health, the contents and the progress of a store; safe beside a running job."""
+    from deduper.admin.open_store import open_store
+    from deduper.admin.status import StoreStatus, store_status
+    from deduper.cli.views.status import render
+
+    def read() -> StoreStatus:
+        return store_status(open_store(store), last=last)
+
+    def shown(report: StoreStatus) -> list[RenderableType]:
+        return render(report, timings=timings)
+
+    if watching:
+        from deduper.cli.watch import watch
+
+        watch(read, shown, every_s=every, as_json=as_json)
+    else:
+        answer(read(), shown, as_json=as_json)
+
+
+@command(app, "explain", *READING, raw_values=True)
+def explain(
+    config: ConfigArgument,
+    values: Annotated[
+        list[str], typer.Argument(metavar="VALUE...", help="One value for each column of the key.", show_default=False)
+    ],
+    null: Annotated[str, typer.Option("--null", metavar="TEXT", help="The text that stands for a null.")] = r"\N",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="Only windows begun at this time or later, or so long ago, as 7d."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every copy seen of a key, with its verdict, time, place and reason, from the outputs and the store."""
+    from deduper.admin.keys import explain as explaining
+    from deduper.admin.keys.values import parse_key
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.explain import ScanProgress, render
+
+    opened = open_store(str(config))
+    since_us = None if since is None else explaining.since(since)
+    key = parse_key(values, opened.key_columns, null=null)
+    progress = ScanProgress()
+    try:
+        found = explaining.explain(opened, key, since_us=since_us, on_progress=progress)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    finally:
+        progress.end()
+    answer(found, render, as_json=as_json)
+
+
+@command(app, "report", *READING)
+def report(
+    store: StoreArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write a page with plots to this file, such as report.html."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Summarise a store over time: ports, lateness, distances, missed copies, advice; safe beside a running job."""
+    from deduper.admin.open_store import open_store
+    from deduper.admin.report.collect import report_of
+    from deduper.cli.views.report import render
+
+    found = report_of(open_store(store))
+    answer(found, render, as_json=as_json)
+    if out is not None:
+        from deduper.admin.report.page import page
+
+        try:
+            out.write_text(page(found), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written: {error.strerror}") from error
+        typer.echo(f"{out} is written", err=True)
+
+
+@command(app, "verify", *READING)
+def verify(
+    store: StoreArgument,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Check the rows of the output files too; needs the config, and takes longer.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read a whole store and its outputs, and check that they agree; safe beside a running job."""
+    from deduper.admin.open_store import named_store
+    from deduper.admin.verify.run import verify_target
+    from deduper.cli.views.verify import render
+
+    if rows and named_store(store)[1] is None:
+        raise UsageError("--rows needs the config: it says where the outputs are")
+    report = verify_target(store, rows=rows)
+    answer(report, render, as_json=as_json)
+    if not report.is_sound:
+        raise typer.Exit(report.exit_code)
+
+
+@command(app, "gc", *READING, ExitCode.FENCED)
+def gc(
+    store: StoreArgument,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the listed files; refused beside a running job.")
+    ] = False,
+    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="Keep younger files.")] = "1h",
+    quarantine: Annotated[bool, typer.Option("--quarantine", help="Include the quarantine of `repair`.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List a store's orphans, files that no record names, or delete them; the list is safe beside a running job."""
+    from deduper.admin.gc import collect
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.gc import render
+    from deduper.units import UnitError, parse_duration
+
+    try:
+        grace_us = parse_duration(grace)
+    except UnitError as error:
+        raise UsageError(f"--grace {error}") from error
+    opened = open_store(store)
+    report = collect(opened, grace_us=grace_us, delete=delete, with_quarantine=quarantine)
+    answer(report, render, as_json=as_json)
+    if report.is_refused:
+        raise typer.Exit(ExitCode.FENCED)
+
+
+@command(app, "repair", *READING, ExitCode.FENCED)
+def repair(
+    config: ConfigArgument,
+    apply: Annotated[bool, typer.Option("--apply", help="Repair; without it, only show the plan.")] = False,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="DIR", help="Another folder with files of the unique port. Repeatable."),
+    ] = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forget",
+            metavar="WINDOW[/SHARD]",
+            help="Remove a damaged piece that cannot be rebuilt: its keys count as new. Repeatable; FIRST-LAST too.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find damaged pieces and rebuild them from the outputs, byte for byte."""
+    from deduper.admin.open_store import folder_of, open_store
+    from deduper.admin.repair import apply as repairing
+    from deduper.admin.repair.plan import plan
+    from deduper.cli.views.repair import render
+    from deduper.service.logs import configure_logging
+
+    configure_logging(as_json=as_json, verbose=False)
+    act = repairing.apply if apply else plan
+    report = act(open_store(str(config)), more_outputs=[folder_of(name) for name in outputs or ()], forget=forget or ())
+    answer(report, render, as_json=as_json)
+    if not report.is_sound:
+        raise typer.Exit(ExitCode.INTEGRITY)
+
+
+@command(app, "replay-errors", *READING, ExitCode.FENCED)
+def replay_errors(
+    config: ConfigArgument,
+    window: Annotated[
+        str | None, typer.Option("--window", metavar="A..B", help="Only errors of these windows.")
+    ] = None,
+    reason: Annotated[
+        list[str] | None, typer.Option("--reason", metavar="R", help="Only errors of this reason. Repeatable.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Send errors that were sent again before and have failed again.")
+    ] = False,
+    mended_files: Annotated[
+        bool,
+        typer.Option("--mended-files", help="Take rows of a Parquet file that was changed from the file as it is now."),
+    ] = False,
+    unpublished: Annotated[
+        OnUnknown,
+        typer.Option(
+            "--unpublished",
+            help="Send or skip the records of the last transaction, if Kafka has lost the record of its commit.",
+        ),
+    ] = OnUnknown.REFUSE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Send error records through the job once more, exactly once, after a mend of the config or of a producer."""
+    from deduper.admin.errors.replay import replay_errors as replay
+    from deduper.admin.open_store import open_store
+    from deduper.cli.views.replay import render
+
+    report = replay(
+        open_store(str(config)),
+        windows_of(window),
+        reason or (),
+        again=again,
+        mended_files=mended_files,
+        unpublished=unpublished,
+        dry_run=dry_run,
+    )
+    answer(report, render, as_json=as_json)
