@@ -27,8 +27,8 @@ services: setup ## the tests on a real Kafka, which they start
 kafka: ## a Kafka broker in the foreground, for a person: TOPICS="clicks:4 unique:4", PORT=9092
 	@scripts/kafka.sh --port $(or $(PORT),9092) $(TOPICS)
 
-crash: setup ## kill driver, JVM, machine at every failpoint; KILLS=n adds n at random, SEED=s repeats a session
-	@CRASH_ALL=1 CRASH_KILLS=$(KILLS) CRASH_SEED=$(or $(SEED),random) .venv/bin/python -m pytest -m crash tests/crash
+crash: setup ## kill driver, JVM, executors, machine, HDFS at every failpoint; KILLS=n adds n at random, SEED=s repeats a session
+	@CRASH_ALL=1 CRASH_KILLS=$(KILLS) CRASH_SEED=$(or $(SEED),random) .venv/bin/python -m pytest -m "crash or services" tests/crash tests/services/test_hdfs_outages.py
 
 fuzz: setup ## look for inputs that break a decoder; SECONDS=n for each (60), TARGET=name for one
 	@.venv/bin/python -c 'import atheris' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[fuzz]'

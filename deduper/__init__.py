@@ -2,6 +2,7 @@
 
     cli      what a person types and sees          bench    the service beside the others
     service  the process that runs a job           admin    looks at a store, checks it, mends it
+    table    loads of tables without duplicates
     window   one window, from intent to mark; recovery; policy
     sources  records in                            sinks    rows out
     tasks    what runs in Spark's workers          kafka    how brokers are spoken to

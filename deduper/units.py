@@ -23,6 +23,7 @@ _DURATION_UNITS = {
     "us": 1,
     "µs": 1,
 }
+_UNIT_WORDS = {"week": "w", "day": "d", "hour": "h", "hr": "h", "minute": "m", "min": "m", "second": "s", "sec": "s"}
 # `w` is not printed: 14d is easier to compare with 24h than 2w is.
 _PRINTED_UNITS = ("d", "h", "m", "s", "ms", "us")
 _SIZE_UNITS = {
@@ -72,7 +73,9 @@ def parse_duration(text: str) -> int:
             raise UnitError(f"`{text}` is not a duration", advice)
         number, unit = part.groups()
         if unit not in _DURATION_UNITS:
-            raise UnitError(f"`{unit}` is not a unit of time in `{text}`", "units are w, d, h, m, s, ms, us")
+            letter = _UNIT_WORDS.get(unit.lower().removesuffix("s"))
+            write = "" if letter is None else f"write `{number}{letter}`; "
+            raise UnitError(f"`{unit}` is not a unit of time in `{text}`", f"{write}units are w, d, h, m, s, ms, us")
         size = _DURATION_UNITS[unit]
         if last_size is not None and size >= last_size:
             raise UnitError(f"`{text}` does not go from large to small units", "write `1h30m`, not `30m1h`")
@@ -145,6 +148,20 @@ def approximate_size(size_bytes: int) -> str:
         if size_bytes >= _SIZE_UNITS[unit]:
             return f"{size_bytes / _SIZE_UNITS[unit]:.3g} {unit}"
     return f"{size_bytes} B"
+
+
+def parse_time(text: str) -> int:
+    """µs since the epoch of a time in ISO 8601, in UTC if no zone is written.
+
+    Raises:
+        UnitError: not a time.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UnitError(f"`{text}` is not a time", "write it as 2024-12-31T23:00Z") from None
+    utc = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (utc - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def format_time(time_us: int) -> str:

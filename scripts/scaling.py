@@ -118,6 +118,7 @@ def needs(job: Job, constants: Constants = MEASURED) -> Needs:
     output_bytes = job.rows * job.record_bytes
     writers = max(min(job.executors, shards), int(output_bytes / constants.output_file_bytes))
     output_files = writers * job.file_ports
+    new_pieces = shards * (1 + life.merges_a_window)
     return Needs(
         tables=job.keys * constants.table_bytes_a_key,
         tables_an_executor=job.keys * constants.table_bytes_a_key / job.executors,
@@ -135,9 +136,9 @@ def needs(job: Job, constants: Constants = MEASURED) -> Needs:
         merged=piece * shards * (life.times_written - 1),
         merges=shards * life.merges_a_window,
         writers=writers,
-        namenode_calls_s=(6 * shards * (1 + life.merges_a_window) + 6 * output_files + 6) * windows_s,
-        namenode_edits_s=(6 * shards * (1 + life.merges_a_window) + 6 * output_files + 6) * windows_s,
-        puts_s=(shards * (1 + life.merges_a_window) + 3) * windows_s + 1 / HEARTBEAT_S,
+        namenode_calls_s=(4 * new_pieces + 5 * output_files + 4 * job.file_ports + 29) * windows_s,
+        namenode_edits_s=(6 * new_pieces + 7 * output_files + 6 * job.file_ports + 20) * windows_s,
+        puts_s=(new_pieces + 3) * windows_s + 1 / HEARTBEAT_S,
         cold_shard_s=job.keys / shards * constants.piece_bytes_a_key / (constants.hdfs_read_mib_s * (1 << 20)),
     )
 

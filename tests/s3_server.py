@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from urllib.error import URLError
 
 import pytest
+
+from tests.ports import free_port
 
 BUCKET = "deduper"
 _READY_S = 60.0
@@ -35,9 +36,7 @@ run_simple("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
 @contextmanager
 def s3_server() -> Iterator[str]:
     """A running emulator with an empty bucket, found by the variables of the environment: the bucket's URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-c", _SERVER, str(port)]
     with (

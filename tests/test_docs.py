@@ -22,10 +22,12 @@ import pytest
 import typer
 from ruamel.yaml import YAML
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from deduper import DISTRIBUTION
 from deduper.cli.main import app
 from deduper.config.load import load_config
+from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
 ROOT = Path(__file__).parent.parent
 COMMANDS: Any = get_command(app)
@@ -206,3 +208,32 @@ def test_the_tutorial_and_the_back_up_run_as_written(tmp_path: Path) -> None:
                 assert re.search(pattern, " ".join(printed.split())), (line, printed)
     assert ran > 6
     assert (folder / "state").is_dir()
+
+
+@pytest.mark.slow
+def test_moves_of_state_run_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each section of the page on a store of its own, with values in place of examples; `seed` needs Spark."""
+    places = {"VALUE...": "a 1", "--to 1234": "--to 1", "/backup/": f"{tmp_path}/backup/"}
+    ran = []
+    for section in (ROOT / "docs/how-to/move-state.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        title, scripts = section.partition("\n")[0], [text for *_, language, text in FENCE.findall(section)]
+        if "deduper seed" in "".join(scripts):
+            continue
+        folder = tmp_path / title
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        keys = [SeenKey((user, 1), BEGIN_US // HOUR_US, BEGIN_US, row) for row, user in enumerate("ab")]
+        make_store(write_config(folder), [Window(keys, BEGIN_US), Window(), Window()], published=2)
+        for script in scripts:
+            if "restore" in script:
+                Path("state").rename("lost")
+            for example, value in places.items():
+                script = script.replace(example, value)
+            for words in commands_of(script):
+                done = CliRunner().invoke(app, words[1:])
+                assert (words[0], done.exit_code) == ("deduper", 0), (title, words, done.output)
+                ran.append(words[1])
+    assert ran == [
+        *("reshard", "reshard", "rewind", "rewind", "forget", "forget", "export", "export"),
+        *("backup", "backup", "verify", "restore", "restore"),
+    ]

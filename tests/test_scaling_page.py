@@ -49,11 +49,11 @@ def test_the_needs_follow_the_formulas(scaling: ModuleType) -> None:
         assert getattr(two, name) == pytest.approx(getattr(one, name))
     job = scaling.Job(1e9, 10, file_ports=2)
     assert one.writers == 10
-    # A new file is 5 calls and 5 edits, its deletion one more of both; mergings make files too.
+    # A new file is 3 calls and 5 edits, its deletion or renaming one more of both; mergings make files too.
     pieces = (one.puts_s - 1 / scaling.HEARTBEAT_S) * job.window_s - 3
     assert pieces > 80
-    for figure in (one.namenode_calls_s, one.namenode_edits_s):
-        assert figure * job.window_s == pytest.approx(6 * pieces + 6 * 20 + 6)
+    assert one.namenode_calls_s * job.window_s == pytest.approx(4 * pieces + 5 * 20 + 4 * 2 + 29)
+    assert one.namenode_edits_s * job.window_s == pytest.approx(6 * pieces + 7 * 20 + 6 * 2 + 20)
 
 
 def test_no_piece_is_lost_in_a_simulated_day(scaling: ModuleType) -> None:

@@ -2,5 +2,5 @@
 
 Doors: `sample` (the sampled records of a shard), `meter` (counts them, window by window), `estimate` (intervals),
 `advice` (what other settings would find). No I/O: the file of the sample is `bucket_store.log.leak_sample`, and
-`window.leak_watch` joins the two.
+`window.accessories.leak_watch` joins the two.
 """

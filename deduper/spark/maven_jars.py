@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import urllib.request
@@ -122,7 +123,11 @@ def _download(jar: Jar, repository: str, into: Path) -> None:
     except (OSError, ValueError, HTTPException) as exc:
         # Without the address: it may hold a login.
         reason = getattr(exc, "reason", None) or type(exc).__name__
-        raise DeduperError(f"{jar.path}: the repository of --repository or DEDUPER_MAVEN_URL: {reason}") from exc
+        why = getattr(reason, "strerror", None) or reason
+        raise DeduperError(
+            f"{jar.path}: the repository of --repository or DEDUPER_MAVEN_URL does not give it: {why}; correct the "
+            "address, or see that the repository answers"
+        ) from exc
 
 
 def _fetch_by_ivy(jars: Sequence[Jar], into: Path) -> None:
@@ -139,7 +144,20 @@ def _fetch_by_ivy(jars: Sequence[Jar], into: Path) -> None:
         raise DeduperError(f"Ivy fetched no jars from Maven Central within {_IVY_S} s; {_ADVICE}") from exc
     absent = [jar.file_name for jar in jars if not (into / jar.file_name).exists()]
     if done.returncode != 0 or absent:
-        raise DeduperError(f"Ivy cannot fetch {', '.join(absent) or 'jars'} from Maven Central; {_ADVICE}")
+        raise DeduperError(
+            f"Ivy cannot fetch {', '.join(absent) or 'jars'} from Maven Central{_reason(done.stdout)}; {_ADVICE}"
+        )
+
+
+def _reason(printed: bytes) -> str:
+    """The first exception that Ivy prints for an address, in parentheses behind it, with what helps."""
+    found = re.search(r"\((?:\w+\.)*(\w+(?:Exception|Error)(?:: [^)\n]*)?)\)?", printed.decode(errors="replace"))
+    if found is None:
+        return ""
+    # As behind a proxy that opens TLS.
+    unknown = "PKIX" in found[1]
+    help_ = " (Java does not trust the certificate: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE names others)"
+    return f": {found[1]}{help_ if unknown else ''}"
 
 
 _ADVICE = "name a repository of Maven's layout with --repository URL or in DEDUPER_MAVEN_URL"

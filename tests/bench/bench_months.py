@@ -86,8 +86,9 @@ def measure(directory: Path, windows: int, *, are_there: bool) -> None:
     (root / FOLDED_DIRECTORY / name).write_bytes(data)
     ref = judged_ref(name, windows - 1, table, data)
     log.place(SourcesFoldRecord(windows - 1, None, ref, BEGIN_US))
-    batches = FileBatches(source, KnownFiles(source, log))
-    folding = SourceFolding(log, FilesToFold(batches.known, str(folder), lambda: list_files(source)), lambda do: do())
+    known = KnownFiles(source, log)
+    batches = FileBatches(source, known)
+    folding = SourceFolding(log, FilesToFold(known, str(folder), lambda: list_files(source)), lambda do: do())
 
     began = time.perf_counter()
     known = KnownFiles(source, log)
@@ -108,7 +109,8 @@ def measure(directory: Path, windows: int, *, are_there: bool) -> None:
         assert batch is not None
         began = time.perf_counter()
         commit(log, windows + number, batch, batches)
-        folding.step()
+        folding.record()
+        folding.begin()
         commits.append(time.perf_counter() - began)
     began = time.perf_counter()
     folding.at_once()

@@ -22,13 +22,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from deduper.bench import report
 from deduper.bench.command import spark_settings
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import Engine
 from deduper.bench.machine import load, machine_facts
+from deduper.bench.results import report
+from deduper.bench.results.targets import Reached
 from deduper.bench.rounds import run_rounds
-from deduper.bench.targets import Reached
 from deduper.bench.workload import Workload
 from deduper.spark.allocator import keep_few_arenas
 from tests.bench import dropping, processes, service_measures

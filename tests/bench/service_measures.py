@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deduper.bench.figures import ratio
-from deduper.bench.targets import Reached, Target
+from deduper.bench.results.figures import ratio
+from deduper.bench.results.targets import Reached, Target
 
 TARGETS = {
     target.name: target

@@ -44,7 +44,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -69,6 +68,7 @@ from deduper.service.process_memory import summed_by_process
 from deduper.spark import kafka_jars
 from tests.bench.plot_svg import plot
 from tests.bench.slopes import Slope, slope
+from tests.ports import free_port
 from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.prometheus import RULES, Prometheus
@@ -160,9 +160,7 @@ def soak(broker: Broker, work: Path, arguments: argparse.Namespace) -> Measured:
     """Run it all."""
     source = broker.create_topic("soak", PARTITIONS)
     topics = [broker.create_topic(port, PARTITIONS) for port in PORTS]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     sinks = "\n".join(f"  {name}: {{format: kafka, topic: {name}}}" for name in PORTS)
     (work / "soak.yaml").write_text(
         CONFIG.format(

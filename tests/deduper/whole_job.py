@@ -261,8 +261,8 @@ class WholeJob:
 
     def mark_at(self, path: Path, window: int, store_id: str = "") -> None:
         """One mark alone."""
-        published = Published(store_id or self.log.manifest.store_id, window)
-        prepare_published(local_place(path), published, epoch=1).put()
+        published = Published(store_id or self.log.manifest.store_id, window, 1)
+        prepare_published(local_place(path), published).put()
 
     def published(self, port: str, window: int | None = None) -> list[Path]:
         """The files of a port (and window), in the order of their names."""

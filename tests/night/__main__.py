@@ -10,7 +10,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from deduper.config.load import load_config
 from deduper.spark import kafka_jars
 from tests.crash.faults import full, mounted
 from tests.night.scaled_rules import scaled_rules
+from tests.ports import free_port
 from tests.processes import freeze
 from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
@@ -41,6 +41,8 @@ _QUIET_S = 180.0
 """A healthy beginning: it is the yesterday of the last incidents."""
 _YESTERDAY_S = 12 * 60.0
 _RESTART_S = 1.0
+_FILLING_S = 4.0
+"""A disk fills up: two minutes of the night between its last 3 % and the end, in which its figures are scraped."""
 
 _CONFIG = """\
 name: night
@@ -173,6 +175,8 @@ class Night:
     job: Supervised
     prometheus: Prometheus
     began: float = field(default_factory=time.monotonic)
+    log_from: int = 0
+    """Bytes of the job's log before the incident at hand."""
 
     @property
     def config(self) -> Path:
@@ -183,6 +187,11 @@ class Night:
         """The alerts that fire now."""
         return {labels["alertname"] for labels, _ in self.prometheus.query('ALERTS{alertstate="firing"}')}
 
+    def is_sound(self) -> bool:
+        """Whether no alert fires and the job has just committed: the next incident may happen."""
+        recent = self.prometheus.query("time() - deduper_last_commit_timestamp_seconds < 5")
+        return bool(recent) and not self.firing()
+
     def said_by(self, *command: str) -> list[str]:
         """The lines of a command."""
         environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
@@ -192,13 +201,13 @@ class Night:
         return [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 
     def log_lines(self) -> list[str]:
-        """The newest messages of the job's log, newest first."""
-        lines = self.job.log.read_text(errors="replace").splitlines()[-400:]
+        """The newest messages of the job's log since the incident at hand, newest first."""
+        lines = self.job.log.read_bytes()[self.log_from :].decode(errors="replace").splitlines()[-400:]
         found = []
         for line in reversed(lines):
             with contextlib.suppress(ValueError, AttributeError):
                 said = json.loads(line)
-                found.append(str(said.get("message") or said.get("error") or ""))
+                found.append(str(said.get("event") or said.get("error") or ""))
                 continue
             found.append(line)
         return found
@@ -244,9 +253,17 @@ def broker_frozen(night: Night) -> Iterator[None]:
 
 @contextlib.contextmanager
 def disk_full(night: Night) -> Iterator[None]:
-    """No room for the port of duplicates."""
-    with full(night.work / "out" / "duplicate"):
-        yield
+    """The disk of the port of duplicates fills up: 3 % are free for some minutes of the night, then nothing is."""
+    folder = night.work / "out" / "duplicate"
+    room = shutil.disk_usage(folder)
+    taken = folder / "taken"
+    taken.write_bytes(bytes(int(room.free - 0.03 * room.total)))
+    try:
+        time.sleep(_FILLING_S)
+        with full(folder):
+            yield
+    finally:
+        taken.unlink()
 
 
 @contextlib.contextmanager
@@ -297,8 +314,8 @@ def clock_stopped(night: Night) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def two_drivers(night: Night) -> Iterator[None]:
-    """Two supervisors, both told to take over."""
-    other = Supervised(night.config, night.work / "other.log", "--take-over")
+    """Two supervisors, both told to take over; as on two machines each job has its own port for metrics."""
+    other = Supervised(night.config, night.work / "other.log", "--take-over", "--set", f"metrics.port={free_port()}")
     night.job.stop()
     night.job._command = (*night.job._command, "--take-over")
     night.job.start()
@@ -359,7 +376,7 @@ INCIDENTS: tuple[Incident, ...] = (
         cause=r"brokers?|answer",
     ),
     Incident(
-        "the disk of a port is full",
+        "the disk of a port fills up",
         disk_full,
         alerts=("DeduperDiskFull",),
         look=(_STATUS, _DOCTOR, _LOG),
@@ -448,6 +465,7 @@ class Outcome:
 def play(night: Night, incident: Incident, limit_s: float) -> Outcome:
     """One incident, until its alert has fired, the cause was looked for, and no alert fires any more."""
     before = night.firing()
+    night.log_from = night.job.log.stat().st_size
     began = time.monotonic()
     alert, seconds, others = "none", 0.0, before
     with incident.happens(night):
@@ -460,7 +478,7 @@ def play(night: Night, incident: Incident, limit_s: float) -> Outcome:
         line = cause(night, incident)
         others = night.firing()
     healed = time.monotonic()
-    while night.firing() and time.monotonic() - healed < limit_s:
+    while not night.is_sound() and time.monotonic() - healed < limit_s:
         time.sleep(0.5)
     return Outcome(incident, alert, seconds, tuple(sorted(others - {alert})), line, time.monotonic() - healed)
 
@@ -496,9 +514,7 @@ def begun(work: Path, scale: float) -> Iterator[Night]:
     yaml = YAML(typ="safe")
     given = [yaml.load(path.read_text(encoding="utf-8")) for path in RULES]
     rules = [json.dumps(scaled_rules(one, scale)) for one in given]  # which is YAML too
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with Broker(work / "broker") as broker, mounted(work / "out" / "duplicate"):
         broker.create_topic("in", 2)
         broker.create_topic("unique", 2)

@@ -32,13 +32,14 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from tests.java import DATANODE, NAMENODE, brief
+from tests.ports import free_ports
 from tests.processes import freeze
 from tests.services.jars import hadoop_jars
-from tests.services.kafka_broker import free_ports
-from tests.services.leashed import leashed
+from tests.services.leashed import Daemon
 
 READY_DEADLINE_S = 300.0
 _SERVER = "org.apache.hadoop.hdfs.server"
+_REGISTERED = "successfully registered with NN"
 _ACTIVITY = "Hadoop:service=NameNode,name="
 
 FAST: dict[str, str | int] = {
@@ -63,27 +64,18 @@ class HdfsFailed(Exception):
     """A process isn't as asked within the deadline; the message ends with what it said last."""
 
 
-class Server:
+class Server(Daemon):
     """One JVM: the NameNode or a DataNode. Not for several threads at once."""
 
     def __init__(
         self, name: str, kind: str, directory: Path, conf: Path, main_class: str, options: Mapping[str, object]
     ) -> None:
         """`options` are settings. It reads no file of them: a folder on its class path would forbid a class archive."""
-        self.name = name
+        super().__init__(name, directory, self.command)
         self._kind = kind
-        self.log = directory / f"{name}.log"
-        self._directory = directory
         self._conf = conf
         self._main_class = main_class
         self._options = options
-        self._leash: subprocess.Popen[bytes] | None = None
-        self._pid = 0
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a process, frozen or not."""
-        return self._leash is not None and self._leash.poll() is None
 
     @property
     def pid(self) -> int:
@@ -91,14 +83,6 @@ class Server:
         if not self.is_running:
             raise HdfsFailed(f"{self.name} is not running")
         return self._pid
-
-    def launch(self) -> None:
-        """Start the process, which answers some time later; nothing is done when it runs."""
-        if self.is_running:
-            return
-        self._leash, self._pid = leashed(self.command(), self.log, self._directory)
-        if not self._pid:
-            raise HdfsFailed(f"{self.name} cannot be started\n{self.last_words()}")
 
     def command(self, *arguments: str) -> list[str]:
         """The command of the process."""
@@ -130,12 +114,6 @@ class Server:
                 os.kill(self.pid, signal.SIGKILL)
         self._gone()
 
-    def kill(self) -> None:
-        """`kill -9`, frozen or not; when this returns the process is gone. Nothing is done when it isn't running."""
-        if self.is_running:
-            os.kill(self.pid, signal.SIGKILL)
-        self._gone()
-
     def freeze(self) -> None:
         """The process stands still (SIGSTOP): connections stay open, nothing is answered."""
         freeze(self.pid)
@@ -144,16 +122,6 @@ class Server:
         """A frozen process goes on; nothing is done to one that runs or has ended."""
         if self.is_running:
             os.kill(self.pid, signal.SIGCONT)
-
-    def last_words(self, size_bytes: int = 3000) -> str:
-        """The end of its log."""
-        data = self.log.read_bytes() if self.log.exists() else b""
-        return f"{self.log}:\n{data[-size_bytes:].decode('utf-8', errors='replace')}"
-
-    def _gone(self) -> None:
-        if self._leash is not None:
-            self._leash.wait(30)
-        self._leash = None
 
 
 class Hdfs:
@@ -228,9 +196,17 @@ class Hdfs:
                 )
             if done.returncode != 0:
                 raise HdfsFailed(f"its storage cannot be made\n{self.namenode.last_words()}")
+        # The NameNode counts a DataNode as alive for seconds after its death, so its count alone proves nothing.
+        starting = {server: server.says(_REGISTERED) for server in self.datanodes if not server.is_running}
         for server in (self.namenode, *self.datanodes):
             server.launch()
         self.wait_until_ready(deadline_s - (time.monotonic() - began))
+        self._until(
+            lambda: all(server.says(_REGISTERED) > before for server, before in starting.items()),
+            deadline_s - (time.monotonic() - began),
+            "its DataNodes are registered",
+            (self.namenode, *self.datanodes),
+        )
         return time.monotonic() - began
 
     def wait_until_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import base64
 import os
-import random
 import shutil
 import signal
 import socket
@@ -40,6 +39,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 
 from deduper.errors import DeduperError
 from tests.java import BROKER, brief
+from tests.ports import free_ports
 from tests.processes import freeze
 from tests.services.certificates import make_certificates
 from tests.services.jars import broker_jars
@@ -204,7 +204,10 @@ class Broker:
     def choose_ports(self) -> None:
         """Ports that are free, once."""
         if not self._ports:
-            self._ports = free_ports(self._names, self._fixed_port)
+            try:
+                self._ports = free_ports(self._names, self._fixed_port)
+            except OSError as exc:
+                raise BrokerFailed(exc.strerror) from exc
 
     def launch(self, jars: str) -> None:
         """Starts the process, which answers some time later."""
@@ -463,38 +466,6 @@ class Broker:
 def new_cluster_id() -> str:
     """As the storage tool wants it: as an argument, a leading dash would be an option."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
-
-
-def free_ports(names: list[str], first: int | None) -> dict[str, int]:
-    """A free port for each name, the first as given if it is; below the ports of outgoing connections."""
-    try:
-        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
-        lowest_outgoing = int(text.split()[0])
-    except OSError:
-        lowest_outgoing = 32768
-    candidates = range(10_000, lowest_outgoing) if lowest_outgoing > 12_000 else range(61_001, 65_536)
-    held: list[socket.socket] = []
-    try:
-        for name in names:
-            while True:
-                one = socket.socket()
-                # As the broker does: a port with only dead connections is free.
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                fixed = first is not None and not held
-                port = first if first is not None and not held else random.choice(candidates)
-                try:
-                    one.bind(("127.0.0.1", port))
-                except OSError as exc:
-                    one.close()
-                    if fixed:
-                        raise BrokerFailed(f"port {port} for {name}: {exc.strerror}") from exc
-                    continue
-                held.append(one)
-                break
-        return {name: one.getsockname()[1] for name, one in zip(names, held, strict=True)}
-    finally:
-        for one in held:
-            one.close()
 
 
 def main() -> int:

@@ -163,4 +163,5 @@ def firing(series: Series, at: Sequence[int], directory: Path, every: str = "1m"
 
 
 def _written(values: Sequence[float | None]) -> str:
-    return " ".join("_" if value is None else repr(float(value)) for value in values)
+    # A failed scrape ends a series at once; without the mark the last value would count for five minutes.
+    return " ".join("stale" if value is None else repr(float(value)) for value in values)

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from tests.ports import free_port
 
 READY_DEADLINE_S = 60.0
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
@@ -41,9 +42,7 @@ class Prometheus:
         self._directory = directory
         self._rules = rules
         self._target = target
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self._leash: subprocess.Popen[bytes] | None = None
         self._pid = 0
 

@@ -279,6 +279,19 @@ def test_a_store_that_grows_without_more_records(times: float, fires: set[str], 
     assert firing(series, [minutes - 180, minutes - 10], tmp_path, "10m") == [set(), fires]
 
 
+def test_a_full_disk_is_named_while_the_job_starts_again_and_again(tmp_path: Path) -> None:
+    """It answers one minute of three, and says each time that there is no room."""
+    loop: dict[str, Incident] = {
+        "up": lambda _, into: float(into % 3 == 0),
+        "deduper_start_timestamp_seconds": lambda minute, into: None if into % 3 else 60 * minute,
+        FREE: lambda _, into: None if into % 3 else 0,
+    }
+    series = with_incident(healthy(100, seed=9), 60, loop)
+    before, after = firing(series, [59, 99], tmp_path)
+    assert before == set()
+    assert {"DeduperDiskFull", "DeduperCrashLoop"} <= after
+
+
 def test_no_alert_fires_on_a_healthy_day(tmp_path: Path) -> None:
     """Two days with their pattern, noise and a restart, looked at every half hour of the second."""
     series = healthy(2 * DAY, seed=7)

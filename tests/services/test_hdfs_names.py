@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import multiprocessing.synchronize
 import os
@@ -189,13 +190,23 @@ def test_records_go_on_while_a_datanode_dies(hdfs_pair: Hdfs) -> None:
     """Killed under a row of small files: each is placed whole, or its error says that it is not."""
     root = new_root(hdfs_pair)
     failed = _beside(lambda number: (root / f"{number:03d}").create(b"%d" % number * 1000), hdfs_pair.datanodes[0].kill)
-    assert failed <= 1  # two calls that hang
+    assert failed <= 1  # a call that was under way may hang
     placed = [entry.name for entry in root.entries() if not entry.name.startswith(".")]
     assert len(placed) == 30 - failed
     for name in placed:
         assert (root / name).read() == b"%d" % int(name) * 1000
     client = Client(f"hdfs://{_authority(root)}")
     assert {client.get_file_info(str(root.path / name)).replication for name in placed} == {2}
+
+
+def test_a_refused_write_is_over_at_once(hdfs_pair: Hdfs) -> None:
+    """One DataNode of two is dead, then both, and the NameNode misses neither yet: no call hangs."""
+    root = new_root(hdfs_pair)
+    for number, datanode in enumerate(hdfs_pair.datanodes):
+        datanode.kill()
+        with pytest.raises(OSError, match="HDFS") as refused:
+            HdfsNames(_authority(root)).begin(root.path / str(number), b"1")
+        assert refused.value.errno == errno.EIO, refused.value
 
 
 def _beside(write: Callable[[int], None], kill: Callable[[], None]) -> int:
@@ -224,6 +235,7 @@ def _beside(write: Callable[[int], None], kill: Callable[[], None]) -> int:
         ),
         ('RPCError("org.apache.hadoop.fs.ParentNotDirectoryException", "/a\\\\n")', NotADirectoryError, "/a"),
         ("IOError(Os { code: 111 })", OSError, "IOError"),
+        ('DataTransferError("All DataNodes failed: [DatanodeInfoProto { id: 1 }]")', OSError, "are down"),
         ('RPCError("java.io.IOException", "File /a could only be written to 0 of the 1")', OSError, "no DataNode"),
     ],
 )

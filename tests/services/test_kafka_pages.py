@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deduper.service.test_metrics_page import free_port
+from tests.ports import free_port
 from tests.services.jars import connector_folder
 from tests.services.kafka_broker import Broker
 from tests.services.test_kafka_example import run, table

@@ -17,7 +17,7 @@ from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, UsageError
 from deduper.kafka.errors import BrokerUnavailableError
-from deduper.kafka.preflight import examine, require
+from deduper.kafka.preflight.examine import examine, require
 from deduper.service.job import run
 from deduper.spark import kafka_jars
 from deduper.window.policy import fixed_settings
@@ -240,6 +240,7 @@ def test_what_a_real_topic_says_of_itself(job: Callable[..., Config], new_topic:
     odd = new_topic("odd", cleanup_policy="compact,delete", retention_ms=60_000, max_message_bytes=1000)
     assert [text.split(":")[0] for text in wrong(examine(sending(job(), odd)))] == [
         "warning cleanup.policy",
+        "warning batches",
         "warning retention",
         "warning sizes",
     ]

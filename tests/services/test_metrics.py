@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from deduper.service.job import run
 from deduper.window.progress import BatchProgress
-from tests.deduper.service.test_metrics_page import free_port
+from tests.ports import free_port
 from tests.services.draw_dashboard import filled
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob, records, settings

@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
+from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.config.model import Config
 from deduper.service.job import run, wall_clock_us
 from deduper.window.progress import BatchProgress, RunSummary
@@ -97,7 +99,8 @@ class Job:
 
     def rows(self, port: str) -> list[dict[str, Any]]:
         """The rows of a port, in the order of its files."""
-        return read_rows(self.directory / "out" / port)
+        sink = self.config.file_ports.get(port)
+        return [] if sink is None else read_rows(sink.place)
 
     def verdicts(self, files: Sequence[Path]) -> list[list[str]]:
         """The port every line of these files left by: exactly one, or the test fails."""
@@ -116,14 +119,13 @@ class Job:
         ]
 
 
-def read_rows(directory: Path) -> list[dict[str, Any]]:
-    """The rows of a directory of published Parquet or JSON files; none when it is not there."""
+def read_rows(directory: Path | Place) -> list[dict[str, Any]]:
+    """The rows of a directory of published Parquet or JSON files, wherever it lies; none when it is not there."""
     rows: list[dict[str, Any]] = []
-    if not directory.is_dir():
-        return rows
-    for file in sorted(directory.iterdir()):
-        if file.suffix == ".parquet":
-            rows.extend(pyarrow.parquet.ParquetFile(file).read().to_pylist())
-        elif file.suffix == ".json":
-            rows.extend(json.loads(line) for line in file.read_text().splitlines())
+    place = local_place(directory) if isinstance(directory, Path) else directory
+    for entry in place.entries():
+        if entry.name.endswith(".parquet"):
+            rows.extend(pyarrow.parquet.read_table(pyarrow.BufferReader((place / entry.name).read())).to_pylist())
+        elif entry.name.endswith(".json"):
+            rows.extend(json.loads(line) for line in (place / entry.name).read().splitlines())
     return rows

@@ -18,10 +18,10 @@ from bucket_store.tables.manager import ShardTables
 from deduper.bench.command import Benchmark
 from deduper.bench.contenders import CONTENDERS
 from deduper.bench.lanes import service_config
-from deduper.bench.measures import WITH_BAD_LINES
 from deduper.bench.plan import plan
+from deduper.bench.results.measures import WITH_BAD_LINES
+from deduper.bench.results.targets import TARGETS
 from deduper.bench.seeding import digests_of, seed_store
-from deduper.bench.targets import TARGETS
 from deduper.bench.workload import START_US, Workload
 from deduper.core.digests import plain_digest, shards_of
 from deduper.window import policy

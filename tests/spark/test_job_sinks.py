@@ -298,14 +298,15 @@ def test_dedup_tells_the_story_of_each_row(done: Run) -> None:
 def test_directories_hold_outputs_and_nothing_else(done: Run) -> None:
     """Published files under their window's name, the mark of the last window, empty staging; any reader may come."""
     config = done.job.config
-    store_id = CommitLog.open(local_place(config.store.path)).manifest.store_id
-    assert read_published(local_place(config.store.path / PUBLISHED_NAME)) == Published(store_id, 1)
+    log = CommitLog.open(local_place(config.store.path))
+    mark = Published(log.manifest.store_id, 1, log.state.epoch)
+    assert read_published(local_place(config.store.path / PUBLISHED_NAME)) == mark
     for port, directory in done.file_ports.items():
-        assert read_published(local_place(directory / "_published")) == Published(store_id, 1)
+        assert read_published(local_place(directory / "_published")) == mark
         kind = done.kinds[port]
         others = {path.name for path in directory.iterdir() if path.suffix != f".{kind}"}
         assert others <= {"_published", "_staging"}
-        assert all(path.name.startswith(f"{store_id[:8]}-00000000000") for path in directory.glob(f"*.{kind}"))
+        assert all(path.name.startswith(f"{mark.store_id[:8]}-00000000000") for path in directory.glob(f"*.{kind}"))
         if kind != "csv":  # Arrow's reader of CSV takes no line end inside a field
             assert ds.dataset(directory, format=kind).count_rows() == COUNTS[port]
         assert not list((directory / "_staging").rglob("*")) if (directory / "_staging").exists() else True

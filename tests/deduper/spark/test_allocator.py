@@ -96,3 +96,37 @@ def test_a_worker_keeps_its_heap_for_the_next_window() -> None:
     call = "from deduper.spark.allocator import keep_heap; keep_heap()"
     assert pages_again(call) < 500
     assert pages_again(call, MALLOC_TRIM_THRESHOLD_="65536", MALLOC_MMAP_THRESHOLD_="65536") > 4000
+
+
+# 50 MB in blocks that lie among others which live on.
+_HOLES = """
+import ctypes
+{first}
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+blocks = [libc.malloc(20_000) for _ in range(2_500)]
+for block in blocks:
+    libc.memset(block, 1, 20_000)
+for number, block in enumerate(blocks):
+    if number % 10:
+        libc.free(block)
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+before = resident()
+FreeMemory(every_s={every_s}).return_when_due()
+print(before - resident())
+"""
+
+
+@of_glibc
+def test_free_memory_between_blocks_in_use_is_returned_when_it_is_due() -> None:
+    """Whole pages of it; before the time nothing is returned."""
+
+    def returned(every_s: float) -> int:
+        code = _HOLES.format(first="from deduper.spark.allocator import FreeMemory", every_s=every_s)
+        return int(subprocess.check_output([sys.executable, "-c", code], text=True))
+
+    assert returned(0.0) > 20e6
+    assert returned(3600.0) == 0

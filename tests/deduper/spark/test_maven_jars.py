@@ -23,6 +23,7 @@ from deduper.spark import kafka_jars
 from deduper.spark.home import RELEASE
 from deduper.spark.kafka_jars import connector_jars, default_folder
 from deduper.spark.maven_jars import Jar, fetch_jars
+from tests.ports import free_port
 from tests.services.jars import BROKER_JARS, KAFKA_VERSION
 
 ROOT = Path(__file__).parents[3]
@@ -126,7 +127,7 @@ IVY = """\
 if [ "$1" = -version ]; then echo 'openjdk version "17.0.1"' >&2; exit; fi
 echo "$@" > "$IVY_ARGUMENTS"
 grep -o 'name="[a-z]*" rev="[0-9.]*" transitive="false"' ivy.xml | cut -d '"' -f 2 | while read -r name; do
-  cp "$IVY_REPOSITORY/$name.jar" "$name-1.0.jar" || exit 1
+  cp "$IVY_REPOSITORY/$name.jar" "$name-1.0.jar" || { echo "Server access error at url x ($IVY_SAYS)"; exit 1; }
 done
 """
 
@@ -146,6 +147,16 @@ def ivy(jars: list[Jar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
+def test_a_repository_that_does_not_answer(jars: list[Jar], tmp_path: Path) -> None:
+    """The reason in words, and what to do."""
+    message = (
+        r"one-1\.0\.jar: the repository of --repository or DEDUPER_MAVEN_URL does not give it: "
+        r"Connection refused; correct the address, or see that the repository answers$"
+    )
+    with pytest.raises(DeduperError, match=message):
+        fetch_jars(jars, tmp_path / "jars", f"http://127.0.0.1:{free_port()}")
+
+
 def test_without_a_repository_ivy_fetches(jars: list[Jar], ivy: Path) -> None:
     """PySpark's own, with no more than the list."""
     assert fetch_jars(jars, ivy / "[jars]") == jars
@@ -157,6 +168,28 @@ def test_what_ivy_does_not_find_is_named(jars: list[Jar], ivy: Path) -> None:
     """One line, with what to do."""
     (ivy / "two.jar").unlink()
     with pytest.raises(DeduperError, match=r"^Ivy cannot fetch two-1\.0\.jar .*; name a repository .*$"):
+        fetch_jars(jars, ivy / "jars")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("java.net.ConnectException: Connection refused", "ConnectException: Connection refused; name"),
+        ("java.net.UnknownHostException: repository", "UnknownHostException: repository; name"),
+        (
+            "javax.net.ssl.SSLHandshakeException: PKIX path building failed: unable to find",
+            "SSLHandshakeException: PKIX path building failed: unable to find (Java does not trust the certificate: "
+            "JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE names others); name",
+        ),
+    ],
+)
+def test_why_ivy_fails_is_said(
+    jars: list[Jar], ivy: Path, monkeypatch: pytest.MonkeyPatch, said: str, reason: str
+) -> None:
+    """Its own words for the first address."""
+    (ivy / "two.jar").unlink()
+    monkeypatch.setenv("IVY_SAYS", said)
+    with pytest.raises(DeduperError, match=re.escape(f"two-1.0.jar from Maven Central: {reason} a repository")):
         fetch_jars(jars, ivy / "jars")
 
 
