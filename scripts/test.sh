@@ -61,6 +61,6 @@ fi
 echo "== set-up and checks took $SECONDS s"
 [[ ${#failed[@]} == 0 ]] || echo "FAILED:$(printf ' [%s]' "${failed[@]}"), see above; the tests follow"
 status=0
-python -m pytest "${selected[@]}" "$@" || status=$?
+python -m pytest "${selected[@]}" --durations=20 "$@" || status=$?
 [[ ${#failed[@]} == 0 ]] || exit 1
 exit "$status"
