@@ -107,6 +107,7 @@ _STORE_CODES: tuple[tuple[type[store_errors.StoreError], ExitCode], ...] = (
     (store_errors.UnknownFormatError, ExitCode.INTEGRITY),
     (store_errors.FencedError, ExitCode.FENCED),
     (store_errors.SettingsChangedError, ExitCode.USAGE),
+    (store_errors.UnsafeStorageError, ExitCode.USAGE),
     (store_errors.StoreMissingError, ExitCode.USAGE),
     (store_errors.StoreError, ExitCode.FAILED),
 )
