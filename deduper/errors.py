@@ -98,6 +98,10 @@ class OwnerAliveError(DeduperError):
     exit_code = ExitCode.FENCED
 
 
+class PortTakenError(DeduperError):
+    """Another process listens on the metrics' port. The operator: see which, or choose another port."""
+
+
 class StopRequested(Exception):
     """Ends a batch after a stop was asked for: nothing of it is committed, and Spark must not count it as done."""
 

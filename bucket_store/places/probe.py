@@ -54,6 +54,6 @@ def _refuses_a_stale_version(directory: Place, probe: Place) -> None:
     finally:
         stale.discard()
     raise UnsafeStorageError(
-        f"{directory}: this storage replaces an object that has changed: it ignores `If-Match`, the condition of a put, "
+        f"{directory}: this storage replaces what has changed: it ignores `If-Match`, the condition of a put, "
         f"so an owner that was fenced could overwrite the newer one's mark; use {_USE}"
     )

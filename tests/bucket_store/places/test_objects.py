@@ -335,7 +335,9 @@ def test_names_after_another(root: Place) -> None:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize(("bucket", "what"), [("if-none-match", "a name that is taken"), ("if-match", "has changed")])
+@pytest.mark.parametrize(
+    ("bucket", "what"), [("if-none-match", "a name that is taken"), ("if-match", "what has changed")]
+)
 def test_an_emulator_that_ignores_a_condition_is_refused(s3_bucket: str, bucket: str, what: str) -> None:
     """Each of the two that one owner rests on; the probe is removed."""
     store = open_place(new_prefix(f"s3://{bucket}"))
