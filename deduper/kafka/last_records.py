@@ -42,7 +42,8 @@ _READING: Mapping[str, str | int | bool] = {
 def last_values(source: KafkaSource, *, seconds: float) -> dict[str, list[bytes]]:
     """The last values that the source can read of each topic that has some; records without a value are left out.
 
-    What has not come after some seconds is left out too.
+    Each of three questions to the brokers has `seconds` for its answer; records that have not come so long after the
+    call are left out too.
 
     Raises:
         DeduperError: the brokers do not answer, or refuse.
