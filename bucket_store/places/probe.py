@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from contextlib import suppress
 
@@ -9,6 +10,11 @@ from bucket_store.errors import UnsafeStorageError
 from bucket_store.places.place import Place
 
 _USE = "Amazon S3, Google Cloud Storage, Azure Blob Storage, or a server of S3's protocol with conditional writes"
+
+
+def is_probe(name: str) -> bool:
+    """Whether a file of a store is one that a process left which died while it tried the storage."""
+    return re.fullmatch(r"probe_[0-9a-f]{16}", name) is not None
 
 
 def demand_refusal(directory: Place) -> None:
