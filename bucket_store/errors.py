@@ -41,6 +41,10 @@ class SettingsChangedError(StoreError):
     """A setting that is fixed for the life of a store differs. The operator: put it back, or use a new store."""
 
 
+class UnsafeStorageError(StoreError):
+    """A storage that takes a write whose condition does not hold. The operator: put the store on another storage."""
+
+
 class FencedError(StoreError):
     """A newer owner has claimed the store: this process must stop and publish nothing (exit code 5).
 

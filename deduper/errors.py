@@ -98,6 +98,10 @@ class OwnerAliveError(DeduperError):
     exit_code = ExitCode.FENCED
 
 
+class PortTakenError(DeduperError):
+    """Another process listens on the metrics' port. The operator: see which, or choose another port."""
+
+
 class StopRequested(Exception):
     """Ends a batch after a stop was asked for: nothing of it is committed, and Spark must not count it as done."""
 
@@ -107,6 +111,7 @@ _STORE_CODES: tuple[tuple[type[store_errors.StoreError], ExitCode], ...] = (
     (store_errors.UnknownFormatError, ExitCode.INTEGRITY),
     (store_errors.FencedError, ExitCode.FENCED),
     (store_errors.SettingsChangedError, ExitCode.USAGE),
+    (store_errors.UnsafeStorageError, ExitCode.USAGE),
     (store_errors.StoreMissingError, ExitCode.USAGE),
     (store_errors.StoreError, ExitCode.FAILED),
 )

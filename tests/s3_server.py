@@ -1,4 +1,7 @@
-"""An S3 emulator (moto) for tests: a process on 127.0.0.1, its data in its memory."""
+"""An S3 emulator (moto) for tests: a process on 127.0.0.1, its data in its memory.
+
+It takes conditions of a put seriously but in the buckets `CARELESS`, which ignore the header that they are named for.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import pytest
 from tests.ports import free_port
 
 BUCKET = "deduper"
+CARELESS = ("if-none-match", "if-match")
 _READY_S = 60.0
 _SERVER = """
 import sys, threading
@@ -25,6 +29,7 @@ from werkzeug.serving import run_simple
 moto, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
 def one_at_a_time(environ, start_response):
+    environ.pop("HTTP_" + environ["PATH_INFO"].split("/")[1].upper().replace("-", "_"), None)
     with lock:
         return list(moto(environ, start_response))
 
@@ -35,7 +40,7 @@ run_simple("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True)
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """A running emulator with an empty bucket, found by the variables of the environment: the bucket's URL."""
+    """A running emulator with empty buckets, found by the variables of the environment: the URL of `BUCKET`."""
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-c", _SERVER, str(port)]
@@ -52,7 +57,8 @@ def s3_server() -> Iterator[str]:
         }.items():
             environment.setenv(name, value)
         try:
-            _make_bucket(endpoint, server)
+            for bucket in (BUCKET, *CARELESS):
+                _make_bucket(f"{endpoint}/{bucket}", server)
             yield f"s3://{BUCKET}"
         finally:
             server.kill()
@@ -63,11 +69,11 @@ def new_prefix(bucket_url: str) -> str:
     return f"{bucket_url}/{uuid.uuid4().hex}"
 
 
-def _make_bucket(endpoint: str, server: subprocess.Popen[bytes]) -> None:
+def _make_bucket(url: str, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _READY_S
     while True:
         try:
-            urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT"), timeout=10).close()
+            urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10).close()
         except URLError:
             if server.poll() is not None or time.monotonic() > deadline:
                 raise

@@ -1,12 +1,14 @@
 """The pages for users: they build as a site; commands and configs in them are run, or checked against the program.
 
 A comment before a fenced block says how: `<!-- test: run -->` runs it, in a folder that the page's blocks share, and
-`<!-- test: shows -->` compares what the last one printed; `…` stands for anything. All other blocks of commands are
-parsed by the program's own command tree, and configs are loaded.
+`<!-- test: shows -->` compares what the last one printed; `…` stands for anything. All other commands of `deduper`, in
+blocks, in sentences, in files of deploy and in the program's own messages, are parsed by its command tree, and configs
+are loaded. `NOT_RUN` lists what no test runs, with the reason.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -87,7 +89,70 @@ def check_deduper(words: list[str]) -> None:
     command.make_context("deduper", ["1" if re.fullmatch(r"[A-Z/]+", word) else word for word in left])
 
 
+def check_mentioned(words: list[str]) -> None:
+    """As `check_deduper` for a command in a sentence, which may be without its arguments, or name a group alone."""
+    if words[-1] not in ("config", "inspect", "table"):
+        try:
+            check_deduper(words)
+        except UsageError as exc:
+            if type(exc).__name__ not in ("MissingParameter", "BadOptionUsage"):  # a value that is left out, too
+                raise
+
+
+def mentioned(command: str) -> list[str]:
+    """The words of a command in a sentence: `…` and the brackets of what may be left out are no part of it."""
+    return re.sub(r"[…\[\]]", "", command).split()
+
+
+def nested(words: list[str]) -> list[str] | None:
+    """The command of `deduper` in the words of a simple command: its own, or one that another program starts."""
+    found = [at for at, word in enumerate(words) if re.fullmatch(r"(.*/)?deduper(:[\d.]+)?", word)]
+    at = found[-1] if found else None
+    if at is None or (at and (words[0] not in STARTERS or (words[at - 1].startswith("-") and words[at - 1] != "--"))):
+        return None
+    return words[at:]
+
+
+STARTERS = ("docker", "kubectl", "runuser")
+RUN = {
+    "make": "tests/services/kafka_broker.py is what `make kafka` starts; targets are checked to exist",
+    "pip": "tests/test_package.py installs the wheel",
+    "prometheus": "tests/services/prometheus.py; tests/test_deploy.py reads the file of the example",
+    "python": "tests/services/test_kafka_example.py and the tutorial",
+    "scripts/quickstart.sh": "tests/deduper/cli/quickstart/test_quickstart.py runs what it starts",
+    "scripts/test.sh": "CI itself",
+    "spark-class": "tests/services/spark_standalone.py",
+    **dict.fromkeys((".", "cat", "cp", "echo", "export", "mkdir", "printf", "python3", "rm"), "a shell's own, or run"),
+}
+NOT_RUN = {
+    "curl": "asks a job that runs at a fixed port; tests/deduper/service/test_healthz.py asks the same paths",
+    "docker": "needs a Docker daemon; tests/test_deploy.py reads Dockerfile and docker-compose.yml, and has linters",
+    "install": "writes to /etc and /var as root",
+    "journalctl": "needs systemd as process 1; tests/test_deploy.py has the unit checked",
+    "kafka-topics.sh": "of a Kafka installation; tests/services/test_kafka_pages.py makes these topics by the protocol",
+    "kubectl": "needs a cluster; tests/test_deploy.py validates the manifest",
+    "runuser": "needs root and another user; the command behind it is parsed",
+    "systemctl": "needs systemd as process 1; tests/test_deploy.py has the unit checked",
+    "useradd": "changes the users of the machine",
+}
+"""Programs that begin a command of a page, and where they run, or why no test runs them."""
+
 SCRIPTS = [block for page in PAGES for block in blocks(page) if block.language == "sh"]
+TEXTS = [
+    *PAGES,
+    ROOT / "CHANGELOG.md",
+    ROOT / "bucket_store/FORMAT.md",
+    ROOT / "deduper/SEMANTICS.md",
+    ROOT / "Makefile",
+    ROOT / "docker-compose.yml",
+    *sorted(
+        path
+        for path in (ROOT / "deploy").rglob("*")
+        if path.suffix in {"", ".service", ".yaml", ".yml"} and path.is_file()
+    ),
+    *sorted((ROOT / "scripts").glob("*.sh")),
+]
+SOURCES = sorted(path for room in ("deduper", "bucket_store") for path in (ROOT / room).rglob("*.py"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -99,8 +164,9 @@ def test_commands_in_pages_are_those_of_the_program(page: Path) -> None:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     scripts += [line.split("…")[0] for line in re.findall(r"^    (deduper [a-z].*)$", text, re.MULTILINE)]
     for words in (words for script in scripts for words in commands_of(script)):
-        if Path(words[0]).name == "deduper" and "[" not in "".join(words):
-            check_deduper(words)
+        command = nested(words)
+        if command is not None and "[" not in "".join(command):
+            check_deduper(command)
         for word in words:
             if re.match(r"(deploy|examples|scripts|tests)/", word):
                 assert (ROOT / word).exists(), (words, word)
@@ -110,8 +176,88 @@ def test_commands_in_pages_are_those_of_the_program(page: Path) -> None:
             assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), words
 
 
+@pytest.mark.parametrize("file", TEXTS, ids=name_of)
+def test_commands_in_sentences_are_those_of_the_program(file: Path) -> None:
+    """Between backquotes: command and options exist, and arguments are right where there are some."""
+    for command in re.findall(r"`(deduper [^`]+)`", file.read_text(encoding="utf-8")):
+        check_mentioned(mentioned(command))
+
+
+def test_commands_in_messages_are_those_of_the_program() -> None:
+    """Of errors, remedies and help texts; a value that is filled in is one word."""
+    count = 0
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in parts)
+            for command in re.findall(r"`(deduper (?!(?:table )?1\b)[^`]+)`", text):
+                check_mentioned(mentioned(command))
+                count += 1
+    assert count > 50
+
+
+def test_deployments_start_commands_of_the_program() -> None:
+    """The image, its services, the unit of systemd, the pod; the targets of `make` and the scripts."""
+    compose, manifest = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("docker-compose.yml", "deploy/kubernetes/deduper.yaml")
+    )
+    started = [YAML(typ="safe").load(compose)["services"]["deduper"]["command"]]
+    started += [YAML(typ="safe").load(args) for args in re.findall(r"^ +args: (\[.*\])$", manifest, re.MULTILINE)]
+    lines = re.findall(
+        r"^(?:RUN|ExecStart=|exec|\t@?)\s*(\S*deduper .*)$",
+        "\n".join(path.read_text(encoding="utf-8") for path in TEXTS if path.suffix != ".md"),
+        re.MULTILINE,
+    )
+    for line in lines:
+        started += [
+            words[1:]
+            for words in commands_of(re.sub(r"\$\(.*\)|\"\$@\"|%i", "1", line))
+            if Path(words[0]).name == "deduper"
+        ]
+    assert len(started) >= 7
+    for words in started:
+        check_deduper(["deduper", *words])
+
+
+def test_each_program_of_a_page_is_run_or_listed() -> None:
+    """With the place or the reason; nothing is listed that no page has."""
+    lines = (words for block in SCRIPTS for words in commands_of(block.text))
+    programs = {words[0] if words[0].startswith("scripts/") else words[0].rpartition("/")[2] for words in lines}
+    assert {name for name in programs if not name.endswith(".json")} == {"deduper", *RUN, *NOT_RUN}
+
+
+def test_options_of_scripts_in_pages_are_theirs() -> None:
+    """Of the examples that are Python programs."""
+    asked = 0
+    for words in (words for block in SCRIPTS for words in commands_of(block.text)):
+        if words[0] == "python" and words[1].endswith(".py"):
+            help_text = subprocess.run(
+                [sys.executable, str(ROOT / words[1]), "--help"], capture_output=True, text=True, check=True
+            ).stdout
+            for word in words[2:]:
+                assert not word.startswith("--") or re.search(rf"{word}\b", help_text), words
+            asked += 1
+    assert asked >= 3
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_programs_in_pages_import_what_there_is(page: Path) -> None:
+    """Blocks of Python compile, and their imports are run."""
+    for block in (block for block in blocks(page) if block.language == "python"):
+        tree = ast.parse(block.text)
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(imports, []), str(page), "exec"), {})
+
+
 def test_a_wrong_command_is_seen() -> None:
-    """The check of the test above can fail: options, commands, missing arguments."""
+    """The checks of the tests above can fail: options, commands, missing arguments."""
+    for line in ("deduper rum", "deduper run --twice", "deduper inspect keys", "deduper inspect window a.yaml b c"):
+        with pytest.raises(UsageError):
+            check_mentioned(shlex.split(line))
+    for line in ("deduper inspect", "deduper rewind --to 1", "deduper run --take-over"):
+        check_mentioned(shlex.split(line))
+    assert nested(shlex.split("docker compose exec deduper deduper status a")) == ["deduper", "status", "a"]
+    assert nested(shlex.split("useradd --home-dir /var/lib/deduper deduper")) is None
     for line in ("deduper run --twice a.yaml", "deduper rum a.yaml", "deduper inspect key", "deduper status a b"):
         with pytest.raises(UsageError):
             check_deduper(shlex.split(line))

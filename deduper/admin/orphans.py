@@ -11,7 +11,7 @@ Every crash leaves some, and none of it does harm: no record names it, so no rea
 | `sources` | a sources file that no record names |
 | `staging` | the folder of an attempt whose window is published, or was never committed with it |
 | `intent` | an intent below the newest one: its epoch will judge nothing more |
-| `temporary` | a file that was being written under a temporary name |
+| `temporary` | a file that was being written under a temporary name, or a probe of the storage |
 | `checkpoint` | a checkpoint of Spark that an earlier release kept, or moved away |
 
 Files that a running job is writing look the same, so the epoch and the window decide: `is_abandoned` is true only for
@@ -34,6 +34,7 @@ from bucket_store.log.sources_archive import files_of
 from bucket_store.pieces.store import StoredPiece
 from bucket_store.places.local import local_place
 from bucket_store.places.place import Entry, Place
+from bucket_store.places.probe import is_probe
 from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import bytes_of, inside
 from deduper.as_json import AsJson
@@ -235,7 +236,7 @@ def _temporary(store: OpenStore) -> Iterator[Orphan]:
     folders += {str(port): port for port in store.ports.values()}.values()
     for folder in folders:
         for entry in inside(folder):
-            if is_temporary(entry.name):
+            if is_temporary(entry.name) or (folder == root and is_probe(entry.name)):
                 tried = sources_file.TRY.fullmatch(entry.name)
                 mark = _TEMPORARY_MARK.fullmatch(entry.name)
                 epoch = tried["epoch"] if tried is not None else mark[1] if mark is not None else None

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from bucket_store.errors import StoreError
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, first_file, folders, machine, store
+from deduper.preflight import connections, first_file, folders, machine, store, topic_end
 from deduper.preflight.found import Check, Failure, Start
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ CHECKS = (
     Check("connector", "spark", connections.connector),
     Check("kafka", "source", connections.kafka),
     Check("offsets", "source", connections.offsets),
+    Check("columns", topic_end.PLACE, topic_end.columns, is_logged=True),
 )
 
 

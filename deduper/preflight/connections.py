@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 
 from deduper.config.kafka import KafkaSource
 from deduper.config.sections import MetricsConfig
 from deduper.diagnostics import error, note, warning
-from deduper.errors import DeduperError, UsageError
+from deduper.errors import DeduperError, PortTakenError, UsageError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.kafka.offsets import after_losses, judged_ends
 from deduper.preflight.found import Found, Start
@@ -36,7 +37,8 @@ def cannot_listen(page: MetricsConfig, reason: OSError) -> DeduperError:
     """The error of a page that cannot be served."""
     # Python adds the address to the text of some errors. The number of a name that is not known is negative.
     why = os.strerror(reason.errno) if reason.errno is not None and reason.errno > 0 else reason.strerror or reason
-    return DeduperError(
+    kind = PortTakenError if reason.errno == errno.EADDRINUSE else DeduperError
+    return kind(
         f"metrics: {page.host}:{page.port} cannot be listened on: {why}; set `metrics.port` to a "
         "free port (another job may have this one), `metrics.host` to an address of this machine, or leave the section "
         "out"

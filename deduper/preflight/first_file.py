@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -21,7 +21,8 @@ from deduper.sources.files.listing import any_file
 from deduper.tasks.errors.causes import misnamed
 from deduper.tasks.readers.partition_folders import folder_texts
 
-_CHECK, _PLACE = "columns", "source.schema"
+CHECK, _PLACE = "columns", "source.schema"
+BY_NAME = "correct the schema: a column without a field of its name is null"
 _FIRST_BYTES = 1 << 20
 _MOST = 3
 
@@ -64,7 +65,7 @@ def _csv(source: FilesSource, file: str, declared: Sequence[str], names: Sequenc
     if not source.header:
         if 2 * len({*met} & {*wanted}) > len(wanted):
             what = f"the first line of {file} names the columns, and would be judged as a record"
-            yield warning(_CHECK, "source.header", what, "set `source.header: true`")
+            yield warning(CHECK, "source.header", what, "set `source.header: true`")
     elif met == wanted[: len(met)]:
         return
     elif sorted(met) == sorted(wanted):
@@ -74,12 +75,12 @@ def _csv(source: FilesSource, file: str, declared: Sequence[str], names: Sequenc
         )
     elif {*wanted} <= {*met}:
         what = f"the header of {file} has columns that the schema lacks"
-        yield warning(
-            _CHECK, _PLACE, what, "declare all in the order of the header: a line of more fields is malformed"
-        )
+        yield warning(CHECK, _PLACE, what, "declare all in the order of the header: a line of more fields is malformed")
     else:
-        lacks = _lacks([(name, name.lower() not in met) for name in declared], names)
-        yield warning(_CHECK, _PLACE, f"the header of {file} has {lacks}", "fields are columns by their order: compare")
+        lacking = lacks([(name, name.lower() not in met) for name in declared], names, names)
+        yield warning(
+            CHECK, _PLACE, f"the header of {file} has {lacking}", "fields are columns by their order: compare"
+        )
 
 
 def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[str], names: Sequence[str]) -> Found:
@@ -88,14 +89,17 @@ def _by_name(config: Config, source: FilesSource, file: str, declared: Sequence[
     if source.file_format == "parquet":  # whose names count in any case
         in_any_case = {name.lower() for name in names}
         declared = [name for name in declared if name.lower() not in in_any_case]
-    lacks = _lacks([(name, name in needed) for name in declared], names)
-    if lacks:
-        what = f"the first record of {file} has {lacks}"
-        yield warning(_CHECK, _PLACE, what, "correct the schema: a column without a field of its name is null")
+    lacking = lacks([(name, name in needed) for name in declared], names, names)
+    if lacking:
+        what = f"the first record of {file} has {lacking}"
+        yield warning(CHECK, _PLACE, what, BY_NAME)
 
 
-def _lacks(declared: Sequence[tuple[str, bool]], names: Sequence[str]) -> str:
-    """The columns that are not among the names, in words; empty without any."""
-    missing = misnamed(declared, {*names}, {*names} - {name for name, _ in declared})
+def lacks(declared: Sequence[tuple[str, bool]], met: Collection[str], near: Iterable[str]) -> str:
+    """The columns that are not among the names that were met, in words; empty without any.
+
+    `declared` are names and whether they are needed; `near` the names of which the nearest one is reported.
+    """
+    missing = misnamed(declared, met, {*near} - {name for name, _ in declared})
     texts = [f"no `{name}`" + (f", but `{near}`" if near else "") for name, near in missing]
     return "; ".join(texts[:_MOST]) + (f"; and {len(texts) - _MOST} more" if len(texts) > _MOST else "")

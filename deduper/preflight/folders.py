@@ -6,7 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
+from bucket_store.errors import UnsafeStorageError
 from bucket_store.places.place import Place
+from bucket_store.places.probe import demand_refusal
 from deduper.config.files import FilesSource
 from deduper.diagnostics import note, warning
 from deduper.errors import CannotWriteError, SourceAwayError, UsageError
@@ -59,12 +61,21 @@ def written(start: Start) -> Found:
 
 
 def _reachable(place: str, folder: Place) -> Found:
-    """A folder on another storage answers; whether it can be written to, the first write shows."""
+    """A folder on another storage answers, can be written to, and refuses what two owners would do to each other."""
     try:
         folder.exists()
     except OSError as error:
         what = f"{place}: {folder} does not answer: {error}; see that the storage runs and lets this user in"
         yield Failure(place, CannotWriteError(what))
+        return
+    try:
+        if place == "store":
+            demand_refusal(folder)
+    except UnsafeStorageError as error:
+        yield Failure(place, error)
+    except OSError as error:
+        what = f"{place}: {folder} cannot be written to: {error}"
+        yield Failure(place, CannotWriteError(f"{what}; give this user the rights to get, put, list and delete"))
     else:
         yield note("space", place, f"{folder} answers; its room is the storage's")
 

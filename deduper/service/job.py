@@ -39,6 +39,7 @@ from deduper.window.attempt import WindowJudge
 from deduper.window.cluster_jobs import ClusterJobs
 from deduper.window.completeness import require_no_open_seed
 from deduper.window.jobs import Jobs, SparkJobs
+from deduper.window.owner_alive import telling_owner_of_port
 from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
 from deduper.window.publishing import TopicPorts
 from deduper.window.recovery import Ownership, owned_store, recover
@@ -84,13 +85,14 @@ def run(
         DeduperError, StoreError: see `deduper.errors.exit_code_of`.
     """
     start = Start(config, take_over=take_over, waits=True, seeds=opened is not None)
-    require(start)
+    with _owner_of_port(start):
+        require(start)
     started = time.perf_counter()
     stop = Stop()
     drain = once or config.trigger == "available_now"
     with (
         restoring_handlers(),
-        _metrics(config, clock) as metrics,
+        _metrics(start, clock) as metrics,
         owned_store(config, take_over=take_over, wall_clock_us=clock, silent=start.silent) as owned,
         _Engine(config, session, stop) as engine,
         open_topics(config, owned.log, engine.session, unpublished, stop.event) as topics,
@@ -214,12 +216,24 @@ def _jobs(session: SparkSession, config: Config, owned: Ownership) -> Jobs:
     return ClusterJobs(session, config, manifest.store_id, manifest.salt)
 
 
-def _metrics(config: Config, clock: Callable[[], int]) -> contextlib.AbstractContextManager[JobMetrics | None]:
-    if config.metrics is None:
-        return contextlib.nullcontext()
+@contextlib.contextmanager
+def _metrics(start: Start, clock: Callable[[], int]) -> Iterator[JobMetrics | None]:
+    if start.config.metrics is None:
+        yield None
+        return
     from deduper.service.metrics_server import serving_metrics
 
-    return serving_metrics(config, config.metrics, clock)
+    with contextlib.ExitStack() as served:
+        with _owner_of_port(start):
+            metrics = served.enter_context(serving_metrics(start.config, start.config.metrics, clock))
+        yield metrics
+
+
+def _owner_of_port(start: Start) -> contextlib.AbstractContextManager[None]:
+    """Of two starts in one instant, the first has the port, and the second ends with 5, as beside a running job."""
+    if start.take_over:
+        return contextlib.nullcontext()
+    return telling_owner_of_port(start.config.store.place, start.silent)
 
 
 def _trigger_s(config: Config) -> float:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bucket_store.log.heartbeat import INTERVAL_S, Beat, Sign, moves, read_beat, read_sign
 from bucket_store.places.place import Place
-from deduper.errors import OwnerAliveError
+from deduper.errors import OwnerAliveError, PortTakenError
 from deduper.window.progress import PROGRESS
+
+_LOOKS, _PAUSE_S = 25, 0.2
 
 
 def own_name() -> str:
@@ -24,9 +29,33 @@ def require_no_owner(root: Place, silent: Sign | None = None) -> None:
         OwnerAliveError: another process owns the store and is alive.
     """
     if owner_lives(root, silent):
-        raise OwnerAliveError(
-            f"{root}: another process owns this store and is alive; stop it first, or take over with --take-over"
-        )
+        raise _alive(root)
+
+
+@contextmanager
+def telling_owner_of_port(root: Place, silent: Sign | None) -> Iterator[None]:
+    """A taken port inside is an owner's if one appears within 5 s: another start of the job, a moment earlier.
+
+    It has bound the port, and claims the store next. `silent` is the last sign of an owner that is gone.
+
+    Raises:
+        OwnerAliveError: instead of PortTakenError.
+    """
+    try:
+        yield
+    except PortTakenError as exc:
+        PROGRESS.info("the metrics' port is taken; waiting up to 5 s: is it by another start of this job?")
+        for _ in range(_LOOKS):
+            if read_sign(root) not in (None, silent):
+                raise _alive(root) from exc
+            time.sleep(_PAUSE_S)
+        raise
+
+
+def _alive(root: Place) -> OwnerAliveError:
+    return OwnerAliveError(
+        f"{root}: another process owns this store and is alive; stop it first, or take over with --take-over"
+    )
 
 
 def process_exists(beat: Beat) -> bool | None:

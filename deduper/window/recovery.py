@@ -28,7 +28,6 @@ from bucket_store.log.state import live_files
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore, StoredPiece
 from bucket_store.places.open import open_place
-from bucket_store.places.probe import demand_refusal
 from deduper.config.files import FilesSource
 from deduper.config.model import Config
 from deduper.errors import IntegrityError, UsageError
@@ -92,8 +91,6 @@ def open_or_create(config: Config, wall_us: int) -> CommitLog:
         SettingsChangedError: as `require_fixed_settings`.
     """
     root = open_place(config.store.url)
-    if not config.store.is_local:
-        demand_refusal(root)
     try:
         log = CommitLog.open(root)
     except StoreMissingError:

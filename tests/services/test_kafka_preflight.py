@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from bucket_store.log.commit_log import CommitLog
@@ -18,12 +19,15 @@ from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, UsageError
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.preflight.examine import examine, require
+from deduper.preflight import topic_end
+from deduper.preflight.found import Start
 from deduper.service.job import run
 from deduper.spark import kafka_jars
 from deduper.window.policy import fixed_settings
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_connection import Connection
 from tests.services.kafka_jobs import KafkaJob, settings
+from tests.services.kafka_traffic import Record, send
 
 pytestmark = pytest.mark.services
 
@@ -225,6 +229,45 @@ def test_every_missing_right_is_named(secure_broker: Broker, tmp_path: Path) -> 
         wait_for(expected)
     assert expected == set()
     require(job)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_names_are_those_of_records_that_the_source_reads(
+    job: Callable[..., Config], broker: Broker, isolation: str
+) -> None:
+    """Those of a transaction that was aborted are read by a source alone that reads all."""
+    reader = job(options={"kafka.isolation.level": isolation})
+    topic = reader.source.topics[0]
+    producer = Producer(broker.plain().confluent(**{"transactional.id": f"names-{isolation}"}))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(3):
+        producer.produce(topic, b'{"kk": "secret", "t": 1}', partition=0)
+    producer.flush(30)
+    producer.abort_transaction(30)
+    expected = {
+        "read_committed": [],
+        "read_uncommitted": [
+            f"source.value.schema: the last records of {topic} have no `k`, but `kk`; correct the schema: a column "
+            "without a field of its name is null"
+        ],
+    }
+    assert [str(found) for found in topic_end.columns(Start(reader))] == expected[isolation]
+
+
+def test_names_are_read_by_the_login_of_the_source(secure_broker: Broker, tmp_path: Path) -> None:
+    """With the rights on the topic alone, none on a group. Without them nothing is said here."""
+    topic = secure_broker.create_topic("names")
+    send(secure_broker.plain(), topic, [Record(b'{"kk": "secret", "t": 1}')])
+    job = config(tmp_path, secure_broker.sasl_tls("alice"), topic, "elsewhere")
+    assert list(topic_end.columns(Start(job))) == []
+    for right in ("DESCRIBE", "READ"):
+        allow(secure_broker, "alice", "topic", topic, right)
+    until = time.monotonic() + 20  # ACLs take effect a moment after they are made
+    while not (found := [str(one) for one in topic_end.columns(Start(job))]):
+        assert time.monotonic() < until
+    assert f"the last records of {topic} have no `k`, but `kk`" in found[0]
+    assert "secret" not in found[0]
 
 
 def allow(broker: Broker, user: str, kind: str, name: str, right: str) -> None:

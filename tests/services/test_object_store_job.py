@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.pieces.open import open_backend
 from bucket_store.places.open import open_place
-from tests.s3_server import new_prefix
+from deduper.cli.main import app
+from tests.s3_server import CARELESS, new_prefix
 from tests.services.once_jobs import run_once, written_job
 from tests.spark.harness import PORTS, read_rows
 
@@ -53,3 +56,33 @@ def test_a_job_goes_on_in_an_object_store(s3_bucket: str, tmp_path: Path) -> Non
     assert (state.next_window, state.totals["unique"]) == (4, len(set(keys)))
     lying = {piece.file for piece in open_backend(url).pieces()}
     assert lying == {piece.file for shard in state.pieces.values() for piece in shard}
+
+
+@pytest.mark.parametrize("bucket", CARELESS)
+def test_a_storage_that_ignores_a_condition_is_found_before_a_start(
+    s3_bucket: str, tmp_path: Path, bucket: str
+) -> None:
+    """By `doctor`, and by a start, which ends with 2; nothing is left in the bucket."""
+    url = new_prefix(f"s3://{bucket}")
+    config, _ = written_job(tmp_path, _CONFIG.format(url=url))
+
+    asked = CliRunner().invoke(app, ["doctor", str(config), "--json"])
+    assert asked.exit_code == 3
+    errors = [found for found in json.loads(asked.stdout)["diagnostics"] if found["severity"] == "error"]
+    assert [(found["check"], found["place"]) for found in errors] == [("folders", "store")]
+    assert url in errors[0]["what"]
+    assert "use Amazon S3, Google Cloud Storage" in errors[0]["remedy"]
+
+    started = run_once(config)
+    assert started.returncode == 2, started.stderr
+    assert "conditional writes" in started.stderr
+    assert open_place(f"s3://{bucket}").entries() == []
+
+
+def test_doctor_leaves_nothing_in_an_object_store(s3_bucket: str, tmp_path: Path) -> None:
+    """Its probe is removed."""
+    url = new_prefix(s3_bucket)
+    config, _ = written_job(tmp_path, _CONFIG.format(url=url))
+    asked = CliRunner().invoke(app, ["doctor", str(config)])
+    assert asked.exit_code == 0, asked.stdout
+    assert open_place(url).entries() == []

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.deduper.store_samples import write_config
+from tests.ports import free_port
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parent.parent.parent
@@ -53,3 +55,13 @@ def test_a_person_reads_what_is_waited_for_and_why_spark_failed(tmp_path: Path) 
         "error: Spark did not start: The value 'abc' in the config \"spark.sql.shuffle.partitions\" is invalid. It "
         "should be a/an 'int' value; --verbose shows its log",
     ]
+
+
+def test_of_two_starts_in_one_instant_one_runs(tmp_path: Path) -> None:
+    """The other ends with 5 and says why, though it meets the port of the metrics before the owner."""
+    port = free_port()
+    with ThreadPoolExecutor(2) as both:
+        done = [*both.map(lambda _: run(tmp_path, "--set", f"metrics.port={port}"), range(2))]
+    assert sorted(each.returncode for each in done) == [0, 5], [each.stderr for each in done]
+    (refused,) = (each for each in done if each.returncode == 5)
+    assert "another process owns this store and is alive" in refused.stderr

@@ -24,7 +24,7 @@ def parse_key(texts: Sequence[str], columns: Sequence[Column], *, null: str) -> 
         wanted = ", ".join(f"{column.name} {column.type.text}" for column in columns)
         of_key = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
         given = "1 value was" if len(texts) == 1 else f"{len(texts)} values were"
-        raise UsageError(f"the key has {of_key} ({wanted}), and {given} given")
+        raise UsageError(f"the key has {of_key} ({wanted}), and {given} given; give one for each, in this order")
     return [None if text == null else _value(text, column) for text, column in zip(texts, columns, strict=True)]
 
 

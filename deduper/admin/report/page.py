@@ -410,5 +410,5 @@ def _short(value: float) -> str:
     size = abs(value)
     for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if size >= factor:
-            return f"{value / factor:.3g} {unit}"
-    return f"{value:.3g}"
+            return f"{value / factor:.3g} {unit}".replace("-", "−")
+    return f"{value:.3g}".replace("-", "−")

@@ -45,7 +45,7 @@ def init(
         raise UsageError(f"{file} exists; name another file, or replace it with --force") from None
     except FileNotFoundError:
         raise UsageError(f"{file.parent}: there is no such folder; make it (mkdir -p {file.parent})") from None
-    say(f"{file} is written. Set `source`, `key` and `expiry`, then: deduper config validate {file}", err=False)
+    say(f"{file} is written. Set `source`, `key` and `expiry`, then:\n  deduper config validate {file}", err=False)
 
 
 @command(app, "quickstart", *BASIC, ExitCode.UNHEALTHY)
@@ -181,7 +181,7 @@ def jars(
 
 @command(app, "doctor", *BASIC, ExitCode.UNHEALTHY)
 def doctor(config: ConfigArgument, overrides: SetOption = None, as_json: JsonOption = False) -> None:
-    """Check whether a job can start, by the checks of `run` itself; changes nothing."""
+    """Check whether a job can start, by the checks of `run` itself; safe beside a running job."""
     from deduper.admin.doctor import diagnose
     from deduper.cli.views.doctor import render
     from deduper.config.load import load_config

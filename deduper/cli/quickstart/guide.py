@@ -151,11 +151,11 @@ def _judge(
         run = run_job
     judged: list[BatchProgress] = []
     with _progress_bar(console) as bar:
-        task = bar.add_task("Judging ", total=records, completed=already)
+        task = bar.add_task("Starting Spark", total=records, completed=already)
 
         def on_progress(batch: BatchProgress) -> None:
             judged.append(batch)
-            bar.update(task, advance=batch.rows)
+            bar.update(task, description="Judging ", advance=batch.rows)
             if not console.is_terminal:  # there is no bar to watch
                 console.print(progress_line(batch), highlight=False, soft_wrap=True)
 
@@ -241,6 +241,7 @@ def _next_steps(directory: Path, log: WeblogSummary, config_file: Path) -> list[
     read = "import sys, pyarrow.dataset as d; print(d.dataset(sys.argv[1]).head(2).to_pylist())"
     steps = [
         ("the contents of the store", f"deduper status {config}"),
+        ("a page with plots", f"deduper report {config} --out {_typed(directory / 'report.html')}"),
         ("the first copy of a key", f"deduper inspect key {config} {log.sample_user} {log.sample_id}"),
         (
             "the rows of a port, with _dedup",

@@ -102,11 +102,11 @@ def render_window(record: dict[str, Any]) -> list[RenderableType]:
     scalars = [
         (name.replace("_", " "), value)
         for name, value in record.items()
-        if not isinstance(value, list | dict) and value is not None
+        if not isinstance(value, list | dict) and value not in (None, "")
     ]
     buckets = record["buckets"]
     scalars.append(("buckets", f"{len(buckets):,}" + (f", from {buckets[0]} to {buckets[-1]}" if buckets else "")))
-    parts: list[RenderableType] = [pairs((name, str(value)) for name, value in scalars), Text()]
+    parts: list[RenderableType] = [pairs((name, str(value)) for name, value in scalars)]
     parts.append(table(("port", "rows"), record["counts"].items()))
     if record["reasons"]:
         parts.append(table(("reason", "rows"), record["reasons"].items()))

@@ -14,7 +14,7 @@ from threading import Event, Thread
 
 import pytest
 
-from bucket_store.errors import StoreError
+from bucket_store.errors import UnsafeStorageError
 from bucket_store.places import objects
 from bucket_store.places.objects import ObjectNames
 from bucket_store.places.open import open_place
@@ -110,7 +110,7 @@ def test_a_taken_name(script: _Scripted, file: Place) -> None:
 def test_a_server_that_ignores_conditions_is_refused(script: _Scripted, file: Place) -> None:
     """Before anything is written that counts."""
     script.answers = [200]
-    with pytest.raises(StoreError, match="conditional writes"):
+    with pytest.raises(UnsafeStorageError, match=r"If-None-Match.*use Amazon S3"):
         demand_refusal(file.parent)
     assert script.requests[:2] == [("PUT", "*"), ("PUT", "*")]
     assert len(script.requests) == 3  # the last one removes it
@@ -332,3 +332,15 @@ def test_names_after_another(root: Place) -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("bucket", "what"), [("if-none-match", "a name that is taken"), ("if-match", "what has changed")]
+)
+def test_an_emulator_that_ignores_a_condition_is_refused(s3_bucket: str, bucket: str, what: str) -> None:
+    """Each of the two that one owner rests on; the probe is removed."""
+    store = open_place(new_prefix(f"s3://{bucket}"))
+    with pytest.raises(UnsafeStorageError, match=what):
+        demand_refusal(store)
+    assert store.entries() == []

@@ -12,6 +12,7 @@ from bucket_store.errors import CorruptionError
 from deduper.admin.inspect import bucket_of, inspect_bucket, inspect_key, inspect_window
 from deduper.admin.keys.values import parse_key
 from deduper.admin.open_store import open_store
+from deduper.cli.views.inspect import render_window
 from deduper.columns import parse_columns
 from deduper.core.categories import CategoryState
 from deduper.core.digests import KeyValue
@@ -187,6 +188,8 @@ def test_a_window_s_record_is_shown_in_full(tmp_path: Path) -> None:
     assert [piece["entries"] for piece in record["pieces"]] == [1]
     assert record["sources"][0]["name"] == "in/1.json"
     assert record["outputs"][0]["final"] == "out/1.parquet"
+    assert "query id" in str(render_window(record)[0])
+    assert "query id" not in str(render_window({**record, "query_id": ""})[0])
     with pytest.raises(CheckFailedError, match="window 2 is not committed; the newest window is 1"):
         inspect_window(open_store(str(file)), 2)
 
@@ -240,7 +243,10 @@ def test_too_few_values_name_the_columns() -> None:
     """So that the next try is right."""
     with pytest.raises(UsageError) as caught:
         parse_key(["a"], parse_columns("user string, id long"), null=r"\N")
-    assert str(caught.value) == "the key has 2 columns (user string, id bigint), and 1 value was given"
+    assert (
+        str(caught.value)
+        == "the key has 2 columns (user string, id bigint), and 1 value was given; give one for each, in this order"
+    )
 
 
 def test_a_record_of_a_topic_is_named_by_its_offset(tmp_path: Path) -> None:

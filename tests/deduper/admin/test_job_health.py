@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,3 +159,41 @@ def test_every_situation_has_its_line(facts: dict[str, Any], line: str) -> None:
 def test_times_are_as_people_say_them(seconds: float, text: str) -> None:
     """One unit, rounded."""
     assert span(seconds) == text
+
+
+# The facts of a store in each incident of the runbook's night that `status` names.
+NIGHT: dict[str, dict[str, Any]] = {
+    "a producer renames the key column": {"newest": {"error": 9}, "reasons": {"null_key": 9}},
+    "a producer's clock is a day ahead": {"newest": {"unique": 7, "error": 3}, "reasons": {"ahead_of_now": 3}},
+    "logs of the day before are sent again": {
+        "newest": {"unique": 5, "expired": 5},
+        "reasons": {"older_than_period": 5},
+    },
+    "the broker is frozen": {"waiting": Waiting(None, "offset", "the topics of the source: no answer")},
+    "the disk of a port fills up": {"free_bytes": 0, "place": "file:///jobs/out/duplicate (sinks.duplicate)"},
+    "somebody moves a port's folder away": {
+        "broken": "sinks.expired: /jobs/out/expired exists and is not a folder",
+    },
+    "the driver is killed again and again": {"is_running": False, "left_beat": "host:7", "starts": 5},
+    "two supervisors fight over the store": {"starts": 12},
+    "the job is stopped and forgotten": {"is_running": False},
+    "the driver stands still": {"is_running": False, "left_beat": "host:7", "left_exists": True},
+    "event time stands still": {"stands": 700.0},
+    "retries carry other timestamps": {"leaked": 0.02},
+    "a producer sends 60 % again": {"newest": {"unique": 625, "duplicate": 375}},
+    "a producer's clock is ten minutes ahead": {"ahead": 600.0},
+}
+RUNBOOK = Path(__file__).parents[3] / "docs/runbook.md"
+
+
+def test_the_runbook_quotes_what_status_says() -> None:
+    """Each incident of its night, in the words of today; `…` is for figures and places."""
+    rows = [line.strip("| ").split(" | ") for line in RUNBOOK.read_text(encoding="utf-8").splitlines()]
+    named = {row[0]: row[3] for row in rows if len(row) == 4 and row[0] in NIGHT}
+    assert named.keys() == NIGHT.keys()
+    for incident, facts in NIGHT.items():
+        quoted = named[incident].partition("`status`: ")[2].partition("; `")[0]
+        pattern = ".+".join(map(re.escape, quoted.split("…")))
+        line = str(health(replace(FINE, **facts)))
+        assert quoted
+        assert re.search(pattern, line), f"{incident}: {line}"

@@ -11,7 +11,8 @@ from bucket_store.log.marks import Intent, Published, prepare_published, write_i
 from bucket_store.log.records import DeletionRecord
 from bucket_store.log.sources_file import write_sources
 from bucket_store.pieces.open import open_backend
-from bucket_store.places.local import local_place
+from bucket_store.places.local import LocalNames, local_place
+from bucket_store.places.probe import demand_refusal
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.orphans import Orphan, OrphanKind, orphans
 from deduper.sinks.names import Attempt
@@ -149,6 +150,16 @@ def test_intents_below_the_newest_and_temporary_files(config_file: Path) -> None
     assert found["000001"].kind is OrphanKind.INTENT
     assert [found[name].is_abandoned for name in (names[0], names[1], mark.name)] == [False, True, True]
     assert (found[names[1]].window, found[names[1]].epoch, found[mark.name].epoch) == (2, 1, 2)
+
+
+def test_a_probe_whose_process_died(config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start, or `doctor`, that was killed while it tried the storage: the file under its name, in the store alone."""
+    store = open_store(str(config_file))
+    monkeypatch.setattr(LocalNames, "remove", lambda *_: None)
+    demand_refusal(store.log.root)
+    (store.root.local / "log" / "probe_0123456789abcdef").write_bytes(b"no probe here")
+    (orphan,) = listed(config_file)
+    assert (orphan.kind, orphan.path.parent, orphan.path.name[:6]) == (OrphanKind.TEMPORARY, store.root, "probe_")
 
 
 def test_checkpoints_of_earlier_releases(config_file: Path) -> None:

@@ -252,7 +252,10 @@ def test_an_interrupt_ends_with_130(config_file: Path, monkeypatch: pytest.Monke
 def test_init_writes_a_valid_config_and_replaces_none(tmp_path: Path) -> None:
     """Only with --force."""
     file = tmp_path / "web.yaml"
-    assert run("init", file).exit_code == 0
+    made = run("init", file)
+    assert (made.exit_code, made.stdout.splitlines()[1]) == (0, f"  deduper config validate {file}")
+    first = file.read_text(encoding="utf-8").splitlines()[1:5]
+    assert len({line.rindex("  ") for line in first}) == 1, "its commands are explained in one column"
     assert run("config", "validate", file).stdout == f"{file} is valid: job web, key user, id\n"
     file.write_text("mine", encoding="utf-8")
     result = run("init", file)
@@ -381,6 +384,6 @@ def test_a_key_of_another_shape_is_wrong_usage(config_file: Path) -> None:
     """The error lists the columns and types of the key."""
     result = run("inspect", "key", config_file, "a")
     assert result.exit_code == 2
-    assert result.stderr == "error: the key has 2 columns (user string, id bigint), and 1 value was given\n"
+    assert result.stderr.startswith("error: the key has 2 columns (user string, id bigint), and 1 value was given; ")
     result = run("inspect", "key", config_file, "a", str(2**63))
     assert (result.exit_code, result.stderr) == (2, f"error: {2**63} is no bigint\n")

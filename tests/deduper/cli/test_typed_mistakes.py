@@ -14,6 +14,7 @@ from deduper.cli.main import app
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
 NOTHING = "\n\n1 problem; nothing was started."
+EACH = "give one for each, in this order"
 UNITS = "units are w, d, h, m, s, ms, us"
 DURATION = "write a number and a unit, such as `90s`, `24h`, `7d` or `1h30m`"
 IN_YAML = "indent with spaces, and put a value with `: `, `#`, `[` or `{{` in quotes"
@@ -24,12 +25,12 @@ CASES: dict[str, tuple[str, int, str]] = {
     "too-few-values": (
         "inspect key job.yaml a",
         2,
-        "error: the key has 2 columns (user string, id bigint), and 1 value was given",
+        f"error: the key has 2 columns (user string, id bigint), and 1 value was given; {EACH}",
     ),
     "too-many-values": (
         "explain job.yaml a 1 2",
         2,
-        "error: the key has 2 columns (user string, id bigint), and 3 values were given",
+        f"error: the key has 2 columns (user string, id bigint), and 3 values were given; {EACH}",
     ),
     "value-of-another-type": (
         "inspect key job.yaml a x",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -22,9 +24,10 @@ from deduper.errors import CannotWriteError, DeduperError, ExitCode, exit_code_o
 from deduper.preflight import checks, connections, folders, machine
 from deduper.preflight.found import Check, Failure, Start
 from deduper.service import job as service
+from deduper.service import metrics_server
 from deduper.spark import java as spark_java
 from deduper.spark.kafka_jars import Connector
-from deduper.window import recovery
+from deduper.window import owner_alive, recovery
 from deduper.window.completeness import SEED_OPEN
 from deduper.window.publishing import mark_published
 from tests.deduper.store_samples import Window, make_store
@@ -118,6 +121,7 @@ def job(tmp_path: Path, java: spark_java.Java, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(service, "start_session", start_session)
     monkeypatch.setattr(machine, "require_java", lambda: java)
+    monkeypatch.setattr(owner_alive, "_LOOKS", 3)
     monkeypatch.setenv("DEDUPER_SPARK_JARS", str(tmp_path / "jars"))
     return Job(tmp_path)
 
@@ -331,6 +335,36 @@ def test_what_keeps_a_job_from_starting(job: Job, condition: str, monkeypatch: p
         assert job.doctor() == (3, failed)
         assert job.start() == code
         assert job.records() == before
+
+
+@pytest.mark.parametrize("owner_before", [False, True])
+@pytest.mark.parametrize("is_bound", ["before the checks", "after the checks"])
+def test_two_starts_in_one_instant(
+    job: Job, monkeypatch: pytest.MonkeyPatch, is_bound: str, owner_before: bool
+) -> None:
+    """The other one has the port, and claims the store a moment later: 5, not the 1 of a taken port."""
+    monkeypatch.setattr(owner_alive, "_LOOKS", 100)
+    root = job.make_store().root
+    if owner_before:
+        HeartBeat(root, f"{owner_alive.own_name().rpartition(':')[0]}:0").beat()
+    before = job.records()
+    other = HeartBeat(root, "elsewhere:1", interval_s=0.05)
+
+    def take(*_: object) -> None:
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    with port_taken(job, monkeypatch):
+        if is_bound == "after the checks":
+            monkeypatch.setattr(connections.socket, "create_server", lambda *_, **__: socket.socket())
+        monkeypatch.setattr(metrics_server, "start_http_server", take)
+        claim = Timer(0.5, other.start)
+        claim.start()
+        try:
+            assert job.start() is ExitCode.FENCED
+        finally:
+            claim.join()
+            other.stop()
+    assert job.records() == before
 
 
 def test_a_store_that_is_taken_over(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

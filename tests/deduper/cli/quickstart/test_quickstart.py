@@ -89,6 +89,14 @@ def go(directory: Path, run: StandIn, *, records: int = 2_000, seed: int = 3) ->
     return out.getvalue()
 
 
+def test_the_bar_says_what_is_waited_for(tmp_path: Path) -> None:
+    """The first window comes when Spark has started, which may take a minute."""
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True)
+    quickstart(tmp_path / "demo", records=2_000, seed=3, console=console, run=StandIn())
+    assert 0 < out.getvalue().find("Starting Spark") < out.getvalue().find("Judging")
+
+
 def log_of(directory: Path) -> WeblogSummary:
     known = read_weblog(directory / "in")
     assert known is not None
