@@ -24,6 +24,8 @@ from deduper.tasks.readers.partition_folders import folder_texts
 CHECK, _PLACE = "columns", "source.schema"
 BY_NAME = "correct the schema: a column without a field of its name is null"
 _FIRST_BYTES = 1 << 20
+_LONGEST_HEADER = 1 << 17
+"""No names are longer, and the csv module takes longer fields once something of the process has told it so."""
 _MOST = 3
 
 
@@ -53,6 +55,8 @@ def _names(source: FilesSource, file: str) -> list[str] | None:
         return list(parquet.read_schema(file).names)
     with pa.input_stream(file, compression="detect") as stream:
         line = stream.read(_FIRST_BYTES).partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+    if source.file_format == "csv" and len(line) > _LONGEST_HEADER:
+        return None
     if source.file_format == "json":
         record = json.loads(line)
         return list(record) if isinstance(record, dict) else None

@@ -129,4 +129,4 @@ def test_free_memory_between_blocks_in_use_is_returned_when_it_is_due() -> None:
         return int(subprocess.check_output([sys.executable, "-c", code], text=True))
 
     assert returned(0.0) > 20e6
-    assert returned(3600.0) == 0
+    assert returned(3600.0) < 1e6  # the system may take and give pages meanwhile

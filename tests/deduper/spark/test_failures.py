@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException
 
-from deduper.cli import commands
+from deduper.cli import command
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of, telling_where
 from deduper.spark.failures import cannot_write, innermost_cause, plain_cause, raised_in_worker
 
@@ -55,7 +55,7 @@ def test_what_a_worker_raised_is_the_cause() -> None:
 def test_a_failed_job_is_told_in_one_line_without_java(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """It says what the worker has raised; the whole trace is there with --verbose."""
     text = _JOB.replace("deduper.errors.CannotWriteError: /dev/shm/spool/a.rows:", "ValueError:")
-    commands.print_error(PythonException(text), ExitCode.FAILED, verbose=verbose)
+    command.print_error(PythonException(text), ExitCode.FAILED, verbose=verbose)
     reported = capsys.readouterr().err
     if verbose:
         assert "org.apache.spark.api.python.PythonException" in reported
