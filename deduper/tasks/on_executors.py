@@ -5,6 +5,9 @@ The work is that of `read`, `judge` and `write`; here is how it gets its input a
     Left      of a reading partition: the names of its files, which stay on its host (`host_folder`)
     Judged    of a shard: its receipt, and the verdicts as blobs (`exchange_blobs`)
 
+Of a small window the driver is the only reading partition: it calls `left_in`, `deal_keys` and `write_arrived` itself,
+and `judge_shards` is the only task.
+
 Spark runs a partition again whose executor is lost. A reading partition must then leave the same keys: the driver tells
 everyone after it their checksums, and a difference ends the attempt (`RowsGoneError`).
 """
@@ -15,7 +18,9 @@ import os
 import pickle
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -35,6 +40,8 @@ from deduper.tasks.receipts import Receipt
 from deduper.tasks.table_room import TableRoom
 from deduper.tasks.write import WriteReceipt, WriteTask, write
 
+MOST_AT_ONCE = 8
+"""Shards of a small window that one process judges at a time, on threads."""
 _P = TypeVar("_P", bound=Part)
 _T = TypeVar("_T")
 
@@ -163,6 +170,18 @@ def judge_arrived(task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[
     travels = ArrivedKeys(keys)
     receipt = judge(replace(task, tables=tables.here()), view, exchange=travels)
     return Judged(receipt, travels.left, f"{socket.gethostname()}:{os.getppid()}")
+
+
+def judge_shards(
+    task: JudgeTask, folder: HostFolder, arrived: Sequence[tuple[list[tuple[int, bytes]], ShardView]]
+) -> list[Judged]:
+    """Judge the shards of an executor in a small window, side by side: they wait for the syncing of their pieces.
+
+    No reading task of this window comes to the host, so the folders of earlier attempts are removed here.
+    """
+    folder.remove_all()
+    with ThreadPoolExecutor(min(MOST_AT_ONCE, len(arrived)), "judge") as threads:
+        return list(threads.map(partial(judge_arrived, task, folder.tables), arrived))
 
 
 def told(judged: Judged) -> tuple[Receipt, str]:

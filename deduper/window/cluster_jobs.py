@@ -5,8 +5,11 @@
     write   = verdicts of `judged`, by reading partition, zipped with `reads`: it runs where the records are
 
 Each step is a job. Keys and verdicts go through Spark's shuffle as blobs, never through the driver. Spark runs the
-partitions of a lost executor again. Windows of any size go this way: a small one judged in the driver would need tables
-of every shard on the driver's host, which no executor would find, and its pieces would be read twice.
+partitions of a lost executor again.
+
+A small window that is read without Spark has one job, which judges it. The driver is its only reading partition: it
+reads, gives the tasks their keys, gets the verdicts as their results, and writes. Judged in the driver too, it would
+need tables of every shard on the driver's host, which no executor would find, and its pieces would be read twice.
 """
 
 from __future__ import annotations
@@ -34,22 +37,29 @@ from deduper.sources.read_plan import ReadPlan
 from deduper.spark import placing
 from deduper.spark.placing import Executors, ShardPlaces, located, unbatched, zipped
 from deduper.tasks import on_executors
+from deduper.tasks.exchange_blobs import VerdictBlob
 from deduper.tasks.host_folder import HostFolder
 from deduper.tasks.judge import JudgeTask
 from deduper.tasks.on_executors import Expected, Judged, Left
-from deduper.tasks.read import Admitted, ReadReceipt, ReadTask
-from deduper.tasks.readers.reading_tasks import Part, PartRead
+from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows
+from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
 from deduper.tasks.receipts import Receipt
-from deduper.tasks.write import WriteReceipt, WriteTask, grouped
+from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small
 from deduper.window.table_folder import table_room
 
 logger = logging.getLogger(__name__)
 
+_MOST_BLOBS = 4096
+"""Pairs of part and shard in a small window: a blob has up to 1 KB beside its rows."""
 _P = TypeVar("_P", bound=Part)
 
 
+class _NotSmall(Exception):
+    """A window that was read in the driver turns out to be large, or Spark must read some of it."""
+
+
 class ClusterJobs:
-    """The jobs on a session whose executors are other processes. `stayed`, `moved`: see `stayed_put`."""
+    """The jobs on a session whose executors are other processes."""
 
     def __init__(self, session: SparkSession, config: Config, store_id: str, salt: bytes) -> None:
         self.session = session
@@ -60,12 +70,23 @@ class ClusterJobs:
         self._executors = Executors(session.sparkContext)
         self._places = ShardPlaces(config.store.shards)
         self._ran_on: dict[int, str] = {}
+        self._growth = 1.0
         self._last: HostFolder | None = None
 
     def open(self, epoch: int, attempt: int) -> ClusterRun:
         """The jobs of one attempt at a window."""
         self._last = HostFolder(self._store_folder, epoch, attempt, self._tables)
         return ClusterRun(self, self._plan, self._last)
+
+    def is_small(self, parts: Sequence[Part]) -> bool:
+        """Whether a window of these parts alone has one job."""
+        size = self._growth * sum(part.plain_bytes for part in parts)
+        return is_small(int(size)) and len(parts) * self._config.store.shards <= _MOST_BLOBS
+
+    def learn(self, parts: Sequence[Part], spilled_bytes: int) -> None:
+        """The records of these parts have become so many bytes; packed ones may be much smaller."""
+        size = sum(part.plain_bytes for part in parts)
+        self._growth = 1.0 if is_small(spilled_bytes) else max(1.0, spilled_bytes / max(1, size))
 
     def judged_on(self, ran_on: dict[int, str]) -> None:
         """Note which process judged each shard, and log how many are where they were a window ago."""
@@ -94,8 +115,8 @@ class ClusterJobs:
 class ClusterRun:
     """The jobs of one attempt at a window; a context manager."""
 
-    all_tasks_finished = False
-    """Spark may still run a lost task; no folder of the driver's is in use anyway."""
+    all_tasks_finished = True
+    """Spark may still run a lost task, but none sees the driver's folder."""
 
     def __init__(self, jobs: ClusterJobs, plan: ReadPlan, folder: HostFolder) -> None:
         """Use `ClusterJobs.open`."""
@@ -105,8 +126,11 @@ class ClusterRun:
         self._plan = plan
         self._folder = folder
         self._cached: list[Any] = []
+        self._read: list[tuple[RDD[Left] | None, list[Left]]] = []
         self._reads: list[RDD[Left]] = []
         self._left: list[Left] = []
+        self._may_read_here = True
+        self._verdicts: list[VerdictBlob] = []
         self._expected: tuple[tuple[Expected, ...], ...] = ()
         self._partition_of: tuple[int, ...] = ()
         self._judged: RDD[Judged] | None = None
@@ -121,10 +145,22 @@ class ClusterRun:
             logger.info("cached partitions are not freed: %s", exc)
 
     def read(self, batch: SourceBatch, task: ReadTask) -> BatchRead:
-        """Spill the records of a batch."""
-        read = batch.read(self, task)
+        """Spill the records of a batch; those that the driver reads again by tasks if it is not small."""
+        try:
+            read = batch.read(self, task)
+            if self._has_read_here and not is_small(sum(receipt.spilled_bytes for receipt in read.receipts)):
+                raise _NotSmall
+        except _NotSmall:
+            self._may_read_here = False
+            self._read.clear()
+            read = batch.read(self, task)
         receipts = sorted(read.receipts, key=lambda receipt: receipt.first_order)
         numbers = {receipt.name: number for number, receipt in enumerate(receipts)}
+        for rdd, lefts in self._read:
+            # A file that is not the source's may have been read too: `sources.files.unreadable`.
+            if any(receipt.name in numbers for left in lefts for receipt in left.receipts):
+                self._left += lefts
+                self._reads += [] if rdd is None else [rdd]
         partitions = [0] * len(receipts)
         expected = []
         for partition, left in enumerate(self._left):
@@ -139,6 +175,8 @@ class ClusterRun:
 
     def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Read records by Spark; see `ReadingRun`."""
+        if self._has_read_here:
+            raise _NotSmall
         counted = Observation()
         tuples = tuples.observe(counted, F.count(F.lit(1)).alias("rows"))
         records = self._plan.records(tuples, task.clock)
@@ -154,8 +192,7 @@ class ClusterRun:
         lefts: list[Left] = [pickle.loads(row.receipt) for row in frame.collect()]
         reads = unbatched(frame.rdd.mapPartitions(on_executors.left_of_rows))
         of_partition = {left.partition: left for left in lefts}
-        self._reads.append(reads)
-        self._left += [of_partition.get(number, Left()) for number in range(reads.getNumPartitions())]
+        self._read.append((reads, [of_partition.get(number, Left()) for number in range(reads.getNumPartitions())]))
         receipts = [receipt for left in lefts for receipt in left.receipts]
         return receipts, int(counted.get["rows"]) - sum(receipt.left_out for receipt in receipts)
 
@@ -163,55 +200,87 @@ class ClusterRun:
         self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, have_pool: bool
     ) -> list[PartRead]:
         """Read each part without Spark; see `ReadingRun`."""
-        del have_pool
         if not parts:
             return []
+        has_nothing_else = have_pool
+        if has_nothing_else and self._may_read_here and self._jobs.is_small(parts):
+            self._read.append((None, [on_executors.left_in(task.directory, read_group(read, task, parts))]))
+        else:
+            self._read.append(self._read_by_tasks(read, parts, task))
+        _, lefts = self._read[-1]
+        self._jobs.learn(parts, sum(receipt.spilled_bytes for left in lefts for receipt in left.receipts))
+        return [part for left in lefts for part in left.parts]
+
+    def _read_by_tasks(
+        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask
+    ) -> tuple[RDD[Left], list[Left]]:
         groups = grouped([part.plain_bytes for part in parts], self._context.defaultParallelism)
         given = self._context.parallelize([[parts[place] for place in group] for group in groups], len(groups))
         reading = partial(on_executors.read_parts, self._folder, read, task)
         reads = unbatched(given.map(reading)).persist(StorageLevel.MEMORY_AND_DISK)
         self._cached.append(reads)
-        lefts = reads.collect()
-        self._reads.append(reads)
-        self._left += lefts
-        return [part for left in lefts for part in left.parts]
+        return reads, reads.collect()
 
     def admitted(self, task: ReadTask, readers: Sequence[ReadReceipt]) -> list[Admitted]:
         """The admitted rows of reading tasks with categories: a job of its own, only if a category may be dropped."""
         if not readers:
             return []
+        if not self._reads:
+            return [admitted_rows(task, receipt.name) for receipt in readers]
         deal = partial(on_executors.deal_admitted, task, self._expected)
         found = dict(self._all_reads.mapPartitionsWithIndex(deal).collect())
         return [found[number] for number in range(len(readers))]
 
     def judge(self, task: JudgeTask, views: Sequence[ShardView]) -> list[Receipt]:
-        """Judge the shards of these views, each where it was judged before."""
+        """Judge the shards of these views, each where it was judged before; without keys if nothing was read."""
+        results = self._judge_dealt(task, views) if self._reads else self._judge_given(task, views)
+        self._jobs.judged_on({receipt.shard: ran_on for receipt, ran_on in results})
+        return [receipt for receipt, _ in results]
+
+    def _judge_given(self, task: JudgeTask, views: Sequence[ShardView]) -> list[tuple[Receipt, str]]:
+        """Judge keys that the driver has: one task an executor gets those of its shards, and returns the verdicts."""
+        keys: dict[int, list[tuple[int, bytes]]] = {view.shard: [] for view in views}
+        for shard, of_reader in on_executors.deal_keys(self._expected, len(views), 0, iter(self._left)):
+            keys[shard].append(of_reader)
+        shards_at: dict[placing.Executor | None, list[tuple[list[tuple[int, bytes]], ShardView]]] = {}
+        for view, place in zip(views, self._jobs.places(), strict=True):
+            shards_at.setdefault(place, []).append((keys[view.shard], view))
+        placed = located(self._context, list(shards_at.values()), list(shards_at))
+        judging = partial(on_executors.judge_shards, task, self._folder)
+        judged = [one for of_executor in placed.map(judging).collect() for one in of_executor]
+        self._verdicts = [blob for one in judged for blob in one.verdicts]
+        return [on_executors.told(one) for one in judged]
+
+    def _judge_dealt(self, task: JudgeTask, views: Sequence[ShardView]) -> list[tuple[Receipt, str]]:
+        """Spark's shuffle brings each shard its keys."""
         shards = len(views)
         deal = partial(on_executors.deal_keys, self._expected, shards)
         placed = located(self._context, views, self._jobs.places())
-        if self._reads:
-            dealt = self._all_reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
-            keys = dealt.mapPartitions(on_executors.gathered)
-        else:
-            keys = self._context.parallelize([[] for _ in range(shards)], shards)
+        dealt = self._all_reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
+        keys = dealt.mapPartitions(on_executors.gathered)
         judging = partial(on_executors.judge_arrived, task, self._folder.tables)
         judged = unbatched(zipped(unbatched(keys), placed).map(judging)).persist(StorageLevel.MEMORY_AND_DISK)
         self._cached.append(judged)
         self._judged = judged
-        results = judged.map(on_executors.told).collect()
-        self._jobs.judged_on({receipt.shard: ran_on for receipt, ran_on in results})
-        return [receipt for receipt, _ in results]
+        return judged.map(on_executors.told).collect()
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
-        """Write the ports, each reading partition where its records are."""
-        if not task.targets or self._judged is None or not self._reads:
-            return []
+        """Write the ports, each reading partition where its records are: on its host, or in the driver."""
         groups = tuple(tuple(sorted(each.reader for each in of)) for of in self._expected)
+        task = replace(task, groups=groups)
+        if not task.targets or not self._left:
+            return []
+        if self._judged is None:
+            return list(on_executors.write_arrived(task, self._expected, 0, iter([(self._verdicts, self._left[0])])))
         reads = self._all_reads
         deal = partial(on_executors.deal_verdicts, self._partition_of)
         back = self._judged.flatMap(deal).partitionBy(len(groups), _itself).mapPartitions(on_executors.gathered)
-        writing = partial(on_executors.write_arrived, replace(task, groups=groups), self._expected)
+        writing = partial(on_executors.write_arrived, task, self._expected)
         return zipped(unbatched(back), reads).mapPartitionsWithIndex(writing).collect()
+
+    @property
+    def _has_read_here(self) -> bool:
+        return any(rdd is None for rdd, _ in self._read)
 
     @property
     def _all_reads(self) -> RDD[Left]:

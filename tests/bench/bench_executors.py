@@ -1,6 +1,7 @@
 """The CPU of small windows by process, on one machine's executors and in one process.
 
     python -m tests.bench.bench_executors [--masters "local[2];local-cluster[2,1,1024]"] [--windows 50] [--rows 1000]
+        [--java "-XX:TieredStopAtLevel=1"]
 
 Seconds are those that the kernel counts for user and system, of each process between two windows: after half as many
 warm ones, and after the last. Processes that ended in between are not counted.
@@ -43,8 +44,8 @@ def _cpu() -> dict[int, tuple[str, float]]:
     return found
 
 
-def _one(master: str, directory: Path, windows: int, rows: int) -> None:
-    """Run a job, and print its CPU by kind as JSON, in ms a window."""
+def _one(master: str, directory: Path, windows: int, rows: int, java: str) -> None:
+    """Run a job, and print its CPU by kind as JSON, in ms a window. `java`: options of all its JVMs."""
     from deduper.config.load import load_config
     from deduper.service.job import run, wall_clock_us
 
@@ -61,7 +62,8 @@ def _one(master: str, directory: Path, windows: int, rows: int) -> None:
         'name: bench\nsource: {format: files, path: in, file_format: json, schema: "k string, t long", '
         "max_files_per_batch: 1}\nkey: k\nexpiry: {by: never}\nstore: {url: file:state, shards: 4, tables: tables}\n"
         f'sinks:\n{sinks}  expired: {{format: none}}\nspark: {{spark.master: "{master}", spark.driver.memory: 1g, '
-        f"spark.local.dir: {directory}}}\n",
+        f"spark.local.dir: {directory}, spark.driver.extraJavaOptions: {json.dumps(java)}, "
+        f"spark.executor.extraJavaOptions: {json.dumps(java)}}}\n",
         encoding="utf-8",
     )
     seen: list[dict[int, tuple[str, float]]] = []
@@ -87,16 +89,18 @@ def main() -> None:
     parser.add_argument("--masters", default="local[2];local-cluster[2,1,1024]", help="divided by semicolons")
     parser.add_argument("--windows", type=int, default=50)
     parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--java", default="", help="options of the JVMs of driver and executors")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         with tempfile.TemporaryDirectory() as folder:
-            _one(given.one, Path(folder), given.windows, given.rows)
+            _one(given.one, Path(folder), given.windows, given.rows, given.java)
         return
     print(f"CPU ms a window of {given.rows} rows; load {os.getloadavg()[0]:.1f}\n")
     print("| | " + " | ".join((*_KINDS, "all")) + " |\n|---|" + "---|" * (len(_KINDS) + 1))
     for master in given.masters.split(";"):
         words = ["--one", master, "--windows", str(given.windows), "--rows", str(given.rows)]
+        words += [f"--java={given.java}"]
         done = subprocess.run(
             [sys.executable, "-m", "tests.bench.bench_executors", *words], check=True, stdout=subprocess.PIPE, text=True
         )

@@ -51,7 +51,7 @@ FORGET, DELETE, TEAR = "delete the published mark", "delete the intents", "tear 
 
 @dataclass
 class Scene:
-    """One job: its config, its input, and the processes that were started on it."""
+    """One job: its config, its input, and the processes that were started on it. `small`: see `tests.crash.driver`."""
 
     directory: Path
     store: str = "rocksdb:state"
@@ -64,6 +64,7 @@ class Scene:
     shards: int = 2
     spark: dict[str, str] = field(default_factory=dict)
     shared_folders: bool = False
+    small: bool = False
     clock: Path | None = None
     log: list[str] = field(default_factory=list)
     drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -140,6 +141,7 @@ spark:
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.directory / "tmp"),
             **({} if self.clock is None else {"CRASH_CLOCK": str(self.clock)}),
+            **({"CRASH_SMALL": "1"} if self.small else {}),
             **({} if is_one_process(self.master) else self._of_executors()),
         }
 

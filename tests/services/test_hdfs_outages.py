@@ -75,15 +75,16 @@ def test_a_datanode_dies_under_a_job(
     job.check(on_a_disk.result())
 
 
+@pytest.mark.parametrize("small", [False, True], ids=["three jobs", "one job"])
 def test_executors_die_over_hdfs(
-    on_a_disk: Future[dict[str, Any]], hdfs_pair: Hdfs, story: Callable[..., Story]
+    small: bool, on_a_disk: Future[dict[str, Any]], hdfs_pair: Hdfs, story: Callable[..., Story]
 ) -> None:
-    """Three executors, store and ports on two DataNodes: as on one machine and a disk."""
+    """Three executors, store and ports on two DataNodes: as on one machine and a disk, by either way of a window."""
     executors = ON_EXECUTORS if ALL else CHOSEN
     armed = dict.fromkeys(executors, "kill-executor") | {WORKER: "kill"}
     if ALL:
         armed |= {DRIVER: "kill"} | dict.fromkeys((RECORD, PIECE, STAGED), "freeze")
-    job = story(WINDOWS, armed, **CLUSTER)
+    job = story(WINDOWS, armed, small=small, **CLUSTER)
     job.start()
     for point in executors:
         job.at(point, "executor")

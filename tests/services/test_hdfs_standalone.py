@@ -15,10 +15,13 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
 
 _JVM = {"spark.executor.extraJavaOptions": " ".join(BRIEF), "spark.driver.host": "127.0.0.1"}
 _AT = "judge.judged"
-"""Keys are judged, and nothing is written: the records and verdicts of the worker's executor are lost with it."""
+"""Keys are judged, and nothing is written: the worker's executor had a part of the records and verdicts, or none."""
 
 
-def test_a_worker_dies_and_comes_back(hdfs_pair: Hdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("small", [False, True], ids=["three jobs", "one job"])
+def test_a_worker_dies_and_comes_back(
+    small: bool, hdfs_pair: Hdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same four outputs as on one machine and a disk, with the executors of both workers at work."""
     windows = 10
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -32,6 +35,7 @@ def test_a_worker_dies_and_comes_back(hdfs_pair: Hdfs, tmp_path: Path, monkeypat
             spark=_JVM,
             shards=4,
             shared_folders=True,
+            small=small,
         )
         try:
             job.start()

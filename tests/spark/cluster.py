@@ -84,22 +84,38 @@ def executors(session: SparkSession) -> int:
     return len(Executors(session.sparkContext).alive())
 
 
-def run_job(session: SparkSession, job: Job, kill_before: tuple[str, ...] = (), **arguments: Any) -> dict[str, Any]:
+def run_job(
+    session: SparkSession, job: Job, kill_before: tuple[str, ...] = (), *, jobs: int = 1, **arguments: Any
+) -> dict[str, Any]:
     """Run a job. `kill_before` names, for each window from the first, the step before which an executor is killed.
 
-    Gives its windows, for each the processes that judged the shards, and how many executors were killed.
+    `jobs`: those of a small window; 3, as of a large one. Gives its windows, for each the processes that judged the
+    shards and the jobs that it took, and how many executors were killed.
     """
     job.session = session
     ran_on: list[dict[int, str]] = []
+    took: list[int] = []
     steps = list(kill_before)
     killed: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         note = ClusterJobs.judged_on
         patch.setattr(ClusterJobs, "judged_on", lambda jobs, where: ran_on.append(where) or note(jobs, where))
+        if jobs == 3:
+            patch.setattr(ClusterJobs, "is_small", lambda *_: False)
+        for number, name in ((1, "_judge_given"), (3, "_judge_dealt")):
+            patch.setattr(ClusterRun, name, _noted(took, number, getattr(ClusterRun, name)))
         for step in ("read", "judge", "write"):
             patch.setattr(ClusterRun, step, _killing(step, getattr(ClusterRun, step), steps, killed))
         summary = job.run(**arguments)
-    return {"windows": summary.windows, "ran_on": ran_on, "killed": len(killed)}
+    return {"windows": summary.windows, "ran_on": ran_on, "jobs": took, "killed": len(killed)}
+
+
+def _noted(took: list[int], number: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        took.append(number)
+        return function(*args)
+
+    return run
 
 
 def _killing(step: str, function: Callable[..., Any], steps: list[str], killed: list[int]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
+from deduper.sources.files import batch
 from deduper.tasks import exchange
+from deduper.tasks.readers import reading_tasks
 from deduper.window.cluster_jobs import ClusterRun
 from deduper.window.table_folder import table_room
 from tests.deduper.engine import comparable
@@ -52,7 +56,7 @@ def job_in(directory: Path, **settings: Any) -> Job:
     return Job(directory, None, settings)
 
 
-def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: int) -> None:
+def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: int, jobs: int) -> None:
     """The answers of a random stream, row for row, as `test_job_oracle` checks them on one machine."""
     stream, files_a_window = regular(random_stream(mode, seed), seed)
     shape = random_shape(seed)
@@ -72,7 +76,7 @@ def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: 
             job.add_table(table(stream, part))
     times = [window.now_us for window in stream.windows]
     assert times
-    cluster.call(run_stream, job, stream)
+    assert set(cluster.call(run_stream, job, stream, jobs)) == {jobs}
     oracle = Oracle(stream.settings)
     expected = [
         comparable(
@@ -83,22 +87,27 @@ def check_stream(cluster: Cluster, directory: Path, mode: str, kind: str, seed: 
     assert given_answers(job, kind, stream, shape) == expected, (mode, seed, stream.settings, shape)
 
 
-def run_stream(session: SparkSession, job: Job, stream: Any) -> None:
-    run_job(session, job, clock=wall_clock(stream))
+def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int) -> list[int]:
+    took: list[int] = run_job(session, job, jobs=jobs, clock=wall_clock(stream))["jobs"]
+    return took
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind", "seed"),
+    ("mode", "kind", "seed", "jobs"),
     [
-        ("event_time", "parquet", 1),
-        ("category", "parquet", 2),
-        ("processing_time", "parquet", 0),
-        ("ordered", "json", 3),  # with a secure digest Spark reads it
+        ("event_time", "parquet", 1, 1),
+        ("event_time", "parquet", 1, 3),
+        ("category", "parquet", 2, 1),
+        ("category", "parquet", 2, 3),
+        ("processing_time", "parquet", 0, 1),
+        ("ordered", "json", 3, 3),  # with a secure digest Spark reads it
     ],
 )
-def test_two_executors_say_what_the_oracle_says(mode: str, kind: str, seed: int, two: Cluster, tmp_path: Path) -> None:
-    """Port, reason and first copy of every row."""
-    check_stream(two, tmp_path / "job", mode, kind, seed)
+def test_two_executors_say_what_the_oracle_says(
+    mode: str, kind: str, seed: int, jobs: int, two: Cluster, tmp_path: Path
+) -> None:
+    """Port, reason and first copy of every row, by one job a window and by three."""
+    check_stream(two, tmp_path / "job", mode, kind, seed, jobs)
 
 
 def numbered(job: Job, windows: int, rows: int, first: int = 0) -> Counter[str]:
@@ -129,18 +138,22 @@ def stayed_put(places: list[dict[int, str]]) -> list[int]:
     return [sum(one[shard] == other[shard] for shard in one) for one, other in pairwise(places)]
 
 
-def test_shards_stay_put(two: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
     """8 of 8 over 20 windows; after an executor was killed they are where they stay within 3 windows."""
     job = store_of(tmp_path / "job")
+    while two.call(executors) < 2:
+        time.sleep(0.2)  # an earlier test may have killed one
     often = numbered(job, 21, 50)
-    ran = two.call(run_job, job)
+    ran = two.call(run_job, job, jobs=jobs)
+    assert set(ran["jobs"]) == {jobs}
     places = ran["ran_on"]
     assert [set(where) for where in places] == [set(range(SHARDS))] * 21
     stayed = stayed_put(places)
     assert stayed == [SHARDS] * 20
     assert Counter(Counter(places[-1].values()).values()) == {SHARDS // 2: 2}
     often += numbered(job, 5, 50, first=21)
-    ran = two.call(run_job, job, ("", "write"))
+    ran = two.call(run_job, job, ("", "write"), jobs=jobs)
     assert ran["killed"] == 1
     check_counts(job, often)
     places = ran["ran_on"]
@@ -150,19 +163,19 @@ def test_shards_stay_put(two: Cluster, tmp_path: Path) -> None:
     while two.call(executors) < 2:
         time.sleep(0.2)
     often += numbered(job, 6, 50, first=26)
-    places = two.call(run_job, job)["ran_on"]
+    places = two.call(run_job, job, jobs=jobs)["ran_on"]
     stayed = stayed_put(places)
     print(f"shards that stayed once there were two executors again: {stayed}")
     assert stayed[2:] == [SHARDS] * 3
     check_counts(job, often)
 
 
-@pytest.mark.parametrize("step", ["read", "judge", "write"])
-def test_an_executor_that_is_killed_loses_no_row(step: str, two: Cluster, tmp_path: Path) -> None:
-    """Before each step of a window; before writing, its records and its verdicts are lost with it."""
+@pytest.mark.parametrize(("step", "jobs"), [("read", 3), ("judge", 3), ("write", 3), ("judge", 1), ("write", 1)])
+def test_an_executor_that_is_killed_loses_no_row(step: str, jobs: int, two: Cluster, tmp_path: Path) -> None:
+    """Before each step of a window; before writing, the records and verdicts of three jobs are lost with it."""
     job = store_of(tmp_path / "job")
     often = numbered(job, 3, 500)
-    ran = two.call(run_job, job, ("", step))
+    ran = two.call(run_job, job, ("", step), jobs=jobs)
     assert ran["killed"] == 1
     assert ran["windows"] == 3
     check_counts(job, often)
@@ -184,7 +197,7 @@ def run_without_rows(session: SparkSession, job: Job) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClusterRun, "write", writing)
-        run_job(session, job)
+        run_job(session, job, jobs=3)
     return attempts
 
 
@@ -202,8 +215,63 @@ def test_rows_that_are_gone_are_judged_again(two: Cluster, tmp_path: Path) -> No
     ]
 
 
+def test_windows_of_all_sizes_follow_each_other(two: Cluster, tmp_path: Path) -> None:
+    """A file that is small on its disk and large in memory, or that turns out not to be plain, takes three jobs."""
+    job = store_of(tmp_path / "job", max_files_per_batch=1)
+    few = ["a", "b", "c"] * 100_000
+    keys = [["a", "d"], few, ["e"], few, ["f"] * 2, ["g"]]
+    for some in keys:
+        job.add_table(pa.table({"k": some, "t": pa.array([7] * len(some), pa.int64())}))
+    ran = two.call(run_job, job)
+    assert ran["jobs"] == [1, 3, 1, 3, 1, 1]
+    assert {len(where) for where in ran["ran_on"]} == {SHARDS}
+    often = Counter(key for some in keys for key in some)
+    settings = table_room(job.config).here()
+    store_id = CommitLog.open(local_place(job.config.store.path)).manifest.store_id
+    assert not list(Path(settings.memory_dir).glob(f"records/{store_id}*"))
+    assert sum(1 for _ in job.rows("duplicate")) == often.total() - len(often)
+    assert {row["k"] for row in job.rows("unique")} == set(often)
+
+
+def run_refusing(session: SparkSession, job: Job) -> dict[str, Any]:
+    """Run a job whose readers refuse a file in the middle of a window, after they have read another."""
+    read = reading_tasks.read_part
+
+    def refusing(reading: Any, task: Any, part: Any) -> Any:
+        return reading_tasks.PartRead(refusal="for a test") if part.ordinal == 1 else read(reading, task, part)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch, "read_part", refusing)
+        return run_job(session, job)
+
+
+def test_a_small_window_that_spark_must_help_to_read(two: Cluster, tmp_path: Path) -> None:
+    """What the driver has read is read again by tasks; every row leaves once."""
+    job = store_of(tmp_path / "job")
+    often = numbered(job, 2, 100)
+    assert two.call(run_refusing, job)["jobs"] == [3, 3]
+    check_counts(job, often)
+
+
+def test_a_file_that_no_reader_can_read(two: Cluster, tmp_path: Path) -> None:
+    """It is one error tuple; the records of the other file of its window leave once."""
+    job = store_of(tmp_path / "job")
+    often = numbered(job, 1, 100)
+    whole = sorted(Path(job.config.source.path).glob("*.parquet"))
+    kept = parquet.read_table(whole[0])
+    data = bytearray(whole[1].read_bytes())
+    data[4:60] = bytes(56)
+    times = whole[1].stat()
+    whole[1].write_bytes(data)
+    os.utime(whole[1], ns=(times.st_atime_ns, times.st_mtime_ns))
+    two.call(run_job, job)
+    assert [row["_dedup"]["reason"] for row in job.rows("error")] == ["file_unreadable"]
+    assert often.total() == 200
+    assert sum(1 for port in ("unique", "duplicate") for _ in job.rows(port)) == kept.num_rows
+
+
 def test_three_executors_say_what_the_oracle_says(tmp_path: Path) -> None:
     """More executors than cores."""
     with cluster_of("local-cluster[3,1,1024]", tmp_path / "session") as three:
-        check_stream(three, tmp_path / "plain", "event_time", "parquet", 4)
-        check_stream(three, tmp_path / "by Spark", "category", "json", 3)
+        check_stream(three, tmp_path / "plain", "event_time", "parquet", 4, 1)
+        check_stream(three, tmp_path / "by Spark", "category", "json", 3, 3)

@@ -1,7 +1,8 @@
-"""Both ways of keys and verdicts between the tasks: the same receipts, pieces of the same bytes, the same rows.
+"""All ways of keys and verdicts between the tasks: the same receipts, pieces of the same bytes, the same rows.
 
-One way is a folder that every task maps. The other is what Spark's partitions run on a cluster, here without Spark:
-every reading partition leaves its files on a host of its own, and blobs are dealt to shards and writers in any order.
+One way is a folder that every task maps. The others are what Spark's partitions run on a cluster, here without Spark.
+Of a large window every reading partition leaves its files on a host of its own, and blobs are dealt to shards and
+writers in any order. A small one is read and written in the driver, and its tasks get the shards of an executor.
 """
 
 from __future__ import annotations
@@ -245,6 +246,33 @@ def by_blobs(
     return service.took([one.receipt for one in judged]), service.rows(written)
 
 
+def by_driver(service: Service, window: Window) -> tuple[Any, Any]:
+    """A small window of a cluster, on two executors."""
+    own = service.root / f"driver-{service.window}"
+    own.mkdir()
+    receipts = [spill(service.read_task(window, str(own)), *each) for each in enumerate(window.readers)]
+    left = on_executors.left_in(str(own), [PartRead(receipt) for receipt in receipts])
+    expected = [[Expected(reader, keys) for reader, keys in enumerate(left.checksums)]]
+    keys: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    for shard, of_reader in on_executors.deal_keys(expected, window.shards, 0, iter([left])):
+        keys[shard].append(of_reader)
+    judging = service.judge_task(window, ())
+    room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
+    given_to = [(keys[view.shard], view) for view in service.views(window)]
+    earlier = HostFolder(f"{STORE}-0000beef", 1, 0, room).make()
+    judged = []
+    for of_executor in (given_to[0::2], given_to[1::2]):
+        if of_executor:
+            task = pickle.loads(pickle.dumps((judging, HostFolder(f"{STORE}-0000beef", 1, 1, room), of_executor)))
+            judged += pickle.loads(pickle.dumps(on_executors.judge_shards(*task)))
+    assert not Path(earlier).exists()
+    writing = service.write_task(window, receipts)
+    verdicts = [blob for one in judged for blob in one.verdicts]
+    written = on_executors.write_arrived(writing, expected, 0, iter([(verdicts, left)]))
+    rows = service.rows(written)
+    return service.took([one.receipt for one in judged]), rows
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _tables_on_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -261,17 +289,18 @@ def root() -> Iterator[Path]:
 
 @given(window=windows, second=windows)
 @settings(max_examples=40, deadline=None)
-def test_both_ways_give_the_same_receipts_and_bytes(root: Path, window: Window, second: Window) -> None:
+def test_all_ways_give_the_same_receipts_and_bytes(root: Path, window: Window, second: Window) -> None:
     """Whatever the rows, shards, readers, and the order in which blobs arrive; also when a look-up meets pieces."""
     second = replace(second, shards=window.shards, first_seen=window.first_seen)
-    one, other = (Service(Path(tempfile.mkdtemp(dir=root))) for _ in range(2))
+    one, other, third = (Service(Path(tempfile.mkdtemp(dir=root))) for _ in range(3))
     for each in (window, second):
         by_one, by_other = by_files(one, each), by_blobs(other, each)
         assert by_one == by_other
+        assert by_one == by_driver(third, each)
         rows = sum(map(len, each.readers))
         assert len(by_one[1]) == rows
         assert sum(sum(receipt.counts) for receipt, _ in by_one[0]) == rows
-    for service in (one, other):
+    for service in (one, other, third):
         shutil.rmtree(service.root)
 
 
