@@ -100,7 +100,7 @@ def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int) -> list[
         ("category", "parquet", 2, 1),
         ("category", "parquet", 2, 3),
         ("processing_time", "parquet", 0, 1),
-        ("ordered", "json", 3, 3),  # with a secure digest Spark reads it
+        ("ordered", "json", 8, 3),  # with a secure digest Spark reads it
     ],
 )
 def test_two_executors_say_what_the_oracle_says(
@@ -274,4 +274,4 @@ def test_three_executors_say_what_the_oracle_says(tmp_path: Path) -> None:
     """More executors than cores."""
     with cluster_of("local-cluster[3,1,1024]", tmp_path / "session") as three:
         check_stream(three, tmp_path / "plain", "event_time", "parquet", 4, 1)
-        check_stream(three, tmp_path / "by Spark", "category", "json", 3, 3)
+        check_stream(three, tmp_path / "by Spark", "category", "json", 8, 3)
