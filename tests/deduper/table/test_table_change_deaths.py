@@ -98,7 +98,10 @@ def test_a_death_at_each_step_of_a_change(step: str, kind: str, place: Place) ->
     getattr(place, kind)(rows)
     assert Counter(place.rows()) == new
     assert verify(place.config()).is_sound
-    of_other_format = {"delta": {"table.removed"}, "parquet": {"table.5.placed", "table.5.committed"}}
+    of_other_format = {
+        "delta": {"table.5.recorded", "table.removed"},
+        "parquet": {"table.5.placed", "table.5.committed"},
+    }
     assert bool(died) == (step not in of_other_format[place.format])
 
 
