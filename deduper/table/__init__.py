@@ -8,7 +8,7 @@ Doors: `load.load`, `job` (loads, upserts and deletes from a config file), `sett
     formats  Delta and plain Parquet tables: their files, and how a write becomes part of them
     index    which file has a key: pieces of the bucket store, mapped into memory
     query    which rows are new, which change others, the rows of some keys; nothing is written
-    change   upserts and deletes: the files that hold a key are written again, and no others
+    change   upserts and deletes: the files that hold a key are written again, and no others; rollbacks
     write    the steps of every write: lock, verdicts, staged files, plan, commit, index
     upkeep   status, verify and rebuild of a table and its index
 Touches the table's folder and the folders of the ports. A write runs in one process, on Arrow, without Spark.

@@ -36,6 +36,10 @@ class UnsupportedTableError(TableUsageError):
     """A table has a feature that a load does not honour. The operator: follow the message, or load it otherwise."""
 
 
+class VersionGoneError(TableUsageError):
+    """A table cannot return to a version. The operator: choose another one, as the message says."""
+
+
 class SourceChangedError(TableError):
     """A file of the batch changed while it was loaded; nothing was committed. The operator: load complete files."""
 

@@ -30,6 +30,7 @@ def run_load(loaded: LoadedLoad) -> LoadReceipt:
             keep=config.rule,
             duplicates=config.duplicates,
             errors=config.errors,
+            keep_versions=config.keep_versions,
         )
 
 

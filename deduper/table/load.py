@@ -32,6 +32,7 @@ def load(
     keep: str | Keep = "first",
     duplicates: str | Path | None = None,
     errors: str | Path | None = None,
+    keep_versions: int = 0,
     lock_timeout_s: float = 60.0,
 ) -> LoadReceipt:
     """Adds the rows whose keys the table does not have; all others are duplicates or errors.
@@ -51,7 +52,7 @@ def load(
     require_free_names(batch)
     ports = {"duplicates": duplicates, "errors": errors}
     folders = {name: Path(folder).absolute() for name, folder in ports.items() if folder is not None}
-    opened = open_table(table, table_format, columns.partition_by)
+    opened = open_table(table, table_format, columns.partition_by, keep_versions)
     operation = _Load(batch, opened.root, columns, rule)
     with locked(opened.root, lock_timeout_s):
         return load_receipt(WriteSteps(batch, opened, columns, operation, folders).run())

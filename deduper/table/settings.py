@@ -48,6 +48,7 @@ class LoadConfig(Section):
     keep: Literal["first", "last"] | Greatest = "first"
     update_partition_path: bool = True
     small_file_bytes: Size | None = Field(default=None, examples=["32MiB"])
+    keep_versions: int = Field(default=0, ge=0)
     duplicates: LocalPath | None = None
     errors: LocalPath | None = None
 

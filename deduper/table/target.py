@@ -42,12 +42,24 @@ def target_of(loaded: LoadedLoad, keys: pa.Schema | None = None) -> Target:
         TableError: as `Table.snapshot`.
     """
     config = loaded.config
+    table = table_of(loaded, keys)
     with loaded.placing_errors():
-        table = open_table(config.table.path, config.table.format, _partitions(config, keys))
         schema = table.snapshot().schema
         if schema is None:
             raise SettingError("table.path", f"{config.table.path} has no table yet", "load files into it first")
         return Target(table, key_columns(schema, config.key, config.partition_by, config.scope))
+
+
+def table_of(loaded: LoadedLoad, keys: pa.Schema | None = None) -> Table:
+    """The table of a configuration, with or without files; types of partition columns as `target_of` has them.
+
+    Raises:
+        ConfigError: a setting does not fit.
+    """
+    config = loaded.config
+    with loaded.placing_errors():
+        by = _partitions(config, keys)
+        return open_table(config.table.path, config.table.format, by, config.keep_versions)
 
 
 def _partitions(config: LoadConfig, keys: pa.Schema | None) -> Sequence[KeyColumn]:

@@ -1,4 +1,4 @@
-"""Commands for tables: loads, upserts and deletes from a config file, a quickstart; state, a check, a new index."""
+"""Commands for tables: loads, upserts, deletes, rollbacks, a quickstart; state, a check, a new index."""
 
 from __future__ import annotations
 
@@ -70,6 +70,26 @@ def table_delete(
     checked = load_config(config)
     configure_logging(as_json=False, verbose=verbose)
     answer(run_delete(checked, execute=execute), render_change, as_json=as_json)
+
+
+@command(table_app, "rollback", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
+def table_rollback(
+    config: ConfigArgument,
+    to: Annotated[int, typer.Option("--to", min=0, metavar="VERSION", help="The version to return to.")],
+    execute: ExecuteOption = False,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Return a table and its index to an older version; without --execute, show the plan and write nothing."""
+    from deduper.cli.views.table_change import render_rollback
+    from deduper.service.logs import configure_logging
+    from deduper.table.change.rollback import plan_rollback, rollback
+    from deduper.table.settings import load_config
+
+    checked = load_config(config)
+    configure_logging(as_json=False, verbose=verbose)
+    report = rollback(checked, to) if execute else plan_rollback(checked, to)
+    answer(report, render_rollback, as_json=as_json)
 
 
 @command(table_app, "status", *BASIC, ExitCode.INTEGRITY)

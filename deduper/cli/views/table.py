@@ -9,6 +9,7 @@ from rich.text import Text
 
 from deduper.cli.terminal import counted, pairs, table
 from deduper.table.change.receipt import ChangeReceipt
+from deduper.table.change.rollback import RollbackReceipt
 from deduper.table.receipt import LoadReceipt
 from deduper.table.upkeep.rebuild import RebuildReceipt
 from deduper.table.upkeep.status import Condition, IndexStatus, PendingLoad, TableStatus
@@ -26,6 +27,7 @@ def render_load(receipt: LoadReceipt) -> list[RenderableType]:
         ("in the table", f"{receipt.found:,}"),
         ("errors", errors_line(receipt.errors)),
         *write_lines(receipt),
+        tries_line(receipt),
     ]
     parts: list[RenderableType] = [pairs(rows)]
     if receipt.found_in:
@@ -40,7 +42,7 @@ def errors_line(errors: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in errors.items()) or "0"
 
 
-def write_lines(receipt: LoadReceipt | ChangeReceipt) -> list[tuple[str, object]]:
+def write_lines(receipt: LoadReceipt | ChangeReceipt | RollbackReceipt) -> list[tuple[str, object]]:
     """What every write has to say of its table and index."""
     index = f"built: {receipt.began_anew}" if receipt.began_anew else None
     if receipt.read_files:
@@ -49,9 +51,13 @@ def write_lines(receipt: LoadReceipt | ChangeReceipt) -> list[tuple[str, object]
         ("table", f"version {receipt.version}" if receipt.version >= 0 else "none yet"),
         ("index", index),
         ("completed", f"{counted(receipt.completed, 'earlier load')} that had died" if receipt.completed else None),
-        ("tries", f"{receipt.tries}: other writers were faster" if receipt.tries > 1 else None),
         ("time", f"{receipt.seconds:.1f} s"),
     ]
+
+
+def tries_line(receipt: LoadReceipt | ChangeReceipt) -> tuple[str, object]:
+    """How often the batch was judged, if more than once."""
+    return "tries", f"{receipt.tries}: other writers were faster" if receipt.tries > 1 else None
 
 
 def render_status(status: TableStatus) -> list[RenderableType]:

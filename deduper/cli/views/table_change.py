@@ -1,12 +1,13 @@
-"""The answers of `deduper table upsert` and `deduper table delete` as text."""
+"""The answers of `deduper table upsert`, `delete` and `rollback` as text."""
 
 from __future__ import annotations
 
 from rich.console import RenderableType
 
 from deduper.cli.terminal import counted, pairs
-from deduper.cli.views.table import errors_line, write_lines
+from deduper.cli.views.table import errors_line, tries_line, write_lines
 from deduper.table.change.receipt import ChangePlan, ChangeReceipt
+from deduper.table.change.rollback import RollbackPlan, RollbackReceipt
 from deduper.units import approximate_size
 
 
@@ -28,8 +29,26 @@ def render_change(answer: ChangePlan | ChangeReceipt) -> list[RenderableType]:
             ("rows carried over", f"{answer.carried_rows:,}"),
             ("new files", f"{answer.files:,}"),
             *write_lines(answer),
+            tries_line(answer),
         ]
     return [pairs([*first, *_counts(answer), *last])]
+
+
+def render_rollback(answer: RollbackPlan | RollbackReceipt) -> list[RenderableType]:
+    """A plan, or what was done."""
+    is_plan = not isinstance(answer, RollbackReceipt)
+    goes = f"rollback to version {answer.to}"
+    rows: list[tuple[str, object]] = [
+        ("plan", f"{goes}; nothing is written") if is_plan else ("done", goes),
+        ("files that go", _files(answer.removed_files, answer.removed_rows, answer.removed_bytes)),
+        ("files that return", _files(answer.restored_files, answer.restored_rows, answer.restored_bytes)),
+    ]
+    rows += write_lines(answer) if isinstance(answer, RollbackReceipt) else [("table", f"version {answer.version}")]
+    if not answer.is_needed:
+        rows.append(("next", "nothing: the table is as it was in that version"))
+    elif is_plan:
+        rows.append(("next", "`deduper table rollback` with `--execute` does it"))
+    return [pairs(rows)]
 
 
 def _counts(answer: ChangePlan | ChangeReceipt) -> list[tuple[str, object]]:
@@ -45,5 +64,8 @@ def _counts(answer: ChangePlan | ChangeReceipt) -> list[tuple[str, object]]:
     ]
 
 
-def _files(files: int, rows: int, size_bytes: int) -> str:
-    return f"{counted(files, 'file')}, {counted(rows, 'row')}, {approximate_size(size_bytes)}" if files else "no file"
+def _files(files: int, rows: int | None, size_bytes: int) -> str:
+    if not files:
+        return "no file"
+    of_rows = "rows not known" if rows is None else counted(rows, "row")
+    return f"{counted(files, 'file')}, {of_rows}, {approximate_size(size_bytes)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -21,7 +21,7 @@ from deduper.table.index.matching import WantedKeys
 from deduper.table.index.reading import opened
 from deduper.table.index.state import index_folder
 from deduper.table.table_rows import TableRows
-from deduper.table.write.operation import NO_TARGET, TARGET
+from deduper.table.write.operation import NO_TARGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,32 @@ class FileRewrite:
     """
 
     def __init__(self, place: Destination, work: Workload, salt: bytes) -> None:
-        self.schema = place.schema.append(pa.field(TARGET, pa.int64()))
-        self.removed: Sequence[DataFile] = tuple(work.removed.values())
-        self.carried_rows = 0
-        self.replaced_rows = 0
-        """The rows of removed files that `carried` has left out."""
+        self.schema = place.schema
+        self.removed = work.removed
+        self._carried: dict[int, int] = {}
+        self._replaced: dict[int, int] = {}
         self._place = place
         self._work = work
         self._first = work.verdicts.first_files()
         self._wanted = WantedKeys(work.verdicts.found, place.columns, salt)
+        numbers, counts = np.unique(work.verdicts.file, return_counts=True)
+        self._held = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
         self._numbers = np.array(sorted(work.removed), np.int64)
         kinds = [pa.int32() if column.type == "date" else column.arrow for column in place.columns.partition_by]
         values = zip(*(work.removed[number].partition for number in self._numbers.tolist()), strict=True)
         self._partitions = [pa.array(column, kind) for column, kind in zip(values, kinds, strict=True)]
 
-    def placed(self, records: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
+    @property
+    def carried_rows(self) -> int:
+        """See `Rewrite`."""
+        return sum(self._carried.values())
+
+    @property
+    def replaced_rows(self) -> int:
+        """See `Rewrite`."""
+        return sum(self._replaced.values())
+
+    def placed(self, records: pa.RecordBatch, rows: Int64s) -> tuple[pa.RecordBatch, Int64s]:
         """See `Rewrite`."""
         arrays = {name: records.column(name) for name in self._place.schema.names}
         target = self._first[rows]
@@ -64,32 +75,29 @@ class FileRewrite:
             target = self._in_partition(arrays, target)
         for partition, number in self._work.filled.items():
             target = np.where((target == NO_TARGET) & self._is_in(arrays, partition, len(rows)), number, target)
-        return pa.RecordBatch.from_arrays([*arrays.values(), pa.array(target)], schema=self.schema)
+        return pa.RecordBatch.from_arrays([*arrays.values()], schema=self.schema), target
 
-    def carried(self) -> Iterator[pa.RecordBatch]:
+    def kept(self, number: int) -> Iterator[pa.RecordBatch]:
         """See `Rewrite`.
 
         Raises:
-            IndexDamagedError: a file has fewer rows of the keys than the index says.
-            SchemaDriftError: a file has a column that the table does not have, which would be lost.
+            IndexDamagedError: the file has fewer rows of the keys than the index says.
+            SchemaDriftError: it has a column that the table does not have, which would be lost.
         """
-        numbers, counts = np.unique(self._work.verdicts.file, return_counts=True)
-        held = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-        for number, file in self._work.removed.items():
-            try:
-                replaced = yield from self._of_file(number, file)
-            except FileVanishedError as error:
-                if file.stamp:  # of a plain table, whose version is what is there
-                    raise ConflictError(f"{self._place.root / file.path}: went while it was read") from error
-                raise
-            self._require_unchanged(file)
-            if replaced < held.get(number, 0):
-                folder = index_folder(self._place.root)
-                raise IndexDamagedError(
-                    f"{self._place.root / file.path}: lacks keys that the index has with it; build the index anew "
-                    f"(`deduper table rebuild`, or delete {folder}); nothing was committed"
-                )
-            self.replaced_rows += replaced
+        file = self.removed[number]
+        try:
+            yield from self._of_file(number, file)
+        except FileVanishedError as error:
+            if file.stamp:  # of a plain table, whose version is what is there
+                raise ConflictError(f"{self._place.root / file.path}: went while it was read") from error
+            raise
+        self._require_unchanged(file)
+        if self._replaced[number] < self._held.get(number, 0):
+            folder = index_folder(self._place.root)
+            raise IndexDamagedError(
+                f"{self._place.root / file.path}: lacks keys that the index has with it; build the index anew "
+                f"(`deduper table rebuild`, or delete {folder}); nothing was committed"
+            )
 
     def _in_partition(self, arrays: dict[str, pa.Array], target: Int64s) -> Int64s:
         """The targets of rows whose keys may lie in other partitions; or the rows stay there, with its values."""
@@ -112,10 +120,10 @@ class FileRewrite:
         equal = (_true(pc.equal(plain_of(arrays[column.name], column), value)) for column, value in named)
         return reduce(np.logical_and, equal, np.ones(rows, np.bool_))
 
-    def _of_file(self, number: int, file: DataFile) -> Generator[pa.RecordBatch, None, int]:
-        """The rows of a file that stay; returns the number of the others."""
+    def _of_file(self, number: int, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that stay; counts them and the others."""
         reader = TableRows(self._place.root, self._place.schema, self._place.columns)
-        replaced = 0
+        self._carried[number] = self._replaced[number] = 0
         with opened(self._place.root, file) as parquet:
             more = sorted(set(parquet.schema_arrow.names) - set(self._place.schema.names))
             if more:
@@ -125,13 +133,11 @@ class FileRewrite:
                 )
             for records in reader.all(parquet, file):
                 is_replaced = self._wanted.among(reader.key_of(records))
-                replaced += int(is_replaced.sum())
                 kept = records if not is_replaced.any() else records.filter(pa.array(~is_replaced))
-                self.carried_rows += kept.num_rows
+                self._carried[number] += kept.num_rows
+                self._replaced[number] += records.num_rows - kept.num_rows
                 if kept.num_rows:
-                    target = pa.repeat(pa.scalar(number, pa.int64()), kept.num_rows)
-                    yield pa.RecordBatch.from_arrays([*kept.columns, target], schema=self.schema)
-        return replaced
+                    yield kept
 
     def _require_unchanged(self, file: DataFile) -> None:
         """A plain file is still the one that was judged."""

@@ -27,9 +27,10 @@ from deduper.table.errors import (
     TableError,
     TableUsageError,
     UnsupportedTableError,
+    VersionGoneError,
 )
 from deduper.table.formats.paths import data_paths, place, unplace
-from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, PartitionValue, Snapshot
+from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, PartitionValue, Reversal, Snapshot
 from deduper.table.schema import one_form
 
 try:
@@ -73,6 +74,34 @@ class DeltaFiles:
                     f"{self._root}: has Parquet files and no Delta log; write `format: parquet`"
                 )
             return Snapshot(NO_TABLE, None, (), ())
+        return self._snapshot_of(table)
+
+    def reversal(self, before: Snapshot, version: int) -> Reversal:
+        """See `Table`."""
+        if not 0 <= version <= before.version:
+            raise VersionGoneError(f"{self._root}: there is no version {version}; the present one is {before.version}")
+        now = self._at(before.version)
+        then = self._at(version)
+        old = self._snapshot_of(then)
+        present, wanted = set(before.files), set(old.files)
+        restored = tuple(file for file in old.files if file not in present)
+        for file in restored:
+            if not (self._root / file.path).is_file():
+                raise VersionGoneError(
+                    f"{self._root}: version {version} has {file.path}, which is gone from the disk (VACUUM); "
+                    "choose a later version"
+                )
+        removed = tuple(file for file in before.files if file not in wanted)
+        is_needed = bool(restored or removed) or _properties(now) != _properties(then)
+        return Reversal(restored, removed, self._root, is_needed)
+
+    def _at(self, version: int) -> DeltaTable:
+        try:
+            return DeltaTable(str(self._root), version=version)
+        except DeltaError as error:
+            raise VersionGoneError(f"{self._root}: version {version} cannot be read any more: {error}") from error
+
+    def _snapshot_of(self, table: DeltaTable) -> Snapshot:
         _require_plain(table, self._root)
         names = tuple(table.metadata().partition_columns)
         if names != self._partition_by:
@@ -172,7 +201,10 @@ class DeltaFiles:
             "commit_properties": CommitProperties(custom_metadata={_LOAD: commit.load}, max_commit_retries=0),
             "post_commithook_properties": PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
         }
-        if commit.after == NO_TABLE:
+        if commit.to is not None:
+            del made["partition_by"]
+            DeltaTable(str(self._root), version=commit.after).restore(commit.to, **made)
+        elif commit.after == NO_TABLE:
             schema = Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(commit.schema)))
             create_table_with_add_actions(str(self._root), schema, added, mode="error", **made)
         else:
@@ -218,6 +250,10 @@ class DeltaFiles:
             DataFile(path, size, 0, tuple(partition))
             for path, size, partition in zip(paths, actions["size_bytes"].to_pylist(), partitions, strict=True)
         )
+
+
+def _properties(table: DeltaTable) -> tuple[str, dict[str, str]]:
+    return table.schema().to_json(), table.metadata().configuration
 
 
 def _no_changes(table: DeltaTable) -> str | None:

@@ -12,8 +12,8 @@ from deduper.table.formats.protocol import Table
 FORMATS = ("delta", "parquet")
 
 
-def open_table(path: str | Path, table_format: str, partition_by: Sequence[KeyColumn]) -> Table:
-    """The table in a folder, which need not exist yet.
+def open_table(path: str | Path, table_format: str, partition_by: Sequence[KeyColumn], keep_versions: int = 0) -> Table:
+    """The table in a folder, which need not exist yet. `keep_versions`: for writes of plain Parquet tables.
 
     Raises:
         SettingError: another format.
@@ -32,5 +32,5 @@ def open_table(path: str | Path, table_format: str, partition_by: Sequence[KeyCo
 
         if (root / "_delta_log").is_dir():
             raise UnsupportedTableError(f"{root}: is a Delta table; write `format: delta`")
-        return PlainFiles(root, partition_by)
+        return PlainFiles(root, partition_by, keep_versions)
     raise SettingError("table.format", f"`{table_format}` is not a valid choice", f"write {' or '.join(FORMATS)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,7 +12,7 @@ from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.columns import KeyColumn
 from deduper.table.errors import TableUsageError
-from deduper.table.formats.protocol import NewFile, PartitionValue, RemovedFile
+from deduper.table.formats.protocol import DataFile, NewFile, PartitionValue, RemovedFile
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """The folder's name for null."""
@@ -44,19 +43,51 @@ def unplace(root: Path, files: Iterable[NewFile]) -> None:
         LOCAL.remove(root / file.path)
 
 
-def remove(root: Path, files: Iterable[RemovedFile]) -> None:
-    """Removes files of a plain table; one that is another by now stays. Durable on return. Safe to repeat."""
+def remove(root: Path, files: Iterable[RemovedFile], kept_in: Path | None) -> None:
+    """Removes files of a plain table, or moves them below a folder; one that is another by now stays.
+
+    Durable on return. Safe to repeat.
+    """
     touched: set[Path] = set()
     for file in files:
         path = root / file.path
-        with suppress(FileNotFoundError):
-            status = path.stat()
-            if (status.st_size, status.st_mtime_ns) == (file.size, file.stamp):
-                LOCAL.remove(path)
-                touched.add(path.parent)
-                failpoints.hit("table.removed")
+        touched.add(path.parent)  # also of a file that is gone: an earlier try may have died before this point
+        if kept_in is not None:
+            touched.add((kept_in / file.path).parent)
+        if not is_same_file(path, file):
+            continue
+        if kept_in is None:
+            LOCAL.remove(path)
+        else:
+            make_directories(LOCAL, (kept_in / file.path).parent)
+            LOCAL.replace(path, kept_in / file.path)
+        failpoints.hit("table.removed")
+    for folder in touched:
+        if folder.is_dir():
+            LOCAL.fsync_dir(folder)
+
+
+def bring_back(root: Path, files: Iterable[RemovedFile], kept_in: Path) -> None:
+    """Gives removed files their places again; one that is not kept has it already. Durable. Safe to repeat."""
+    touched: set[Path] = set()
+    for file in files:
+        target = root / file.path
+        make_directories(LOCAL, target.parent)
+        touched.add(target.parent)
+        if LOCAL.exists(kept_in / file.path):
+            LOCAL.replace(kept_in / file.path, target)
+            failpoints.hit("table.returned")
     for folder in touched:
         LOCAL.fsync_dir(folder)
+
+
+def is_same_file(path: Path, file: RemovedFile | DataFile) -> bool:
+    """Whether a file is there, with the size and time that it had."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (file.size, file.stamp)
 
 
 def folder_values(path: str) -> tuple[tuple[str, str], ...]:

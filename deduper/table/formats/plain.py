@@ -1,8 +1,8 @@
 """Plain Parquet files in partition folders: a table without a log, so the durable plan of a write is its commit.
 
 After the plan the new files get their places one by one, then the removed ones go one by one: a reader that lists them
-in between sees rows twice, and misses none. A write that dies in between is completed by the next one. There
-are no versions: a table with files has version 0.
+in between sees rows twice, and misses none. A write that dies in between is completed by the next one. Each
+write makes a version, which `versions` records; a table that others have made begins with version 0.
 """
 
 from __future__ import annotations
@@ -13,10 +13,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bucket_store import failpoints
 from deduper.table.columns import KeyColumn
-from deduper.table.errors import TableError
-from deduper.table.formats.paths import data_paths, partition_of, place, remove
-from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Snapshot
+from deduper.table.errors import TableError, VersionGoneError
+from deduper.table.formats.paths import bring_back, data_paths, is_same_file, partition_of, place, remove
+from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, Reversal, Snapshot
+from deduper.table.formats.versions import (
+    difference,
+    newest_version,
+    prune,
+    record_version,
+    records_since,
+    removed_folder,
+)
 from deduper.table.schema import one_form
 
 
@@ -25,9 +34,10 @@ class PlainFiles:
 
     format = "parquet"
 
-    def __init__(self, root: Path, partition_by: Sequence[KeyColumn]) -> None:
+    def __init__(self, root: Path, partition_by: Sequence[KeyColumn], keep_versions: int) -> None:
         self._root = root
         self._partition_by = partition_by
+        self._keep_versions = keep_versions
 
     @property
     def root(self) -> Path:
@@ -36,9 +46,10 @@ class PlainFiles:
 
     def snapshot(self) -> Snapshot:
         """See `Table`. The columns are those of the first file by name, and of its folders."""
+        version = newest_version(self._root)
         paths = data_paths(self._root)
         if not paths:
-            return Snapshot(NO_TABLE, None, (), ())
+            return Snapshot(NO_TABLE if version is None else version, None, (), ())
         files = tuple(self._file(path) for path in paths)
         first = self._root / paths[0]
         try:
@@ -48,7 +59,33 @@ class PlainFiles:
         names = [column.name for column in self._partition_by]
         fields = [field for field in stored if field.name not in names]
         in_folders = [pa.field(column.name, column.arrow) for column in self._partition_by]
-        return Snapshot(0, pa.schema([*fields, *in_folders]), (), files)
+        return Snapshot(version or 0, pa.schema([*fields, *in_folders]), (), files)
+
+    def reversal(self, before: Snapshot, version: int) -> Reversal:
+        """See `Table`. Writes of others are in no record: files that they added stay."""
+        if not 0 <= version <= before.version:
+            raise VersionGoneError(f"{self._root}: there is no version {version}; the present one is {before.version}")
+        going, returning = difference(records_since(self._root, version, before.version))
+        present = {file.path: file for file in before.files}
+        changed = [path for path, size in going.items() if path not in present or present[path].size != size]
+        if changed:
+            raise VersionGoneError(
+                f"{self._root / changed[0]}: was added after version {version}, and another writer has changed or "
+                "removed it, so its rows may be in another file; nothing was written"
+            )
+        kept_in = removed_folder(self._root)
+        restored = tuple(
+            DataFile(path, size, stamp, partition_of(path, self._partition_by))
+            for path, (size, stamp) in sorted(returning.items())
+        )
+        for file in restored:
+            if file.path in present or not is_same_file(kept_in / file.path, file):
+                raise VersionGoneError(
+                    f"{self._root}: version {version} has {file.path}, which was removed and is not kept any more "
+                    "(`keep_versions`); choose a later version"
+                )
+        removed = tuple(present[path] for path in sorted(going))
+        return Reversal(restored, removed, kept_in, bool(restored or removed))
 
     def commit(self, commit: Commit) -> None:
         """See `Table`. The plan is durable, so the write is committed; this completes it."""
@@ -56,8 +93,13 @@ class PlainFiles:
 
     def finish(self, commit: Commit) -> bool:
         """See `Table`."""
+        number = record_version(self._root, commit)
+        failpoints.hit("table.5.recorded")
         place(self._root, commit.files)
-        remove(self._root, commit.removed)
+        kept_in = removed_folder(self._root)
+        bring_back(self._root, commit.restored, kept_in)
+        remove(self._root, commit.removed, kept_in if self._keep_versions else None)
+        prune(self._root, number, self._keep_versions)
         return True
 
     def _file(self, path: str) -> DataFile:

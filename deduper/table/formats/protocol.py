@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from bucket_store.wire import LATER
+from bucket_store.wire import LATER, OF_3
 
 PartitionValue = int | str | None
 """A value of a partition column; a date is its days since 1970-01-01."""
@@ -74,7 +74,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class RemovedFile:
-    """A file that a write removes: as `DataFile`, with its partition as `NewFile` has it."""
+    """A file that a write removes: as `DataFile`, with its partition as `NewFile` has it; a rollback has none."""
 
     path: str
     size: int
@@ -84,7 +84,10 @@ class RemovedFile:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a write does to a table, on top of the version `after`. `load` names it; `schema` is Arrow's own form."""
+    """What a write does to a table, on top of the version `after`. `load` names it; `schema` is Arrow's own form.
+
+    A rollback to the version `to` brings back the `restored` files; it has no new ones and no schema.
+    """
 
     load: str
     after: int
@@ -92,11 +95,26 @@ class Commit:
     partition_by: tuple[str, ...]
     files: tuple[NewFile, ...]
     removed: tuple[RemovedFile, ...] = field(default=(), metadata=LATER)
+    restored: tuple[RemovedFile, ...] = field(default=(), metadata=OF_3)
+    to: int | None = field(default=None, metadata=OF_3)
 
     @property
     def is_empty(self) -> bool:
         """True when there is nothing for the table."""
-        return not self.files and not self.removed
+        return not self.files and not self.removed and self.to is None
+
+
+@dataclass(frozen=True, slots=True)
+class Reversal:
+    """What takes a table back to an older version. Files that return lie below `kept_in` now, with their paths.
+
+    `is_needed`: False if the table is as it was in that version.
+    """
+
+    restored: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+    kept_in: Path
+    is_needed: bool
 
 
 class Table(Protocol):
@@ -117,6 +135,14 @@ class Table(Protocol):
             UnsupportedTableError: it has a feature that writes do not honour.
             TableUsageError: it is partitioned by other columns than the settings say.
             TableError: it cannot be read.
+        """
+
+    def reversal(self, before: Snapshot, version: int) -> Reversal:
+        """The way from the present version back to an older one; nothing is written.
+
+        Raises:
+            VersionGoneError: there is no such version, or it is not whole any more.
+            UnsupportedTableError, TableUsageError, TableError: as `snapshot`, of that version.
         """
 
     def commit(self, commit: Commit) -> None:

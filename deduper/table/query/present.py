@@ -92,5 +92,5 @@ def question_of(rows: Any, loaded: LoadedLoad) -> Question:
     with loaded.placing_errors():
         columns = key_columns(batch.schema, config.key, config.partition_by, config.scope)
         require_rule(config.rule, batch)
-        table = open_table(config.table.path, config.table.format, columns.partition_by)
+        table = open_table(config.table.path, config.table.format, columns.partition_by, config.keep_versions)
         return Question(batch, columns, config.rule, table)

@@ -17,9 +17,8 @@ from deduper.table.index.index import KeyIndex
 from deduper.table.index.keys import Int64s
 from deduper.table.judge import Verdict, rows_by_verdict
 
-TARGET = "_deduper_target"
-"""The column of staged rows that says which removed file a new one takes the place of; NO_TARGET: of none."""
 NO_TARGET = -1
+"""The number of the file that takes a row, if it is none of the removed ones."""
 
 
 class Rewrite(Protocol):
@@ -27,25 +26,25 @@ class Rewrite(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns, and TARGET."""
+        """The table's columns."""
 
     @property
-    def removed(self) -> Sequence[DataFile]:
-        """The files."""
+    def removed(self) -> Mapping[int, DataFile]:
+        """The files by their numbers."""
 
     @property
     def carried_rows(self) -> int:
-        """The rows that `carried` has given."""
+        """The rows that `kept` has given."""
 
     @property
     def replaced_rows(self) -> int:
-        """The rows of removed files that `carried` has left out."""
+        """The rows of removed files that `kept` has left out."""
 
-    def placed(self, records: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
-        """Rows of the batch, with their row numbers, in the columns of `schema`."""
+    def placed(self, records: pa.RecordBatch, rows: Int64s) -> tuple[pa.RecordBatch, Int64s]:
+        """Rows of the batch, with their row numbers, in the columns of `schema`; and the file that takes each."""
 
-    def carried(self) -> Iterator[pa.RecordBatch]:
-        """The rows of removed files that stay, in the columns of `schema`. Called once, after all of `placed`.
+    def kept(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a removed file that stay, in the columns of `schema`. Called once a file, from any thread.
 
         Raises:
             ConflictError: a file is another one than that of the version.
@@ -76,7 +75,7 @@ class Work:
     @property
     def removed(self) -> Sequence[DataFile]:
         """The files that the write removes."""
-        return () if self.rewrite is None else self.rewrite.removed
+        return () if self.rewrite is None else tuple(self.rewrite.removed.values())
 
 
 class Operation(Protocol):

@@ -1,7 +1,7 @@
 """The rows of a judged batch as staged files: those for the table by partition, the others for their ports.
 
-Rows are written in one pass. The files that Parquet's writer reports are what the plan names, with the numbers of rows
-of their footers.
+Rows of the batch are written in one pass, then removed files again. What the writers report is what the plan names,
+with the numbers of rows of the footers.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ from deduper.table.batch import Batch
 from deduper.table.columns import KeyColumn
 from deduper.table.errors import SettingError, SourceChangedError, TableUsageError
 from deduper.table.formats.delta_stats import encode_statistics, file_statistics
-from deduper.table.formats.paths import NO_VALUE, folder_values
-from deduper.table.formats.protocol import NewFile
+from deduper.table.formats.paths import NO_VALUE, folder_values, text_of
+from deduper.table.formats.protocol import DataFile, NewFile
 from deduper.table.index.lookup import ABSENT
 from deduper.table.judge import Verdict
-from deduper.table.write.operation import TARGET, Work
+from deduper.table.write.operation import NO_TARGET, Work
 from deduper.table.write.plan import PortFiles
+from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP, WaitingRows, rewrite_files
 
 ABOUT = "_load"
 """The column that rows of ports have beside their own."""
 _ABOUT = pa.struct([("load", pa.string()), ("reason", pa.string()), ("first_file", pa.string())])
-_ROW_GROUP = 1 << 20
 _OPEN_FILES = 512
 _MOST_PARTITIONS = 1 << 16
 _THREADS = 8
+
+PartitionTexts = tuple[tuple[str, str | None], ...]
+"""As `NewFile` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,12 @@ def require_free_names(batch: Batch) -> None:
         SettingError: naming it.
     """
     for name in batch.schema.names:
-        if name.lower() in (ABOUT, TARGET):
-            raise SettingError("source", f"there is a column `{name}`, a name that staged rows use", "rename it")
+        if name.lower() == ABOUT:
+            raise SettingError("source", f"there is a column `{name}`, a name that rows of ports use", "rename it")
 
 
 def stage(
-    batch: Batch, work: Work, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
+    batch: Batch, work: Work, table: Path, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
 ) -> tuple[tuple[NewFile, ...], tuple[PortFiles, ...]]:
     """Writes the rows; (files for the table, files of each port), durable.
 
@@ -79,17 +82,16 @@ def stage(
     schema = batch.schema if work.rewrite is None else work.rewrite.schema
     # Keys that are to be deleted may lack the columns of the partitions; then there are no rows for the table.
     folders = [(one.name, one.arrow) for one in partition_by if one.name in schema.names]
-    if work.rewrite is not None:
-        # A folder for each removed file: a new file has the rows of one old file, and sizes stay as they are.
-        folders.insert(0, (TARGET, schema.field(TARGET).type))
+    waiting = WaitingRows(staging.rows.with_name("waiting"), schema)
     with ExitStack() as stack:
         ports = {
             name: stack.enter_context(_PortWriter(folder, batch.schema, staging.load))
             for name, (_, folder) in staging.ports.items()
         }
         make_directories(LOCAL, staging.rows)
+        stack.enter_context(waiting)
         ds.write_dataset(
-            pa.RecordBatchReader.from_batches(schema, _table_rows(batch, work, required, ports)),
+            pa.RecordBatchReader.from_batches(schema, _table_rows(batch, work, required, ports, waiting)),
             staging.rows,
             format="parquet",
             partitioning=ds.partitioning(pa.schema(folders), flavor="hive") if folders else None,
@@ -98,12 +100,19 @@ def stage(
             max_partitions=_MOST_PARTITIONS,
             max_open_files=_OPEN_FILES,
             use_threads=False,  # rows keep their order, and threads save no time
-            min_rows_per_group=_ROW_GROUP // 8,
-            max_rows_per_group=_ROW_GROUP,
+            min_rows_per_group=LEAST_ROW_GROUP,
+            max_rows_per_group=ROW_GROUP,
             file_visitor=visit,
         )
-    failpoints.hit("table.3.staged")
     files = _new_files(staging.rows, sorted(written, key=lambda one: one[0]), staging.load)
+    if work.rewrite is not None:
+        in_folders = [column.name for column in partition_by]
+        rewritten = rewrite_files(work.rewrite, table, waiting, in_folders, staging.rows.with_name("rewritten"))
+        files += tuple(
+            _in_place_of(work.rewrite.removed[number], path, footer, partition_by, staging.load)
+            for number, path, footer in rewritten
+        )
+    failpoints.hit("table.3.staged")
     of_ports = tuple(
         PortFiles(str(staging.ports[name][0]), _new_files(folder, port.written, staging.load))
         for (name, port), (_, folder) in zip(ports.items(), staging.ports.values(), strict=True)
@@ -144,9 +153,9 @@ class _PortWriter:
 
 
 def _table_rows(
-    batch: Batch, work: Work, required: Sequence[str], ports: Mapping[str, _PortWriter]
+    batch: Batch, work: Work, required: Sequence[str], ports: Mapping[str, _PortWriter], waiting: WaitingRows
 ) -> Iterator[pa.RecordBatch]:
-    """The rows for the table, those of removed files last; all others of the batch go to their ports on the way."""
+    """The rows for new files; all others of the batch go on the way to their ports, or wait for their files."""
     begin = 0
     for records in batch.batches(batch.schema.names):
         end = begin + records.num_rows
@@ -164,12 +173,18 @@ def _table_rows(
             for name in required:
                 if kept.column(name).null_count:
                     raise TableUsageError(f"column `{name}` has a null, and the table declares it NOT NULL")
-            yield kept if work.rewrite is None else work.rewrite.placed(kept, begin + np.flatnonzero(is_kept))
+            if work.rewrite is None:
+                yield kept
+            else:
+                placed, target = work.rewrite.placed(kept, begin + np.flatnonzero(is_kept))
+                is_new = target == NO_TARGET
+                if is_new.any():
+                    yield placed.filter(pa.array(is_new))
+                if not is_new.all():
+                    waiting.add(placed.filter(pa.array(~is_new)), target[~is_new])
         begin = end
     if begin != len(work.verdict):
         raise SourceChangedError("the batch has fewer rows than those that were judged; nothing was committed")
-    if work.rewrite is not None:
-        yield from work.rewrite.carried()
 
 
 def _is_of(verdict: NDArray[np.int8], wanted: frozenset[Verdict]) -> NDArray[np.bool_]:
@@ -181,22 +196,32 @@ def _new_files(folder: Path, written: Sequence[tuple[Path, pq.FileMetaData]], lo
     files = []
     for number, (path, footer) in enumerate(written):
         inner = path.relative_to(folder).as_posix()
-        if inner.startswith(f"{TARGET}="):
-            inner = inner.partition("/")[2]
-        files.append(
-            NewFile(
-                staged=str(path),
-                path=str(Path(inner).with_name(f"part-{load}-{number:05d}.parquet")),
-                size=path.stat().st_size,
-                rows=footer.num_rows,
-                partition=_partition(inner),
-                statistics=encode_statistics(file_statistics(footer)).decode(),
-            )
-        )
+        name = f"part-{load}-{number:05d}.parquet"
+        files.append(_new_file(path, footer, Path(inner).with_name(name), _partition(inner)))
     return tuple(file for file in files if file.rows)
 
 
-def _partition(path: str) -> tuple[tuple[str, str | None], ...]:
+def _in_place_of(
+    old: DataFile, path: Path, footer: pq.FileMetaData, partition_by: Sequence[KeyColumn], load: str
+) -> NewFile:
+    """A rewritten file, in the folder of the old one."""
+    values = zip(partition_by, old.partition, strict=True)
+    partition = tuple((column.name, text_of(value, column)) for column, value in values)
+    return _new_file(path, footer, Path(old.path).with_name(f"part-{load}-of-{path.name}"), partition)
+
+
+def _new_file(path: Path, footer: pq.FileMetaData, place: Path, partition: PartitionTexts) -> NewFile:
+    return NewFile(
+        staged=str(path),
+        path=str(place),
+        size=path.stat().st_size,
+        rows=footer.num_rows,
+        partition=partition,
+        statistics=encode_statistics(file_statistics(footer)).decode(),
+    )
+
+
+def _partition(path: str) -> PartitionTexts:
     return tuple((name, None if text == NO_VALUE else text) for name, text in folder_values(path))
 
 

@@ -141,7 +141,7 @@ class WriteSteps:
             folder / "rows",
             {name: (port, port / PORT_STAGING / load) for name, port in self._ports.items()},
         )
-        files, ports = stage(self._batch, work, self._columns.partition_by, before.required, staging)
+        files, ports = stage(self._batch, work, self._table.root, self._columns.partition_by, before.required, staging)
         self._require_counts(work, files, ports)
         commit = Commit(
             load=load,

@@ -42,8 +42,13 @@ STEPS = (
     *("table.4.planned", "table.placed", "table.5.placed", "table.5.committed", "table.6.port", "table.6.published"),
     *("table.7.index", "table.7.port"),
 )
-CHANGE_STEPS = (*STEPS, "table.removed")
+CHANGE_STEPS = (*STEPS, "table.5.recorded", "table.removed")
 """Those of an upsert and a delete."""
+ROLLBACK_STEPS = (
+    *("table.1.locked", "table.4.planned", "table.5.recorded", "table.returned", "table.removed"),
+    *("table.5.placed", "table.5.committed", "index.piece", "index.state", "table.7.index"),
+)
+"""Those of a rollback."""
 
 
 def arrow(rows: Sequence[Row]) -> pa.Table:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from bucket_store import failpoints
 from deduper.cli.main import app
 from deduper.units import approximate_size
-from tests.deduper.table.scene import CHANGE_STEPS, CONFIG, STEPS, Place, Row, arrow
+from tests.deduper.table.scene import CHANGE_STEPS, CONFIG, ROLLBACK_STEPS, STEPS, Place, Row, arrow
 
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -105,6 +105,40 @@ def test_the_answer_of_a_delete(place: Place, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert place.held() == [(3, 1)]
     assert "rewritten no file" in " ".join(run("delete", file).stdout.split())
+
+
+def test_the_answer_of_a_rollback(place: Place, tmp_path: Path) -> None:
+    """Without `--execute` the plan, and no file is made or changed; a version that is not there is exit code 2."""
+    file = str(tmp_path / "load.yaml")
+    with (tmp_path / "load.yaml").open("a", encoding="utf-8") as config:
+        config.write("keep_versions: 5\n")
+    deliver(tmp_path, "a", [(1, "a", 0), (2, "a", 0)])
+    run("load", file)
+    deliver(tmp_path, "a", [(1, "b", 0), (3, "b", 1)])
+    run("upsert", file, "--execute")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    plan = run("rollback", file, "--to", "0")
+    assert plan.exit_code == 0, plan.stderr
+    lines = [" ".join(line.split()) for line in plan.stdout.splitlines()]
+    for line in (
+        *("plan rollback to version 0; nothing is written", "table version 1"),
+        "next `deduper table rollback` with `--execute` does it",
+    ):
+        assert line in lines
+    assert "files that go 2 files, 3 rows, " in " ".join(lines)
+    assert "files that return 1 file, 2 rows, " in " ".join(lines)
+    as_json = json.loads(run("rollback", file, "--to", "0", "--json").stdout)
+    names = [f"{what}_{of}" for what in ("removed", "restored") for of in ("files", "rows", "bytes")]
+    assert list(as_json) == ["version", "to", *names, "needed"]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    done = json.loads(run("rollback", file, "--to", "0", "--execute", "--json").stdout)
+    assert list(done) == [*as_json, "load", "read_files", "began_anew", "completed", "seconds"]
+    assert sorted(place.rows()) == [(1, "a", 0), (2, "a", 0)]
+    again = run("rollback", file, "--to", "0", "--execute")
+    assert "nothing: the table is as it was in that version" in " ".join(again.stdout.split())
+    wrong = run("rollback", file, "--to", "9")
+    assert wrong.exit_code == 2
+    assert "there is no version 9; the present one is 2" in " ".join(wrong.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -225,3 +259,33 @@ def test_real_kills_of_upserts_and_deletes(place: Place, tmp_path: Path) -> None
         rows = found
         assert place.leftovers() == []
     assert killed >= len(CHANGE_STEPS) - 3
+
+
+@pytest.mark.crash
+def test_real_kills_of_rollbacks(place: Place, tmp_path: Path) -> None:
+    """Each is killed at another step by SIGKILL: the table is as before or as after, and a repetition is after."""
+    file = str(tmp_path / "load.yaml")
+    with (tmp_path / "load.yaml").open("a", encoding="utf-8") as config:
+        config.write("keep_versions: 50\n")
+    deliver(tmp_path, "a", [(key, "old", key % 3) for key in range(9)])
+    run("load", file)
+    old = sorted(place.rows())
+    killed = 0
+    for step in ROLLBACK_STEPS:
+        deliver(tmp_path, "a", [(key, step, key % 3) for key in range(4, 14)])
+        assert run("upsert", file, "--execute").exit_code == 0
+        new = sorted(place.rows())
+        (place.root / "_deduper/index/state").unlink()  # so that the index is written
+        command = [sys.executable, "-m", "deduper.cli", "table", "rollback", file, "--to", "0", "--execute", "--json"]
+        environment = {**os.environ, failpoints.ENVIRONMENT: f"{step}=kill"}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        assert done.returncode in (-signal.SIGKILL, 0), done.stderr
+        killed += done.returncode != 0
+        held = {(key, day) for key, _, day in place.rows()}
+        assert {(key, day) for key, _, day in old} <= held, f"a key is missing after a death at {step}"
+        place.upsert([], "keep_versions: 50\n")
+        assert sorted(place.rows()) in (old, new), step
+        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+        assert sorted(place.rows()) == old
+        assert place.leftovers() == []
+    assert killed >= len(ROLLBACK_STEPS) - 3

@@ -308,8 +308,8 @@ def test_what_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     before = sorted(place.root.rglob("*"))
     with pytest.raises(SchemaDriftError, match=r"`v` \(string\) is missing in the batch"):
         place.upsert(arrow([(1, "b", 0)]).drop_columns(["v"]))
-    with pytest.raises(ConfigError, match="a name that staged rows use"):
-        place.upsert(pa.table({"k": [1], "d": arrow([(1, "", 0)])["d"], "_deduper_target": [1]}))
+    with pytest.raises(ConfigError, match="a name that rows of ports use"):
+        place.upsert(pa.table({"k": [1], "d": arrow([(1, "", 0)])["d"], "_load": [1]}))
     with pytest.raises(SchemaDriftError, match="`k` is string in the batch and bigint in the table"):
         place.delete(pa.table({"k": ["1"], "d": arrow([(1, "", 0)])["d"]}))
     assert sorted(place.root.rglob("*")) == before
@@ -488,3 +488,23 @@ def test_without_an_index(place: Place) -> None:
     assert (1, "11", 0) in place.rows()
     assert index_module._FEWEST_MERGED < 12
     assert verify(place.config()).is_sound
+
+
+@pytest.mark.parametrize("codec", ["zstd", "none"])
+def test_the_compression_of_a_rewritten_file(codec: str, tmp_path: Path) -> None:
+    """It is that of the old one; row groups of a large file have many rows each, its last one the rest."""
+    place = Place(tmp_path, "parquet")
+    rows = 300_000
+    table = pa.table({"k": range(rows), "v": ["a"] * rows, "d": pa.array([0] * rows, pa.int32()).cast(pa.date32())})
+    folder = place.root / "d=1970-01-01"
+    folder.mkdir(parents=True)
+    pq.write_table(table.drop_columns(["d"]), folder / "old.parquet", compression=codec)
+    assert place.upsert([(key, "b", 0) for key in range(0, rows, 10_000)]).updated == 30
+    (new,) = place.files()
+    footer = pq.read_metadata(place.root / new)
+    chunk = footer.row_group(0).column(0)
+    assert chunk.compression == {"zstd": "ZSTD", "none": "UNCOMPRESSED"}[codec]
+    groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+    assert len(groups) > 1
+    assert min(groups[:-1]) >= 1 << 17
+    assert (footer.num_rows, sum(v == "b" for _, v, _ in place.rows())) == (rows, 30)

@@ -1,0 +1,174 @@
+"""A return to an older version of a table, as a new version on top; its index is brought to the same files.
+
+The steps have the numbers of `write.steps`: 1 the table is locked, dead writes are completed or removed · 2 the
+version is read, and the way back · 4 the plan is durable · 5 the commit · 7 the index reads the files that it lacks,
+the plan is removed. An index counts the files of the present version alone, so a death between 5 and 7 does no harm.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bucket_store import failpoints
+from deduper.as_json import AsJson
+from deduper.table.columns import key_columns
+from deduper.table.errors import ConflictError, FileVanishedError, TableChangedError, UnsupportedTableError
+from deduper.table.formats.protocol import Commit, DataFile, RemovedFile, Reversal, Snapshot, Table
+from deduper.table.index.index import KeyIndex
+from deduper.table.index.reading import rows_of
+from deduper.table.index.state import index_folder
+from deduper.table.settings import LoadedLoad
+from deduper.table.target import table_of
+from deduper.table.write.lock import locked
+from deduper.table.write.plan import LoadPlan, discard, finish_all, write_plan
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPlan(AsJson):
+    """What a rollback of the table's `version` would do: some files go, others return.
+
+    `removed_rows`: None if one of the files is gone from the disk. `is_needed`: False if the table is as it was in the
+    version `to`.
+    """
+
+    version: int
+    to: int
+    removed_files: int
+    removed_rows: int | None
+    removed_bytes: int
+    restored_files: int
+    restored_rows: int
+    restored_bytes: int
+    is_needed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackReceipt(RollbackPlan):
+    """A rollback that is done, or was not needed. `version`: the present one, and all others as in the plan.
+
+    `read_files` were read afterwards, of those that the index lacked; `began_anew` says why it had to be built.
+    `completed` earlier writes had died after their commit.
+    """
+
+    load: str
+    read_files: int
+    began_anew: str | None
+    completed: int
+    seconds: float
+
+
+def plan_rollback(loaded: LoadedLoad, version: int) -> RollbackPlan:
+    """What a rollback to the version would do now; nothing is written, no lock is taken.
+
+    Raises: as `rollback`.
+    """
+    table = table_of(loaded)
+    before, way = _way(table, version)
+    return RollbackPlan(before.version, version, **_counts(table, way))
+
+
+def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) -> RollbackReceipt:
+    """Returns the table and its index to a version.
+
+    Raises:
+        ConfigError: a setting does not fit the table.
+        VersionGoneError: there is no such version, or it is not whole any more; nothing was written.
+        UnsupportedTableError, TableUsageError: the table must not be changed by us; nothing was written.
+        TableHeldError: another write has held the table for `lock_timeout_s`.
+        TableChangedError: another writer was faster; nothing was written.
+        TableError, CorruptionError: see their classes; the table is as its last commit left it.
+    """
+    began = time.monotonic()
+    config = loaded.config
+    table = table_of(loaded)
+    ports = tuple(str(Path(port).absolute()) for port in (config.duplicates, config.errors) if port is not None)
+    load = secrets.token_hex(8)
+    with locked(table.root, lock_timeout_s):
+        failpoints.hit("table.1.locked")
+        completed = finish_all(table, ports)
+        before, way = _way(table, version)
+        counts = _counts(table, way)
+        if way.is_needed:
+            _commit(table, load, before, version, way)
+        after = table.snapshot()
+        read, began_anew = _caught_up(table, loaded, after)
+        failpoints.hit("table.7.index")
+        discard(table.root, load, ())
+        return RollbackReceipt(
+            after.version,
+            version,
+            **counts,
+            load=load,
+            read_files=read,
+            began_anew=began_anew,
+            completed=completed,
+            seconds=time.monotonic() - began,
+        )
+
+
+def _way(table: Table, version: int) -> tuple[Snapshot, Reversal]:
+    """Step 2: the present version, and the way back."""
+    before = table.snapshot()
+    way = table.reversal(before, version)
+    if way.is_needed and before.no_changes is not None:
+        raise UnsupportedTableError(f"{table.root}: {before.no_changes}; nothing was written")
+    return before, way
+
+
+def _commit(table: Table, load: str, before: Snapshot, version: int, way: Reversal) -> None:
+    """Steps 4 and 5."""
+    commit = Commit(
+        load=load,
+        after=before.version,
+        schema=b"",
+        partition_by=(),
+        files=(),
+        removed=_named(way.removed),
+        restored=_named(way.restored),
+        to=version,
+    )
+    write_plan(table.root, LoadPlan(table.format, commit, ()))
+    failpoints.hit("table.4.planned")
+    try:
+        table.commit(commit)
+    except ConflictError as error:
+        discard(table.root, load, ())
+        raise TableChangedError(
+            f"{error}: another writer was faster; nothing was rolled back, look at the plan again"
+        ) from error
+
+
+def _caught_up(table: Table, loaded: LoadedLoad, after: Snapshot) -> tuple[int, str | None]:
+    """Step 7: (files read, why the index was begun anew). A plain table without files has no columns to index."""
+    if after.schema is None:
+        return 0, None
+    config = loaded.config
+    with loaded.placing_errors():
+        columns = key_columns(after.schema, config.key, config.partition_by, config.scope)
+    index = KeyIndex(index_folder(table.root), columns)
+    return index.catch_up(table.root, after.files), index.began_anew
+
+
+def _named(files: Sequence[DataFile]) -> tuple[RemovedFile, ...]:
+    return tuple(RemovedFile(file.path, file.size, file.stamp, ()) for file in files)
+
+
+def _counts(table: Table, way: Reversal) -> dict[str, Any]:
+    try:
+        removed_rows = sum(rows_of(table.root, way.removed))
+    except FileVanishedError:
+        removed_rows = None  # a reason to go back, and not to stay
+    return {
+        "removed_files": len(way.removed),
+        "removed_rows": removed_rows,
+        "removed_bytes": sum(file.size for file in way.removed),
+        "restored_files": len(way.restored),
+        "restored_rows": sum(rows_of(way.kept_in, way.restored)),
+        "restored_bytes": sum(file.size for file in way.restored),
+        "is_needed": way.is_needed,
+    }

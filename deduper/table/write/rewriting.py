@@ -1,0 +1,126 @@
+"""Removed files, written again: for each a new file with its rows that stay, then the rows of the batch that go there.
+
+Files are written side by side, one a core. The rows of the batch wait in an Arrow file, mapped into memory, so they
+need not fit into it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bucket_store.filesystem import LOCAL, make_directories
+from deduper.table.index.keys import Int64s
+from deduper.table.write.operation import Rewrite
+
+ROW_GROUP = 1 << 20
+"""The most rows of a row group."""
+LEAST_ROW_GROUP = ROW_GROUP // 8
+"""The fewest, but for the last one of a file."""
+_MOST_THREADS = 8
+
+
+class WaitingRows:
+    """Rows that go to removed files, by the files' numbers; a context manager around `add`, before any `of`."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._schema = schema
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._runs: dict[int, list[tuple[int, int, int]]] = {}
+        self._added = 0
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, records: pa.RecordBatch, number: Int64s) -> None:
+        """Adds rows, each with the number of its file."""
+        if self._writer is None:
+            self._writer = pa.ipc.new_file(str(self._path), self._schema)
+        order = np.argsort(number, kind="stable")
+        self._writer.write_batch(records.take(pa.array(order)))
+        number = number[order]
+        edges = [0, *(np.flatnonzero(number[1:] != number[:-1]) + 1).tolist(), len(number)]
+        for begin, end in pairwise(edges):
+            self._runs.setdefault(int(number[begin]), []).append((self._added, begin, end - begin))
+        self._added += 1
+
+    def of(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a file, in the order in which they were added. Thread-safe."""
+        for place, begin, rows in self._runs.get(number, ()):
+            yield self._batches[place].slice(begin, rows)
+
+    def __enter__(self) -> WaitingRows:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._writer is None:
+            return
+        self._writer.close()
+        if kind is None:
+            reader = pa.ipc.open_file(pa.memory_map(str(self._path)))
+            self._batches = [reader.get_batch(place) for place in range(reader.num_record_batches)]
+
+
+def rewrite_files(
+    rewrite: Rewrite, root: Path, waiting: WaitingRows, in_folders: Sequence[str], folder: Path
+) -> list[tuple[int, Path, pq.FileMetaData]]:
+    """(number of a removed file, the new one in its place, its footer); without rows there is none.
+
+    `in_folders`: columns that the files do not have.
+
+    Raises: as `Rewrite.kept`.
+    """
+    make_directories(LOCAL, folder)
+    schema = pa.schema([field for field in rewrite.schema if field.name not in in_folders])
+
+    def written(number: int) -> tuple[int, Path, pq.FileMetaData] | None:
+        path = folder / f"{number}.parquet"
+        rows = (records for of in (rewrite.kept(number), waiting.of(number)) for records in of)
+        footer = _write(path, schema, rows, root / rewrite.removed[number].path)
+        return None if footer is None else (number, path, footer)
+
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    with ThreadPoolExecutor(threads, thread_name_prefix="rewriter") as pool:
+        return [one for one in pool.map(written, rewrite.removed) if one is not None]
+
+
+def _write(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch], old: Path) -> pq.FileMetaData | None:
+    """A Parquet file of these columns of the rows, compressed as an old one, and its footer; without rows none."""
+    writer: pq.ParquetWriter | None = None
+    try:
+        for group in _groups(schema, rows):
+            if writer is None:
+                writer = pq.ParquetWriter(path, schema, compression=_codec(old))
+            writer.write_table(group, ROW_GROUP)
+    finally:
+        if writer is not None:
+            writer.close()
+    return None if writer is None else pq.read_metadata(path)
+
+
+def _groups(schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows in tables of at least `LEAST_ROW_GROUP` rows, but for the last one."""
+    held: list[pa.RecordBatch] = []
+    for records in rows:
+        held.append(records.select(schema.names))
+        if sum(one.num_rows for one in held) >= LEAST_ROW_GROUP:
+            yield pa.Table.from_batches(held, schema)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+def _codec(path: Path) -> str:
+    """The compression of a file, by the first column of it."""
+    try:
+        footer = pq.read_metadata(path)
+    except FileNotFoundError:
+        return "SNAPPY"  # it went meanwhile; whether that matters is for the reading of its rows to say
+    found = footer.row_group(0).column(0).compression if footer.num_row_groups and footer.num_columns else "SNAPPY"
+    return {"UNCOMPRESSED": "none", "LZO": "snappy"}.get(found, found)
