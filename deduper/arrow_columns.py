@@ -23,6 +23,8 @@ _ARROW = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 
+_NAMES = {arrow: name for name, arrow in _ARROW.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class DeclaredColumn:
@@ -43,3 +45,11 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
     if kind.name == "decimal":
         return pa.decimal128(kind.precision or 10, kind.scale or 0)
     return _ARROW[kind.name]
+
+
+def kind_of(found: pa.DataType) -> ColumnType | None:
+    """The scalar type of Spark's that Arrow has so; None for all other types."""
+    if pa.types.is_decimal128(found):
+        return ColumnType("decimal", f"decimal({found.precision},{found.scale})", found.precision, found.scale)
+    name = _NAMES.get(found)
+    return None if name is None else ColumnType(name, name)

@@ -21,7 +21,7 @@ Reasons = list[tuple[str, Column]]
 def event_reasons(events: DataFrame, keys: Sequence[str], time: str) -> Reasons:
     """Why an event is bad."""
     null_time = ("null_time", events[quoted(time)].isNull())
-    return [_null_id(events, keys), null_time, ("nan_time", _is_nan(events, time))]
+    return [_null_id(events, keys), null_time, *_nan("nan_time", events, time)]
 
 
 def range_reasons(ranges: DataFrame, keys: Sequence[str], start: str, end: str, longest_us: int | None) -> Reasons:
@@ -32,7 +32,7 @@ def range_reasons(ranges: DataFrame, keys: Sequence[str], start: str, end: str, 
     """
     reasons = [
         _null_id(ranges, keys),
-        ("nan_end_point", _is_nan(ranges, start) | _is_nan(ranges, end)),
+        *_nan("nan_end_point", ranges, start, end),
         ("start_after_end", ranges[quoted(start)] > ranges[quoted(end)]),
     ]
     if longest_us is not None:
@@ -53,16 +53,18 @@ def without_bad_rows(
     reason = F.lit(None).cast("string")
     for name, holds in reversed(reasons):
         reason = F.when(holds, F.lit(name)).otherwise(reason)
+    # Every row pays for this: one condition, and the texts only of a bad row.
+    is_good = ~F.coalesce(reduce(lambda one, other: one | other, (holds for _, holds in reasons)), F.lit(False))
     record = F.to_json(F.struct(*(rows[quoted(name)] for name in rows.columns)), {"ignoreNullFields": "false"})
     bad = rows.where(reason.isNotNull()).select(
         F.lit(side).alias("side"), reason.alias("reason"), record.alias("record")
     )
     if policy == "stop":
         failure = F.concat(F.lit(f"bad {side}: "), reason, F.lit(": "), record)
-        good = rows.where(F.when(reason.isNull(), True).otherwise(F.raise_error(failure).cast("boolean")))
+        good = rows.where(F.when(is_good, True).otherwise(F.raise_error(failure).cast("boolean")))
         bad = bad.limit(0)
     else:
-        good = rows.where(reason.isNull())
+        good = rows.where(is_good)
     return good.drop(malformed) if malformed is not None else good, bad
 
 
@@ -70,9 +72,12 @@ def _null_id(rows: DataFrame, keys: Sequence[str]) -> tuple[str, Column]:
     return "null_id", reduce(lambda one, other: one | other, (rows[quoted(key)].isNull() for key in keys))
 
 
-def _is_nan(rows: DataFrame, column: str) -> Column:
-    is_float = isinstance(rows.schema[column].dataType, T.FloatType | T.DoubleType)
-    return F.coalesce(F.isnan(rows[quoted(column)]), F.lit(False)) if is_float else F.lit(False)
+def _nan(reason: str, rows: DataFrame, *points: str) -> Reasons:
+    """The reason, if the times are of a type that has NaN."""
+    if not isinstance(rows.schema[points[0]].dataType, T.FloatType | T.DoubleType):
+        return []
+    are_nan = (F.isnan(rows[quoted(point)]) for point in points)
+    return [(reason, reduce(lambda one, other: one | other, are_nan))]
 
 
 def is_bad_row(failure: str) -> bool:

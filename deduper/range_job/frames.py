@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
@@ -19,7 +20,8 @@ from deduper.errors import UsageError
 from deduper.range_job.bad_rows import event_reasons, range_reasons, without_bad_rows
 from deduper.range_job.parts import PartPlan, in_parts
 from deduper.range_job.times import TIMES
-from deduper.range_job.work import ID_HI, ID_LO, Batches, Sent, Work, map_in_arrow
+from deduper.range_job.work import ID_HI, ID_LO, Batches, Work
+from deduper.range_job.workers import Sent, arrow_columns, map_in_arrow
 from deduper.range_join.aggregates import (
     OF_NUMBERS,
     OF_ONE,
@@ -35,6 +37,7 @@ from deduper.range_join.points import ENDS
 from deduper.sources.digest_columns import fast_digest
 
 INDEX_BYTES = 256 << 20
+_ANSWERS = "__range_job_answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +102,67 @@ def range_aggregate(
             name: _arrow(T.DataType.fromDDL(one.type)) for name, one in aggregates.items() if isinstance(one, Own)
         },
     )
-    salt = os.urandom(SALT_BYTES)
-    columns = {*work.indexed_points, *(one.column for one in aggregates.values() if one.column is not None)}
-    index_side = _with_digest(indexed, keys, salt, sorted(columns))
-    asked_side = _with_digest(asked, keys, salt, asked.columns)
-    schema = T.StructType([*asked.schema.fields, *_answer_fields(aggregates, indexed.schema)])
-    rows, size, plan = *_rows_and_bytes(index_side, work), None
+    columns = sorted({*work.indexed_points, *(one.column for one in aggregates.values() if one.column is not None)})
+    answers = T.StructType(_answer_fields(aggregates, indexed.schema))
+    size, plan = _index_size(ranges if per == "event" else events, columns, work), None
     if size <= index_bytes:
-        shared = asked.sparkSession.sparkContext.broadcast(Sent(work.index([index_side.toArrow()])))
-        answered = map_in_arrow(asked_side, _lookup(work, shared, asked.columns), schema)
+        table = indexed.select(*_columns_of(indexed, columns), *_id_words(indexed, keys)).toArrow()
+        rows = table.num_rows
+        shared = asked.sparkSession.sparkContext.broadcast(Sent(work.index([table])))
+        answered = _looked_up(asked, keys, work, shared, answers)
     else:
+        index_side, asked_side = _with_digest(indexed, keys, columns), _with_digest(asked, keys, asked.columns)
+        schema = T.StructType([*asked.schema.fields, *answers.fields])
+        rows = index_side.count()
         plan = PartPlan.of(asked_side, index_side, work, -(-size // index_bytes) if index_bytes else 1)
         answered = in_parts(asked_side, index_side, work, plan, asked.columns, schema)
     return RangeAggregates(answered, bad_events.unionByName(bad_ranges), rows, plan)
 
 
-def _rows_and_bytes(indexed: DataFrame, work: Work) -> tuple[int, int]:
-    """Rows, and about the memory of their index: texts, two marks a row with their times, and 32 bytes an aggregate."""
-    texts = [field.name for field in indexed.schema if isinstance(field.dataType, T.StringType | T.BinaryType)]
+def _index_size(indexed: DataFrame, columns: Sequence[str], work: Work) -> int:
+    """About the memory of an index: texts, two marks a row with their times, and 32 bytes an aggregate.
+
+    Bad rows count too: without texts, Spark then reads no column.
+    """
+    texts = [name for name in columns if isinstance(indexed.schema[name].dataType, T.StringType | T.BinaryType)]
     sizes = (F.coalesce(F.sum(F.octet_length(quoted(name))), F.lit(0)) for name in texts)
     found = indexed.agg(F.count(F.lit(1)), *sizes).first()
     assert found is not None  # an aggregate without groups has one row
     widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
-    return found[0], found[0] * 2 * (8 + widest) + sum(found[1:])
+    return int(found[0]) * 2 * (8 + widest) + int(sum(found[1:]))
+
+
+def _looked_up(asked: DataFrame, keys: Sequence[str], work: Work, shared: Any, answers: T.StructType) -> DataFrame:
+    """The asked rows with their aggregates from an index that every worker has.
+
+    Only ids and times go to Python; the rest of a row waits in the JVM. With lists, whole rows go: their
+    answers are cut into several batches.
+    """
+    words = _id_words(asked, keys)
+    if work.has_lists:
+        rows = asked.select(*_columns_of(asked, asked.columns), *words)
+        return map_in_arrow(
+            rows, _lookup(work, shared, asked.columns), T.StructType([*asked.schema.fields, *answers.fields])
+        )
+    sent = dict(zip(work.asked_points, _columns_of(asked, work.asked_points), strict=True))
+    names = (*(ID_HI, ID_LO)[: len(words)], *sent)
+    found = arrow_columns(_answer(work, shared, names, answers), answers)(*words, *sent.values())
+    beside = asked.select(*_columns_of(asked, asked.columns), found.alias(_ANSWERS))
+    return beside.select(
+        *_columns_of(beside, asked.columns), *(beside[_ANSWERS].getField(name).alias(name) for name in work.aggregates)
+    )
+
+
+def _answer(work: Work, shared: Any, names: Sequence[str], answers: T.StructType) -> Any:
+    kind = _arrow(answers)
+
+    def answer(*columns: pa.Array) -> pa.Array:
+        batch = pa.RecordBatch.from_arrays(list(columns), list(names))
+        for answered in work.answers(shared.value, batch, ()):
+            return answered.to_struct_array()
+        return pa.array([], kind)
+
+    return answer
 
 
 def _lookup(work: Work, shared: Any, columns: Sequence[str]) -> Any:
@@ -132,11 +173,32 @@ def _lookup(work: Work, shared: Any, columns: Sequence[str]) -> Any:
     return answer
 
 
-def _with_digest(rows: DataFrame, keys: Sequence[str], salt: bytes, columns: Sequence[str]) -> DataFrame:
-    """These columns, and the id as the two words of its digest: an id may have any number of columns of any type."""
+def _columns_of(rows: DataFrame, names: Sequence[str]) -> list[Column]:
+    return [rows[quoted(name)] for name in names]
+
+
+def _id_words(rows: DataFrame, keys: Sequence[str]) -> list[Column]:
+    """The id of a row: one integer is a word by itself, anything else is digested."""
+    if len(keys) == 1 and isinstance(rows.schema[keys[0]].dataType, T.IntegralType):
+        return [rows[quoted(keys[0])].cast("bigint").alias(ID_HI)]
+    return _digest(rows, keys)
+
+
+def _digest(rows: DataFrame, keys: Sequence[str]) -> list[Column]:
+    """The id as the two words of its digest: an id may have any number of columns of any type."""
     types = {field.name: field.dataType.simpleString() for field in rows.schema}
-    hi, lo = fast_digest([(rows[quoted(key)], types[key]) for key in keys], salt)
-    return rows.select(*(rows[quoted(column)] for column in columns), hi.alias(ID_HI), lo.alias(ID_LO))
+    hi, lo = fast_digest([(rows[quoted(key)], types[key]) for key in keys], _salt())
+    return [hi.alias(ID_HI), lo.alias(ID_LO)]
+
+
+@cache
+def _salt() -> bytes:
+    """One a process: Spark compiles each text of an expression anew, and a salt is part of it."""
+    return os.urandom(SALT_BYTES)
+
+
+def _with_digest(rows: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    return rows.select(*_columns_of(rows, columns), *_digest(rows, keys))
 
 
 def _arrow(kind: T.DataType) -> pa.DataType:

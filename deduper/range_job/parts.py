@@ -17,7 +17,8 @@ from pyspark.sql import types as T
 
 from deduper.columns import quoted
 from deduper.range_job.times import as_number
-from deduper.range_job.work import ID_HI, ID_LO, Batches, Work, map_in_arrow
+from deduper.range_job.work import ID_HI, ID_LO, Batches, Work
+from deduper.range_job.workers import map_in_arrow
 
 _PART, _IS_ASKED, _INDEXED, _ASKED, _CUTS, _FIRST, _BEGIN, _END = (
     *("part", "is_asked", "indexed", "asked", "cuts", "first", "begin", "end"),

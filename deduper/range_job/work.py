@@ -1,30 +1,25 @@
-"""The work of Spark's Python workers: they make an index of rows in Arrow's form, and answer batches of others from it.
+"""An index of rows in Arrow's form, and the answers from it to batches of others; the same with Spark and without.
 
-It travels to the workers, so it imports no session and no settings.
+It travels to Spark's workers, so it imports no session and no settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from pyspark import cloudpickle
-from pyspark.sql import DataFrame
-from pyspark.sql import types as T
-from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]  # not in its annotations
-from pyspark.util import PythonEvalType
 
-from deduper.columns import quoted
-from deduper.range_join.aggregates import AnyAggregate
+from deduper.range_join.aggregates import Aggregate, AnyAggregate, Kind
 from deduper.range_join.cells import Ids
 from deduper.range_join.event_index import EventIndex
+from deduper.range_join.points import Ints
 from deduper.range_join.range_index import Events, RangeIndex, Ranges
 
 ID_HI, ID_LO = "__range_job_hi", "__range_job_lo"
-"""Columns with the two words of an id's digest."""
+"""Columns with the two words of an id's digest; an id of one word has no second column."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -38,6 +33,11 @@ class Work:
     indexed_points: tuple[str, ...]
     aggregates: Mapping[str, AnyAggregate]
     own_types: Mapping[str, pa.DataType]
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether an answer may be as long as all ranges."""
+        return any(isinstance(one, Aggregate) and one.kind in (Kind.LIST, Kind.SET) for one in self.aggregates.values())
 
     def index(self, tables: Iterable[pa.Table]) -> RangeIndex | EventIndex:
         """The index of these rows."""
@@ -62,28 +62,16 @@ class Work:
 
 
 def _ids(rows: Any) -> Ids:
-    hi, lo = (_whole(rows[name]).to_numpy(zero_copy_only=False).astype(np.int64, copy=False) for name in (ID_HI, ID_LO))
-    return Ids(hi, lo)
+    hi = _words(rows[ID_HI])
+    return Ids(hi, _words(rows[ID_LO]) if ID_LO in rows.schema.names else np.zeros_like(hi))
+
+
+def _words(column: Any) -> Ints:
+    words: Ints = _whole(column).to_numpy(zero_copy_only=False)
+    return words.astype(np.int64, copy=False)
 
 
 def _whole(column: Any) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Arrives at a worker as the index itself; functions of one's own travel with it."""
-
-    index: RangeIndex | EventIndex
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return cloudpickle.loads, (cloudpickle.dumps(self.index),)  # type: ignore[no-untyped-call]
-
-
-def map_in_arrow(rows: DataFrame, function: Callable[[Batches], Batches], schema: T.StructType) -> DataFrame:
-    """What a function makes of the rows; `DataFrame.mapInArrow` does the same, and asks for pandas, unused here."""
-    udf: Any = vectorized_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column = udf(*(rows[quoted(name)] for name in rows.columns))
-    return DataFrame(rows._jdf.mapInArrow(column._jc, False, None), rows.sparkSession)

@@ -65,7 +65,7 @@ class Best:
     def of(cls, aggregate: Aggregate, values: pa.Array, ranges: tuple[Ints, Ints], cells: Cells) -> Best:
         """Of ranges with their first and last points, their values and cells."""
         painted = np.empty((cells.count, aggregate.k), np.int32)
-        _paint(best_rows(aggregate, values, *ranges), cells.start, cells.stop, painted)
+        _paint(best_rows(aggregate, values, *ranges), *cells.spans(), painted)
         return cls(values, painted, aggregate.kind is Kind.TOP_K)
 
     def answers(self, places: Places) -> pa.Array:

@@ -14,10 +14,13 @@ from numpy.typing import NDArray
 from bucket_store.compiled import kernel
 from deduper.range_join.points import LAST, Ints
 
+_ODD = -0x61C8864680B583EB
+"""2^64 over the golden ratio: numbers of any step are spread over the slots."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """Two words that stand for the id of each row: its digest."""
+    """Two words that stand for the id of each row: its digest, or a number and 0."""
 
     hi: Ints
     lo: Ints
@@ -28,7 +31,8 @@ def _number(slots: Ints, known_hi: Ints, known_lo: Ints, count: int, hi: Ints, l
     """Numbers the ids, and returns how many are known; without `adds` an unknown one is -1."""
     mask = len(slots) - 1
     for row in range(len(hi)):
-        slot = (hi[row] ^ (hi[row] >> 32)) & mask
+        mixed = (hi[row] ^ lo[row]) * _ODD
+        slot = (mixed ^ (mixed >> 32)) & mask
         while True:
             number = slots[slot]
             if number < 0:
@@ -128,9 +132,20 @@ class Places:
         return Places(self.group[begin:end], self.point[begin:end], self.cell[begin:end])
 
 
+@kernel()
+def _spans(offsets: Ints, marks: Ints, start: Ints, stop: Ints) -> None:
+    """A range that has no end reaches to the last cell of its id."""
+    for group in range(len(offsets) - 1):
+        for at in range(offsets[group], offsets[group + 1]):
+            if marks[at] >= 0:
+                start[marks[at]], stop[marks[at]] = at + 1, offsets[group + 1] + 1
+            else:
+                stop[~marks[at]] = at + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The marks of all ranges, sorted; `start` and `stop` are the cells of each range, the second excluded.
+    """The marks of all ranges, sorted.
 
     `marks` has for each mark the row of its range, r if it begins there and ~r if it has ended. Marks
     of one time are in no certain order.
@@ -138,8 +153,7 @@ class Cells:
 
     timeline: Timeline
     marks: Ints
-    start: Ints
-    stop: Ints
+    ranges: int
 
     @classmethod
     def of(cls, group: Ints, groups: int, first: Ints, last: Ints) -> Cells:
@@ -148,13 +162,14 @@ class Cells:
         marked = np.concatenate((group, group[ends]))
         point = np.concatenate((first, last[ends] + 1))
         order = sorted_by(marked, point)
-        offsets = offsets_of(marked, groups)
-        cell = np.empty(len(order), np.int64)
-        cell[order] = np.arange(1, len(order) + 1)
-        stop = offsets[group + 1] + 1 if groups else np.empty(0, np.int64)
-        stop[ends] = cell[len(group) :]
         rows = np.concatenate((np.arange(len(group)), ~ends))
-        return cls(Timeline(offsets, point[order]), rows[order], cell[: len(group)], stop)
+        return cls(Timeline(offsets_of(marked, groups), point[order]), rows[order], len(group))
+
+    def spans(self) -> tuple[Ints, Ints]:
+        """The cells of each range: the first, and the one behind the last."""
+        start, stop = np.empty(self.ranges, np.int64), np.empty(self.ranges, np.int64)
+        _spans(self.timeline.offsets, self.marks, start, stop)
+        return start, stop
 
     @property
     def count(self) -> int:

@@ -1,33 +1,46 @@
-"""Prints the seconds of range aggregates, of Spark's window and of NumPy: `tests/bench/bench_range_aggregate.py`.
+"""Prints what range aggregates cost, here and elsewhere: `tests/bench/bench_range_aggregate.py`.
 
 Workload: `--rows` events and as many ranges (1 million), bigint ids, times in µs, `sum(points)` of the ranges that
 cover an event; lengths are exponential, so that `--covering` ranges cover an event on the average. All of it is drawn
-by seed 7 and written as Parquet files, one a core, before anything is measured. Contenders, each from these files to a
-sum over all answers, which must be equal:
+by seed 7 and written as Parquet files, one a core, before anything is measured. Contenders, each in a process of its
+own, from these files to a sum over all answers, which must be equal:
 
+- `files`: `deduper range-aggregate` without Spark; it writes the answers as Parquet, which are read for the sum;
 - `ours`: `range_aggregate` with one index that every worker has; `parts`: the same rows shuffled into parts;
 - `window`: Spark's `sum(delta) OVER (PARTITION BY id ORDER BY t, kind)` over the union of events, starts and ends;
-- `numpy`: one process, one thread: sorted starts and ends, running sums and two binary searches for each event.
+  `join`: Spark's join with a filter, only up to 100,000 rows unless it is named by `--only`;
+- `numpy`: one process, one thread: sorted starts and ends, running sums and two binary searches for each event;
+- `duckdb-window`: the SQL of `window`; `duckdb-asof`, `polars-asof`: ASOF joins with running sums. Only if the
+  packages can be imported.
 
-The median of `--runs` runs (3) after one that is not counted, with the least and the greatest. `--write` measures the
-answers written as Parquet instead of summed.
+For each: seconds and CPU seconds of all its processes, the median of `--runs` runs (3) after `--warm` ones that are not
+counted (1), with the least and the greatest; the most memory (PSS) of all its processes, Spark's JVM included, whose
+heap grows to its limit first; MB that Spark shuffled in a run. `--write` measures Spark's answers written as Parquet
+instead of summed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
+import json
 import os
 import platform
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -36,12 +49,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from deduper.range_job.frames import range_aggregate
+from deduper.range_job.job import run
+from deduper.range_job.settings import load_settings
 from deduper.spark.session import end_session, start_session
 
 SEED = 7
 DAY_US = 86_400_000_000
 CORES = os.cpu_count() or 1
 _CHECK = "coalesce(points, 0L) * (1 + pmod(event, 1009))"
+_MOST_JOINED = 100_000
+_SAMPLE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +93,11 @@ class Workload:
                 pq.write_table(table.slice(begin, end - begin), folder / name / f"{part}.parquet")
 
 
-Contender = Callable[[SparkSession, Path], DataFrame]
+OfSpark = Callable[[SparkSession, Path], DataFrame]
+OfFiles = Callable[[Path], int]
 
 
-def ours(index_bytes: int) -> Contender:
+def ours(index_bytes: int) -> OfSpark:
     def answer(session: SparkSession, folder: Path) -> DataFrame:
         events, ranges = (session.read.parquet(str(folder / name)) for name in ("events", "ranges"))
         return range_aggregate(
@@ -95,19 +113,33 @@ def ours(index_bytes: int) -> Contender:
     return answer
 
 
-def window(session: SparkSession, folder: Path) -> DataFrame:
+def _views(session: SparkSession, folder: Path) -> None:
     for name in ("events", "ranges"):
         session.read.parquet(str(folder / name)).createOrReplaceTempView(name)
+
+
+_WINDOW = """
+    SELECT event, points FROM (
+        SELECT kind, event, sum(delta) OVER (
+            PARTITION BY id ORDER BY t, kind ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) points FROM (
+            SELECT id, start t, 0 kind, points delta, null event FROM ranges
+            UNION ALL SELECT id, "at", 1, 0, event FROM events
+            UNION ALL SELECT id, "end", 2, -points, null FROM ranges
+        )
+    ) WHERE kind = 1"""
+
+
+def window(session: SparkSession, folder: Path) -> DataFrame:
+    _views(session, folder)
+    return session.sql(_WINDOW.replace('"', "`"))
+
+
+def join(session: SparkSession, folder: Path) -> DataFrame:
+    _views(session, folder)
     return session.sql("""
-        SELECT event, points FROM (
-            SELECT kind, event, sum(delta) OVER (
-                PARTITION BY id ORDER BY t, kind ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-            ) points FROM (
-                SELECT id, start t, 0 kind, points delta, null event FROM ranges
-                UNION ALL SELECT id, at, 1, 0L, event FROM events
-                UNION ALL SELECT id, end, 2, -points, null FROM ranges
-            )
-        ) WHERE kind = 1""")
+        SELECT event, sum(points) points FROM events JOIN ranges
+        ON events.id = ranges.id AND start <= at AND at <= `end` GROUP BY event""")
 
 
 def numpy_sum(folder: Path) -> int:
@@ -130,6 +162,79 @@ def numpy_sum(folder: Path) -> int:
     return int((answers * (1 + event % 1009)).sum())
 
 
+def files_sum(folder: Path) -> int:
+    """The checked sum of what the command writes."""
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    config = folder / "points.yaml"
+    config.write_text(
+        f"events: {{path: {folder / 'events'}, format: parquet}}\n"
+        f"ranges: {{path: {folder / 'ranges'}, format: parquet}}\n"
+        "on: id\ntime: at\nstart: start\nend: end\naggregates: {points: sum(points)}\n"
+        f"output: {{path: {folder / 'out'}, format: parquet}}\n"
+    )
+    run(load_settings(config, environment={}), plan_only=False, on_progress=lambda _: None)
+    return _sum_of(folder / "out")
+
+
+def _duckdb(folder: Path) -> Any:
+    import duckdb
+
+    connection = duckdb.connect(config={"threads": CORES})
+    for name in ("events", "ranges"):
+        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM '{folder / name}/*.parquet'")
+    return connection
+
+
+_CHECKED = "SELECT sum(coalesce(points, 0) * (1 + event % 1009))::BIGINT FROM"
+
+
+def duckdb_window_sum(folder: Path) -> int:
+    return int(_duckdb(folder).execute(f"{_CHECKED} ({_WINDOW})").fetchone()[0])
+
+
+def duckdb_asof_sum(folder: Path) -> int:
+    def running(point: str) -> str:
+        return f'SELECT id, "{point}" t, sum(points) OVER (PARTITION BY id ORDER BY "{point}") total FROM ranges'
+
+    return int(
+        _duckdb(folder)
+        .execute(f"""{_CHECKED} (
+            SELECT event, coalesce(s.total, 0) - coalesce(e.total, 0) points FROM events
+            ASOF LEFT JOIN ({running("start")}) s ON events.id = s.id AND events."at" >= s.t
+            ASOF LEFT JOIN ({running("end")}) e ON events.id = e.id AND events."at" > e.t)""")
+        .fetchone()[0]
+    )
+
+
+def polars_asof_sum(folder: Path) -> int:
+    import polars as pl
+
+    events, ranges = (pl.read_parquet(folder / name / "*.parquet") for name in ("events", "ranges"))
+    found = events.sort("at")
+    for point, total, exact in (("start", "begun", True), ("end", "ended", False)):
+        running = ranges.sort(point).select("id", point, pl.col("points").cum_sum().over("id").alias(total))
+        found = found.join_asof(
+            running, left_on="at", right_on=point, by="id", allow_exact_matches=exact, check_sortedness=False
+        )
+    points = pl.col("begun").fill_null(0) - pl.col("ended").fill_null(0)
+    return int(found.select((points * (1 + pl.col("event") % 1009)).sum()).item())
+
+
+SPARKS: dict[str, OfSpark] = {"ours": ours(1 << 40), "parts": ours(0), "window": window, "join": join}
+OTHERS: dict[str, OfFiles] = {
+    "files": files_sum,
+    "numpy": numpy_sum,
+    "duckdb-window": duckdb_window_sum,
+    "duckdb-asof": duckdb_asof_sum,
+    "polars-asof": polars_asof_sum,
+}
+
+
+def is_there(name: str) -> bool:
+    package = name.split("-")[0]
+    return package not in ("duckdb", "polars") or importlib.util.find_spec(package) is not None
+
+
 def summed(answered: DataFrame) -> int:
     row = answered.agg(F.expr(f"sum({_CHECK})")).first()
     assert row is not None
@@ -139,66 +244,132 @@ def summed(answered: DataFrame) -> int:
 def written(answered: DataFrame, folder: Path) -> int:
     shutil.rmtree(folder / "out", ignore_errors=True)
     answered.write.parquet(str(folder / "out"))
-    table = ds.dataset(folder / "out").to_table(columns=["event", "points"])
+    return _sum_of(folder / "out")
+
+
+def _sum_of(folder: Path) -> int:
+    table = ds.dataset(folder).to_table(columns=["event", "points"])
     points = table["points"].fill_null(0).to_numpy()
     return int((points * (1 + table["event"].to_numpy() % 1009)).sum())
 
 
-def measured(action: Callable[[], int], runs: int) -> tuple[list[float], int]:
-    """Seconds of the runs, and the answer."""
-    answer, seconds = action(), []
-    for _ in range(runs):
-        began = time.perf_counter()
-        again = action()
+def processes(root: psutil.Process) -> Iterator[psutil.Process]:
+    """A process and all below it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        yield root
+        yield from root.children(recursive=True)
+
+
+def cpu_seconds() -> float:
+    """Of this process and all below it that live: Spark's JVM and workers live as long as the session."""
+    total = 0.0
+    for process in processes(psutil.Process()):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def measured(action: Callable[[], int], options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds and CPU seconds of the runs, and the answer."""
+    answers = {action() for _ in range(options.warm)}
+    seconds, cpu = [], []
+    for _ in range(options.runs):
+        began, used = time.perf_counter(), cpu_seconds()
+        answers.add(action())
         seconds.append(time.perf_counter() - began)
-        assert again == answer
-    return sorted(seconds), answer
+        cpu.append(cpu_seconds() - used)
+    assert len(answers) == 1, answers
+    return {"seconds": sorted(seconds), "cpu": sorted(cpu), "answer": answers.pop()}
+
+
+def one(options: argparse.Namespace) -> None:
+    """Measure one contender in this process and print what was found as JSON."""
+    folder = Path(options.data)
+    if options.one in OTHERS:
+        found = measured(lambda: OTHERS[options.one](folder), options)
+    else:
+        settings = {"spark.master": f"local[{CORES}]", "spark.sql.shuffle.partitions": 2 * CORES}
+        session = start_session("bench", settings)
+        try:
+            take = (lambda rows: written(rows, folder)) if options.write else summed
+            found = measured(lambda: take(SPARKS[options.one](session, folder)), options)
+            status: Any = session.sparkContext._jsc
+            shuffled = status.sc().statusStore().executorList(True).apply(0).totalShuffleWrite()
+            found["shuffled"] = shuffled / (options.runs + options.warm)
+        finally:
+            end_session(session)
+    print(json.dumps(found), flush=True)
+
+
+def most_memory(child: subprocess.Popen[str]) -> list[int]:
+    """A list whose one number grows to the most memory of the child and all below it."""
+    most = [0]
+
+    def watch() -> None:
+        while child.poll() is None:
+            total = 0
+            for process in processes(psutil.Process(child.pid)):
+                with contextlib.suppress(psutil.Error):
+                    total += process.memory_full_info().pss
+            most[0] = max(most[0], total)
+            time.sleep(_SAMPLE_S)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return most
+
+
+def contender(name: str, folder: Path, options: argparse.Namespace) -> int:
+    """Print the line of a contender, measured in a process of its own; its answer."""
+    more = ["--write"] if options.write else []
+    command = [sys.executable, __file__, "--one", name, "--data", str(folder), *more]
+    child = subprocess.Popen(
+        [*command, "--runs", str(options.runs), "--warm", str(options.warm)], stdout=subprocess.PIPE, text=True
+    )
+    most = most_memory(child)
+    out, _ = child.communicate()
+    if child.returncode:
+        raise SystemExit(f"{name} ended with {child.returncode}")
+    found = json.loads(out.splitlines()[-1])
+    cells = [f"  {name:<14}"]
+    for what in ("seconds", "cpu"):
+        times = found[what]
+        cells.append(f"{what} {statistics.median(times):7.2f} ({times[0]:.2f} to {times[-1]:.2f})")
+    cells.append(f"memory {most[0] / 1e6:,.0f} MB")
+    if "shuffled" in found:
+        cells.append(f"shuffled {found['shuffled'] / 1e6:,.1f} MB")
+    print("  ".join(cells), flush=True)
+    return int(found["answer"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--ids", type=int, nargs="+", default=[100])
     parser.add_argument("--covering", type=int, nargs="+", default=[50])
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=1)
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--only", nargs="+", choices=["ours", "parts", "window", "numpy"], default=None)
+    parser.add_argument("--only", nargs="+", choices=[*OTHERS, *SPARKS], default=None)
     parser.add_argument("--dir", default="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--data", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    session = start_session("bench", {"spark.master": f"local[{CORES}]", "spark.sql.shuffle.partitions": 2 * CORES})
-    print(
-        f"python {platform.python_version()}, {CORES} cores, seed {SEED}, {options.rows:,} events and ranges",
-        flush=True,
-    )
-    contenders: dict[str, Contender | None] = {
-        "ours": ours(1 << 40),
-        "parts": ours(0),
-        "window": window,
-        "numpy": None,
-    }
-    try:
+    if options.one:
+        one(options)
+        return
+    print(f"python {platform.python_version()}, {CORES} cores, seed {SEED}", flush=True)
+    for rows in options.rows:
         for ids in options.ids:
             for covering in options.covering:
+                load = os.getloadavg()[0]
+                print(f"{rows:,} events and ranges, {ids:,} ids, {covering:,} covering, load {load:.0f}", flush=True)
+                names = [name for name in (*OTHERS, *SPARKS) if name != "join" or rows <= _MOST_JOINED]
                 with tempfile.TemporaryDirectory(dir=options.dir) as name:
-                    folder = Path(name)
-                    Workload(options.rows, ids, covering).write(folder)
-                    take = (lambda rows, at=folder: written(rows, at)) if options.write else summed
-                    line, answers = [f"ids {ids:>7,}  covering {covering:>5,} "], set()
-                    for which in options.only or contenders:
-                        of_spark = contenders[which]
-                        action = (
-                            (lambda at=folder: numpy_sum(at))
-                            if of_spark is None
-                            else (lambda of=of_spark, at=folder, take=take: take(of(session, at)))
-                        )
-                        seconds, answer = measured(action, options.runs)
-                        answers.add(answer)
-                        median = statistics.median(seconds)
-                        line.append(f"{which} {median:.2f} s ({seconds[0]:.2f} to {seconds[-1]:.2f})")
-                    assert len(answers) == 1, answers
-                    print("  ".join(line), flush=True)
-    finally:
-        end_session(session)
+                    Workload(rows, ids, covering).write(Path(name))
+                    chosen = [each for each in options.only or names if is_there(each)]
+                    answers = {contender(each, Path(name), options) for each in chosen}
+                assert len(answers) == 1, answers
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,14 @@ import pytest
 
 from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, UsageError
-from deduper.range_job.job import Report, run
+from deduper.range_job.job import run
+from deduper.range_job.plain_files import OnlySpark
+from deduper.range_job.report import Report
 from deduper.range_job.settings import load_settings
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parent.parent.parent
+TIME_MS = pa.timestamp("ms", "UTC")
 
 EVENTS = """\
 id,at,note
@@ -118,8 +123,8 @@ def answered(file: Path, **more: str) -> Report:
 @pytest.fixture
 def shared_session(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process take the session of the tests, and leave it running."""
-    monkeypatch.setattr("deduper.range_job.job.start_session", lambda *_: session)
-    monkeypatch.setattr("deduper.range_job.job.end_session", lambda _: None)
+    monkeypatch.setattr("deduper.range_job.spark_files.start_session", lambda *_: session)
+    monkeypatch.setattr("deduper.range_job.spark_files.end_session", lambda _: None)
 
 
 @pytest.mark.usefixtures("shared_session")
@@ -186,3 +191,49 @@ def test_a_wrong_file_ends_with_2_before_spark(tmp_path: Path) -> None:
     assert f"{file}:7:22: aggregates.points: `som(points)` is not an aggregate; write one of" in done.stderr
     assert "3 problems; nothing was started." in done.stderr
     assert "Spark" not in done.stderr
+
+
+@pytest.mark.usefixtures("shared_session")
+@pytest.mark.parametrize("per", ["event", "range"])
+def test_without_spark_the_answers_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per: str) -> None:
+    """Rows, names and types of Parquet files, whichever way they are read and written; ids of several columns."""
+    minutes = [None, 0, 5, 5, 9, 30, 30, 61]
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    times = [None if one is None else begin + timedelta(minutes=one) for one in minutes]
+    notes = ["é", "", "é", None, "b", "b", "é", ""]
+    columns = {
+        "shop": pa.array(["é", "", "é", "", "b", "b", "é", ""]),
+        "id": pa.array([1, -1, 1, -1, 7, 7, 1, 7], pa.int16()),
+        "price": pa.array([Decimal(one) / 100 for one in range(8)], pa.decimal128(7, 2)),
+        "share": pa.array([0.1, None, -0.0, 1e300, float("nan"), 0.25, 2.5, 3.0]),
+        "note": pa.array(notes),
+        "raw": pa.array([None if one is None else one.encode() for one in notes], pa.large_binary()),
+        "day": pa.array([None, *range(7)], pa.date32()),
+        "is_free": pa.array([True, None] * 4),
+        "place": pa.array(range(8)),
+    }
+    ends = [None, *times[2:], None]
+    ranges = {**columns, "start": pa.array(times, TIME_MS), "end": pa.array(ends, TIME_MS)}
+    events = {**columns, "at": pa.array([begin, *times[1:]], TIME_MS)}
+    for name, rows in (("events", events), ("ranges", ranges)):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table(rows), tmp_path / name / "a.parquet", row_group_size=3)
+    texts = ("count", "sum(price)", "sum(share)", "mean(price)", "variance(id)", "max(day)", "last(note)")
+    more = ("min(raw)", "top_k(price, 2)", "list(note)", "set(is_free)", "sum(id)")
+    aggregates = ", ".join(f'a{number}: "{text}"' for number, text in enumerate((*texts, *more)))
+    config = CONFIG.replace(CONFIG[: CONFIG.index("on: id")], "")
+    config = config.replace("on: id", "on: [shop, id]").replace("points: sum(points)", aggregates)
+    file = tmp_path / "job.yaml"
+    inputs = "".join(f"{name}: {{path: {name}, format: parquet}}\n" for name in ("events", "ranges"))
+    file.write_text(f"{inputs}per: {per}\n{config}", encoding="utf-8")
+    found = answered(file)
+
+    def only_spark(*_: Any, **__: Any) -> Report:
+        raise OnlySpark("asked for")
+
+    monkeypatch.setattr("deduper.range_job.job.run_plain", only_spark)
+    by_spark = answered(file, output="{path: out/spark, format: parquet}")
+    assert (found.rows, found.indexed_rows) == (by_spark.rows, by_spark.indexed_rows) == (8, 8)
+    ours, spark = (pq.read_table(tmp_path / "out" / name).sort_by("place") for name in ("points", "spark"))
+    assert ours.schema.remove_metadata() == spark.schema.remove_metadata()
+    assert repr(ours.to_pylist()) == repr(spark.to_pylist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import RenderableType
 
 from deduper.cli.terminal import pairs
-from deduper.range_job.job import Report, plan_text
+from deduper.range_job.report import Report, plan_text
 
 
 def render(report: Report) -> list[RenderableType]:

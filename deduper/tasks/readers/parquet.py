@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class ParquetReading:
             UnreadableFile: no reader can.
         """
         folders = self.declared.folder_values(file.path)
-        with _opened(file.path) as opened, reading(file.path):
+        with opened_parquet(file.path) as opened, reading(file.path):
             self._check(opened, file.path, folders)
             footer = opened.metadata
             sizes = [footer.row_group(group).total_byte_size for group in range(footer.num_row_groups)]
@@ -68,7 +68,7 @@ class ParquetReading:
         del clock  # an error has no text here
         part.check()
         begin = first = part.ordinal << POSITION_BITS
-        with _opened(part.path) as opened:
+        with opened_parquet(part.path) as opened:
             with reading(part.path):
                 self._check(opened, part.path, part.folders)
             there = set(opened.schema_arrow.names)
@@ -86,6 +86,10 @@ class ParquetReading:
             raise NotPlain(f"{part.path}: {first - begin} rows were read, its footer says {part.rows}")
         return part.rows
 
+    def _check(self, opened: parquet.ParquetFile, path: str, folders: Mapping[int, FolderValue]) -> None:
+        """Raises NotPlain."""
+        require_plain(opened, path, [column for at, column in enumerate(self.declared.columns) if at not in folders])
+
     def _column(self, batch: pa.RecordBatch, number: int) -> pa.Array:
         declared = self.declared.columns[number]
         at = batch.schema.get_field_index(declared.name)
@@ -95,28 +99,28 @@ class ParquetReading:
         # Times of INT96 are of UTC and do not say so; the others change in nothing but how they are written down.
         return column if column.type == declared.arrow else column.cast(declared.arrow)
 
-    def _check(self, opened: parquet.ParquetFile, path: str, folders: Mapping[int, FolderValue]) -> None:
-        """Raises NotPlain unless the file's columns are exactly as declared; columns may be missing."""
-        noted = opened.metadata.metadata or {}
-        if any(name in noted for name in _LEGACY) or noted.get(_SPARK_VERSION, b"4").startswith((b"1.", b"2.")):
-            raise NotPlain(f"{path}: its times may be of the old calendar")
-        fields = {field.name: field.type for field in opened.schema_arrow}
-        lower = [name.lower() for name in opened.schema_arrow.names]
-        physical = {leaf.path: leaf.physical_type for leaf in map(opened.schema.column, range(len(opened.schema)))}
-        is_exact = is_int96_exact(opened.metadata)
-        stored = [column for number, column in enumerate(self.declared.columns) if number not in folders]
-        for column in stored:
-            name = column.name
-            found = fields.get(name)
-            if lower.count(name.lower()) != (found is not None):
-                raise NotPlain(f"{path}: more than one column, or another, could be meant by {name}")
-            if not is_exact and any(kind == "INT96" and _is_of(leaf, name) for leaf, kind in physical.items()):
-                # Arrow misreads nanoseconds below zero, which others write for times before 1970, and days below zero.
-                raise NotPlain(f"{path}: {name} is of INT96 that Spark has not written by today's calendar")
-            if found is not None and not _is_plain(found, column, physical):
-                raise NotPlain(f"{path}: {name} is of type {found}, declared {column.kind.text}")
-        if not any(column.name in fields for column in stored):
-            raise NotPlain(f"{path}: none of the declared columns")
+
+def require_plain(opened: parquet.ParquetFile, path: str, columns: Sequence[DeclaredColumn]) -> None:
+    """Raises NotPlain unless the file's columns are exactly as declared; columns may be missing."""
+    noted = opened.metadata.metadata or {}
+    if any(name in noted for name in _LEGACY) or noted.get(_SPARK_VERSION, b"4").startswith((b"1.", b"2.")):
+        raise NotPlain(f"{path}: its times may be of the old calendar")
+    fields = {field.name: field.type for field in opened.schema_arrow}
+    lower = [name.lower() for name in opened.schema_arrow.names]
+    physical = {leaf.path: leaf.physical_type for leaf in map(opened.schema.column, range(len(opened.schema)))}
+    is_exact = is_int96_exact(opened.metadata)
+    for column in columns:
+        name = column.name
+        found = fields.get(name)
+        if lower.count(name.lower()) != (found is not None):
+            raise NotPlain(f"{path}: more than one column, or another, could be meant by {name}")
+        if not is_exact and any(kind == "INT96" and _is_of(leaf, name) for leaf, kind in physical.items()):
+            # Arrow misreads nanoseconds below zero, which others write for times before 1970, and days below zero.
+            raise NotPlain(f"{path}: {name} is of INT96 that Spark has not written by today's calendar")
+        if found is not None and not _is_plain(found, column, physical):
+            raise NotPlain(f"{path}: {name} is of type {found}, declared {column.kind.text}")
+    if not any(column.name in fields for column in columns):
+        raise NotPlain(f"{path}: none of the declared columns")
 
 
 def check_footer(path: str) -> None:
@@ -126,7 +130,7 @@ def check_footer(path: str) -> None:
         NotPlain: Arrow cannot read it; Spark may.
         UnreadableFile: no reader can.
     """
-    with _opened(path):
+    with opened_parquet(path):
         pass
 
 
@@ -166,8 +170,13 @@ def _int96_writer(footer: parquet.FileMetaData) -> tuple[int, int]:
     return (int(version[1]), int(version[2])) if version is not None and is_sparks else (0, 0)
 
 
-def _opened(path: str) -> parquet.ParquetFile:
-    """The file, never mapped: one that is cut short under a mapping ends the process."""
+def opened_parquet(path: str) -> parquet.ParquetFile:
+    """The file, never mapped: one that is cut short under a mapping ends the process.
+
+    Raises:
+        NotPlain: Arrow cannot read it; Spark may.
+        UnreadableFile: no reader can.
+    """
     try:
         with reading(path):
             # As bytes: Arrow takes no name that is not UTF-8 otherwise.

@@ -1,0 +1,104 @@
+"""The command's work on Spark: files in, one call of `range_aggregate`, files out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from deduper.errors import DeduperError, IntegrityError
+from deduper.range_job.bad_rows import is_bad_row
+from deduper.range_job.frames import RangeAggregates, range_aggregate
+from deduper.range_job.outputs import written_whole
+from deduper.range_job.report import Report, plan_text
+from deduper.range_job.settings import InputFiles, RangeJob
+from deduper.spark.failures import cannot_write, plain_cause, raised_in_worker
+from deduper.spark.session import end_session, start_session
+
+_MALFORMED = "__range_job_malformed"
+_ERROR_COLUMNS = "side string, reason string, record string"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_TASKS_A_CORE = 2
+
+
+def run_on_spark(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> Report:
+    """See `job.run`."""
+    on_progress("Spark starts")
+    session = start_session("range-aggregate", job.spark)
+    try:
+        if _PARTITIONS not in job.spark:
+            session.conf.set(_PARTITIONS, session.sparkContext.defaultParallelism * _TASKS_A_CORE)
+        counted = Observation()
+        sides = {"event": _read(session, job.events), "range": _read(session, job.ranges)}
+        sides[job.per] = sides[job.per].observe(counted, F.count(F.lit(1)).alias("rows"))
+        found = range_aggregate(
+            sides["event"],
+            sides["range"],
+            on=job.on,
+            time=job.time,
+            start=job.start,
+            end=job.end,
+            ends=job.ends,
+            per=job.per,
+            aggs=job.aggregates,
+            bad_rows="stop" if job.errors is None else "keep",
+            longest_us=job.longest,
+            malformed=_MALFORMED,
+        )
+        parts = None if found.plan is None else found.plan.count
+        sliced = 0 if found.plan is None else sum(1 for one in found.plan.large if one.cuts)
+        on_progress(f"plan: {plan_text(job.per, found.indexed_rows, parts, sliced)}")
+        rows, errors = (None, {}) if plan_only else _write(job, found, counted, on_progress)
+        return Report(job.per, found.indexed_rows, parts, sliced, rows, errors)
+    except PySparkException as exc:
+        raise _plainer(exc, job) from exc
+    finally:
+        end_session(session)
+
+
+def _plainer(exc: PySparkException, job: RangeJob) -> Exception:
+    """The error of ours that Spark has wrapped, or Spark's."""
+    full = cannot_write(exc, "rows", job.output.path)
+    if full is not None:
+        return full
+    cause = plain_cause(exc)
+    if is_bad_row(cause):
+        return DeduperError(f"{cause}; correct it, or keep bad rows: write `errors: {{path: DIR, format: json}}`")
+    return raised_in_worker(exc)
+
+
+def _read(session: SparkSession, files: InputFiles) -> DataFrame:
+    reader = session.read.format(files.format).option("header", files.header)
+    if files.columns is not None:
+        reader = reader.schema(files.columns)
+    if files.format == "parquet":
+        return reader.load(str(files.path))
+    reader = reader.schema(f"{files.columns}, `{_MALFORMED}` STRING").option("columnNameOfCorruptRecord", _MALFORMED)
+    # Parsed once, with all columns: a reader of fewer columns would find fewer mistakes.
+    return reader.load(str(files.path)).persist(StorageLevel.DISK_ONLY)
+
+
+def _write(
+    job: RangeJob, found: RangeAggregates, read: Observation, on_progress: Callable[[str], None]
+) -> tuple[int, dict[str, int]]:
+    """Both outputs; the counts of rows, and of bad rows by side and reason."""
+    session, written = found.rows.sparkSession, Observation()
+    on_progress("rows are answered and written")
+    errors: dict[str, int] = {}
+    outputs = [job.output] if job.errors is None else [job.errors, job.output]
+    with written_whole(outputs) as folders:
+        answered = found.rows.observe(written, F.count(F.lit(1)).alias("rows"))
+        answered.write.format(job.output.format).save(str(folders[-1]))
+        rows, of_side = int(written.get["rows"]), 0
+        if job.errors is not None:
+            found.errors.write.format(job.errors.format).save(str(folders[0]))
+            by_reason = session.read.schema(_ERROR_COLUMNS).format(job.errors.format).load(str(folders[0]))
+            for row in by_reason.groupBy("side", "reason").count().orderBy("side", "reason").collect():
+                errors[f"{row['side']}.{row['reason']}"] = row[2]
+                of_side += row[2] if row["side"] == job.per else 0
+        if int(read.get["rows"]) != rows + of_side:
+            raise IntegrityError(f"{read.get['rows']} {job.per}s read, {rows} rows and {of_side} bad ones written")
+    return rows, errors
