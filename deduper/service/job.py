@@ -93,7 +93,7 @@ def run(
         _metrics(config, clock) as metrics,
         owned_store(config, take_over=take_over, wall_clock_us=clock, silent=start.silent) as owned,
         _Engine(config, session, stop) as engine,
-        open_topics(config, owned.log, engine.session, unpublished, stop.event) as topics,
+        open_topics(config, owned.log, engine.session, unpublished, stop.event, engine.master) as topics,
     ):
         if opened is None:  # once more: a seed may have been begun since the checks
             require_no_open_seed(owned.log)
@@ -177,6 +177,12 @@ class _Engine:
                 self._stop.end_at_once(kill_children)
                 self._session = start_session(self._config.name, session_settings(self._config))
         return self._session
+
+    @property
+    def master(self) -> str:
+        """Spark's master, also before there is a session."""
+        named = self._config.spark.get("spark.master") if self._given is None else self._given.sparkContext.master
+        return str(named or DEFAULT_MASTER)
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.model import Config
 from deduper.sinks.publish_state import OnUnknown
+from deduper.spark_promises import is_one_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,11 +24,18 @@ def open_topics(
     session: Callable[[], SparkSession],
     unpublished: OnUnknown,
     stop: Event,
+    master: str,
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
-    """The ports that are topics; None for a job without any. `unpublished`: see `deduper run --unpublished`."""
+    """The ports that are topics; None for a job without any. `unpublished`: see `deduper run --unpublished`.
+
+    This process sends what is sent once, unless `master`, Spark's, has executors beside it: then these do.
+    """
     if not config.topic_ports:
         return contextlib.nullcontext()
     # Kafka's client is optional.
+    from deduper.sinks.publisher import ThreadPublisher
+    from deduper.sinks.task_publisher import TaskPublisher
     from deduper.sinks.topics import KafkaPorts
 
-    return contextlib.closing(KafkaPorts(config, log, session, unpublished, stop))
+    publisher = ThreadPublisher() if is_one_process(master) else TaskPublisher(session, stop)
+    return contextlib.closing(KafkaPorts(config, log, session, publisher, unpublished, stop))
