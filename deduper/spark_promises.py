@@ -99,6 +99,7 @@ _JVM_PROPERTY = re.compile(rf"-D({'|'.join(map(re.escape, JVM_PROPERTIES))})=(\S
 
 DEFAULT_MASTER = "local[*]"
 _ONE_PROCESS = re.compile(r"local(\[[^]]*\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 _ON_THIS_MACHINE = re.compile(r"local(-cluster)?(\[[^]]*\])?")
 
 
@@ -110,6 +111,20 @@ def is_one_process(master: str) -> bool:
 def is_this_machine(master: str) -> bool:
     """Whether all executors of this master are on the driver's machine: `local[4]`, `local-cluster[2,1,1024]`."""
     return _ON_THIS_MACHINE.fullmatch(master.strip()) is not None
+
+
+def have_spare_cores(master: str, executor_cores: str | None) -> bool:
+    """Whether the executors of this master have two cores or more. `executor_cores`: `spark.executor.cores`, if set.
+
+    By Spark's defaults an executor has all cores of its worker, but on YARN and Kubernetes one.
+    """
+    if is_one_process(master):
+        return False
+    if (local := _LOCAL_CLUSTER.fullmatch(master.strip())) is not None:
+        return int(local[1]) > 1
+    if executor_cores is not None:
+        return executor_cores.strip() != "1"
+    return not master.strip().startswith(("yarn", "k8s:"))
 
 
 def promised(name: str) -> Promised | None:

@@ -20,6 +20,9 @@ LOG_EVERY_S = 10.0
 STOPPING_S = 5.0
 """A wait continues so long after a stop: when a broker only restarts, the window can be finished."""
 
+NOTHING_LOST = "; nothing is lost: bring the brokers back and start the job again"
+"""The end of the message of a wait that was given up."""
+
 _PAUSE_S = 0.2
 
 
@@ -99,10 +102,7 @@ class RetryDeadline:
 
     def _report(self, what: str, reason: str, waited_s: float) -> None:
         if waited_s >= self._deadline_s:
-            raise BrokerUnavailableError(
-                f"{self._subject}: waited {waited_s:.0f} s for {what}: {reason}; nothing is lost: bring the brokers "
-                "back and start the job again"
-            )
+            raise BrokerUnavailableError(f"{self._subject}: waited {waited_s:.0f} s for {what}: {reason}{NOTHING_LOST}")
         if waited_s >= STOPPING_S and self._stop.is_set():
             raise StopRequested(f"{self._subject}: stopped while waiting for {what} ({reason}): {self._when_stopped}")
         # The first second or so of a fault is not worth a line: a new leader is found within it.

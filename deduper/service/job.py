@@ -34,7 +34,7 @@ from deduper.spark.session import (
     require_promises,
     start_session,
 )
-from deduper.spark_promises import DEFAULT_MASTER, is_one_process
+from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores, is_one_process
 from deduper.window.attempt import WindowJudge
 from deduper.window.cluster_jobs import ClusterJobs
 from deduper.window.completeness import require_no_open_seed
@@ -95,7 +95,9 @@ def run(
         _metrics(start, clock) as metrics,
         owned_store(config, take_over=take_over, wall_clock_us=clock, silent=start.silent) as owned,
         _Engine(config, session, stop) as engine,
-        open_topics(config, owned.log, engine.session, unpublished, stop.event) as topics,
+        open_topics(
+            config, owned.log, engine.session, unpublished, stop.event, by_tasks=engine.have_spare_cores
+        ) as topics,
     ):
         if opened is None:  # once more: a seed may have been begun since the checks
             require_no_open_seed(owned.log)
@@ -179,6 +181,16 @@ class _Engine:
                 self._stop.end_at_once(kill_children)
                 self._session = start_session(self._config.name, session_settings(self._config))
         return self._session
+
+    @property
+    def have_spare_cores(self) -> bool:
+        """Whether executors can send while they judge: on one core the two take turns, and the driver had better send.
+
+        Known before there is a session.
+        """
+        asked = self._config.spark if self._given is None else dict(self._given.sparkContext.getConf().getAll())
+        cores = asked.get("spark.executor.cores")
+        return have_spare_cores(str(asked.get("spark.master") or DEFAULT_MASTER), None if cores is None else str(cores))
 
     def __enter__(self) -> Self:
         return self

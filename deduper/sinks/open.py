@@ -23,11 +23,19 @@ def open_topics(
     session: Callable[[], SparkSession],
     unpublished: OnUnknown,
     stop: Event,
+    *,
+    by_tasks: bool,
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
-    """The ports that are topics; None for a job without any. `unpublished`: see `deduper run --unpublished`."""
+    """The ports that are topics; None for a job without any. `unpublished`: see `deduper run --unpublished`.
+
+    What is sent once is sent `by_tasks` of Spark's executors, or by this process.
+    """
     if not config.topic_ports:
         return contextlib.nullcontext()
     # Kafka's client is optional.
+    from deduper.sinks.publisher import ThreadPublisher
+    from deduper.sinks.task_publisher import TaskPublisher
     from deduper.sinks.topics import KafkaPorts
 
-    return contextlib.closing(KafkaPorts(config, log, session, unpublished, stop))
+    publisher = TaskPublisher(session, stop) if by_tasks else ThreadPublisher()
+    return contextlib.closing(KafkaPorts(config, log, session, publisher, unpublished, stop))

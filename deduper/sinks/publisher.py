@@ -1,80 +1,104 @@
-"""Publishes the committed windows of one port to its Kafka topic: its slots side by side, each as one transaction.
+"""Publishes the committed windows of a job to its Kafka topics: slots side by side, each as one transaction.
 
-`sinks.slot` has the protocol, docs/kafka.md its proof.
+`sinks.slot` has the protocol, docs/kafka.md its proof. Slots are published by threads of this process, or by tasks of
+Spark, which do so by threads of theirs: see `task_publisher`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
-from bucket_store.places.place import Place
 from deduper.errors import IntegrityError, StopRequested
 from deduper.kafka.errors import ProducerFencedError, PublicationUnknownError
 from deduper.kafka.retry import ThrottledLog
-from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.slot import CommittedWindow, Slot
 from deduper.sinks.topic_sink import TransactionalSink
 
+_THREADS = 8
+"""Slots that are published at a time, of all ports; each may hold 8 MB of rows and what its producer queues."""
 
-class KafkaPublisher:
-    """Publishes the windows of one port, in order: begins one, waits for it, begins the next. For one thread.
+Outcome: TypeAlias = int | BaseException | None
+"""Of a slot: the rows that were sent, None if they had been published before, or why they are not published."""
 
-    The slots are published on `pool`. Its threads should outlive the windows: Arrow and the C library keep memory for
-    every thread that has read rows, and reuse it only slowly once the thread is gone.
-    """
 
-    def __init__(self, sink: TransactionalSink, pool: Executor) -> None:
-        self._sink = sink
-        self._pool = pool
-        self._slots: dict[int, Slot] = {}
+@dataclass(frozen=True, slots=True)
+class PortWork:
+    """The slots of a committed window that go to one port's topic."""
 
-    def begin(
-        self,
-        window: int,
-        record_checksum: int,
-        slots: Mapping[int, Sequence[Place]],
-        *,
-        age_s: float = 0.0,
-        unknown: OnUnknown = OnUnknown.REFUSE,
-    ) -> dict[int, Future[int | None]]:
-        """Begin to publish a committed window, unless it is published. Safe to repeat after any crash.
+    sink: TransactionalSink
+    window: CommittedWindow
 
-        Gives each slot's future: the rows that were sent, None when it was published before; `failure` waits for all.
 
-        `slots` is taken from the commit record, never from today's settings: the staged files of each slot, in order.
-        Windows come in order. `age_s` is how long ago the window was committed, for the case that the cluster
-        has forgotten the slot's offset since; `unknown` is the operator's answer to that.
+class Publisher(Protocol):
+    """Publishes windows, in order, one after another. For one thread at a time."""
 
-        Raises, in the futures:
+    def publish(self, works: Sequence[PortWork]) -> list[dict[int, Outcome]]:
+        """Publish the slots of a committed window, unless they are published. Safe to repeat after any crash.
+
+        Gives the outcome of each slot of each work. Waits for all slots, also after one has failed. The errors:
+
             ProducerFencedError: check the epochs; if this is still the highest, call again, a few times.
             IntegrityError: another record was published under this number, or staged rows are damaged or gone.
-            PublicationUnknownError: see `unknown`.
+            PublicationUnknownError: see `CommittedWindow.unknown`.
             KafkaSinkError: the operator must act, or a deadline has passed.
             StopRequested: a stop was requested while it waited for the brokers.
         """
-        owners: dict[Place, set[int]] = {}
-        for slot, files in slots.items():
-            for file in files:
-                owners.setdefault(file, set()).add(slot)
-        work = CommittedWindow(window, record_checksum, slots, owners, age_s, unknown)
-        throttled = ThrottledLog()
-        numbers = sorted(number for number, files in slots.items() if files)
-        for number in numbers:
-            if number not in self._slots:
-                self._slots[number] = Slot(self._sink, number)
-        return {number: self._pool.submit(self._slots[number].publish, work, throttled) for number in numbers}
 
     def close(self) -> None:
         """Close the producers. The next owner aborts what they have not committed."""
+
+
+class ThreadPublisher:
+    """A `Publisher` on threads of this process. Producers stay open from window to window.
+
+    So do the threads: Arrow and the C library keep memory for every thread that has read rows, and reuse it only slowly
+    once the thread is gone.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[str, str], Slot] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, "kafka")
+
+    def publish(self, works: Sequence[PortWork]) -> list[dict[int, Outcome]]:
+        """See `Publisher`."""
+        throttled = ThrottledLog()
+        begun = [
+            {
+                number: self._pool.submit(self._slot(work.sink, number).publish, work.window, throttled)
+                for number in sorted(work.window.slots)
+            }
+            for work in works
+        ]
+        return [{number: _outcome(future) for number, future in slots.items()} for slots in begun]
+
+    def drop_producers(self) -> None:
+        """Close the producers, and keep the threads."""
         for slot in self._slots.values():
             slot.discard()
         self._slots.clear()
 
+    def close(self) -> None:
+        """See `Publisher`."""
+        self.drop_producers()
+        self._pool.shutdown(cancel_futures=True)
 
-def failure(slots: Iterable[Future[int | None]]) -> BaseException | None:
-    """Wait for all slots, also after one has failed; of several errors the gravest, with the others as notes."""
-    errors = [error for slot in slots if (error := slot.exception()) is not None]
+    def _slot(self, sink: TransactionalSink, number: int) -> Slot:
+        name = (sink.topic, sink.transactional_id(number))
+        if name not in self._slots:
+            self._slots[name] = Slot(sink, number)
+        return self._slots[name]
+
+
+def _outcome(future: Future[int | None]) -> Outcome:
+    return future.exception() or future.result()
+
+
+def failure(outcomes: Mapping[int, Outcome]) -> BaseException | None:
+    """Of several errors the gravest, with the others as notes; None if every slot is published."""
+    errors = [outcome for outcome in outcomes.values() if isinstance(outcome, BaseException)]
     return gravest(errors) if errors else None
 
 

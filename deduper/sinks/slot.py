@@ -17,8 +17,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ _TOPIC_GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CommittedWindow:
-    """One window as the commit record has it: the staged files of each slot, and the slots of each file.
+    """One window as the commit record has it: the staged files of each slot, and the slots of each file. Pickles.
 
     `age_s`: seconds since its commit, infinite if its staged files are all gone. `unknown`: the operator's answer when
     the cluster has forgotten whether it was published.
@@ -70,6 +70,29 @@ class CommittedWindow:
     owners: Mapping[Place, set[int]]
     age_s: float
     unknown: OnUnknown
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        checksum: int,
+        slots: Mapping[int, Sequence[Place]],
+        *,
+        age_s: float = 0.0,
+        unknown: OnUnknown = OnUnknown.REFUSE,
+    ) -> CommittedWindow:
+        """The window. `slots` is taken from the commit record, never from today's settings; files are in order."""
+        owners: dict[Place, set[int]] = {}
+        for slot, files in slots.items():
+            for file in files:
+                owners.setdefault(file, set()).add(slot)
+        return cls(number, checksum, {slot: files for slot, files in slots.items() if files}, owners, age_s, unknown)
+
+    def part(self, slots: Collection[int]) -> CommittedWindow:
+        """Some slots of the window, and nothing of the others."""
+        kept = {slot: self.slots[slot] for slot in sorted(slots)}
+        files = set(chain.from_iterable(kept.values()))
+        return replace(self, slots=kept, owners={file: self.owners[file] for file in files})
 
     def records(self, slot: int) -> Iterator[pa.RecordBatch]:
         """A slot's rows, in order."""
@@ -93,7 +116,7 @@ class Slot:
     def publish(self, work: CommittedWindow, throttled: ThrottledLog) -> int | None:
         """Publish the slot's part of a window: rows sent, None when it was published before.
 
-        Raises: what `KafkaPublisher.begin` promises.
+        Raises: what `Publisher.publish` gives.
         """
         subject = f"port {self.sink.port}, topic {self.sink.topic}, window {work.number}, slot {self.number}"
         retry = RetryDeadline(subject, self.sink.settings.deadline_s, throttled, stop=self.sink.stop)

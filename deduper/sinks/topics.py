@@ -13,7 +13,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
 
@@ -35,7 +34,8 @@ from deduper.kafka.retry import RetryDeadline, ThrottledLog
 from deduper.kafka.spark_failures import lasting_error, may_pass
 from deduper.sinks.names import TopicPlace
 from deduper.sinks.publish_state import OnUnknown
-from deduper.sinks.publisher import KafkaPublisher, failure, gravest
+from deduper.sinks.publisher import PortWork, Publisher, failure, gravest
+from deduper.sinks.slot import CommittedWindow
 from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
 from deduper.spark.failures import innermost_cause
 from deduper.tasks.kafka_rows import HEADERS, KEY, VALUE
@@ -43,10 +43,6 @@ from deduper.tasks.kafka_rows import HEADERS, KEY, VALUE
 logger = logging.getLogger(__name__)
 
 _MOST_FENCED = 5
-
-
-_THREADS = 8
-"""Slots that are published at a time, of all ports; each may hold 8 MB of rows and what its producer queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class _Port:
 
 
 class KafkaPorts:
-    """The Kafka ports of a job, for the owner of its store. Producers and threads stay from window to window.
+    """The Kafka ports of a job, for the owner of its store: it is checked here, `publisher` sends what is sent once.
 
     `session` gives the Spark session that writes ports with `delivery: at_least_once`, starting one if need be.
     `unpublished` is the operator's answer for windows of which the cluster has forgotten whether they were published.
@@ -74,6 +70,7 @@ class KafkaPorts:
         config: Config,
         log: CommitLog,
         session: Callable[[], SparkSession],
+        publisher: Publisher,
         unpublished: OnUnknown = OnUnknown.REFUSE,
         stop: Event | None = None,
     ) -> None:
@@ -86,8 +83,7 @@ class KafkaPorts:
         self._unpublished = unpublished
         self._stop = stop
         self._reporter = ThrottledLog()
-        self._publishers: dict[tuple[str, str, str], KafkaPublisher] = {}
-        self._pool = ThreadPoolExecutor(_THREADS, "kafka")
+        self._publisher = publisher
 
     def publish(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> None:
         """Publish the rows of a committed window that go to topics. Safe to repeat after any crash.
@@ -95,7 +91,7 @@ class KafkaPorts:
         Raises:
             FencedError: another owner has taken the store.
             UsageError: a port of the window is no topic any more.
-            KafkaSinkError, IntegrityError, StopRequested: see `KafkaPublisher.begin`.
+            KafkaSinkError, IntegrityError, StopRequested: see `Publisher.publish`.
         """
         ports = self._ports(window, outputs)
         self._publish_exactly_once(window, [port for port in ports if port.job is not None])
@@ -104,11 +100,8 @@ class KafkaPorts:
                 self._publish_at_least_once(window, port)
 
     def close(self) -> None:
-        """Close the producers and threads."""
-        for publisher in self._publishers.values():
-            publisher.close()
-        self._publishers.clear()
-        self._pool.shutdown(cancel_futures=True)
+        """Close the publisher."""
+        self._publisher.close()
 
     def _ports(self, window: int, outputs: Sequence[tuple[OutputFile, TopicPlace]]) -> list[_Port]:
         by_port: defaultdict[str, list[tuple[OutputFile, TopicPlace]]] = defaultdict(list)
@@ -135,8 +128,12 @@ class KafkaPorts:
         left = ports
         committed_us = self._committed_us(window) if ports else None
         for attempt in range(1, _MOST_FENCED + 1):
-            begun = [(port, self._begin(window, port, committed_us)) for port in left]
-            failed = [(port, error) for port, slots in begun if (error := failure(slots.values())) is not None]
+            outcomes = self._publisher.publish([self._work(window, port, committed_us) for port in left])
+            failed = [
+                (port, error)
+                for port, slots in zip(left, outcomes, strict=True)
+                if (error := failure(slots)) is not None
+            ]
             left = [port for port, error in failed if isinstance(error, ProducerFencedError)]
             if left:
                 self._log.check_owner()
@@ -160,31 +157,28 @@ class KafkaPorts:
         # Of windows whose records are folded: they were committed before the first of these.
         return min((commit.wall_us for commit in commits if commit.window >= window), default=None)
 
-    def _begin(self, window: int, port: _Port, committed_us: int | None) -> dict[int, Future[int | None]]:
-        return self._publisher(port).begin(
-            window,
-            _checksum(window, port.outputs),
-            port.slots,
-            age_s=_age_s(port.outputs, committed_us),
-            unknown=self._unpublished,
-        )
-
-    def _publisher(self, port: _Port) -> KafkaPublisher:
+    def _work(self, window: int, port: _Port, committed_us: int | None) -> PortWork:
         assert port.job is not None
-        name = (port.name, port.topic, port.job)
-        if name not in self._publishers:
-            sink = TransactionalSink(
-                job=port.job,
-                store_id=self._log.manifest.store_id,
-                port=port.name,
-                topic=port.topic,
-                client=librdkafka_options(port.sink.bootstrap_servers, port.sink.options),
-                keep_order=port.sink.preserve_order,
-                settings=PublisherSettings(deadline_s=self._deadline_s),
-                stop=self._stop,
-            )
-            self._publishers[name] = KafkaPublisher(sink, self._pool)
-        return self._publishers[name]
+        sink = TransactionalSink(
+            job=port.job,
+            store_id=self._log.manifest.store_id,
+            port=port.name,
+            topic=port.topic,
+            client=librdkafka_options(port.sink.bootstrap_servers, port.sink.options),
+            keep_order=port.sink.preserve_order,
+            settings=PublisherSettings(deadline_s=self._deadline_s),
+            stop=self._stop,
+        )
+        return PortWork(
+            sink,
+            CommittedWindow.of(
+                window,
+                _checksum(window, port.outputs),
+                port.slots,
+                age_s=_age_s(port.outputs, committed_us),
+                unknown=self._unpublished,
+            ),
+        )
 
     def _publish_at_least_once(self, window: int, port: _Port) -> None:
         """By Spark's sink, which has no transactions: a crash before the mark, or a failure, sends rows again."""

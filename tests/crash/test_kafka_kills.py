@@ -52,11 +52,13 @@ A_WINDOW = 12
 WORKER_POINTS = ("judge.drained", "tables.applied", "judge.piece.before", "piece.entered", "judge.piece.after")
 # In the driver or in a worker: before records are read, beside the judging, before and while rows are written.
 EXECUTOR_POINTS = ("window.1.intent", "read.spilled", "judge.judged", "write.arrived", "write.done")
+# In a worker that sends.
+SENDING = tuple(point for point in PUBLISHING if point.startswith("kafka."))
 WAYS: dict[str, dict[str, Any]] = {
     "exactly-once": {},
     "mixed": {"deliveries": {"error": "at_least_once"}},
     "executors": {
-        "master": "local-cluster[2,1,1024]",
+        "master": "local-cluster[2,2,1024]",
         "store": "file:state",
         "spark": {"spark.executor.extraJavaOptions": " ".join(BRIEF)},
     },
@@ -130,7 +132,7 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_
     """100,000 records, three kills each of brokers, driver and workers: every key once, every record on one port.
 
     With a port of at least once a window is published before the next one is read, otherwise beside it. Of two
-    executors one is killed in each run that ends in a kill, too.
+    executors, which send, one is killed in each run that ends in a kill, too; in one run while it sends.
     """
     print(f"CRASH_SEED={ledger.SEED}")
     began = time.monotonic()
@@ -139,10 +141,11 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_
     scene = KafkaScene(tmp_path / "job", broker=cluster, source=way, max_offsets=9_000, **WAYS[way]).make()
     sent = send(cluster.plain(), scene.source, traffic.records)
     first, second = rng.sample(PUBLISHING, 2)
-    drivers = [f"{point}=kill@{_nth(point, rng)}" for point in (first, second)] + ["at random"]
+    by_tasks = way == "executors"
+    drivers = [_driver_kill(point, rng, scene, by_tasks=by_tasks) for point in (first, second)] + ["at random"]
     # One worker dies in each run that ends in a kill.
     workers = rng.sample(WORKER_POINTS, len(drivers))
-    executors = rng.sample(EXECUTOR_POINTS, len(drivers)) if way == "executors" else [""] * len(drivers)
+    executors = [*rng.sample(EXECUTOR_POINTS, 2), rng.choice(SENDING)] if by_tasks else [""] * len(drivers)
     recoveries: list[float] = []
     with followed(scene) as readers:
 
@@ -169,9 +172,21 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_
                 if killed_at is not None:
                     recoveries.append(time.monotonic() - killed_at)
                     ledger.note_recovery(recoveries[-1])
+                if ":on=" in kill:
+                    # Not while it publishes what the run before has left, and after the other victims of this one.
+                    wait_until(
+                        "a window, a worker's and an executor's death",
+                        lambda driver=driver, begun=begun, met=(worker, executor): (
+                            driver.poll() is not None  # type: ignore[misc]
+                            or (scene.windows() > begun and all(once_path(scene, point).exists() for point in met))
+                        ),
+                        DEADLINE_S,
+                    )
+                    Path(kill.partition(":on=")[2]).touch()
                 if kill == "at random":
                     # Of half a dozen windows: the driver must not have ended before its time.
-                    after = begun + rng.choice((1, 2))
+                    # The second one's commit waits until the first one is sent.
+                    after = begun + (2 if by_tasks else rng.choice((1, 2)))
                     wait_until(
                         "a window after the worker's death",
                         lambda driver=driver, after=after: scene.windows() >= after or driver.poll() is not None,  # type: ignore[misc]
@@ -212,7 +227,8 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_
     assert {port: len(records) for port, records in meanwhile.items()} == {
         port: len(records) for port, records in afterwards.items()
     }
-    victims = {"drivers": drivers, "workers": workers, "executors": [executor for executor in executors if executor]}
+    at_points = [kill.partition(":on=")[0] for kill in drivers]
+    victims = {"drivers": at_points, "workers": workers, "executors": [executor for executor in executors if executor]}
     killed = ", ".join(f"{who} at {', '.join(points)}" for who, points in victims.items() if points)
     ledger.note(
         f"Kafka, {way}: {RECORDS:,} records, {scene.windows()} windows, {time.monotonic() - began:.0f} s; "
@@ -275,6 +291,13 @@ def test_a_driver_dies_while_one_window_is_sent_and_the_next_is_judged(
         scene.clean_up()
     assert scene.windows() >= 4
     assert problems(sent, traffic, scene.read()) == []
+
+
+def _driver_kill(point: str, rng: random.Random, scene: KafkaScene, *, by_tasks: bool) -> str:
+    """A failpoint that kills the driver; if tasks send, a worker does so, once there is a file."""
+    if by_tasks and point in SENDING:
+        return f"{point}=kill-driver:on={once_path(scene, f'driver-{point}')}"
+    return f"{point}=kill@{_nth(point, rng)}"
 
 
 def _nth(point: str, rng: random.Random) -> int:

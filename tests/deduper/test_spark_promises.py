@@ -10,7 +10,7 @@ import pytest
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.config.problems import ConfigError
-from deduper.spark_promises import CASE, REQUIRED, TIME_ZONE, broken
+from deduper.spark_promises import CASE, REQUIRED, TIME_ZONE, broken, have_spare_cores
 from deduper.window.policy import changed_settings, fixed_settings, settings_hash
 
 _JOB = """\
@@ -165,3 +165,24 @@ def test_the_store_of_an_earlier_release(tmp_path: Path) -> None:
     assert changed_settings(config, stored) == changed_settings(other, stored) == {}
     assert changed_settings(other, {**stored, TIME_ZONE: "UTC"}) == {TIME_ZONE: ("UTC", "Europe/Berlin")}
     assert settings_hash(other) != settings_hash(config) == "3008942e54d3a334"
+
+
+@pytest.mark.parametrize(
+    ("master", "asked", "expected"),
+    [
+        ("local[8]", None, False),
+        ("local[8]", "8", False),  # its tasks are children of the driver
+        ("local-cluster[2,1,1024]", None, False),
+        ("local-cluster[2, 2, 1024]", None, True),
+        ("spark://head:7077", None, True),
+        ("spark://head:7077", "1", False),
+        ("spark://head:7077", " 4 ", True),
+        ("yarn", None, False),
+        ("yarn", "2", True),
+        ("k8s://https://head:6443", None, False),
+        ("k8s://https://head:6443", "3", True),
+    ],
+)
+def test_executors_of_two_cores_have_one_to_send(master: str, asked: str | None, expected: bool) -> None:
+    """By what is set, or Spark's own defaults."""
+    assert have_spare_cores(master, asked) is expected

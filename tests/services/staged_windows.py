@@ -14,8 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,8 @@ from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
 from deduper.config.kafka_options import librdkafka_options
 from deduper.kafka.errors import KafkaSinkError
-from deduper.sinks.publisher import KafkaPublisher, failure
+from deduper.sinks.publisher import PortWork, Publisher, ThreadPublisher, failure
+from deduper.sinks.slot import CommittedWindow
 from deduper.sinks.topic_sink import PublisherSettings, TransactionalSink
 from tests.processes import is_frozen
 from tests.services.kafka_traffic import Record
@@ -129,8 +129,31 @@ def problems(staged: Staged, records: Iterable[Record]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class PortPublisher:
+    """A publisher of one port."""
+
+    sink: TransactionalSink
+    publisher: Publisher
+
+    def publish(
+        self, window: int, checksum: int, slots: Mapping[int, Sequence[Place]], **more: Any
+    ) -> dict[int, int | None]:
+        """Publish a window; raises the gravest error. Gives the rows sent by slot, None if published before."""
+        work = PortWork(self.sink, CommittedWindow.of(window, checksum, slots, **more))
+        (outcomes,) = self.publisher.publish([work])
+        error = failure(outcomes)
+        if error is not None:
+            raise error
+        return {number: outcome for number, outcome in outcomes.items() if not isinstance(outcome, BaseException)}
+
+    def close(self) -> None:
+        """Close it."""
+        self.publisher.close()
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """Who publishes which windows where."""
+    """Who publishes which windows where; `publishers` makes those of `publisher`."""
 
     staged: Staged
     bootstrap: str
@@ -138,6 +161,7 @@ class Job:
     name: str = "clicks"
     deadline_s: float = 60.0
     transaction_timeout_s: float = 60.0
+    publishers: Callable[[], Publisher] = ThreadPublisher
 
     def group(self, slot: int) -> str:
         """The name of a slot's group."""
@@ -145,8 +169,8 @@ class Job:
 
     def publisher(
         self, *, bootstrap_servers: str = "", options: Mapping[str, str] | None = None, **more: Any
-    ) -> KafkaPublisher:
-        """A publisher in this process."""
+    ) -> PortPublisher:
+        """A publisher that knows nothing of others."""
         settings = PublisherSettings(deadline_s=self.deadline_s, transaction_timeout_s=self.transaction_timeout_s)
         sink = {
             "job": self.name,
@@ -157,12 +181,12 @@ class Job:
             "keep_order": True,
             "settings": settings,
         }
-        return KafkaPublisher(TransactionalSink(**sink | more), ThreadPoolExecutor(8, "kafka"))
+        return PortPublisher(TransactionalSink(**sink | more), self.publishers())
 
-    def publish(self, publisher: KafkaPublisher, windows: Iterable[int] | None = None) -> None:
+    def publish(self, publisher: PortPublisher, windows: Iterable[int] | None = None) -> None:
         """Publish windows, all of them unless told which."""
         for window in range(len(self.staged.files)) if windows is None else windows:
-            published(publisher.begin(window, self.staged.checksum(window), self.staged.files[window]))
+            publisher.publish(window, self.staged.checksum(window), self.staged.files[window])
 
     def start(self, armed: str = "") -> Process:
         """A process that publishes all windows, with failpoints."""
@@ -228,14 +252,6 @@ class Process:
             self.kill()
             raise
         return "killed" if self.popen.returncode == -signal.SIGKILL else words[-1]
-
-
-def published(slots: Mapping[int, Future[int | None]]) -> dict[int, int | None]:
-    """Wait for the slots of a window: rows sent by slot, None for one that had been published before."""
-    error = failure(slots.values())
-    if error is not None:
-        raise error
-    return {number: slot.result() for number, slot in slots.items()}
 
 
 def main(spec: dict[str, Any]) -> None:

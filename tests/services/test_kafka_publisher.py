@@ -1,5 +1,7 @@
 """Exactly once into a real topic: kills, zombies, lost brokers, and what the cluster refuses or forgets.
 
+The contract of both publishers: tests with `ways` run for threads of this process and for tasks of two executors.
+
 Every test reads the topic as its users do, read_committed, and holds each row against the staged one: none lost, none
 twice, none changed, and in order inside a slot and partition.
 """
@@ -11,9 +13,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -45,9 +48,12 @@ from deduper.kafka.errors import (
 )
 from deduper.sinks import slot as kafka_slot
 from deduper.sinks.publish_state import OnUnknown
+from deduper.sinks.publisher import Publisher, ThreadPublisher
+from tests.services.executors import ByTasks, executors
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Follower, committed_offsets, end_offsets, read
-from tests.services.staged_windows import FIRST_TIME_MS, Job, problems, published, stage, write_staged
+from tests.services.staged_windows import FIRST_TIME_MS, Job, problems, stage, write_staged
+from tests.spark.cluster import Cluster
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -68,13 +74,35 @@ KILLS = [
 ]
 
 
+ways = pytest.mark.parametrize("publishers", ["threads", "tasks"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two executors."""
+    with executors(tmp_path_factory.mktemp("executors")) as made:
+        yield made
+
+
 @pytest.fixture
-def new_job(broker: Broker, new_topic: Callable[..., str], tmp_path: Path) -> Callable[..., Job]:
+def publishers(request: pytest.FixtureRequest) -> Callable[[], Publisher]:
+    """Makes the publishers of the test's way; threads if it names none."""
+    if getattr(request, "param", "threads") == "threads":
+        return ThreadPublisher
+    cluster: Cluster = request.getfixturevalue("cluster")
+    return lambda: ByTasks(cluster)
+
+
+@pytest.fixture
+def new_job(
+    broker: Broker, new_topic: Callable[..., str], tmp_path: Path, publishers: Callable[[], Publisher]
+) -> Callable[..., Job]:
     """Makes jobs with a topic of three partitions and staged windows."""
 
-    def make(windows: int = 2, slots: int = 2, rows: int = 200, **more: float) -> Job:
+    def make(windows: int = 2, slots: int = 2, rows: int = 200, **more: Any) -> Job:
         topic = new_topic("unique", partitions=3)
-        return Job(stage(tmp_path / topic, windows, slots, rows), broker.bootstrap, topic, **more)  # type: ignore[arg-type]
+        staged = stage(tmp_path / topic, windows, slots, rows)
+        return Job(staged, broker.bootstrap, topic, publishers=publishers, **more)
 
     return make
 
@@ -132,6 +160,7 @@ def test_killed_at_random_moments(broker: Broker, new_job: Callable[..., Job]) -
     assert killed
 
 
+@ways
 @pytest.mark.parametrize("point", ["kafka.begun", "kafka.part", "kafka.sent", "kafka.offsets"])
 def test_a_zombie_shows_nothing(broker: Broker, new_job: Callable[..., Job], point: str) -> None:
     """Frozen in its transaction, overtaken, woken: it is told that it was fenced, and nothing of it becomes visible."""
@@ -251,6 +280,7 @@ def test_a_transaction_that_nobody_ends(
     check(broker, job)
 
 
+@ways
 def test_a_broker_that_stays_away(broker: Broker, new_job: Callable[..., Job]) -> None:
     """After the deadline an error says what was waited for; with the broker back the same call succeeds."""
     job = new_job(deadline_s=3.0)
@@ -280,6 +310,7 @@ def test_too_slow_for_its_transaction(broker: Broker, new_job: Callable[..., Job
     check(broker, job)
 
 
+@ways
 def test_a_published_window_is_not_sent_again(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Not by the one who published it, not by another: not one more record or marker in the log."""
     job = new_job(windows=3)
@@ -288,11 +319,12 @@ def test_a_published_window_is_not_sent_again(broker: Broker, new_job: Callable[
     before = ends(broker, job, range(3))
     for one in (publisher, job.publisher()):
         for window in (0, 2, 1):
-            result = published(one.begin(window, job.staged.checksum(window), job.staged.files[window]))
+            result = one.publish(window, job.staged.checksum(window), job.staged.files[window])
             assert result == dict.fromkeys(sorted(job.staged.files[window]))
     assert end_offsets(broker, job.topic) == before
 
 
+@ways
 def test_another_record_for_a_published_window(broker: Broker, new_job: Callable[..., Job]) -> None:
     """A store that was put back and numbers its windows again is stopped, not taken for published."""
     job = new_job(windows=3, slots=1)
@@ -302,10 +334,11 @@ def test_another_record_for_a_published_window(broker: Broker, new_job: Callable
     for one in (publisher, job.publisher()):
         for window in (2, 1, 0):
             with pytest.raises(IntegrityError, match=f"window {window} was published from the record with checksum"):
-                published(one.begin(window, 7, job.staged.files[window]))
+                one.publish(window, 7, job.staged.files[window])
     assert end_offsets(broker, job.topic) == before
 
 
+@ways
 def test_a_window_that_was_passed_over(new_job: Callable[..., Job]) -> None:
     """A later window was published and this one was not: its record cannot be the one of that time."""
     job = new_job(windows=3, slots=1)
@@ -315,6 +348,7 @@ def test_a_window_that_was_passed_over(new_job: Callable[..., Job]) -> None:
         job.publish(publisher, [1])
 
 
+@ways
 def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
     """No offset and a window older than offsets are kept: refused until the operator answers. A young one is sent."""
     job = new_job(windows=2, slots=1)
@@ -323,27 +357,29 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
     before = ends(broker, job, [0])
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
     with pytest.raises(PublicationUnknownError, match=r"8\.0 days ago"):
-        published(job.publisher().begin(*window_0, age_s=8 * DAY_S))
-    assert published(job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.SKIP)) == {0: None}
+        job.publisher().publish(*window_0, age_s=8 * DAY_S)
+    assert job.publisher().publish(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.SKIP) == {0: None}
     assert end_offsets(broker, job.topic) == before
     # The next one is young: there is nothing to forget.
     job.publish(job.publisher(), [1])
     check(broker, job)
     # The group knows again, but not of window 0.
     with pytest.raises(PublicationUnknownError, match="only windows from 1 on"):
-        published(job.publisher().begin(*window_0))
+        job.publisher().publish(*window_0)
 
 
+@ways
 def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The brokers' own setting counts; an answer to publish again is obeyed, once."""
     assert retention.offsets_retention_s({"bootstrap.servers": broker.bootstrap}) == 7 * DAY_S
     job = new_job(windows=1, slots=1)
     window_0 = (0, job.staged.checksum(0), job.staged.files[0])
-    assert published(job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH))[0] is not None
-    assert published(job.publisher().begin(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH)) == {0: None}
+    assert job.publisher().publish(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH)[0] is not None
+    assert job.publisher().publish(*window_0, age_s=8 * DAY_S, unknown=OnUnknown.PUBLISH) == {0: None}
     check(broker, job)
 
 
+@ways
 def test_a_record_that_is_too_large(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The topic's limit is named; nothing of the window shows; with the limit raised the same call succeeds."""
     job = new_job(windows=1)
@@ -364,6 +400,7 @@ def limit(broker: Broker, topic: str, size_bytes: str) -> None:
     broker.admin().incremental_alter_configs([resource])[resource].result(20)
 
 
+@ways
 def test_a_record_that_does_not_fit_into_the_queue(broker: Broker, new_job: Callable[..., Job]) -> None:
     """However long one waits: refused, and nothing of the window shows."""
     job = new_job(windows=1, slots=1)
@@ -376,6 +413,7 @@ def test_a_record_that_does_not_fit_into_the_queue(broker: Broker, new_job: Call
     assert read(broker.plain(), job.topic) == []
 
 
+@ways
 def test_no_such_topic(broker: Broker, new_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """Said within seconds; made by the publisher never."""
     monkeypatch.setattr(kafka_slot, "_TOPIC_GRACE_S", 1.0)
@@ -385,6 +423,7 @@ def test_no_such_topic(broker: Broker, new_job: Callable[..., Job], monkeypatch:
     assert "nowhere" not in broker.admin().list_topics(timeout=10).topics
 
 
+@ways
 def test_the_topic_is_deleted_and_recreated(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The offsets went with it: what is not marked is sent to the new one, what goes on goes on."""
     job = new_job(windows=2)
@@ -396,6 +435,7 @@ def test_the_topic_is_deleted_and_recreated(broker: Broker, new_job: Callable[..
     check(broker, job)
 
 
+@ways
 def test_the_topic_is_recreated_with_fewer_partitions(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Under a producer that goes on: rows without a key go where there are partitions now."""
     job = new_job(windows=2, slots=3)
@@ -410,6 +450,7 @@ def test_the_topic_is_recreated_with_fewer_partitions(broker: Broker, new_job: C
     assert len(read(broker.plain(), job.topic)) == wanted
 
 
+@ways
 def test_staged_files_that_are_gone(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Lost when nobody has published them: an error. Published by another, who removed them: fenced."""
     job = new_job(windows=1, slots=1)
@@ -426,6 +467,7 @@ def test_staged_files_that_are_gone(broker: Broker, new_job: Callable[..., Job])
     check(broker, job)
 
 
+@ways
 def test_the_broker_refuses_the_transaction_timeout(new_job: Callable[..., Job]) -> None:
     """Longer than the brokers allow: both settings are named."""
     job = new_job(windows=1, transaction_timeout_s=3600)
@@ -433,7 +475,10 @@ def test_the_broker_refuses_the_transaction_timeout(new_job: Callable[..., Job])
         job.publish(job.publisher())
 
 
-def test_records_go_out_as_they_are(broker: Broker, new_topic: Callable[..., str], tmp_path: Path) -> None:
+@ways
+def test_records_go_out_as_they_are(
+    broker: Broker, new_topic: Callable[..., str], tmp_path: Path, publishers: Callable[[], Publisher]
+) -> None:
     """Null and empty keys and values, headers in order and repeated, timestamps; partitions as Java chooses them."""
     topic = new_topic("plain", partitions=13)
     keys = [None, b"", b"21", b"foobar", b"a-little-bit-long-string", "Zürich".encode(), b"\x00\xff", b"k" * 1000]
@@ -452,8 +497,8 @@ def test_records_go_out_as_they_are(broker: Broker, new_topic: Callable[..., str
     rows[0]["timestamp_ms"], rows[1]["timestamp_ms"], rows[2]["timestamp_ms"] = 0, -1, None
     file = write_staged(tmp_path / "rows.parquet", rows)
     now_ms = time.time() * 1000
-    publisher = Job(None, broker.bootstrap, topic).publisher()  # type: ignore[arg-type]
-    assert published(publisher.begin(0, 1, {2: [local_place(file)], 7: [local_place(file)]})) == {2: 240, 7: 240}
+    publisher = Job(None, broker.bootstrap, topic, publishers=publishers).publisher()  # type: ignore[arg-type]
+    assert publisher.publish(0, 1, {2: [local_place(file)], 7: [local_place(file)]}) == {2: 240, 7: 240}
     with Follower(broker.plain(), topic) as reader:
         reader.wait_for(len(rows))
         records = reader.records
@@ -530,19 +575,23 @@ def grant(broker: Broker, user: str, kind: ResourceType, name: str, *operations:
         done.result(20)
 
 
-def test_rights(secure_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@ways
+def test_rights(
+    secure_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publishers: Callable[[], Publisher]
+) -> None:
     """Each missing right is named; with those of docs/kafka.md and no more it works, by SASL as by TLS."""
     monkeypatch.setattr(calls, "_LOGIN_GRACE_S", 1.0)
-    topic = secure_broker.create_topic("guarded")
-    job = Job(stage(tmp_path / "staged", 2, 1, 50), secure_broker.bootstrap, topic, deadline_s=20.0)
+    topic = secure_broker.create_topic("by-threads" if publishers is ThreadPublisher else "by-tasks")
+    staged = stage(tmp_path / "staged", 2, 1, 50)
+    job = Job(staged, secure_broker.bootstrap, topic, name=topic, deadline_s=90.0, publishers=publishers)
     alice, wrong = secure_broker.sasl("alice"), secure_broker.sasl("alice", "a guess")
     with pytest.raises(KafkaDeniedError, match="login"):
         job.publish(job.publisher(bootstrap_servers=wrong.bootstrap, options=wrong.spark()))
     publisher = job.publisher(bootstrap_servers=alice.bootstrap, options=alice.spark())
     steps = [
-        ("transactional id", ResourceType.TRANSACTIONAL_ID, "clicks/"),
-        ("topic", ResourceType.TOPIC, "guarded"),
-        ("group", ResourceType.GROUP, "clicks/"),
+        ("transactional id", ResourceType.TRANSACTIONAL_ID, f"{job.name}/"),
+        ("topic", ResourceType.TOPIC, topic),
+        ("group", ResourceType.GROUP, f"{job.name}/"),
     ]
     for what, kind, name in steps:
         with pytest.raises(KafkaDeniedError, match=f"on the {what}"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from concurrent.futures import Future
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,38 +15,32 @@ import pytest
 from bucket_store.log.records import OutputFile
 from deduper.sinks import topics
 from deduper.sinks.names import TopicPlace
+from deduper.sinks.publisher import Outcome, PortWork
 from tests.deduper.kafka_configs import BASE, loaded
 
 DAY_S = 86_400.0
 
 
 class Ages:
-    """In place of the publisher; `found` are the ages that it was given."""
+    """In place of the publisher; `found` are the ages that it was given. Nothing is sent."""
 
-    found: list[float]
+    def __init__(self) -> None:
+        self.found: list[float] = []
 
-    def __init__(self, *_: object) -> None:
-        """Nothing to open."""
-
-    def begin(self, *_: object, age_s: float, **__: object) -> dict[int, Future[int | None]]:
-        """Nothing is sent."""
-        Ages.found.append(age_s)
-        return {}
+    def publish(self, works: Sequence[PortWork]) -> list[dict[int, Outcome]]:
+        """See `Publisher`."""
+        self.found += [work.window.age_s for work in works]
+        return [{} for _ in works]
 
     def close(self) -> None:
         """Nothing to close."""
 
 
-@pytest.fixture
-def ages(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The ages that are given to the publisher."""
-    Ages.found = []
-    monkeypatch.setattr(topics, "KafkaPublisher", Ages)
-    return Ages.found
+def ages(directory: Path, window: int, *file_days: float) -> list[float]:
+    """The ages that the publisher is given for a window that has a staged file of each of these ages.
 
-
-def publish(directory: Path, window: int, *file_days: float) -> None:
-    """Publish a window that has a staged file of each age; windows 0 to 4 are committed, 2 days apart, 4 just now."""
+    Windows 0 to 4 are committed, 2 days apart, 4 just now.
+    """
     files = []
     for number, days in enumerate(file_days):
         file = directory / f"{number}.parquet"
@@ -63,15 +57,16 @@ def publish(directory: Path, window: int, *file_days: float) -> None:
             for number in range(max(1, 5 - count), 5)
         ],
     )
-    ports = topics.KafkaPorts(loaded(BASE, directory), log, lambda: pytest.fail("no Spark is needed"))
+    found = Ages()
+    ports = topics.KafkaPorts(loaded(BASE, directory), log, lambda: pytest.fail("no Spark is needed"), found)
     ports.publish(window, [(output, TopicPlace("unique", (0,), "clicks")) for output in outputs])
     ports.close()
+    return found.found
 
 
-def test_staged_files_that_are_all_gone(tmp_path: Path, ages: list[float]) -> None:
+def test_staged_files_that_are_all_gone(tmp_path: Path) -> None:
     """However young the window is: it cannot be sent, and the operator is asked."""
-    publish(tmp_path, 4)
-    assert ages == [math.inf]
+    assert ages(tmp_path, 4) == [math.inf]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +78,6 @@ def test_staged_files_that_are_all_gone(tmp_path: Path, ages: list[float]) -> No
         (5, 1),  # committed by this owner
     ],
 )
-def test_the_older_of_files_and_commit(tmp_path: Path, ages: list[float], window: int, days: int) -> None:
+def test_the_older_of_files_and_commit(tmp_path: Path, window: int, days: int) -> None:
     """A copy of the folder that resets the times of the files does not make a window young."""
-    publish(tmp_path, window, 1, 0.5)
-    assert ages == [pytest.approx(days * DAY_S, abs=60)]
+    assert ages(tmp_path, window, 1, 0.5) == [pytest.approx(days * DAY_S, abs=60)]
