@@ -188,9 +188,11 @@ class _Engine:
 
         Known before there is a session.
         """
-        asked = self._config.spark if self._given is None else dict(self._given.sparkContext.getConf().getAll())
-        cores = asked.get("spark.executor.cores")
-        return have_spare_cores(str(asked.get("spark.master") or DEFAULT_MASTER), None if cores is None else str(cores))
+        if self._given is not None:
+            context = self._given.sparkContext
+            return have_spare_cores(context.master, context.getConf().get("spark.executor.cores"))
+        asked = {name: str(value) for name, value in self._config.spark.items()}
+        return have_spare_cores(asked.get("spark.master", DEFAULT_MASTER), asked.get("spark.executor.cores"))
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,7 @@ def main() -> None:
     from deduper.service import job
     from deduper.window import jobs
 
-    context = SimpleNamespace(master="local[2]", defaultParallelism=2)
+    context = SimpleNamespace(master="local[2]", defaultParallelism=2, getConf=dict)
     job.start_session = lambda *_: SimpleNamespace(sparkContext=context)  # type: ignore[assignment, return-value]
     job.end_session = lambda *_: None
     jobs.ReadPlan = lambda *_: None  # type: ignore[assignment, misc]

@@ -233,9 +233,10 @@ def test_every_missing_right_is_named(secure_broker: Broker, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_names_are_those_of_records_that_the_source_reads(
-    job: Callable[..., Config], broker: Broker, isolation: str
+    job: Callable[..., Config], broker: Broker, isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a transaction that was aborted are read by a source alone that reads all."""
+    monkeypatch.setattr(topic_end, "_ANSWER_S", 30.0)  # however busy this machine is
     reader = job(options={"kafka.isolation.level": isolation})
     topic = reader.source.topics[0]
     producer = Producer(broker.plain().confluent(**{"transactional.id": f"names-{isolation}"}))

@@ -56,7 +56,8 @@ def job(folder: Path, bootstrap: str, offset: int, topic_id: str = "id of t", da
 
 @pytest.fixture(autouse=True)
 def ids(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The ids of topics, which the mock does not give."""
+    """The ids of topics, which the mock does not give. It answers in time, however busy this machine is."""
+    monkeypatch.setattr(connections, "_ANSWER_S", 30.0)
     known = {"t": "id of t"}
     monkeypatch.setattr(
         ClusterOffsets, "topic_ids", lambda _, topics: {name: known[name] for name in topics if name in known}

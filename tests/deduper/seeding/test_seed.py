@@ -69,7 +69,7 @@ def seeded(job: Job, given: SeedInput, since: int | None = None) -> SeedReport:
 @pytest.fixture
 def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     """Makes jobs, each in a directory of its own below the test's."""
-    context = SimpleNamespace(master="local[2]", defaultParallelism=2)
+    context = SimpleNamespace(master="local[2]", defaultParallelism=2, getConf=dict)
     session = cast(SparkSession, SimpleNamespace(sparkContext=context))
     monkeypatch.setattr("deduper.service.job.require_promises", lambda *_: None)
     monkeypatch.setattr("deduper.window.jobs.ReadPlan", lambda *_: None)
