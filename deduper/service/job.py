@@ -190,7 +190,7 @@ class _Engine:
         """
         if self._given is not None:
             context = self._given.sparkContext
-            return have_spare_cores(context.master, context.getConf().get("spark.executor.cores"))
+            return have_spare_cores(context.master or DEFAULT_MASTER, context.getConf().get("spark.executor.cores"))
         asked = {name: str(value) for name, value in self._config.spark.items()}
         return have_spare_cores(asked.get("spark.master", DEFAULT_MASTER), asked.get("spark.executor.cores"))
 
