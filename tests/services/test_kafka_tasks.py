@@ -114,13 +114,22 @@ def _frozen_worker() -> psutil.Process | None:
     return None
 
 
+def publish_again_if_fenced(job: Job) -> None:
+    """As an owner does whose epoch is the highest: tasks of the old one that do not stand still may begin meanwhile."""
+    owner = replace(job, publishers=ThreadPublisher).publisher()
+    for _ in range(5):
+        with contextlib.suppress(ProducerFencedError):
+            job.publish(owner)
+            return
+    pytest.fail("fenced again and again")
+
+
 def test_a_late_task_shows_nothing(broker: Broker, new_job: Callable[..., Job], armed: Path) -> None:
     """The next owner has published this window and the next, and a task of the old one goes on: it is fenced."""
     job = new_job()
     outcome: list[object] = []
     with frozen_task(job, armed, outcome):
-        owner = replace(job, publishers=ThreadPublisher).publisher()
-        job.publish(owner)
+        publish_again_if_fenced(job)
         check(broker, job)
         before = end_offsets(broker, job.topic)
     assert isinstance(outcome[0], ProducerFencedError)
