@@ -49,11 +49,11 @@ class ReadingRun(Protocol):
         """Makes the tuples for `by_spark`."""
 
     def plain(
-        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, have_pool: bool
+        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, are_all: bool
     ) -> list[PartRead]:
         """Read each part without Spark: in the driver if they are small, else by one task a core.
 
-        `read` is picklable. `have_pool`: the window has nothing else, so its other steps may use the same tasks.
+        `read` is picklable. `are_all`: the window has nothing else, so its other steps may use the same tasks, or none.
         """
 
     def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:

@@ -197,13 +197,12 @@ class ClusterRun:
         return receipts, int(counted.get["rows"]) - sum(receipt.left_out for receipt in receipts)
 
     def plain(
-        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, have_pool: bool
+        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, are_all: bool
     ) -> list[PartRead]:
         """Read each part without Spark; see `ReadingRun`."""
         if not parts:
             return []
-        has_nothing_else = have_pool
-        if has_nothing_else and self._may_read_here and self._jobs.is_small(parts):
+        if are_all and self._may_read_here and self._jobs.is_small(parts):
             self._read.append((None, [on_executors.left_in(task.directory, read_group(read, task, parts))]))
         else:
             self._read.append(self._read_by_tasks(read, parts, task))

@@ -153,7 +153,7 @@ class SparkRun:
         return receipts, int(counted.get["rows"]) - left_out
 
     def plain(
-        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, have_pool: bool
+        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask, *, are_all: bool
     ) -> list[PartRead]:
         """Read each part without Spark; see `ReadingRun`."""
         if is_small(sum(part.plain_bytes for part in parts)):
@@ -161,7 +161,7 @@ class SparkRun:
         self._is_small = False
         # A core is idle for 20 ms between two tasks: one task per core, of about equal bytes.
         groups = grouped([part.plain_bytes for part in parts], self._cores)
-        if have_pool:
+        if are_all:
             self._start_pool(task, max(len(groups), task.shards))
         of_groups = self._for_each(
             [[parts[place] for place in group] for group in groups], partial(read_group, read, task)

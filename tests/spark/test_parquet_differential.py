@@ -206,7 +206,7 @@ class Readers:
             return Outcome(None, str(exc))
         parts = [part for part in found if part is not None]
         with self._jobs.open(1, 0) as run:
-            read = run.plain(partial(read_part, self._reading), parts, task, have_pool=True)
+            read = run.plain(partial(read_part, self._reading), parts, task, are_all=True)
         refused = [of_part.refusal for of_part in read if of_part.refusal is not None]
         receipts = [of_part.receipt for of_part in read if of_part.receipt is not None]
         return Outcome(None, refused[0]) if refused else Outcome(spill(task, receipts))

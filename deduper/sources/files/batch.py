@@ -72,7 +72,7 @@ class FileBatch(WindowFiles):
         receipts, rows, by_spark = [], 0, dict(ways.by_spark)
         if self.reading is not None:
             are_all_plain = not ways.by_spark and not batch.errors
-            found = run.plain(partial(read_part, self.reading), ways.parts, task, have_pool=are_all_plain)
+            found = run.plain(partial(read_part, self.reading), ways.parts, task, are_all=are_all_plain)
             for part, of_part in zip(ways.parts, found, strict=True):
                 if of_part.refusal is not None:
                     by_spark[part.ordinal] = of_part.refusal

@@ -124,7 +124,7 @@ class KafkaBatch:
         placing = replace(task, places=OffsetPlaces(self.ranges))
         if self.plain is None or not self.ranges:
             return BatchRead(self, *run.by_spark(self.tuples(run.session), placing))
-        found = run.plain(partial(read_part, self.plain), self._parts(), task, have_pool=True)
+        found = run.plain(partial(read_part, self.plain), self._parts(), task, are_all=True)
         receipts = [one.receipt for one in found if one.receipt is not None]
         rows = sum(one.rows for one in found)
         self.sizes.learn(sum(receipt.spilled_bytes for receipt in receipts), rows)

@@ -21,13 +21,6 @@ from tests.deduper.table.scene import CHANGE_STEPS, CONFIG, ROLLBACK_STEPS, STEP
 ROOT = Path(__file__).parent.parent.parent.parent
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format, with a config file beside it."""
-    (tmp_path / "load.yaml").write_text(CONFIG.replace("FORMAT", request.param), encoding="utf-8")
-    return Place(tmp_path, request.param)
-
-
 def deliver(folder: Path, name: str, rows: list[Row]) -> None:
     """A file of the batch."""
     (folder / "in").mkdir(exist_ok=True)

@@ -40,12 +40,6 @@ from deduper.table.write.lock import locked
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, foreign
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format."""
-    return Place(tmp_path, request.param)
-
-
 def planned(place: Place, rows: list[Row], more: str = "") -> ChangePlan:
     """The plan of an upsert; no file is made or changed."""
     config = place.config(more)

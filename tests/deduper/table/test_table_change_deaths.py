@@ -23,12 +23,6 @@ from tests.deduper.table.scene import CHANGE_STEPS, Place, Row, arrow, dying, fo
 Rows = list[tuple[int, str, int]]
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format."""
-    return Place(tmp_path, request.param)
-
-
 class Model:
     """A table as a list of rows; `unit` is what a key is unique in."""
 

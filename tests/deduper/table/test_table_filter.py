@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,14 +14,7 @@ from deduper.table.errors import IndexDamagedError, SchemaDriftError
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.query.filter import filter_exists
 from deduper.table.settings import load_config
-from tests.deduper.table.scene import CONFIG, Place, Row, arrow, dying, foreign
-
-
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format, with a config file beside it."""
-    (tmp_path / "load.yaml").write_text(CONFIG.replace("FORMAT", request.param), encoding="utf-8")
-    return Place(tmp_path, request.param)
+from tests.deduper.table.scene import Place, Row, arrow, dying, foreign
 
 
 def new_rows(place: Place, rows: list[Row] | pa.Table) -> list[bool]:

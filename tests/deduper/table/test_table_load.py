@@ -41,12 +41,6 @@ from tests.deduper.small_service import armed
 from tests.deduper.table.scene import STEPS, Place, Row, arrow, dying, foreign
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format."""
-    return Place(tmp_path, request.param)
-
-
 def test_two_loads_of_one_batch(place: Place) -> None:
     """The second adds nothing; its receipt names the files; ports have every other row, and why."""
     rows: list[Row] = [(1, "a", 0), (2, "b", 0), (1, "c", 1), (1, "d", 0), (None, "e", 1), (7, "f", None)]

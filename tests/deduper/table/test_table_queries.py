@@ -26,13 +26,6 @@ from deduper.table.settings import LoadedLoad, load_config
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, dying, foreign
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format, with a config file beside it."""
-    (tmp_path / "load.yaml").write_text(CONFIG.replace("FORMAT", request.param), encoding="utf-8")
-    return Place(tmp_path, request.param)
-
-
 def config(place: Place, more: str = "") -> LoadedLoad:
     """The configuration of the place, with further settings."""
     file = place.root.parent / "other.yaml"

@@ -35,12 +35,6 @@ KEEP = "keep_versions: 50\n"
 Unit = tuple[int, int]
 
 
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format."""
-    return Place(tmp_path, request.param)
-
-
 def back(place: Place, version: int, more: str = KEEP) -> RollbackReceipt:
     """A rollback. Without an index, a plain table has the types of partitions from the source."""
     source = place.root.parent / "in"

@@ -9,20 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from deduper.cli.main import app
 from deduper.table.formats.protocol import PRIVATE
 from tests.deduper.table.scene import CONFIG, Place, dying, foreign
-
-
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format, with a config file beside it; there are no files to load."""
-    (tmp_path / "load.yaml").write_text(CONFIG.replace("FORMAT", request.param), encoding="utf-8")
-    return Place(tmp_path, request.param)
 
 
 def status(place: Place) -> dict[str, Any]:

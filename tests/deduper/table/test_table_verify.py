@@ -26,14 +26,7 @@ from deduper.table.settings import load_config
 from deduper.table.upkeep import verify as verifying
 from deduper.table.upkeep.rebuild import RebuildReceipt, rebuild
 from deduper.table.write.lock import locked
-from tests.deduper.table.scene import CONFIG, Place, Row, arrow, dying, foreign
-
-
-@pytest.fixture(params=["delta", "parquet"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """An empty place for a table of each format, with a config file beside it; there are no files to load."""
-    (tmp_path / "load.yaml").write_text(CONFIG.replace("FORMAT", request.param), encoding="utf-8")
-    return Place(tmp_path, request.param)
+from tests.deduper.table.scene import Place, Row, arrow, dying, foreign
 
 
 def run(place: Place, command: str, *words: str) -> Result:
