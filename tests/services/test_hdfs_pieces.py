@@ -126,11 +126,15 @@ def _written(pieces: HdfsPieces, kill: Any, more: int = 6) -> list[tuple[str, st
         assert writer.stdout is not None
         found: list[tuple[str, str, int, int]] = []
         wanted = 3
+        failures: list[str] = []
         while len(found) < wanted + more:
             with no_hang():
                 words = writer.stdout.readline().split()
             assert words, "the writer ended"
-            if words[0] != "failed":
+            if words[0] == "failed":
+                failures.append(" ".join(words))
+                assert len(failures) < 4, failures  # the NameNode misses a dead DataNode after 12 s
+            else:
                 found.append((words[0], words[1], int(words[2]), int(words[3])))
             if len(found) == wanted and kill is not None:
                 kill()
