@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import replace
 from pathlib import Path
@@ -212,7 +212,7 @@ class _Questions:
             settings=self._settings(ResourceType.BROKER, [str(brokers[0].id)], _BROKER_SETTINGS).popitem()[1]
             if brokers
             else None,
-            transactions={probe_id(self._job, port): self._transaction(port) for port in self._access.once},
+            transactions=self._transactions(),
         )
 
     @property
@@ -295,6 +295,13 @@ class _Questions:
             return _rights(self._get(future).authorized_operations)
         except KafkaException as exc:
             return frozenset() if error_of(exc).code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
+
+    def _transactions(self) -> dict[str, str | None]:
+        """Side by side: the client waits half a second for a coordinator that it is not connected to yet."""
+        ports = tuple(self._access.once)
+        with ThreadPoolExecutor(max(1, len(ports)), thread_name_prefix="probe") as pool:
+            names = (probe_id(self._job, port) for port in ports)
+            return dict(zip(names, pool.map(self._transaction, ports), strict=True))
 
     def _transaction(self, port: str) -> str | None:
         """Why the cluster refuses our transactional id, when that is a matter of rights; None otherwise."""
