@@ -58,7 +58,14 @@ def _source(config: Config, given: SeedInput) -> SourceConfig:
     if isinstance(source, FilesSource):
         form = given.file_format or source.file_format
         return source.model_copy(update={"path": path, "file_format": form, "header": source.header and form == "csv"})
-    raise UsageError("this job reads topics, and seeds are for jobs on files")
+    form = given.file_format or source.value.format
+    if form in ("text", "avro"):
+        raise UsageError(
+            f"the job reads topics with values in {form}, which no file has: add --format json, csv or parquet; "
+            f"the columns of the files are `{source.columns}`"
+        )
+    files = {"format": "files", "path": path, "file_format": form, "schema": source.columns}
+    return FilesSource.model_validate({**files, "delimiter": source.value.delimiter})
 
 
 def open_input(config: Config, own: Config, given: SeedInput, owned: Ownership, stop: Stop) -> Opened:
