@@ -1,4 +1,4 @@
-"""The command's work without Spark: Parquet files in and out, read, answered and written by a thread a core.
+"""The command's work without Spark: files in, Parquet files out, read, answered and written by a thread a core.
 
 Only what Spark would answer just so is plain. A type that Spark converts, a bad row, or an index beyond a share of
 memory leaves the whole run to Spark, so that rules and messages of such cases have one home.
@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Protocol
 
 import numpy as np
 import psutil
@@ -20,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from deduper.arrow_columns import DeclaredColumn, kind_of
+from deduper.columns import parse_columns
 from deduper.core.digest_kernels import array_digest, has_array_digest
 from deduper.core.digests import SALT_BYTES
 from deduper.errors import IntegrityError, UsageError, telling_where
@@ -29,14 +32,19 @@ from deduper.range_job.settings import InputFiles, OutputFiles, RangeJob
 from deduper.range_job.work import ID_HI, ID_LO, Work
 from deduper.range_join.aggregates import Aggregate, answer_type, parse_aggregate, require_types
 from deduper.range_join.points import as_points
+from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.tasks.readers.parquet import opened_parquet, require_plain
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile, reading
+from deduper.tasks.readers.text import Lines, require_lines
+from deduper.text.block import parse
+from deduper.text.format import TextFormat
 
 _BATCH_ROWS = 1 << 16
 _GROUP_ROWS, _GROUP_BYTES = 1 << 20, 64 << 20
 _LEAST_ROWS = 1 << 17
 _PIECES_A_CORE = 4
 _SHARE_OF_MEMORY = 4
+_NO_ROWS = "there are no events, or no ranges"
 _ERRORS = pa.schema([(name, pa.string()) for name in ("side", "reason", "record")])
 
 
@@ -46,16 +54,38 @@ class OnlySpark(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Neighbouring row groups of a file: the work of one thread."""
+    """The work of one thread: neighbouring row groups of a Parquet file, or all lines of a file of text."""
 
     path: str
-    groups: tuple[int, ...]
-    rows: int
+    groups: tuple[int, ...] = ()
+    rows: int = 0
+
+
+class _Side(Protocol):
+    """The files of events or of ranges, all of the same columns."""
+
+    @property
+    def columns(self) -> tuple[DeclaredColumn, ...]: ...
+    @property
+    def pieces(self) -> tuple[_Piece, ...]: ...
+    @property
+    def rows(self) -> int | None:
+        """As the files count them themselves; None where they do not."""
+        ...
+
+    @property
+    def text_bytes(self) -> int:
+        """Of columns of texts, before anything is read; 0 where it is not known."""
+        ...
+
+    def batches(self, piece: _Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece with these columns."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
-    """The files of events or of ranges, all of the same columns."""
+class _ParquetSide:
+    """Parquet files with types of their own."""
 
     columns: tuple[DeclaredColumn, ...]
     pieces: tuple[_Piece, ...]
@@ -66,19 +96,14 @@ class _Side:
         """By the footers."""
         return sum(piece.rows for piece in self.pieces)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """As it is read and written."""
-        return pa.schema([(column.name, column.arrow) for column in self.columns])
-
     @classmethod
-    def of(cls, files: InputFiles, cores: int) -> _Side:
+    def of(cls, files: InputFiles, cores: int) -> _ParquetSide:
         """Of all footers.
 
         Raises:
             OnlySpark: a file is not plain.
         """
-        if files.format != "parquet" or files.columns is not None:
+        if files.columns is not None:
             raise OnlySpark(f"{files.path}: only Parquet files with types of their own are plain")
         columns: tuple[DeclaredColumn, ...] | None = None
         groups: list[tuple[str, int, int]] = []
@@ -113,6 +138,65 @@ class _Side:
                         return
                     arrays = [batch[column.name].cast(column.arrow) for column in wanted]
                 yield pa.RecordBatch.from_arrays(arrays, [column.name for column in wanted])
+
+
+@dataclass(frozen=True, slots=True)
+class _TextSide:
+    """Files of CSV or JSON; `deduper.text` says what a line means, here as in Spark's way."""
+
+    text: TextFormat
+    pieces: tuple[_Piece, ...]
+    header: bool
+    rows: None = None
+    text_bytes: int = 0
+
+    @property
+    def columns(self) -> tuple[DeclaredColumn, ...]:
+        """As they are declared."""
+        return self.text.columns
+
+    @classmethod
+    def of(cls, files: InputFiles) -> _TextSide:
+        """Raises OnlySpark: a column is of a type that only Spark reads; NotPlain: so is a file."""
+        columns = parse_columns(files.columns or "")
+        for column in columns:
+            if not column.type.is_scalar or "." in column.name:
+                raise OnlySpark(f"{files.path}: column {column.name} is of type {column.type.text}")
+        pieces = tuple(map(_Piece, _listed(files.path)))
+        for piece in pieces:
+            require_lines(piece.path, Path(piece.path).stat().st_size)
+        is_csv = files.format == "csv"
+        text = TextFormat(tuple(map(DeclaredColumn.of, columns)), FIXED_BY_STORE[TIME_ZONE], "," if is_csv else None)
+        return cls(text, pieces, is_csv and files.header)
+
+    def batches(self, piece: _Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a piece with these columns.
+
+        Raises:
+            OnlySpark: a line is no record.
+        """
+        wanted = {number: column.name for number, column in enumerate(self.columns) if column.name in names}
+        lines, rows, headers = Lines(piece.path), 0, 0
+        for some in lines:
+            if self.header and not headers:
+                headers = 1
+                some = some.behind_first()
+            parsed = parse(some.data, some.starts, some.ends, self.text, list(wanted))
+            if parsed.malformed.any() or parsed.invalid_utf8.any():
+                raise OnlySpark(f"{piece.path}: a line that is no record")
+            rows += some.count
+            yield pa.RecordBatch.from_arrays([parsed.columns[number] for number in wanted], list(wanted.values()))
+        if rows + headers != lines.counted:
+            raise IntegrityError(f"{piece.path}: {rows + headers} lines were read of {lines.counted}")
+
+
+def _side(files: InputFiles, cores: int) -> _Side:
+    return _ParquetSide.of(files, cores) if files.format == "parquet" else _TextSide.of(files)
+
+
+def _schema_of(side: _Side) -> pa.Schema:
+    """As it is read and written."""
+    return pa.schema([(column.name, column.arrow) for column in side.columns])
 
 
 def _listed(path: Path) -> list[str]:
@@ -160,7 +244,7 @@ class _PlainJob:
             if name.startswith(("spark.sql.", "spark.hadoop.")):
                 raise OnlySpark(f"{name} may change what is read or written")
         self.job = job
-        events, ranges = _Side.of(job.events, cores), _Side.of(job.ranges, cores)
+        events, ranges = _side(job.events, cores), _side(job.ranges, cores)
         aggregates = {name: parse_aggregate(text) for name, text in job.aggregates.items()}
         points = (job.time,), (job.start, job.end)
         self.is_per_event = job.per == "event"
@@ -174,8 +258,8 @@ class _PlainJob:
             own_types={},
         )
         self._salt = os.urandom(SALT_BYTES)
-        if not events.rows or not ranges.rows:
-            raise OnlySpark("there are no events, or no ranges")
+        if events.rows == 0 or ranges.rows == 0:
+            raise OnlySpark(_NO_ROWS)
         _require_columns(job, events, ranges)
         taken = {column.name.lower() for column in self.asked.columns}
         types = {column.name: column.arrow for column in self.indexed.columns}
@@ -186,26 +270,32 @@ class _PlainJob:
         if any(name.lower() in taken for name in aggregates):
             raise OnlySpark("an aggregate has the name of a column")
         answers = [(name, answer_type(one, one.column and types[one.column])) for name, one in aggregates.items()]
-        self.schema = pa.schema([*self.asked.schema, *(pa.field(*answer) for answer in answers)])
-        _require_memory(self.indexed, self.work)
+        self.schema = pa.schema([*_schema_of(self.asked), *(pa.field(*answer) for answer in answers)])
+        self._budget = _Budget(self.work)
+        self._budget.take(self.indexed.rows or 0, self.indexed.text_bytes)
 
-    def indexed_rows(self, piece: _Piece) -> pa.Table:
-        """The columns that the index takes, and the id's words."""
+    def indexed_rows(self, piece: _Piece) -> pa.Table | None:
+        """The columns that the index takes, and the id's words; None for no rows."""
         of_aggregates = (one.column for one in self.work.aggregates.values() if one.column is not None)
         names = {*self.job.on, *self.work.indexed_points, *of_aggregates}
-        batches = [self._ready(batch, self.indexed) for batch in self.indexed.batches(piece, sorted(names))]
-        return pa.Table.from_batches(batches)
+        batches = []
+        for batch in self.indexed.batches(piece, sorted(names)):
+            batches.append(self._ready(batch, self.indexed))
+            if self.indexed.rows is None:
+                self._budget.take(batch.num_rows, batch.nbytes)
+        return pa.Table.from_batches(batches) if batches else None
 
-    def answer(self, index: object, folder: Path, numbered: tuple[int, _Piece]) -> int:
-        """Write a piece's rows with their answers; how many there are."""
+    def answer(self, index: object, folder: Path, numbered: tuple[int, _Piece]) -> tuple[int, int]:
+        """Write a piece's rows with their answers; how many were read, and how many written."""
         number, piece = numbered
         names = [column.name for column in self.asked.columns]
-        rows = 0
+        read = rows = 0
         with pq.ParquetWriter(
             folder / f"part-{number:05d}.parquet", self.schema, store_schema=False, store_decimal_as_integer=True
         ) as writer:
             held: list[pa.RecordBatch] = []
             for batch in self.asked.batches(piece, names):
+                read += batch.num_rows
                 for answered in self.work.answers(index, self._ready(batch, self.asked), names):
                     held.append(answered.cast(self.schema))
                     rows += answered.num_rows
@@ -214,7 +304,7 @@ class _PlainJob:
                     held.clear()
             if held:
                 writer.write_table(pa.Table.from_batches(held))
-        return rows
+        return read, rows
 
     def _ready(self, batch: pa.RecordBatch, side: _Side) -> pa.RecordBatch:
         """Good rows with the id's words.
@@ -265,12 +355,22 @@ def _require_good(batch: pa.RecordBatch, job: RangeJob, *, is_event: bool) -> No
         raise OnlySpark(f"a bad {'event' if is_event else 'range'}")
 
 
-def _require_memory(indexed: _Side, work: Work) -> None:
-    """Raises OnlySpark if the index is too large: texts, two marks a row with their times, and what aggregates take."""
-    widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
-    size = indexed.rows * 2 * (32 + widest) + indexed.text_bytes
-    if size > psutil.virtual_memory().available // _SHARE_OF_MEMORY:
-        raise OnlySpark(f"an index of about {size >> 20} MiB is more than a quarter of free memory")
+class _Budget:
+    """Keeps the index below a share of memory: texts, two marks a row with their times, and what aggregates take."""
+
+    def __init__(self, work: Work) -> None:
+        widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
+        self._bytes_a_row = 2 * (32 + widest)
+        self._most = psutil.virtual_memory().available // _SHARE_OF_MEMORY
+        self._taken = 0
+        self._lock = Lock()
+
+    def take(self, rows: int, text_bytes: int) -> None:
+        """Raises OnlySpark if the index is too large with these rows."""
+        with self._lock:
+            self._taken += rows * self._bytes_a_row + text_bytes
+            if self._taken > self._most:
+                raise OnlySpark(f"an index of {self._taken >> 20} MiB or more is more than a quarter of free memory")
 
 
 def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> Report:
@@ -283,10 +383,13 @@ def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], No
     try:
         plain = _PlainJob(job, cores)
         with _threads(cores) as pool:
-            tables = list(pool.map(plain.indexed_rows, plain.indexed.pieces))
-        on_progress(f"plan: {plan_text(job.per, plain.indexed.rows, None, 0)}")
+            tables = [table for table in pool.map(plain.indexed_rows, plain.indexed.pieces) if table is not None]
+        indexed_rows = sum(table.num_rows for table in tables)
+        if not indexed_rows:
+            raise OnlySpark(_NO_ROWS)
+        on_progress(f"plan: {plan_text(job.per, indexed_rows, None, 0)}")
         if plan_only:
-            return Report(job.per, plain.indexed.rows, None, 0, None, {})
+            return Report(job.per, indexed_rows, None, 0, None, {})
         index = plain.work.index(tables)
         del tables
         on_progress("rows are answered and written")
@@ -297,12 +400,15 @@ def run_plain(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], No
             if job.errors is not None:
                 _write_no_errors(job.errors, folders[0])
             with _threads(cores) as pool:  # ends before the folders are removed
-                rows = sum(pool.map(partial(plain.answer, index, folders[-1]), enumerate(plain.asked.pieces)))
-            if rows != plain.asked.rows:
-                raise IntegrityError(f"{plain.asked.rows} {job.per}s read, {rows} rows written")
+                counts = list(pool.map(partial(plain.answer, index, folders[-1]), enumerate(plain.asked.pieces)))
+            read, rows = (sum(column) for column in zip(*counts, strict=True))
+            if not read:
+                raise OnlySpark(_NO_ROWS)
+            if rows != read or plain.asked.rows not in (None, read):
+                raise IntegrityError(f"{read} {job.per}s read of {plain.asked.rows or read}, {rows} rows written")
     except (NotPlain, UnreadableFile) as exc:
         raise OnlySpark(str(exc)) from exc
-    return Report(job.per, plain.indexed.rows, None, 0, rows, {})
+    return Report(job.per, indexed_rows, None, 0, rows, {})
 
 
 def _threads(cores: int) -> ThreadPoolExecutor:

@@ -9,14 +9,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from deduper.config.files import FilesSource
+from deduper.core.verdict import Admission
 from deduper.errors import DeduperError, IntegrityError
 from deduper.range_job.bad_rows import is_bad_row
 from deduper.range_job.frames import RangeAggregates, range_aggregate
 from deduper.range_job.outputs import written_whole
 from deduper.range_job.report import Report, plan_text
 from deduper.range_job.settings import InputFiles, RangeJob
+from deduper.sources.parsing import CHANGED, LINE, ROW, file_parsing, record_column
 from deduper.spark.failures import cannot_write, plain_cause, raised_in_worker
 from deduper.spark.session import end_session, start_session
+from deduper.tasks.layout import ADMISSION, ORDER, RAW
 
 _MALFORMED = "__range_job_malformed"
 _ERROR_COLUMNS = "side string, reason string, record string"
@@ -71,14 +75,29 @@ def _plainer(exc: PySparkException, job: RangeJob) -> Exception:
 
 
 def _read(session: SparkSession, files: InputFiles) -> DataFrame:
-    reader = session.read.format(files.format).option("header", files.header)
-    if files.columns is not None:
-        reader = reader.schema(files.columns)
     if files.format == "parquet":
-        return reader.load(str(files.path))
-    reader = reader.schema(f"{files.columns}, `{_MALFORMED}` STRING").option("columnNameOfCorruptRecord", _MALFORMED)
+        reader = session.read if files.columns is None else session.read.schema(files.columns)
+        return reader.parquet(str(files.path))
     # Parsed once, with all columns: a reader of fewer columns would find fewer mistakes.
-    return reader.load(str(files.path)).persist(StorageLevel.DISK_ONLY)
+    return _records(session, files).persist(StorageLevel.DISK_ONLY)
+
+
+def _records(session: SparkSession, files: InputFiles) -> DataFrame:
+    """Lines of text as a source of the deduper reads them, and the text of those that are no records."""
+    has_header = files.format == "csv" and files.header
+    source = FilesSource(
+        format="files", path=str(files.path), file_format=files.format, schema=files.columns or "", header=has_header
+    )
+    # One task reads a file from beginning to end, and no other, so that its number of a row is the file's.
+    row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
+    lines = session.read.format("text").option("lineSep", "\n").load(str(files.path))
+    rows = lines.select(
+        F.col("value").alias(LINE), row.alias(ROW), F.lit(False).alias(CHANGED), F.lit(0).cast("bigint").alias(ORDER)
+    )
+    parsed = file_parsing(session, source).of(rows.where(F.col(ROW) > 0) if has_header else rows)
+    columns = (record_column(one).alias(one.name) for one in source.parsed_columns)
+    malformed = F.when(F.col(ADMISSION) != int(Admission.ADMITTED), F.col(RAW))
+    return parsed.select(*columns, malformed.alias(_MALFORMED))
 
 
 def _write(

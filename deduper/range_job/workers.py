@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +23,21 @@ from deduper.range_join.range_index import RangeIndex
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Arrives at a worker as the index itself; functions of one's own travel with it."""
+    """Arrives at a worker as the index itself; functions of one's own travel with it.
+
+    Its arrays are written and read as they are, without a copy in between.
+    """
 
     index: RangeIndex | EventIndex
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return cloudpickle.loads, (cloudpickle.dumps(self.index),)  # type: ignore[no-untyped-call]
+        arrays: list[pickle.PickleBuffer] = []
+        rest = cloudpickle.dumps(self.index, 5, arrays.append)  # type: ignore[no-untyped-call]
+        return _received, (rest, arrays)
+
+
+def _received(rest: bytes, arrays: list[bytes | bytearray]) -> Any:
+    return pickle.loads(rest, buffers=arrays)  # from the driver, as all code in a worker is
 
 
 def map_in_arrow(rows: DataFrame, function: Callable[[Batches], Batches], schema: T.StructType) -> DataFrame:

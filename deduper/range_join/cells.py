@@ -7,6 +7,7 @@ same id. Of marks at one time only the last has a cell in which an event can be.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from deduper.range_join.points import LAST, Ints
 
 _ODD = -0x61C8864680B583EB
 """2^64 over the golden ratio: numbers of any step are spread over the slots."""
+_TAIL = 64
+_TIMES_A_SLOT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,52 @@ def offsets_of(group: Ints, groups: int) -> Ints:
 
 
 @kernel()
-def _places(offsets: Ints, times: Ints, group: Ints, point: Ints, out: Ints) -> None:
+def _ruled(offsets: Ints, times: Ints, base: Ints, shift: Ints, rule: Ints, marks: NDArray[Any]) -> None:
+    """See `Timeline`."""
+    for group in range(len(offsets) - 1):
+        begin, end, slots = offsets[group], offsets[group + 1], rule[group + 1] - rule[group] - 1
+        tail = (end - begin) // _TAIL
+        if begin == end:
+            continue
+        base[group] = times[begin + tail]
+        span = np.uint64(times[end - 1 - tail]) - np.uint64(base[group])
+        while span >> np.uint64(shift[group]) >= np.uint64(slots):
+            shift[group] += 1
+        at = begin + tail
+        for slot in range(slots):
+            while at < end - tail and (np.uint64(times[at]) - np.uint64(base[group])) >> np.uint64(
+                shift[group]
+            ) < np.uint64(slot):
+                at += 1
+            marks[rule[group] + slot] = at
+        marks[rule[group + 1] - 1] = end - tail
+
+
+@kernel()
+def _places(
+    offsets: Ints,
+    times: Ints,
+    base: Ints,
+    shift: Ints,
+    rule: Ints,
+    marks: NDArray[Any],
+    group: Ints,
+    point: Ints,
+    out: Ints,
+) -> None:
     """How many times, of all groups before and of its own group, are at or before each point."""
     for row in range(len(point)):
-        low, high, sought = offsets[group[row]], offsets[group[row] + 1], point[row]
+        number, sought = group[row], point[row]
+        low, high = offsets[number], offsets[number + 1]
+        tail = (high - low) // _TAIL
+        if low < high:
+            if sought < base[number]:
+                high = low + tail
+            elif sought >= times[high - 1 - tail]:
+                low = high - 1 - tail
+            else:
+                slot = np.int64((np.uint64(sought) - np.uint64(base[number])) >> np.uint64(shift[number]))
+                low, high = np.int64(marks[rule[number] + slot]), np.int64(marks[rule[number] + slot + 1])
         while low < high:
             middle = (low + high) >> 1
             if times[middle] <= sought:
@@ -107,15 +152,37 @@ def _places(offsets: Ints, times: Ints, group: Ints, point: Ints, out: Ints) -> 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Sorted times of each group."""
+    """Sorted times of each group, and a rule over them, so that most of a binary search is one step.
+
+    The rule cuts the time from `base`, the group's first time behind a tail, to its last one before a tail into slots
+    of 2^`shift`, one for two times: `marks[rule[group] + slot]` is the first time of the slot. Tails are searched
+    without it, so that a few times far away do not widen the slots.
+    """
 
     offsets: Ints
     times: Ints
+    base: Ints
+    shift: Ints
+    rule: Ints
+    marks: NDArray[Any]
+
+    @classmethod
+    def of(cls, offsets: Ints, times: Ints) -> Timeline:
+        """Of each group's times, which are sorted."""
+        counts = np.diff(offsets)
+        rule = np.concatenate(([0], np.cumsum(counts // _TIMES_A_SLOT + 2)))
+        base, shift = np.zeros_like(counts), np.zeros_like(counts)
+        marks = np.zeros(rule[-1], np.int32 if len(times) < 1 << 31 else np.int64)
+        _ruled(offsets, times, base, shift, rule, marks)
+        return cls(offsets, times, base, shift, rule, marks)
 
     def place(self, group: Ints, point: Ints) -> Ints:
         """Index of the first time of the group after the point. Every group is known."""
         places = np.empty(len(point), np.int64)
-        _places(self.offsets, self.times, group, point, places)
+        _places(
+            *(self.offsets, self.times, self.base, self.shift, self.rule, self.marks),
+            *(group, point, places),
+        )
         return places
 
 
@@ -163,7 +230,7 @@ class Cells:
         point = np.concatenate((first, last[ends] + 1))
         order = sorted_by(marked, point)
         rows = np.concatenate((np.arange(len(group)), ~ends))
-        return cls(Timeline(offsets_of(marked, groups), point[order]), rows[order], len(group))
+        return cls(Timeline.of(offsets_of(marked, groups), point[order]), rows[order], len(group))
 
     def spans(self) -> tuple[Ints, Ints]:
         """The cells of each range: the first, and the one behind the last."""

@@ -97,7 +97,7 @@ class _Sorted:
             rank = canonical(values)
         by_time = np.lexsort((rank, point, group))
         values = None if values is None else values.take(pa.array(by_time))
-        timeline = Timeline(offsets_of(group, groups), point[by_time])
+        timeline = Timeline.of(offsets_of(group, groups), point[by_time])
         rows, order, running = np.empty(0, np.int64), rank[by_time], None
         if isinstance(aggregate, Aggregate) and aggregate.kind in (Kind.MIN, Kind.MAX, Kind.TOP_K):
             rows = best_rows(aggregate, values, timeline.times, timeline.times)

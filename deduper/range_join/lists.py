@@ -80,7 +80,7 @@ class Coverings:
         group, first, last, rank = group[rows], ranges[0][rows], ranges[1][rows], ranks(kept)
         order = np.lexsort((rank, last, first, group))
         leaves = 1 << max(1, len(rows)).bit_length()
-        begins = Timeline(offsets_of(group, groups), first[order])
+        begins = Timeline.of(offsets_of(group, groups), first[order])
         return cls(begins, _latest(last[order], leaves), kept.take(pa.array(order)), rank[order], distinct)
 
     def count(self, places: Places) -> Ints:

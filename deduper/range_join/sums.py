@@ -68,7 +68,7 @@ class Numbers:
 
     def at(self, rows: Ints) -> Numbers:
         """Some of the rows."""
-        return replace(self, table=self.table[rows])
+        return replace(self, table=self.table.take(rows, axis=0))
 
 
 def _of_integers(numbers: Ints) -> Ints:

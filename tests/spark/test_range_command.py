@@ -237,3 +237,58 @@ def test_without_spark_the_answers_are_the_same(tmp_path: Path, monkeypatch: pyt
     ours, spark = (pq.read_table(tmp_path / "out" / name).sort_by("place") for name in ("points", "spark"))
     assert ours.schema.remove_metadata() == spark.schema.remove_metadata()
     assert repr(ours.to_pylist()) == repr(spark.to_pylist())
+
+
+TEXT_SCHEMA = "id BIGINT, at TIMESTAMP, price DECIMAL(9,2), x DOUBLE, note STRING, day DATE, free BOOLEAN, n INT"
+TEXT_LINES = {
+    "csv": [
+        "\ufeffid,at,price,x,note,day,free,n",
+        '1,2026-03-01T10:00:00Z,1.50,1e3,"a ""b"", c",2026-03-01,true,1',
+        "1,2026-03-01T10:00:00.5+01:00,+2,-0.0,a\\b,,TRUE,2",
+        '"1",2026-03-01 10:00:00,1.235,NaN,"",2024-02-29,,3',
+        "2,2026-03-01,7,Infinity, x ,1969-12-31,false",
+        "2,2026-03-01T10:00:00Z,,,\r",
+        "-3,2026-03-01T23:59:59.123456Z,99.999,5E-1,\u00fc,2026-03-01,false,7",
+    ],
+    "json": [
+        '{"id":1,"at":"2026-03-01T10:00:00Z","price":1.50,"x":1e3,"note":"a \\"b\\"","day":"2026-03-01","n":1}',
+        ' { "id" : 1, "at": "2026-03-01T10:00:00.5+01:00", "price": "2", "x": -0.0, "free": true, "n": 2 } \r',
+        '{"n":3,"id":1,"at":"2026-03-01 10:00:00","note":{"a":[1, 2]},"other":[{"id":7}],"price":1.235}',
+        '{"id":2,"at":"2026-03-01","x":"NaN","note":"\\u00fc\\ud83d\\ude00","n":4}',
+        '{"id":2,"at":"2026-03-01T10:00:00Z","note":null,"free":null,"n":5}',
+        '{"id":-3,"at":"2026-03-01T23:59:59.123456Z","note":12.50,"n":6}',
+    ],
+}
+
+
+@pytest.mark.usefixtures("shared_session")
+@pytest.mark.parametrize("kind", TEXT_LINES)
+def test_lines_of_text_mean_the_same_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Odd records, which leave a reader much to decide; both ways take each, and give the same rows."""
+    for name in ("events", "ranges"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text("\n".join(TEXT_LINES[kind]), encoding="utf-8")
+        (tmp_path / name / "b").write_text("\n".join(TEXT_LINES[kind][:3]) + "\n", encoding="utf-8")
+    texts = ("count", "sum(price)", "sum(x)", "list(note)", "max(day)", "set(free)", "count(n)")
+    aggregates = ", ".join(f'a{number}: "{text}"' for number, text in enumerate(texts))
+    inputs = "".join(
+        f'{name}: {{path: {name}, format: {kind}, schema: "{TEXT_SCHEMA}"}}\n' for name in ("events", "ranges")
+    )
+    config = CONFIG[CONFIG.index("on: id") :].replace("start: start\nend: end", "start: at\nend: at")
+    file = tmp_path / "job.yaml"
+    file.write_text(inputs + config.replace("points: sum(points)", aggregates), encoding="utf-8")
+    with monkeypatch.context() as without_spark:
+        without_spark.delattr("deduper.range_job.spark_files.run_on_spark")
+        found = answered(file)
+
+    def only_spark(*_: Any, **__: Any) -> Report:
+        raise OnlySpark("asked for")
+
+    monkeypatch.setattr("deduper.range_job.job.run_plain", only_spark)
+    by_spark = answered(file, output="{path: out/spark, format: parquet}")
+    records = len(TEXT_LINES[kind]) - (kind == "csv")
+    assert found.rows == by_spark.rows == records + (2 if kind == "csv" else 3)
+    order = [("id", "ascending"), ("at", "ascending"), ("note", "ascending")]
+    ours, spark = (pq.read_table(tmp_path / "out" / name).sort_by(order) for name in ("points", "spark"))
+    assert ours.schema.remove_metadata() == spark.schema.remove_metadata()
+    assert repr(ours.to_pylist()) == repr(spark.to_pylist())

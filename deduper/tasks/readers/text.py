@@ -57,12 +57,8 @@ class TextReading:
         Raises:
             NotPlain: Spark has to read it.
         """
-        if file.path.lower().endswith(_OTHER_CODECS):
-            raise NotPlain(f"{file.path}: compressed in a way that Spark reads")
-        is_plain = _codec(file.path) is None
-        if not is_plain and not file.size_bytes:
-            raise NotPlain(f"{file.path}: empty, which is no compressed file")
-        factor = 1 if is_plain else _DECODED
+        require_lines(file.path, file.size_bytes)
+        factor = 1 if _codec(file.path) is None else _DECODED
         return FilePart.of(file, ordinal, factor * file.size_bytes, self.declared.folder_values(file.path))
 
     def records(self, part: FilePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
@@ -75,7 +71,7 @@ class TextReading:
         begin = first = part.ordinal << POSITION_BITS
         text, places = self._format(part.folders)
         bound = guarded_above(clock)
-        file = _Lines(part.path)
+        file = Lines(part.path)
         headers = 0
         for lines in file:
             if self.header and not headers:
@@ -110,8 +106,16 @@ class TextReading:
         return text, {number: numbers.index(number) for number in self.declared.stored(folders)}
 
 
+def require_lines(path: str, size_bytes: int) -> None:
+    """Raises NotPlain if `Lines` cannot read a file of this name and size."""
+    if path.lower().endswith(_OTHER_CODECS):
+        raise NotPlain(f"{path}: compressed in a way that Spark reads")
+    if _codec(path) is not None and not size_bytes:
+        raise NotPlain(f"{path}: empty, which is no compressed file")
+
+
 @dataclass(frozen=True, slots=True)
-class _SomeLines:
+class SomeLines:
     """Lines of a file: data[starts[i]:ends[i]]."""
 
     data: Bytes
@@ -122,12 +126,12 @@ class _SomeLines:
     def count(self) -> int:
         return len(self.starts)
 
-    def behind_first(self) -> _SomeLines:
+    def behind_first(self) -> SomeLines:
         """The same without the first one."""
-        return _SomeLines(self.data, self.starts[1:], self.ends[1:])
+        return SomeLines(self.data, self.starts[1:], self.ends[1:])
 
 
-class _Lines:
+class Lines:
     """The lines of a file, for one pass; how many there are, `counted` by their ends, when all are taken.
 
     A byte order mark belongs to the file and not to its first line; so do more of them.
@@ -137,10 +141,10 @@ class _Lines:
         self._path = path
         self.counted = 0
 
-    def __iter__(self) -> Iterator[_SomeLines]:
+    def __iter__(self) -> Iterator[SomeLines]:
         for data, starts, ends in self._blocks():
             for at in range(0, len(starts), _BATCH_ROWS):
-                yield _SomeLines(data, starts[at : at + _BATCH_ROWS], ends[at : at + _BATCH_ROWS])
+                yield SomeLines(data, starts[at : at + _BATCH_ROWS], ends[at : at + _BATCH_ROWS])
 
     def _blocks(self) -> Iterator[tuple[Bytes, Places, Places]]:
         """Blocks of whole lines; a line that is cut by the end of a block is in the next one."""

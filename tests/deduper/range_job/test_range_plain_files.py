@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -125,6 +127,81 @@ def test_ids_of_several_columns_are_digested(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out" / "found")["found"].to_pylist() == [1, 0, 0]
 
 
+OF_TEXT = CONFIG.replace(
+    "events, format: parquet", 'events, format: json, schema: "id INT, at TIMESTAMP, value BIGINT, note STRING"'
+).replace(
+    "ranges, format: parquet",
+    'ranges, format: csv, schema: "id INT, start TIMESTAMP, end TIMESTAMP, value BIGINT, note STRING"',
+)
+
+
+def as_text(directory: Path) -> None:
+    """The same events as JSON and ranges as CSV, with a header line; one file is compressed, one is empty."""
+    for file in (directory / "events").glob("*.parquet"):
+        rows = pq.read_table(file).to_pylist()
+        lines = "".join(json.dumps({**row, "at": row["at"].isoformat()}) + "\n" for row in rows)
+        file.with_suffix(".json").write_text(lines)
+        file.unlink()
+    (directory / "events" / "empty.json").touch()
+    for number, file in enumerate(sorted((directory / "ranges").glob("*.parquet"))):
+        rows = [
+            {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}
+            for row in pq.read_table(file).to_pylist()
+        ]
+        lines = "".join(",".join("" if one is None else str(one) for one in row.values()) + "\n" for row in rows)
+        content = f"id,from,to,value,note\n{lines}".encode()
+        target = file.with_suffix(".csv.gz" if number else ".csv")
+        target.write_bytes(gzip.compress(content) if number else content)
+        file.unlink()
+
+
+@pytest.mark.parametrize("per", ["event", "range"])
+def test_lines_of_text_give_the_answers_of_parquet(tmp_path: Path, per: str) -> None:
+    """JSON and CSV with a header, compressed or not, empty files among them."""
+    inputs(tmp_path, 4)
+    wanted = ", ".join(f'a{place}: "{text}"' for place, text in enumerate(TEXTS))
+    of_parquet = plain(tmp_path, CONFIG.replace("found: count", wanted), per=per)
+    as_text(tmp_path)
+    of_text = plain(
+        tmp_path, OF_TEXT.replace("found: count", wanted), per=per, output="{path: out/text, format: parquet}"
+    )
+    assert (of_text.rows, of_text.indexed_rows) == (of_parquet.rows, of_parquet.indexed_rows)
+    tables = [pq.read_table(tmp_path / "out" / name).sort_by("note") for name in ("found", "text")]
+    assert tables[0].schema == tables[1].schema
+    assert tables[0].to_pylist() == tables[1].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"1,,,many,x\n", "a line that is no record"),
+        (b'1,"\xff",,1,x', "a line that is no record"),
+        (b",,,1,x\n", "a bad range"),
+    ],
+)
+def test_a_bad_line_is_left_to_spark(tmp_path: Path, line: bytes, why: str) -> None:
+    """It has the messages, and the place for errors."""
+    inputs(tmp_path, 1)
+    as_text(tmp_path)
+    with (tmp_path / "ranges" / "0.csv").open("ab") as file:
+        file.write(line)
+    with pytest.raises(OnlySpark, match=why):
+        plain(tmp_path, OF_TEXT)
+
+
+def test_files_of_text_without_rows_are_left_to_spark(tmp_path: Path) -> None:
+    """On either side; nothing is left."""
+    inputs(tmp_path, 1)
+    as_text(tmp_path)
+    for side in ("events", "ranges"):
+        for file in (tmp_path / side).glob("*.[cj]s*"):
+            file.unlink()
+        (tmp_path / side / "a").touch()
+        with pytest.raises(OnlySpark, match="no events"):
+            plain(tmp_path, OF_TEXT)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
 def _changed(column: str, value: pa.Array) -> Any:
     def change(directory: Path) -> None:
         side = "events" if column in ("at", "note") else "ranges"
@@ -181,7 +258,8 @@ def test_what_is_not_plain_is_left_to_spark(tmp_path: Path, change: Any, why: st
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("events, format: parquet", 'events, format: csv, schema: "id INT, at TIMESTAMP"', "only Parquet files"),
+        ("events, format: parquet", 'events, format: parquet, schema: "id INT, at TIMESTAMP"', "only Parquet files"),
+        ("events, format: parquet", 'events, format: json, schema: "id INT, at ARRAY<INT>"', "at is of type array"),
         ("found, format: parquet", "found, format: json", "output is json"),
         ("found: count", "note: count", "has the name of a column"),
         ("found: count", "found: sum(note)", "sum takes numbers"),
