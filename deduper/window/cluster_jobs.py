@@ -70,6 +70,8 @@ class ClusterJobs:
         self._executors = Executors(session.sparkContext)
         self._places = ShardPlaces(config.store.shards)
         self._ran_on: dict[int, str] = {}
+        self.last_places: list[placing.Executor | None] = []
+        """The places of the shards in the last window. Safe for all threads: the list is replaced."""
         self._growth = 1.0
         self._last: HostFolder | None = None
 
@@ -97,7 +99,8 @@ class ClusterJobs:
 
     def places(self) -> list[placing.Executor | None]:
         """The place of each shard in the next window."""
-        return self._places.on(self._executors.alive())
+        self.last_places = self._places.on(self._executors.alive())
+        return self.last_places
 
     def close(self) -> None:
         """No window comes any more: remove the last one's folders, if that can be. Safe to repeat."""
