@@ -1,8 +1,8 @@
 """Small pieces compacted beside the windows (see `pieces.compaction`): no window waits for reading or writing them.
 
-The judging thread chooses pieces of some shards and goes on; a process reads them and makes one of those of each shard
-(`maintenance.worker_process`). At the end of a later window one record puts the new pieces in their place, and they are
-retired like all others. Then the next ones are chosen.
+The judging thread chooses pieces of some shards and goes on; another process reads them and makes one of those of each
+shard (`maintenance.worker_process`, or tasks on the hosts of a cluster). At the end of a later window one record puts
+the new pieces in their place, and they are retired like all others. Then the next ones are chosen.
 
 An owner that dies before the record leaves pieces that no record names; the next start removes them. When one of the
 merged pieces has left the store meanwhile, the new piece is left unnamed as well: no dead entry comes back. A merge
@@ -13,7 +13,7 @@ of its own, which counts only while its pieces are live.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
@@ -27,11 +27,25 @@ _CLOSE_S = 10.0
 """How long a stopping job waits: merging 32 MB takes 1 s."""
 
 
+Answer: TypeAlias = PieceRef | Exception | None
+"""The new piece, or the error of its merge; None: there is neither, and the pieces may be chosen again."""
+
+
 class Merges(Protocol):
     """Compacts pieces on request, as `maintenance.worker_process` does."""
 
     def merge(self, task: CompactionTask) -> PieceRef | None:
         """As `compact_pieces`; None also when a request was not answered and is to be repeated."""
+
+    def merge_each(self, tasks: Sequence[CompactionTask]) -> Iterator[Answer]:
+        """The answers in the order of the tasks. One by one, unless a class has a better way."""
+        for task in tasks:
+            answer: Answer
+            try:
+                answer = self.merge(task)
+            except Exception as error:  # noqa: BLE001  raised where the result is taken, if the pieces are still live
+                answer = error
+            yield answer
 
 
 Merged: TypeAlias = tuple[tuple[PieceRef, ...], PieceRef | Exception]
@@ -102,12 +116,7 @@ class _Request(BackgroundTask):
         self.merged: list[Merged] = []
 
     def act(self) -> None:
-        # One by one: a deletion waits for one of them only, and the worker process is replaced between two.
-        for task in self._tasks:
-            merged: PieceRef | Exception | None
-            try:
-                merged = self._merges.merge(task)
-            except Exception as error:  # noqa: BLE001  raised where the result is taken, if the pieces are still live
-                merged = error
+        # The worker process gets one by one: a deletion waits for one of them only, and it is replaced between two.
+        for task, merged in zip(self._tasks, self._merges.merge_each(self._tasks), strict=True):
             if merged is not None:
                 self.merged.append((task.pieces, merged))

@@ -47,7 +47,7 @@ class Maintenance(Deletes, Merges, Protocol):
     """Deletes and compacts pieces on request."""
 
 
-class MaintenanceWorker:
+class MaintenanceWorker(Maintenance):
     """Deletes and compacts the pieces of a store in a child process. Thread-safe."""
 
     def __init__(self, url: str) -> None:

@@ -12,7 +12,7 @@ Only pieces of one *time bucket* are merged (see `choose`): the new piece dies w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store import failpoints
+from bucket_store.errors import CorruptionError
+from bucket_store.pieces.cache import PieceCache
 from bucket_store.pieces.piece import BucketEntries, Entries, ExpiryKeys, PieceRef, decode_piece
 from bucket_store.pieces.store import PieceStore, append_piece
 
@@ -162,18 +164,20 @@ class CompactionTask:
     expiry_point: int | float | None
 
 
-def compact_pieces(store: PieceStore, task: CompactionTask) -> PieceRef | None:
+def compact_pieces(store: PieceStore, task: CompactionTask, cache: PieceCache | None = None) -> PieceRef | None:
     """Reads the pieces, appends their live entries as one piece, durable on return; None when no entry lives.
 
-    Safe to repeat: each call makes a piece of its own.
+    Safe to repeat: each call makes a piece of its own, of the same bytes. Reads the host's copies in `cache` first, and
+    leaves one there.
 
     Raises:
         CorruptionError: one of them is damaged.
         SpaceError: no room; nothing that was there before is harmed.
     """
 
-    def entries_of(ref: PieceRef) -> Iterator[BucketEntries]:
-        return decode_piece(store.read(ref), file=ref.file, offset=ref.offset)[1]
+    def entries_of(ref: PieceRef) -> Iterable[BucketEntries]:
+        copied = None if cache is None else _of_copy(cache, ref)
+        return decode_piece(store.read(ref), file=ref.file, offset=ref.offset)[1] if copied is None else copied
 
     with ThreadPoolExecutor(_READERS if store.is_remote else 1, thread_name_prefix="compaction-reader") as pool:
         read = list(zip(task.pieces, pool.map(entries_of, task.pieces), strict=True))
@@ -189,9 +193,25 @@ def compact_pieces(store: PieceStore, task: CompactionTask) -> PieceRef | None:
         last_window=max(ref.last_window for ref in task.pieces),
         epoch=task.epoch,
         attempt=0,
+        cache=cache,
     )
     failpoints.hit("compact.merged")
     return added
+
+
+def _of_copy(cache: PieceCache, ref: PieceRef) -> list[BucketEntries] | None:
+    """The entries of the host's copy of a piece; None without a sound one."""
+    copy = cache.read(ref, 0, ref.length)
+    if copy is None:
+        return None
+    try:
+        header, entries = decode_piece(copy, file=ref.file, offset=ref.offset)
+        if header.checksum == ref.checksum:
+            return list(entries)
+    except CorruptionError:
+        pass  # the copy's, not the piece's
+    cache.drop(ref)
+    return None
 
 
 _Run = tuple[int, BucketEntries]

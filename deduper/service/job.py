@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 from pyspark.sql import SparkSession
 
-from bucket_store.maintenance.worker_process import MaintenanceWorker
+from bucket_store.maintenance.worker_process import Maintenance, MaintenanceWorker
+from bucket_store.tables.generation import table_folder
 from deduper.config.files import FilesSource
 from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
@@ -35,6 +36,7 @@ from deduper.spark.session import (
     start_session,
 )
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores, is_one_process
+from deduper.tasks.merge import MergeTask
 from deduper.window.attempt import WindowJudge
 from deduper.window.cluster_jobs import ClusterJobs
 from deduper.window.completeness import require_no_open_seed
@@ -44,7 +46,8 @@ from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
 from deduper.window.publishing import TopicPorts
 from deduper.window.recovery import Ownership, owned_store, recover
 from deduper.window.runner import WindowRunner
-from deduper.window.table_folder import table_settings
+from deduper.window.table_folder import table_room, table_settings
+from deduper.window.task_merges import TaskMerges
 
 if TYPE_CHECKING:
     from deduper.service.lag_watch import SourceWatch
@@ -109,7 +112,9 @@ def run(
             spark = engine.session()
             stop.listen()
             files, loop_over = (opened or _open_source)(config, owned, stop)
-            with _opened_runner(config, owned, spark, files, topics, clock) as runner:
+            with _opened_runner(
+                config, owned, spark, files, topics, clock, merges_by_tasks=engine.have_spare_cores
+            ) as runner:
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
                 try:
@@ -210,16 +215,31 @@ def _opened_runner(
     files: FilesToFold | None,
     topics: TopicPorts | None,
     clock: Callable[[], int],
+    *,
+    merges_by_tasks: bool,
 ) -> Iterator[WindowRunner]:
     """The runner of the job's windows, with all that it uses; closed at the end of the `with` block."""
     jobs = _jobs(session, config, owned)
     with (
-        contextlib.closing(MaintenanceWorker(owned.pieces.url)) as maintenance,
+        contextlib.closing(MaintenanceWorker(owned.pieces.url)) as worker,
+        _merging(worker, jobs, config, owned, by_tasks=merges_by_tasks) as maintenance,
         contextlib.closing(WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))) as judge,
         contextlib.closing(jobs),
         contextlib.closing(WindowRunner(config, owned.log, maintenance, judge, clock, topics, files)) as runner,
     ):
         yield runner
+
+
+def _merging(
+    worker: MaintenanceWorker, jobs: Jobs, config: Config, owned: Ownership, *, by_tasks: bool
+) -> contextlib.AbstractContextManager[Maintenance]:
+    """Merges pieces by tasks of executors that have cores to spare, else in the worker, which deletes in any case."""
+    if not by_tasks or not isinstance(jobs, ClusterJobs):
+        return contextlib.nullcontext(worker)
+    task = MergeTask(
+        owned.pieces.url, table_folder(owned.log.manifest.store_id, config.store.place), table_room(config)
+    )
+    return contextlib.closing(TaskMerges(worker, jobs.session.sparkContext, task, lambda: jobs.last_places))
 
 
 def _jobs(session: SparkSession, config: Config, owned: Ownership) -> Jobs:

@@ -7,7 +7,9 @@ some of them, in source order; the ordinal of one among them, and the position i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +64,9 @@ class ReadingRun(Protocol):
         Gives the receipts, and how many records Spark has counted. If the task has `places`, there may be more rows,
         and it uses ORDER and columns of the source's own.
         """
+
+    def file_on_hosts(self, data: bytes, task: ReadTask) -> AbstractContextManager[Path]:
+        """A file of these bytes at one path on all hosts where Spark reads now; removed afterwards, and no secret."""
 
 
 class SourceBatch(Protocol):

@@ -16,9 +16,13 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Sequence
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from py4j.protocol import Py4JJavaError
@@ -70,6 +74,8 @@ class ClusterJobs:
         self._executors = Executors(session.sparkContext)
         self._places = ShardPlaces(config.store.shards)
         self._ran_on: dict[int, str] = {}
+        self.last_places: list[placing.Executor | None] = []
+        """The places of the shards in the last window. Safe for all threads: the list is replaced."""
         self._growth = 1.0
         self._last: HostFolder | None = None
 
@@ -97,7 +103,13 @@ class ClusterJobs:
 
     def places(self) -> list[placing.Executor | None]:
         """The place of each shard in the next window."""
-        return self._places.on(self._executors.alive())
+        self.last_places = self._places.on(self._executors.alive())
+        return self.last_places
+
+    def on_each_executor(self, function: Callable[[int], None]) -> None:
+        """Call a function, with 0, in a task on each executor; a busy one may have it done by another."""
+        executors = self._executors.alive()
+        located(self.session.sparkContext, [0] * len(executors), executors).foreach(function)
 
     def close(self) -> None:
         """No window comes any more: remove the last one's folders, if that can be. Safe to repeat."""
@@ -105,9 +117,7 @@ class ClusterJobs:
         if last is None:
             return
         try:
-            executors = self._executors.alive()
-            rdd = located(self.session.sparkContext, [0] * len(executors), executors)
-            rdd.foreach(partial(on_executors.remove_folders, last))
+            self.on_each_executor(partial(on_executors.remove_folders, last))
         except (PySparkException, Py4JJavaError, OSError) as exc:
             logger.info("records of the last window stay on their hosts until another job finds them: %s", exc)
 
@@ -172,6 +182,22 @@ class ClusterRun:
             expected.append(tuple(of_left))
         self._expected, self._partition_of = tuple(expected), tuple(partitions)
         return replace(read, receipts=receipts)
+
+    @contextmanager
+    def file_on_hosts(self, data: bytes, task: ReadTask) -> Iterator[Path]:
+        """A file that a task makes on each executor; see `ReadingRun`. An executor that comes later has none."""
+        del task  # its folder is the driver's
+        path = Path(tempfile.gettempdir(), f"deduper-{secrets.token_hex(8)}")
+        try:
+            self._jobs.on_each_executor(partial(on_executors.make_file, path, data))
+            on_executors.make_file(path, data)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+            try:
+                self._jobs.on_each_executor(partial(on_executors.remove_file, path))
+            except (PySparkException, Py4JJavaError, OSError) as exc:
+                logger.info("%s stays on a host: %s", path, exc)
 
     def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Read records by Spark; see `ReadingRun`."""

@@ -16,9 +16,9 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -134,6 +134,16 @@ class SparkRun:
         """Spill the records of a batch."""
         read = batch.read(self, task)
         return replace(read, receipts=sorted(read.receipts, key=lambda receipt: receipt.first_order))
+
+    @contextmanager
+    def file_on_hosts(self, data: bytes, task: ReadTask) -> Iterator[Path]:
+        """A file of this machine; see `ReadingRun`."""
+        path = Path(task.directory) / "file"
+        path.write_bytes(data)
+        try:
+            yield path
+        finally:
+            path.unlink()
 
     def by_spark(self, tuples: DataFrame, task: ReadTask) -> tuple[list[ReadReceipt], int]:
         """Read records by Spark; see `ReadingRun`."""

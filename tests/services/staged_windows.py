@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,24 @@ class Staged:
     rows: tuple[tuple[int, int, int], ...]
     """(window, slot, number inside the slot) of every row there is."""
 
+    def moved_to(self, folder: Place) -> Staged:
+        """The same windows with their files in another storage."""
+        folder.make_directories()
+        moved = tuple(
+            {slot: [_moved(file, folder) for file in of] for slot, of in window.items()} for window in self.files
+        )
+        return replace(self, files=moved)
+
     def checksum(self, window: int) -> int:
         """What stands for the checksum of the window's commit record."""
         return 0x9E3779B97F4A7C15 * (window + 1) % (1 << 64)
+
+
+def _moved(file: Place, folder: Place) -> Place:
+    moved = folder / file.name
+    moved.create(file.read())
+    file.remove()
+    return moved
 
 
 def write_staged(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,12 +17,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bucket_store.places.open import open_place
+from deduper.errors import IntegrityError
 from deduper.kafka.errors import ProducerFencedError
 from deduper.sinks.publisher import PortWork, ThreadPublisher
 from deduper.sinks.slot import CommittedWindow
 from deduper.sinks.task_publisher import publish_here
 from tests.processes import is_frozen
 from tests.services.executors import ByTasks, executors
+from tests.services.hdfs import Hdfs
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Follower, end_offsets, read
 from tests.services.staged_windows import Job, problems, stage
@@ -163,3 +167,41 @@ def test_a_task_runs_twice_at_once(broker: Broker, new_job: Callable[..., Job], 
         check(broker, job)
     assert isinstance(outcome[0], ProducerFencedError)
     check(broker, job)
+
+
+def staged_in(hdfs: Hdfs, job: Job) -> Job:
+    """The job with its staged rows in HDFS, none on this machine."""
+    moved = job.staged.moved_to(open_place(f"{hdfs.url}/{uuid.uuid4().hex[:8]}"))
+    assert not list(job.staged.directory.glob("*.parquet"))
+    return replace(job, staged=moved)
+
+
+def test_rows_staged_in_hdfs(broker: Broker, hdfs: Hdfs, new_job: Callable[..., Job], armed: Path) -> None:
+    """Executors read them there, whichever worker or executor dies; each row once."""
+    job = staged_in(hdfs, new_job(windows=len(KILLED) + 1))
+    publisher = job.publisher()
+    job.publish(publisher, [0])
+    for window, point in enumerate(KILLED, start=1):
+        (armed / point).touch()
+        job.publish(publisher, [window])
+        assert not (armed / point).exists(), f"{point}: nothing was killed"
+    check(broker, job)
+
+
+def test_a_late_task_whose_rows_have_left_hdfs(broker: Broker, hdfs: Hdfs, new_job: Callable[..., Job]) -> None:
+    """Of a published window it sends nothing and needs no file; of one that is not, it fails, and nothing is sent."""
+    job = staged_in(hdfs, new_job(windows=2, slots=1))
+    publisher = job.publisher()
+    job.publish(publisher, [0])
+    first = sum(window == 0 for window, _, _ in job.staged.rows)
+    with Follower(broker.plain(), job.topic) as reader:
+        reader.wait_for(first)  # a commit returns before its markers are in the log
+    before = end_offsets(broker, job.topic)
+    for window in job.staged.files:
+        for file in window[0]:
+            file.remove()
+    job.publish(publisher, [0])
+    with pytest.raises(IntegrityError, match="gone"):
+        job.publish(publisher, [1])
+    assert end_offsets(broker, job.topic) == before
+    assert len(read(broker.plain(), job.topic)) == first

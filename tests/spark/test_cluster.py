@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
 from deduper.sources.files import batch
-from deduper.tasks import exchange
+from deduper.tasks import exchange, on_executors
 from deduper.tasks.readers import reading_tasks
 from deduper.window.cluster_jobs import ClusterRun
 from deduper.window.table_folder import table_room
@@ -253,6 +253,31 @@ def test_a_small_window_that_spark_must_help_to_read(two: Cluster, tmp_path: Pat
     check_counts(job, often)
 
 
+def run_with_files_of_hosts(session: SparkSession, job: Job) -> list[bool]:
+    """Run a job whose driver makes no file for Spark to read, as on other hosts; gives whether any is still there."""
+    made: list[Path] = []
+    make = on_executors.make_file
+    with pytest.MonkeyPatch.context() as patch:
+        # A task gets the function by its name, and so the one that makes a file.
+        patch.setattr(on_executors, "make_file", _NotHere(made, make))
+        run_job(session, job)
+    return [path.exists() for path in made]
+
+
+class _NotHere:
+    """Makes a file, but not when called here."""
+
+    def __init__(self, made: list[Path], make: Any) -> None:
+        self._made, self._make = made, make
+
+    def __call__(self, path: Path, data: bytes) -> None:
+        assert path.read_bytes() == data, "no executor has made it"
+        self._made.append(path)
+
+    def __reduce__(self) -> Any:
+        return getattr, (on_executors, "make_file")
+
+
 def test_a_file_that_no_reader_can_read(two: Cluster, tmp_path: Path) -> None:
     """It is one error tuple; the records of the other file of its window leave once."""
     job = store_of(tmp_path / "job")
@@ -264,7 +289,7 @@ def test_a_file_that_no_reader_can_read(two: Cluster, tmp_path: Path) -> None:
     times = whole[1].stat()
     whole[1].write_bytes(data)
     os.utime(whole[1], ns=(times.st_atime_ns, times.st_mtime_ns))
-    two.call(run_job, job)
+    assert two.call(run_with_files_of_hosts, job) == [False]
     assert [row["_dedup"]["reason"] for row in job.rows("error")] == ["file_unreadable"]
     assert often.total() == 200
     assert sum(1 for port in ("unique", "duplicate") for _ in job.rows(port)) == kept.num_rows

@@ -86,7 +86,8 @@ class FileBatch(WindowFiles):
         def read(files: WindowFiles, ordinals: Sequence[int]) -> tuple[list[ReadReceipt], int]:
             return run.by_spark(files.tuples(run.session, ordinals), task)
 
-        batch, results = read_apart(batch, sorted(by_spark), Path(task.directory), read)
+        file_on_hosts = partial(run.file_on_hosts, task=task)
+        batch, results = read_apart(batch, sorted(by_spark), file_on_hosts, read)
         if batch.errors:
             results.append(read(batch, batch.errors))
         for more, counted in results:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,16 +33,19 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Files = TypeVar("_Files", bound=WindowFiles)
 _Read = Callable[[WindowFiles, Sequence[int]], _T]
+_FileOnHosts = Callable[[bytes], AbstractContextManager[Path]]
 
 _OF_READING = (PySparkException, Py4JJavaError, FileNotFoundError, PermissionError)
 """Spark's failures, and what the driver meets when it looks into a file before."""
 _ODD_NAME = "its name is no UTF-8, so Spark cannot open it: rename it"
 
 
-def read_apart(batch: _Files, ordinals: Sequence[int], folder: Path, read: _Read[_T]) -> tuple[_Files, list[_T]]:
+def read_apart(
+    batch: _Files, ordinals: Sequence[int], file_on_hosts: _FileOnHosts, read: _Read[_T]
+) -> tuple[_Files, list[_T]]:
     """What `read` gives for these files of a batch, in some groups; and the batch, the unreadable ones as error tuples.
 
-    `folder` is for a file of our own.
+    `file_on_hosts` makes a file of our own, see `ReadingRun`.
 
     Raises:
         PySparkException, Py4JJavaError: Spark failed, and not over a file.
@@ -66,7 +70,7 @@ def read_apart(batch: _Files, ordinals: Sequence[int], folder: Path, read: _Read
                 waiting += [left] if (left := tuple(ordinal for ordinal in group if ordinal not in gone)) else []
                 continue
             if not is_spark_sound:
-                _read_sound_file(batch.source, folder, read, exc)
+                _read_sound_file(batch.source, file_on_hosts, read, exc)
                 is_spark_sound = True
             logger.info("%d files failed to be read: %s", len(group), innermost_cause(exc))
             if len(group) > 1:
@@ -88,17 +92,22 @@ def _parts(group: tuple[int, ...], named: int | None) -> list[tuple[int, ...]]:
     return [part for part in (rest[half:], rest[:half], alone) if part]
 
 
-def _read_sound_file(source: FilesSource, folder: Path, read: _Read[_T], error: Exception) -> None:
+def _read_sound_file(source: FilesSource, file_on_hosts: _FileOnHosts, read: _Read[_T], error: Exception) -> None:
     """Raises `error` when Spark fails over a file too that nothing is wrong with."""
-    path = folder / "sound"
-    if source.is_text:
-        path.write_bytes(b"\n")
-    else:
-        # A column that no schema of this source has: all that are declared are null.
-        other = "_" * (1 + max(len(column.name) for column in source.parsed_columns))
-        parquet.write_table(pa.table({other: [0]}), path)
-    listed = ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)
     try:
-        read(WindowFiles(source, tuple(stat_files([listed]))), (0,))
+        with file_on_hosts(_sound_bytes(source)) as path:
+            listed = ListedFile(str(path), path.stat().st_mtime_ns // 1_000_000)
+            read(WindowFiles(source, tuple(stat_files([listed]))), (0,))
     except _OF_READING as exc:
         raise error from exc
+
+
+def _sound_bytes(source: FilesSource) -> bytes:
+    """A file with one record of nulls."""
+    if source.is_text:
+        return b"\n"
+    # A column that no schema of this source has: all that are declared are null.
+    other = "_" * (1 + max(len(column.name) for column in source.parsed_columns))
+    made = pa.BufferOutputStream()
+    parquet.write_table(pa.table({other: [0]}), made)
+    return bytes(made.getvalue())

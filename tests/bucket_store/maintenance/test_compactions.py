@@ -10,7 +10,7 @@ import pytest
 
 from bucket_store.errors import CorruptionError
 from bucket_store.log.records import CompactionRecord, DeletionRecord
-from bucket_store.maintenance.compactions import Compactions
+from bucket_store.maintenance.compactions import Compactions, Merges
 from bucket_store.pieces import compaction
 from bucket_store.pieces.compaction import CompactionTask, compact_pieces
 from bucket_store.pieces.piece import PieceRef
@@ -40,7 +40,7 @@ class Later:
         self.waiting.pop()()
 
 
-class Answers:
+class Answers(Merges):
     """Who merges, and gives or raises what a test says."""
 
     def __init__(self, *answers: PieceRef | Exception | None) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bucket_store.errors import CorruptionError
 from bucket_store.pieces import compaction
+from bucket_store.pieces.cache import PieceCache
 from bucket_store.pieces.compaction import (
     FEWEST,
     FEWEST_LEFT,
@@ -261,4 +262,40 @@ def test_pieces_of_a_store_become_one(tmp_path: Path, scheme: str) -> None:
     assert compact_pieces(store, CompactionTask((first, second), STORE_ID, 2, 4, None)) is None
     with pytest.raises(CorruptionError):
         merged(first, replace(second, length=second.length - 8))
+    store.close()
+
+
+@pytest.mark.parametrize("copies", ["none", "sound", "torn", "another's"])
+def test_copies_of_a_host_are_read_first(tmp_path: Path, copies: str) -> None:
+    """Sound copies stand for their pieces; others are dropped, and the pieces are read. The new piece has a copy."""
+    store, cache = open_backend(f"file:{tmp_path / 'state'}"), PieceCache(tmp_path / "copies", 1 << 20)
+    (tmp_path / "state").mkdir()
+
+    def appended(window: int) -> PieceRef:
+        digests = np.array([[window + 1, 7]], np.uint64)
+        entries = Entries(np.array([3]), np.array([0, 1]), digests, None, None)
+        where: dict[str, Any] = {"shard": 1, "first_window": window, "last_window": window, "epoch": 2, "attempt": 0}
+        return append_piece(store, entries, store_id=bytes.fromhex(STORE_ID), **where)
+
+    refs = tuple(appended(window) for window in range(3))
+    bytes_of = [store.read(ref) for ref in refs]
+    for ref, data in zip(refs, bytes_of, strict=True):
+        if copies == "sound":
+            cache.add(ref, data)
+        elif copies == "torn":
+            cache.add(ref, data[:-8] + bytes([data[-8] ^ 1]) + data[-7:])
+        elif copies == "another's":
+            cache.add(ref, bytes_of[(refs.index(ref) + 1) % 3])
+    if copies == "sound":
+        (segment,) = {tmp_path / "state" / ref.file for ref in refs}
+        segment = segment if segment.exists() else next((tmp_path / "state").rglob(segment.name))
+        with segment.open("r+b") as file:
+            file.write(bytes(segment.stat().st_size))  # to show that only copies are read
+    one = compact_pieces(store, CompactionTask(refs, STORE_ID, 2, None, None), cache)
+    assert one is not None
+    assert one.entries == 3
+    data = cache.read(one, 0, one.length)
+    assert data is not None
+    _, (block,) = decode_piece(data, file=one.file, offset=one.offset)
+    assert sorted(block.digests[:, 0].tolist()) == [1, 2, 3]
     store.close()

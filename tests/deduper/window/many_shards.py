@@ -14,6 +14,7 @@ from typing import Any
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import CommitRecord
 from bucket_store.maintenance.background_task import InBackground
+from bucket_store.maintenance.compactions import Merges
 from bucket_store.pieces.compaction import CompactionTask
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
@@ -58,7 +59,7 @@ def made_up(window: int, shard: int, *, length: int = 100 << 10, last: int | Non
     )
 
 
-class NoBytes:
+class NoBytes(Merges):
     """Maintenance of pieces without bytes."""
 
     def delete(
