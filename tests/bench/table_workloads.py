@@ -12,7 +12,7 @@ table, then the round plus 1, so it says which copy of a row a table has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,10 +57,14 @@ SHAPES = {
 
 
 class Workload:
-    """A first table of `rows` rows, and batches of `batch`; what was given is counted for the check at the end."""
+    """A first table of `rows` rows, and batches of `batch`; what was given is counted for the check at the end.
 
-    def __init__(self, shape: Shape, rows: int, batch: int) -> None:
+    `has_payload`: without, rows are of id, day and version alone.
+    """
+
+    def __init__(self, shape: Shape, rows: int, batch: int, *, has_payload: bool = True) -> None:
         self.shape = shape
+        self._has_payload = has_payload
         self.rows = rows
         self.batch = batch
         self._random = np.random.default_rng(_SEED)
@@ -91,7 +95,7 @@ class Workload:
             [self._of_day(int(day), int(count)) for day, count in zip(*_counted(old_day), strict=True)]
         )
         new = len(self._versions) + np.arange(len(new_day))
-        day_of_old = self._day_of(old)
+        day_of_old = self.day_of(old)
         if not self.shape.inserts_only:
             self._versions[old] = version
         self._versions = np.concatenate([self._versions, np.full(len(new), version, np.int16)])
@@ -103,13 +107,20 @@ class Workload:
         self.appended += len(k)
         return self._table(k[order], day[order], version), ids_of(old)
 
-    def problem(self, table: pa.Table) -> str | None:
+    def problem(self, table: Iterable[pa.RecordBatch]) -> str | None:
         """What is wrong with a table that had all batches: keys lost, repeated, of another round; None for nothing."""
-        k = (table["id"].to_numpy().astype(np.uint64) * np.uint64(_INVERSE)).astype(np.int64) & _MASK
-        if not np.array_equal(np.sort(k), np.arange(self.keys)):
-            return f"{len(k):,} rows, {len(np.unique(k)):,} keys, and {self.keys:,} of each are right"
-        others = int((table["version"].to_numpy() != self._versions[k]).sum())
-        return f"{others:,} rows of another round" if others else None
+        seen = np.zeros(self.keys, np.uint8)
+        others = 0
+        for records in table:
+            k = (records["id"].to_numpy().astype(np.uint64) * np.uint64(_INVERSE)).astype(np.int64) & _MASK
+            if len(k) and int(k.max()) >= self.keys:
+                return "a key that no batch had"
+            np.add.at(seen, k, 1)
+            others += int((records["version"].to_numpy() != self._versions[k]).sum())
+        lost, repeated = int((seen == 0).sum()), int((seen > 1).sum())
+        return (
+            f"{lost:,} lost, {repeated:,} repeated, {others:,} of another round" if lost + repeated + others else None
+        )
 
     @property
     def keys(self) -> int:
@@ -136,7 +147,8 @@ class Workload:
         first = end - begin
         return np.concatenate([begin + place[place < first], added[place[place >= first] - first]])
 
-    def _day_of(self, k: Int64s) -> Int64s:
+    def day_of(self, k: Int64s) -> Int64s:
+        """The days of row numbers."""
         day = np.searchsorted(self._starts, k, side="right") - 1
         for added, parts in self._added.items():
             for part in parts:  # each ascends
@@ -146,18 +158,17 @@ class Workload:
 
     def _table(self, k: Int64s, day: Int64s, version: int) -> pa.Table:
         count = len(k)
+        columns = {
+            "id": pa.array(ids_of(k)),
+            "day": pa.array(day.astype(np.int32)).cast(pa.date32()),
+            "version": pa.array(np.full(count, version, np.int32)),
+        }
+        if not self._has_payload:
+            return pa.table(columns)
         signs = _SIGNS[self._random.integers(0, 16, (count, 32), np.uint8)]
         offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * 160)
         payload = pa.StringArray.from_buffers(count, offsets, pa.py_buffer(np.tile(signs, 5).tobytes()))
-        return pa.table(
-            {
-                "id": pa.array(ids_of(k)),
-                "day": pa.array(day.astype(np.int32)).cast(pa.date32()),
-                "version": pa.array(np.full(count, version, np.int32)),
-                "amount": pa.array(self._random.random(count)),
-                "payload": payload,
-            }
-        )
+        return pa.table({**columns, "amount": pa.array(self._random.random(count)), "payload": payload})
 
 
 def ids_of(k: Int64s) -> Int64s:
