@@ -78,7 +78,7 @@ def measure(rows: int, folder: Path, *, is_partitioned: bool) -> str:
     counted = loads[_NOT_COUNTED:]
     return (
         f"| {rows:,} | {by or 'global'} | {built['seconds']:.1f} | {built['cpu_seconds']:.1f} | {built['peak_mb']:.0f} "
-        f"| {built['found']['size_bytes'] / rows:.1f} | {asked[0]['seconds']:.2f} | {warm:.2f} "
+        f"| {built['found']['bytes'] / rows:.1f} | {asked[0]['seconds']:.2f} | {warm:.2f} "
         f"| {statistics.median(one['seconds'] for one in counted):.2f} "
         f"| {statistics.median(one['cpu_seconds'] for one in counted):.2f} "
         f"| {max(one['peak_mb'] for one in counted):.0f} |"
