@@ -1,0 +1,250 @@
+"""Tables round by round, side by side: `python -m tests.bench.bench_table_workloads fact|dim|events [--help]`.
+
+`table_workloads` has the workloads. Each contender has a copy of the first table, and each engine a process of its own.
+All get the same Parquet file each round; the turn is rotated. The first two rounds, which compile and fill caches, do
+not count. In between, untimed, files that a table has no more are deleted. At the end each table is compared with what
+is to be in it, but for appends, which keep all repeats: of those the rows are counted.
+
+Spark's contenders need the jars delta-spark and delta-storage of one version in the folder `--delta-jars`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+
+from tests.bench.table_workloads import SHAPES, Int64s, Workload
+
+_NOT_COUNTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A way to write a batch. `inserts`: whether it is one of the insert-only workload; None for both."""
+
+    name: str
+    engine: str
+    do: str
+    inserts: bool | None
+
+
+CONTENDERS = (
+    Contender("append (deltalake)", "append", "append", None),
+    Contender("append (Spark)", "delta", "append", None),
+    Contender("anti-join, append (Spark)", "delta", "anti_join", True),
+    Contender("Delta `MERGE` (Spark)", "delta", "insert", True),
+    Contender("Delta `MERGE` (Spark)", "delta", "upsert", False),
+    Contender("deltalake merge", "deltalake", "insert", True),
+    Contender("deltalake merge", "deltalake", "upsert", False),
+    Contender("`deduper table load`", "ours", "insert", True),
+    Contender("`deduper table upsert`", "ours", "upsert", False),
+)
+
+
+class Engine:
+    """A process of `table_contenders`; a context manager."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self._log = log
+        with log.open("w", encoding="utf-8") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.bench.table_contenders", name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def ask(self, **job: Any) -> dict[str, Any]:
+        """The answer to a job."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            words = self._log.read_text(encoding="utf-8")[-2000:]
+            raise RuntimeError(f"{job['do']} of {job['table']} failed: {words}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@dataclass(slots=True)
+class Lane:
+    """A contender with its table and its rounds; `rewritten` of the last round, of which `held` have a matched key."""
+
+    contender: Contender
+    table: Path
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    held: int = 0
+    rewritten: int = 0
+    rows: int = 0
+    problem: str | None = None
+
+    def median(self, what: str) -> float:
+        """Of the rounds that count."""
+        return statistics.median(one[what] for one in self.rounds[_NOT_COUNTED:])
+
+
+def first_copies(workload: Workload, folder: Path, tables: Sequence[Path]) -> None:
+    """The first table, written once; each copy has its own log and links to the same files."""
+    by = ["day"] if workload.shape.is_partitioned else None
+    first = folder / "first"
+    for part in workload.first_table():
+        write_deltalake(str(first), part, mode="append", partition_by=by)
+    for table in tables:
+        shutil.copytree(first, table, copy_function=_linked)
+    shutil.rmtree(first)
+
+
+def _linked(old: str, new: str) -> None:
+    if old.endswith(".parquet") and "_delta_log" not in old:
+        os.link(old, new)
+    else:
+        shutil.copy(old, new)
+
+
+def files_of(table: Path) -> set[Path]:
+    """The files of the present version."""
+    return {Path(unquote(urlparse(uri).path)) for uri in DeltaTable(str(table)).file_uris()}
+
+
+def sweep(table: Path) -> None:
+    """Deletes the files that the present version does not have."""
+    for path in set(table.glob("**/*.parquet")) - files_of(table):
+        if not path.relative_to(table).parts[0].startswith("_"):
+            path.unlink()
+
+
+def holding(files: set[Path], ids: Int64s) -> int:
+    """The number of files with one of the ids."""
+    wanted = pa.array(ids)
+    return sum(pc.any(pc.is_in(pq.ParquetFile(path).read(["id"])["id"], wanted)).as_py() for path in files)
+
+
+def run(lanes: Sequence[Lane], workload: Workload, rounds: int, folder: Path, engines: dict[str, Engine]) -> None:
+    """All rounds."""
+    by = "day" if workload.shape.is_partitioned else None
+    for number in range(rounds):
+        rows, known = workload.next_batch()
+        batch = folder / "batch.parquet"
+        pq.write_table(rows, batch)
+        days = [str(day) for day in pc.unique(rows["day"]).sort().to_pylist()] if by else []
+        turn = number % len(lanes)
+        for lane in (*lanes[turn:], *lanes[:turn]):
+            before = files_of(lane.table)
+            is_last = number + 1 == rounds
+            if is_last and not workload.shape.inserts_only:
+                lane.held = holding(before, known)
+            job = {"do": lane.contender.do, "table": str(lane.table), "batch": str(batch), "by": by, "days": days}
+            lane.rounds.append(engines[lane.contender.engine].ask(**job) | {"load": os.getloadavg()[0]})
+            lane.rewritten = len(before - files_of(lane.table))
+            sweep(lane.table)
+        took = ", ".join(f"{lane.contender.name} {lane.rounds[-1]['seconds']:.2f}" for lane in lanes)
+        print(f"round {number + 1}: {took}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+
+
+def check(lanes: Sequence[Lane], workload: Workload) -> None:
+    """Compares each table with what is to be in it."""
+    for lane in lanes:
+        table = DeltaTable(str(lane.table)).to_pyarrow_dataset()
+        lane.rows = table.count_rows()
+        if lane.contender.do != "append":
+            # A few batches ahead: a table need not fit into memory.
+            columns = table.to_batches(columns=["id", "version"], batch_readahead=2, fragment_readahead=1)
+            lane.problem = workload.problem(columns)
+        elif lane.rows != workload.rows + workload.appended:
+            lane.problem = f"{lane.rows:,} rows of {workload.rows + workload.appended:,}"
+
+
+def print_table(lanes: Sequence[Lane]) -> None:
+    """The median of each contender, and its multiple of the floor's."""
+    floor, cpu = lanes[0].median("seconds"), lanes[0].median("cpu_seconds")
+    print("| | s a batch | least | greatest | of an append | CPU s | of an append's | peak MB | files rewritten "
+          "| with a matched key | rows |\n|---|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    for lane in lanes:
+        seconds = [one["seconds"] for one in lane.rounds[_NOT_COUNTED:]]
+        memory = "" if lane.contender.engine == "delta" else f"{lane.median('peak_mb'):.0f}"
+        print(
+            f"| {lane.contender.name} | {lane.median('seconds'):.2f} | {min(seconds):.2f} | {max(seconds):.2f} "
+            f"| {lane.median('seconds') / floor:.2f} | {lane.median('cpu_seconds'):.2f} "
+            f"| {lane.median('cpu_seconds') / cpu:.2f} | {memory} | {lane.rewritten} | {lane.held} | {lane.rows:,} |"
+        )
+
+
+def main() -> None:
+    """Prints a table, and fails when a contender's is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=SHAPES)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the rows of the first table")
+    parser.add_argument("--batch", type=int, help="rows of a round")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--delta-jars", type=Path, help="without it Spark's contenders are left out")
+    parser.add_argument("--dir", type=Path, help="for the tables")
+    parser.add_argument("--out", type=Path, help="JSON of all rounds")
+    asked = parser.parse_args()
+    shape = SHAPES[asked.workload]
+    workload = Workload(shape, int(shape.rows * asked.scale), asked.batch or shape.batch)
+    if asked.delta_jars is not None:
+        os.environ["DELTA_JARS"] = str(asked.delta_jars)
+    chosen = [
+        one
+        for one in CONTENDERS
+        if one.inserts in (None, shape.inserts_only) and (one.engine != "delta" or asked.delta_jars is not None)
+    ]
+    folder = Path(tempfile.mkdtemp(prefix="bench-table-", dir=asked.dir))
+    try:
+        lanes = [Lane(one, folder / f"{one.engine}-{one.do}") for one in chosen]
+        first_copies(workload, folder, [lane.table for lane in lanes])
+        by = "day" if shape.is_partitioned else None
+        with ExitStack() as stack:
+            names = dict.fromkeys(one.engine for one in chosen)
+            engines = {name: stack.enter_context(Engine(name, folder / f"{name}.log")) for name in names}
+            ours = next(lane for lane in lanes if lane.contender.engine == "ours")
+            built = engines["ours"].ask(do="build", table=str(ours.table), batch=str(folder), by=by)
+            run(lanes, workload, asked.rounds, folder, engines)
+        if asked.out is not None:
+            found = {"asked": vars(asked), "built": built, "rounds": {one.contender.name: one.rounds for one in lanes}}
+            asked.out.write_text(json.dumps(found, default=str, indent=1), encoding="utf-8")
+        check(lanes, workload)
+        size = sum(path.stat().st_size for path in (ours.table / "_deduper" / "index").rglob("*") if path.is_file())
+    finally:
+        shutil.rmtree(folder)
+    loads = [one["load"] for lane in lanes for one in lane.rounds[_NOT_COUNTED:]]
+    print(f"{shape.name}: {workload.rows:,} rows, {asked.rounds} rounds of {workload.batch:,}, {os.cpu_count()} cores, "
+          f"load {min(loads):.1f} to {max(loads):.1f}\n")  # fmt: skip
+    print_table(lanes)
+    print(f"\nindex: built in {built['seconds']:.1f} s ({built['cpu_seconds']:.1f} CPU s), "
+          f"{size / workload.keys:.1f} B a key afterwards")  # fmt: skip
+    wrong = [f"{lane.contender.name}: {lane.problem}" for lane in lanes if lane.problem is not None]
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
