@@ -32,7 +32,7 @@ def run(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -
         from deduper.range_job.spark_files import run_on_spark  # importing Spark takes longer than small files do
 
         report = run_on_spark(job, plan_only=plan_only, on_progress=on_progress)
-    return replace(report, seconds=round(time.monotonic() - begun, 1))
+    return replace(report, seconds=round(time.monotonic() - begun, 3))
 
 
 def _require_places(job: RangeJob) -> None:
