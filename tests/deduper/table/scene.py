@@ -87,6 +87,7 @@ class Place:
     def config(self, more: str = "") -> LoadedLoad:
         """The settings of `load`, with more of them, from a file."""
         file = self.root.parent / "place.yaml"
+        file.parent.mkdir(exist_ok=True, parents=True)
         file.write_text(f"{CONFIG.replace('FORMAT', self.format)}index: {self.index}\n{more}", encoding="utf-8")
         return load_config(file)
 
