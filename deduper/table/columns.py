@@ -40,6 +40,15 @@ class KeyColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyNames:
+    """The columns and the scope of a key by names: what a configuration says before the table's types are known."""
+
+    key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
 class KeyColumns:
     """What makes rows the same: equal values in `digested`. Fixed for the life of an index.
 
@@ -49,6 +58,12 @@ class KeyColumns:
     key: tuple[KeyColumn, ...]
     partition_by: tuple[KeyColumn, ...]
     scope: Scope
+
+    @property
+    def names(self) -> KeyNames:
+        """Without the types."""
+        key, by = (tuple(column.name for column in of) for of in (self.key, self.partition_by))
+        return KeyNames(key, by, self.scope)
 
     @property
     def digested(self) -> tuple[KeyColumn, ...]:

@@ -27,6 +27,7 @@ def run_load(loaded: LoadedLoad) -> LoadReceipt:
             partition_by=config.partition_by,
             table_format=config.table.format,
             scope=config.scope,
+            index=config.table_index,
             keep=config.rule,
             duplicates=config.duplicates,
             errors=config.errors,

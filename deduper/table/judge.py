@@ -24,8 +24,7 @@ from deduper.table.errors import SettingError
 from deduper.table.formats.paths import NO_VALUE
 from deduper.table.index.entries import SortedKeys, in_order
 from deduper.table.index.keys import Int64s, UInt64s, row_keys
-from deduper.table.index.lookup import ABSENT
-from deduper.table.index.version import VersionKeys
+from deduper.table.index.protocol import ABSENT, Values, VersionKeys
 from deduper.table.schema import is_scalar
 
 _FIRST_DAY, _LAST_DAY = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
@@ -116,10 +115,10 @@ class ChangeVerdicts:
 
 def judge(batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys) -> Verdicts:
     """Judges all rows for a load, by their keys."""
-    read = _Rows(batch, columns, keep, version.salt, columns.all)
+    read = _Rows(batch, columns, keep, version, columns.all)
     verdict = read.verdict
     rows, keys = read.admitted()
-    found = version.first_files(keys)
+    found = version.first_files(keys, read.values(rows))
     file = np.full(len(verdict), ABSENT, np.int32)
     file[rows] = found
     if (found != ABSENT).any():
@@ -133,9 +132,9 @@ def judge_changes(
     batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys, asked: Sequence[KeyColumn]
 ) -> ChangeVerdicts:
     """Judges all rows for a change. `asked`: the columns of the batch whose nulls are errors, all digested ones."""
-    read = _Rows(batch, columns, keep, version.salt, asked)
+    read = _Rows(batch, columns, keep, version, asked)
     rows, keys = read.without_repeats(*read.admitted())
-    place, file = version.all_files(keys)
+    place, file = version.all_files(keys, read.values(rows))
     read.verdict[rows[place]] = Verdict.IN_TABLE
     is_found = np.zeros(len(rows), np.bool_)
     is_found[place] = True
@@ -167,13 +166,22 @@ class _Part:
     hi: UInt64s
     lo: UInt64s
     rank: pa.Array | None
+    wanted: Sequence[pa.Array]
 
 
 class _Rows:
     """The keys of a batch, and its verdicts while they are made; before the look-up a row is NEW or an error."""
 
-    def __init__(self, batch: Batch, columns: KeyColumns, keep: Keep, salt: bytes, asked: Sequence[KeyColumn]) -> None:
-        parts = list(_read(batch, columns, keep, salt, asked)) or [_NO_ROWS]
+    def __init__(
+        self, batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys, asked: Sequence[KeyColumn]
+    ) -> None:
+        parts = list(_read(batch, columns, keep, version, asked))
+        wanted = enumerate(version.wanted)
+        self._wanted = {
+            column.name: pa.chunked_array([part.wanted[place] for part in parts], column.arrow)
+            for place, column in wanted
+        }
+        parts = parts or [_NO_ROWS]
         self.verdict = np.concatenate([part.verdict for part in parts])
         self._keys = tuple(np.concatenate([getattr(part, name) for part in parts]) for name in ("bucket", "hi", "lo"))
         self._keep = keep
@@ -187,6 +195,10 @@ class _Rows:
             rows, keys = rows[admitted], keys.chosen(admitted)
         return rows, keys
 
+    def values(self, rows: Int64s) -> Values:
+        """What a look-up of the keys of these rows wants of them."""
+        return {name: column.take(pa.array(rows)).combine_chunks() for name, column in self._wanted.items()}
+
     def without_repeats(self, rows: Int64s, keys: SortedKeys) -> tuple[Int64s, SortedKeys]:
         """(the kept row, the key) of each key; the verdict of the others is SAME_LOAD."""
         again = keys.again()
@@ -197,18 +209,21 @@ class _Rows:
         return rows[self.verdict[rows] != Verdict.SAME_LOAD], keys.chosen(~again)
 
 
-def _read(batch: Batch, columns: KeyColumns, keep: Keep, salt: bytes, asked: Sequence[KeyColumn]) -> Iterator[_Part]:
+def _read(
+    batch: Batch, columns: KeyColumns, keep: Keep, version: VersionKeys, asked: Sequence[KeyColumn]
+) -> Iterator[_Part]:
     names = [column.name for column in asked]
     if keep.column is not None and keep.column not in names:
         names.append(keep.column)
     for records in batch.batches(names):
-        keys = row_keys([records.column(column.name) for column in columns.digested], columns, salt)
+        keys = row_keys([records.column(column.name) for column in columns.digested], columns, version.salt)
         rank = None if keep.column is None else records.column(keep.column)
-        yield _Part(_admission(records, columns, asked), *keys, rank)
+        wanted = [records.column(column.name) for column in version.wanted]
+        yield _Part(_admission(records, columns, asked), *keys, rank, wanted)
 
 
 _NO_ROWS = _Part(
-    np.zeros(0, np.int8), np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint64), pa.nulls(0)
+    np.zeros(0, np.int8), np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.uint64), pa.nulls(0), ()
 )
 
 

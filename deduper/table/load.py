@@ -11,7 +11,8 @@ from deduper.table.batch import ArrowBatch, Batch, FileBatch
 from deduper.table.columns import KeyColumns, key_columns
 from deduper.table.formats.open import open_table
 from deduper.table.formats.protocol import Snapshot
-from deduper.table.index.index import KeyIndex
+from deduper.table.index.kinds import index_of
+from deduper.table.index.protocol import KeyIndex, TableIndex
 from deduper.table.judge import Keep, KeepRule, Verdict, judge, require_rule
 from deduper.table.receipt import LoadReceipt, load_receipt
 from deduper.table.schema import require_same
@@ -29,6 +30,7 @@ def load(
     partition_by: Sequence[str] = (),
     table_format: str = "delta",
     scope: str = "partition",
+    index: str | TableIndex = "exact",
     keep: str | Keep = "first",
     duplicates: str | Path | None = None,
     errors: str | Path | None = None,
@@ -36,6 +38,8 @@ def load(
     lock_timeout_s: float = 60.0,
 ) -> LoadReceipt:
     """Adds the rows whose keys the table does not have; all others are duplicates or errors.
+
+    `index`: its kind by name, or one that `index_of` made.
 
     `rows`: an Arrow table, anything that exports one (`__arrow_c_stream__`: pandas, Polars, DuckDB), or a `FileBatch`.
 
@@ -52,10 +56,11 @@ def load(
     require_free_names(batch)
     ports = {"duplicates": duplicates, "errors": errors}
     folders = {name: Path(folder).absolute() for name, folder in ports.items() if folder is not None}
+    kind = index_of(index, {}) if isinstance(index, str) else index
     opened = open_table(table, table_format, columns.partition_by, keep_versions)
     operation = _Load(batch, opened.root, columns, rule)
     with locked(opened.root, lock_timeout_s):
-        return load_receipt(WriteSteps(batch, opened, columns, operation, folders).run())
+        return load_receipt(WriteSteps(batch, opened, columns, kind, operation, folders).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class _Load:
 
     def judge(self, index: KeyIndex, before: Snapshot) -> Work:
         """See `Operation`."""
-        version = index.version(before.files)
+        version = index.version(self.root, before.files)
         verdicts = judge(self.batch, self.columns, self.keep, version)
         return Work(
             verdict=verdicts.verdict,

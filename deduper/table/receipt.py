@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deduper.as_json import AsJson
-from deduper.table.index.lookup import ABSENT
+from deduper.table.index.protocol import ABSENT
 from deduper.table.judge import Verdict
 from deduper.table.write.steps import Outcome
 

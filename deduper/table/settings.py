@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -14,7 +14,10 @@ from deduper.config.load import MergedSettings
 from deduper.config.own_file import load_own_file
 from deduper.config.problems import ConfigError
 from deduper.config.values import LocalPath, Section, Size, refusal, shown
+from deduper.table.columns import KeyNames
 from deduper.table.errors import SettingError
+from deduper.table.index.kinds import index_of
+from deduper.table.index.protocol import TableIndex
 from deduper.table.judge import Keep
 
 
@@ -37,6 +40,13 @@ class Greatest(Section):
     greatest: str = Field(examples=["updated_at"])
 
 
+class IndexSetting(Section):
+    """Which files hold a key: the kind of index, or one's own class, with its keyword arguments."""
+
+    kind: str = Field(default="exact", examples=["bloom"])
+    options: dict[str, Any] = Field(default={})
+
+
 class LoadConfig(Section):
     """A load."""
 
@@ -45,6 +55,7 @@ class LoadConfig(Section):
     key: tuple[str, ...] = Field(min_length=1, examples=["[user, id]"])
     partition_by: tuple[str, ...] = Field(default=(), examples=["day"])
     scope: Literal["partition", "global"] = "partition"
+    index: IndexSetting = Field(default=IndexSetting(), examples=["exact"])
     keep: Literal["first", "last"] | Greatest = "first"
     update_partition_path: bool = True
     small_file_bytes: Size | None = Field(default=None, examples=["32MiB"])
@@ -56,6 +67,30 @@ class LoadConfig(Section):
     def rule(self) -> Keep:
         """The rule for repeats within the batch."""
         return Keep("greatest", self.keep.greatest) if isinstance(self.keep, Greatest) else Keep(self.keep)
+
+    @property
+    def names(self) -> KeyNames:
+        """The columns of the key and its scope."""
+        return KeyNames(self.key, self.partition_by, self.scope)
+
+    @property
+    def table_index(self) -> TableIndex:
+        """The index that `index` names."""
+        return index_of(self.index.kind, self.index.options)
+
+    @field_validator("index", mode="before")
+    @classmethod
+    def _index(cls, value: object) -> object:
+        given = {"kind": value} if isinstance(value, str) else value
+        if isinstance(given, dict):
+            kind, options = given.get("kind", "exact"), given.get("options", {})
+            if isinstance(kind, str) and isinstance(options, dict) and all(isinstance(name, str) for name in options):
+                try:
+                    index_of(kind, options)
+                except SettingError as error:
+                    at = () if isinstance(value, str) else (error.setting.removeprefix("index."),)
+                    raise refusal(error.what, error.write, at=at) from error
+        return given
 
     @field_validator("key", "partition_by", mode="before")
     @classmethod

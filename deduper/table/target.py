@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -13,7 +12,6 @@ from deduper.table.columns import KeyColumn, KeyColumns, key_columns, require_co
 from deduper.table.errors import SettingError
 from deduper.table.formats.open import open_table
 from deduper.table.formats.protocol import Table
-from deduper.table.index.state import index_folder, sound_state
 from deduper.table.schema import type_name
 from deduper.table.settings import LoadConfig, LoadedLoad
 
@@ -24,11 +22,6 @@ class Target:
 
     table: Table
     columns: KeyColumns
-
-    @property
-    def index(self) -> Path:
-        """The folder of the index."""
-        return index_folder(self.table.root)
 
 
 def target_of(loaded: LoadedLoad, keys: pa.Schema | None = None) -> Target:
@@ -65,8 +58,8 @@ def table_of(loaded: LoadedLoad, keys: pa.Schema | None = None) -> Table:
 def _partitions(config: LoadConfig, keys: pa.Schema | None) -> Sequence[KeyColumn]:
     if config.table.format == "delta":
         return [KeyColumn(name, "string") for name in config.partition_by]  # the log has their types
-    indexed = sound_state(index_folder(config.table.path))
-    known = () if indexed is None else indexed.columns.partition_by
+    indexed = config.table_index.columns_of(config.table.path)
+    known = () if indexed is None else indexed.partition_by
     if tuple(column.name for column in known) == config.partition_by:
         return known
     if keys is not None and set(config.partition_by) <= set(keys.names):

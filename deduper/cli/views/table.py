@@ -10,9 +10,10 @@ from rich.text import Text
 from deduper.cli.terminal import counted, pairs, table
 from deduper.table.change.receipt import ChangeReceipt
 from deduper.table.change.rollback import RollbackReceipt
+from deduper.table.index.protocol import Condition, IndexStatus
 from deduper.table.receipt import LoadReceipt
 from deduper.table.upkeep.rebuild import RebuildReceipt
-from deduper.table.upkeep.status import Condition, IndexStatus, PendingLoad, TableStatus
+from deduper.table.upkeep.status import PendingLoad, TableStatus
 from deduper.table.upkeep.verify import TableVerification
 from deduper.units import approximate_size
 

@@ -15,8 +15,7 @@ from deduper.table.change.workload import Workload, workload
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import TableUsageError, UnsupportedTableError
 from deduper.table.formats.protocol import Snapshot
-from deduper.table.index.index import KeyIndex
-from deduper.table.index.version import VersionKeys
+from deduper.table.index.protocol import KeyIndex, VersionKeys
 from deduper.table.judge import Keep, Verdict, judge_changes
 from deduper.table.schema import require_same
 from deduper.table.write.operation import Work
@@ -51,7 +50,7 @@ class Change:
 
     def judge(self, index: KeyIndex, before: Snapshot) -> Work:
         """See `Operation`."""
-        version = index.version(before.files)
+        version = index.version(self.root, before.files)
         work = self.workload(version)
         rewrite = None
         if work.removed:

@@ -19,7 +19,6 @@ from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import Int64s, plain_of
 from deduper.table.index.matching import WantedKeys
 from deduper.table.index.reading import opened
-from deduper.table.index.state import index_folder
 from deduper.table.table_rows import TableRows
 from deduper.table.write.operation import NO_TARGET
 
@@ -93,10 +92,9 @@ class FileRewrite:
             raise
         self._require_unchanged(file)
         if self._replaced[number] < self._held.get(number, 0):
-            folder = index_folder(self._place.root)
             raise IndexDamagedError(
                 f"{self._place.root / file.path}: lacks keys that the index has with it; build the index anew "
-                f"(`deduper table rebuild`, or delete {folder}); nothing was committed"
+                "(`deduper table rebuild`); nothing was committed"
             )
 
     def _in_partition(self, arrays: dict[str, pa.Array], target: Int64s) -> Int64s:

@@ -19,9 +19,7 @@ from deduper.as_json import AsJson
 from deduper.table.columns import key_columns
 from deduper.table.errors import ConflictError, FileVanishedError, TableChangedError, UnsupportedTableError
 from deduper.table.formats.protocol import Commit, DataFile, RemovedFile, Reversal, Snapshot, Table
-from deduper.table.index.index import KeyIndex
 from deduper.table.index.reading import rows_of
-from deduper.table.index.state import index_folder
 from deduper.table.settings import LoadedLoad
 from deduper.table.target import table_of
 from deduper.table.write.lock import locked
@@ -150,7 +148,7 @@ def _caught_up(table: Table, loaded: LoadedLoad, after: Snapshot) -> tuple[int, 
     config = loaded.config
     with loaded.placing_errors():
         columns = key_columns(after.schema, config.key, config.partition_by, config.scope)
-    index = KeyIndex(index_folder(table.root), columns)
+    index = config.table_index.open(table.root, columns)
     return index.catch_up(table.root, after.files), index.began_anew
 
 

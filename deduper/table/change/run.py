@@ -24,7 +24,7 @@ def plan_change(kind: Kind, batch: Batch, table: Table, columns: KeyColumns, con
         TableError: the table or its index cannot be read.
     """
     change = _change(kind, batch, table, columns, config)
-    found, keys = present_keys(table, columns)
+    found, keys = present_keys(table, columns, config.table_index)
     change.require_fit(found)
     return change_plan(change, found, change.workload(keys))
 
@@ -40,7 +40,7 @@ def run_change(
     ports = {"errors": config.errors, "duplicates": config.duplicates if kind == "upsert" else None}
     folders = {name: Path(folder).absolute() for name, folder in ports.items() if folder is not None}
     with locked(table.root, lock_timeout_s):
-        return change_receipt(kind, WriteSteps(batch, table, columns, change, folders).run())
+        return change_receipt(kind, WriteSteps(batch, table, columns, config.table_index, change, folders).run())
 
 
 def _change(kind: Kind, batch: Batch, table: Table, columns: KeyColumns, config: LoadConfig) -> Change:

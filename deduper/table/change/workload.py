@@ -12,7 +12,7 @@ from deduper.table.batch import Batch
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile, PartitionValue
 from deduper.table.index.keys import plain_of
-from deduper.table.index.version import VersionKeys
+from deduper.table.index.protocol import VersionKeys
 from deduper.table.judge import ChangeVerdicts, Verdict
 
 Partition = tuple[PartitionValue, ...]

@@ -6,6 +6,7 @@ foreign commits. The first file's entry goes into one layer, the second one's in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -124,6 +125,12 @@ def layers(keys: FileKeys) -> Iterator[Entries]:
         again[1:] &= file[1:] != file[:-1]
         found, file = found.chosen(again), file[again]
         again = found.again()
+
+
+def counted_files(files: NDArray[np.integer]) -> Counter[int]:
+    """How often each number is there."""
+    number, count = np.unique(files, return_counts=True)
+    return Counter(dict(zip(number.tolist(), count.tolist(), strict=True)))
 
 
 def _gathered(bucket: Int64s, hi: UInt64s, lo: UInt64s, order: Int64s) -> SortedKeys:

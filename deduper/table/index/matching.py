@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from datetime import date
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,8 @@ from deduper.table.index.entries import SortedKeys, in_order
 from deduper.table.index.keys import UInt64s, row_keys, without_null
 
 _BOUNDED = ("tinyint", "smallint", "int", "bigint", "date", "string")
-"""Types whose bounds in footers compare as their values in Python."""
+"""Types whose bounds in footers compare as their values in Python; a date is its days, of which Python lacks some."""
+_FIRST_DAY = date(1970, 1, 1)
 
 
 class WantedKeys:
@@ -49,17 +51,67 @@ def bounded_column(columns: KeyColumns) -> KeyColumn | None:
     return next((column for column in stored if column.type in _BOUNDED), None)
 
 
-def groups_with(parquet: pq.ParquetFile, column: KeyColumn, values: pa.Array) -> list[int]:
+class SortedValues:
+    """The different values of a column in their order; nulls are left out."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self._values = pc.unique(values).drop_null().sort()
+
+    def has_between(self, least: Any, greatest: Any) -> bool:
+        """Whether one of them is between two as `value_of` has them, both included; None is no bound."""
+        place = 0 if least is None else bisect_left(self._values, least, key=value_of)
+        return place < len(self._values) and (greatest is None or bool(value_of(self._values[place]) <= greatest))
+
+
+def groups_with(parquet: pq.ParquetFile, column: KeyColumn, wanted: SortedValues) -> list[int]:
     """The row groups of an opened file that may have one of the values in a column, by the bounds in the footer."""
-    wanted = pc.unique(values).sort().to_pylist()
     footer = parquet.metadata
-    at = next(place for place in range(footer.num_columns) if footer.schema.column(place).path == column.name)
+    at = _place_of(footer, column)
     return [group for group in range(footer.num_row_groups) if _may_have(footer.row_group(group).column(at), wanted)]
 
 
-def _may_have(chunk: pq.ColumnChunkMetaData, wanted: Sequence[Any]) -> bool:
-    bounds = chunk.statistics
-    if bounds is None or not bounds.has_min_max:
-        return bounds is None or not bounds.has_null_count or bool(bounds.null_count < chunk.num_values)
-    place = bisect_left(wanted, bounds.min)
-    return place < len(wanted) and bool(wanted[place] <= bounds.max)
+def bounds_of(footer: pq.FileMetaData, column: KeyColumn) -> tuple[Any, Any] | None:
+    """The least and the greatest value of a file's column, as `value_of` has them; None if its footer does not say."""
+    at = _place_of(footer, column)
+    chunks = [footer.row_group(group).column(at) for group in range(footer.num_row_groups)]
+    bounds = [_bounds(chunk) for chunk in chunks if not _is_null(chunk)]
+    known = [one for one in bounds if one is not None]
+    if not known or len(known) < len(bounds):
+        return None
+    return min(one[0] for one in known), max(one[1] for one in known)
+
+
+def _may_have(chunk: pq.ColumnChunkMetaData, wanted: SortedValues) -> bool:
+    if _is_null(chunk):
+        return False
+    bounds = _bounds(chunk)
+    return bounds is None or wanted.has_between(*bounds)
+
+
+def _is_null(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether a column of a row group is said to have nulls alone."""
+    found = chunk.statistics
+    return found is not None and not found.has_min_max and found.has_null_count and found.null_count == chunk.num_values
+
+
+def _bounds(chunk: pq.ColumnChunkMetaData) -> tuple[Any, Any] | None:
+    found = chunk.statistics
+    if found is None or not found.has_min_max:
+        return None
+    try:
+        return _plain(found.min), _plain(found.max)
+    except (OverflowError, ValueError):  # dates that Python does not have
+        return None
+
+
+def _place_of(footer: pq.FileMetaData, column: KeyColumn) -> int:
+    return next(place for place in range(footer.num_columns) if footer.schema.column(place).path == column.name)
+
+
+def value_of(value: pa.Scalar) -> Any:
+    """A value for comparing it with bounds; a date as its days since 1970-01-01."""
+    return value.value if isinstance(value, pa.Date32Scalar) else value.as_py()
+
+
+def _plain(bound: Any) -> Any:
+    return (bound - _FIRST_DAY).days if isinstance(bound, date) else bound

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deduper.table.columns import KeyColumns
+from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import FileVanishedError, SchemaDriftError, TableError
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import FileKeys, joined
@@ -38,6 +38,20 @@ def rows_of(root: Path, files: Sequence[DataFile]) -> list[int]:
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-reader") as pool:
         return list(pool.map(rows, files))
+
+
+def grouped(files: Sequence[DataFile], rows: Sequence[int], most: int) -> Iterator[list[DataFile]]:
+    """The files in their order, in groups that end with the file that brings them to `most` rows."""
+    group: list[DataFile] = []
+    total = 0
+    for file, count in zip(files, rows, strict=True):
+        group.append(file)
+        total += count
+        if total >= most:
+            yield group
+            group, total = [], 0
+    if group:
+        yield group
 
 
 def read_keys(
@@ -79,16 +93,9 @@ def key_arrays(
         SchemaDriftError: it lacks a key column, or has it with another type.
     """
     in_folders = dict(zip((column.name for column in columns.partition_by), file.partition, strict=True))
-    stored = [column for column in columns.digested if column.name not in in_folders]
-    schema = parquet.schema_arrow
-    for column in stored:
-        if column.name not in schema.names:
-            raise SchemaDriftError(f"{root / file.path}: has no column `{column.name}`, a part of the key")
-        found = type_name(one_form(pa.schema([schema.field(column.name)])).field(0).type)
-        if found != column.type:
-            raise SchemaDriftError(f"{root / file.path}: `{column.name}` is {found}, and the batch's is {column.type}")
+    stored = require_key_columns(parquet, root, file, columns)
     # With a key of folders' values alone, any column says how many rows there are.
-    names = [column.name for column in stored] or schema.names[:1]
+    names = [column.name for column in stored] or parquet.schema_arrow.names[:1]
     for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=names):
         yield [
             array_of(in_folders[column.name], column, batch.num_rows)
@@ -96,6 +103,23 @@ def key_arrays(
             else batch.column(column.name).cast(column.arrow)
             for column in columns.digested
         ]
+
+
+def require_key_columns(parquet: pq.ParquetFile, root: Path, file: DataFile, columns: KeyColumns) -> list[KeyColumn]:
+    """The columns of a key that an opened file has; the others are in the folders' names.
+
+    Raises:
+        SchemaDriftError: it lacks one, or has it with another type.
+    """
+    stored = [column for column in columns.digested if column not in columns.partition_by]
+    schema = parquet.schema_arrow
+    for column in stored:
+        if column.name not in schema.names:
+            raise SchemaDriftError(f"{root / file.path}: has no column `{column.name}`, a part of the key")
+        found = type_name(one_form(pa.schema([schema.field(column.name)])).field(0).type)
+        if found != column.type:
+            raise SchemaDriftError(f"{root / file.path}: `{column.name}` is {found}, and the batch's is {column.type}")
+    return stored
 
 
 def _keys_of_arrays(

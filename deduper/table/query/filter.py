@@ -26,6 +26,6 @@ def filter_exists(rows: Any, loaded: LoadedLoad) -> pa.BooleanArray:
         TableError: the table or its index cannot be read.
     """
     question = question_of(rows, loaded)
-    _, keys = present_keys(question.table, question.columns)
+    _, keys = present_keys(question.table, question.columns, question.index)
     verdicts = judge(question.batch, question.columns, question.keep, keys)
     return pa.array(verdicts.verdict == Verdict.NEW)

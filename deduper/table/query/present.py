@@ -11,38 +11,27 @@ from deduper.table.batch import ArrowBatch, Batch, FileBatch
 from deduper.table.columns import KeyColumns, key_columns, require_column
 from deduper.table.formats.open import open_table
 from deduper.table.formats.protocol import Snapshot, Table
-from deduper.table.index.entries import joined, layers
-from deduper.table.index.lookup import Keys
-from deduper.table.index.reading import read_keys
-from deduper.table.index.state import index_folder
-from deduper.table.index.version import VersionKeys
-from deduper.table.index.view import IndexView, KeysInMemory
+from deduper.table.index.protocol import TableIndex, VersionKeys
 from deduper.table.judge import Keep, require_rule
 from deduper.table.schema import require_same
 from deduper.table.settings import LoadedLoad
 from deduper.table.target import Target, target_of
 
 
-def present_keys(table: Table, columns: KeyColumns) -> tuple[Snapshot, VersionKeys]:
-    """The table's present version, and its keys. Those of files that the index lacks are read into memory.
+def present_keys(table: Table, columns: KeyColumns, index: TableIndex) -> tuple[Snapshot, VersionKeys]:
+    """The table's present version, and its keys; files that the index lacks are read.
 
     Raises:
         SchemaDriftError: the table has other types than `columns`.
         TableError: the table or its index cannot be read.
     """
-    folder = index_folder(table.root)
-    index = IndexView(folder, columns)
+    view = index.view(table.root, columns)
     found = table.snapshot()
     if found.schema is not None:
         names = [column.name for column in columns.all]
         of_table = pa.schema([field for field in found.schema if field.name in names])
         require_same(table.root, of_table, pa.schema([(column.name, column.arrow) for column in columns.all]))
-    numbered = index.numbered(found.files)
-    lacking = [(number, file) for number, file in numbered if number >= index.next_number]
-    read = joined([*read_keys(table.root, lacking, columns, index.salt)])
-    keys: list[Keys] = [*index.pieces, *map(KeysInMemory, layers(read))]
-    numbers = index.next_number + len(found.files)
-    return found, VersionKeys(folder, index.salt, keys, dict(numbered), numbers)
+    return found, view.version(table.root, found.files)
 
 
 def batch_of(rows: Any) -> Batch:
@@ -78,6 +67,7 @@ class Question:
     columns: KeyColumns
     keep: Keep
     table: Table
+    index: TableIndex
 
 
 def question_of(rows: Any, loaded: LoadedLoad) -> Question:
@@ -93,4 +83,4 @@ def question_of(rows: Any, loaded: LoadedLoad) -> Question:
         columns = key_columns(batch.schema, config.key, config.partition_by, config.scope)
         require_rule(config.rule, batch)
         table = open_table(config.table.path, config.table.format, columns.partition_by, config.keep_versions)
-        return Question(batch, columns, config.rule, table)
+        return Question(batch, columns, config.rule, table, config.table_index)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.matching import WantedKeys, bounded_column, groups_with
+from deduper.table.index.matching import SortedValues, WantedKeys, bounded_column, groups_with
 from deduper.table.index.reading import opened
 from deduper.table.judge import Keep, judge_changes
 from deduper.table.query.present import batch_of, present_keys, target_of_keys
@@ -37,7 +37,7 @@ def read(keys: Any, loaded: LoadedLoad) -> pa.Table:
     batch = batch_of(keys)
     target = target_of_keys(batch, loaded)
     columns = target.columns
-    snapshot, present = present_keys(target.table, columns)
+    snapshot, present = present_keys(target.table, columns, loaded.config.table_index)
     assert snapshot.schema is not None
     found = judge_changes(batch, columns, Keep(), present, columns.digested)
     wanted = WantedKeys(found.found, columns, present.salt)
@@ -54,7 +54,7 @@ def read(keys: Any, loaded: LoadedLoad) -> pa.Table:
         with opened(target.table.root, file) as parquet:
             groups: Sequence[int] = range(parquet.num_row_groups)
             if by is not None and asked is not None:
-                groups = groups_with(parquet, by, asked.take(pa.array(rows)))
+                groups = groups_with(parquet, by, SortedValues(asked.take(pa.array(rows))))
             for group in groups:
                 parts += _in_group(rows_of, parquet, file, wanted, group)
     return pa.Table.from_batches(parts, schema=snapshot.schema)

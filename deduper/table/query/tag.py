@@ -27,7 +27,7 @@ def tag(rows: Any, loaded: LoadedLoad) -> pa.Table:
     `filter_exists`.
     """
     question = question_of(rows, loaded)
-    _, keys = present_keys(question.table, question.columns)
+    _, keys = present_keys(question.table, question.columns, question.index)
     verdicts = judge_changes(question.batch, question.columns, question.keep, keys, question.columns.all)
     codes = pa.array(verdicts.verdict)
     return pa.table(

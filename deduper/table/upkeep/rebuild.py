@@ -6,10 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
-from bucket_store import failpoints
 from deduper.as_json import AsJson
-from deduper.table.index.index import KeyIndex
-from deduper.table.index.state import REBUILDING
 from deduper.table.settings import LoadedLoad
 from deduper.table.target import target_of
 from deduper.table.write.lock import locked
@@ -34,8 +31,8 @@ class RebuildReceipt(AsJson):
 def rebuild(loaded: LoadedLoad, *, lock_timeout_s: float = 60.0) -> RebuildReceipt:
     """Builds the index of a configuration's table again, in place of any that is there.
 
-    1 the table is locked · 2 the keys of its files are read, piece by piece, into an index beside the old one · 3 the
-    new state replaces the old one, whole · 4 the old one's pieces are deleted. Interrupted before 3, the old index
+    1 the table is locked · 2 the keys of its files are read, step by step, into an index beside the old one · 3 the
+    new state replaces the old one, whole · 4 the old one's files are deleted. Interrupted before 3, the old index
     counts, and the next call continues.
 
     Raises:
@@ -47,16 +44,13 @@ def rebuild(loaded: LoadedLoad, *, lock_timeout_s: float = 60.0) -> RebuildRecei
     target = target_of(loaded)
     with locked(target.table.root, lock_timeout_s):
         found = target.table.snapshot()
-        index = KeyIndex(target.index, target.columns, REBUILDING)
-        read = index.catch_up(target.table.root, found.files)
-        failpoints.hit("index.rebuilt")
-        index.replace_old()
+        built = loaded.config.table_index.rebuild(target.table.root, target.columns, found.files)
         return RebuildReceipt(
             version=found.version,
             files=len(found.files),
-            read_files=read,
-            keys=sum(ref.entries for ref in index.state.pieces),
-            size_bytes=sum(ref.length for ref in index.state.pieces),
-            is_continued=index.began_anew is None,
+            read_files=built.read_files,
+            keys=built.keys,
+            size_bytes=built.size_bytes,
+            is_continued=built.is_continued,
             seconds=time.monotonic() - began,
         )

@@ -7,23 +7,19 @@ again: so the keys of one part are in memory, whatever the size of the table.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deduper.as_json import AsJson
 from deduper.errors import ExitCode
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import NO_KEYS, FileKeys, in_order, joined
-from deduper.table.index.lookup import MappedPiece
+from deduper.table.index.entries import FileKeys, counted_files, in_order, joined
 from deduper.table.index.reading import read_keys, rows_of
-from deduper.table.index.version import telling_damage
-from deduper.table.index.view import IndexView
 from deduper.table.settings import LoadedLoad
 from deduper.table.target import target_of
 
@@ -89,21 +85,22 @@ def verify(loaded: LoadedLoad) -> TableVerification:
     """
     target = target_of(loaded)
     root = target.table.root
-    index = IndexView(target.index, target.columns)
+    index = loaded.config.table_index.view(root, target.columns)
     found = target.table.snapshot()
     numbered = index.numbered(found.files)
     rows = rows_of(root, found.files)
     indexed = np.zeros(index.next_number, np.bool_)
     indexed[[number for number, _ in numbered if number < index.next_number]] = True
     counts = _Counts()
-    for bucket, group in _by_bucket(numbered, rows, target.columns, index.pieces).items():
+    for bucket, group in _by_bucket(numbered, rows, target.columns, index.buckets()).items():
         files = [(number, file) for number, file, _ in group]
         for least, greatest in _parts(sum(count for _, _, count in group)):
             read = joined([*read_keys(root, files, target.columns, index.salt, (least, greatest))])
             counts.add_repeated(read)
-            with telling_damage(target.index):
-                stored = joined([_stored(piece, bucket, least, greatest) for piece in index.pieces])
-            counts.add_differences(read.chosen(read.file < index.next_number), stored.chosen(indexed[stored.file]))
+            known = read.chosen(read.file < index.next_number)
+            found_here = index.differences(bucket, (least, greatest), known, indexed)
+            counts.missing += found_here.missing
+            counts.extra += found_here.extra
     return TableVerification(
         version=found.version,
         files=len(found.files),
@@ -133,20 +130,7 @@ class _Counts:
         again = found.again()
         self.keys += found.count - int(again.sum())
         if again.any():
-            self.repeated += _counted(read.file[np.lexsort((read.file, read.lo, read.hi))][again])
-
-    def add_differences(self, read: FileKeys, stored: FileKeys) -> None:
-        """Counts the (key, file) pairs that only one side has."""
-        both = joined([read, stored])
-        if not both.count:
-            return
-        order, found = in_order(both.file.astype(np.int64), both.hi, both.lo)
-        starts = np.flatnonzero(~found.again())
-        is_read = np.logical_or.reduceat(order < read.count, starts)
-        is_stored = np.logical_or.reduceat(order >= read.count, starts)
-        file = found.bucket[starts]
-        self.missing += _counted(file[is_read & ~is_stored])
-        self.extra += _counted(file[is_stored & ~is_read])
+            self.repeated += counted_files(read.file[np.lexsort((read.file, read.lo, read.hi))][again])
 
     def files(self, paths: Mapping[int, str]) -> tuple[FileFinding, ...]:
         """The files with the most findings."""
@@ -158,7 +142,7 @@ class _Counts:
 
 
 def _by_bucket(
-    numbered: Sequence[tuple[int, DataFile]], rows: Sequence[int], columns: KeyColumns, pieces: Sequence[MappedPiece]
+    numbered: Sequence[tuple[int, DataFile]], rows: Sequence[int], columns: KeyColumns, buckets: Iterable[int]
 ) -> dict[int, list[tuple[int, DataFile, int]]]:
     """(number, file, rows) by the bucket of the files' keys; buckets that only the index has are there, and empty."""
     by = columns.bucket_column
@@ -167,7 +151,7 @@ def _by_bucket(
         bucket = 0 if by is None else file.partition[columns.partition_by.index(by)]
         if isinstance(bucket, int):  # rows of the partition null have no key
             found[bucket].append((number, file, count))
-    return {key: found[key] for key in sorted({*found, *(key for piece in pieces for key in piece.buckets)})}
+    return {key: found[key] for key in sorted({*found, *buckets})}
 
 
 def _parts(rows: int) -> list[tuple[int, int]]:
@@ -175,23 +159,3 @@ def _parts(rows: int) -> list[tuple[int, int]]:
     parts = max(1, -(-rows // _PART_ROWS))
     edges = [(part << 64) // parts for part in range(parts + 1)]
     return [(begin, end - 1) for begin, end in pairwise(edges)]
-
-
-def _stored(piece: MappedPiece, bucket: int, least: int, greatest: int) -> FileKeys:
-    """The entries of a bucket of a piece between two digests, which are sorted."""
-    entries = piece.bucket(bucket)
-    if entries is None:
-        return NO_KEYS
-    assert entries.window is not None
-    hi = entries.digests[:, 0]
-    begin = int(np.searchsorted(hi, np.uint64(least)))
-    end = int(np.searchsorted(hi, np.uint64(greatest), side="right"))
-    count = end - begin
-    return FileKeys(
-        np.full(count, bucket, np.int64), hi[begin:end], entries.digests[begin:end, 1], entries.window[begin:end]
-    )
-
-
-def _counted(files: NDArray[np.integer]) -> Counter[int]:
-    number, count = np.unique(files, return_counts=True)
-    return Counter(dict(zip(number.tolist(), count.tolist(), strict=True)))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from deduper.table.formats.protocol import DataFile, Snapshot
 from deduper.table.index.entries import SortedKeys
-from deduper.table.index.index import KeyIndex
 from deduper.table.index.keys import Int64s
+from deduper.table.index.protocol import KeyIndex
 from deduper.table.judge import Verdict, rows_by_verdict
 
 NO_TARGET = -1

@@ -27,7 +27,7 @@ from deduper.table.errors import SettingError, SourceChangedError, TableUsageErr
 from deduper.table.formats.delta_stats import encode_statistics, file_statistics
 from deduper.table.formats.paths import NO_VALUE, folder_values, text_of
 from deduper.table.formats.protocol import DataFile, NewFile
-from deduper.table.index.lookup import ABSENT
+from deduper.table.index.protocol import ABSENT
 from deduper.table.judge import Verdict
 from deduper.table.write.operation import NO_TARGET, Work
 from deduper.table.write.plan import PortFiles

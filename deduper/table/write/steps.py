@@ -22,8 +22,7 @@ from deduper.table.columns import KeyColumns
 from deduper.table.errors import ConflictError, TableChangedError
 from deduper.table.formats.paths import text_of
 from deduper.table.formats.protocol import Commit, DataFile, NewFile, RemovedFile, Snapshot, Table
-from deduper.table.index.index import KeyIndex
-from deduper.table.index.state import index_folder
+from deduper.table.index.protocol import KeyIndex, TableIndex
 from deduper.table.judge import Verdict
 from deduper.table.write.operation import Operation, Work
 from deduper.table.write.plan import (
@@ -67,13 +66,20 @@ class WriteSteps:
     """A write whose lock is held. `ports` may have `duplicates` and `errors`."""
 
     def __init__(
-        self, batch: Batch, table: Table, columns: KeyColumns, operation: Operation, ports: Mapping[str, Path]
+        self,
+        batch: Batch,
+        table: Table,
+        columns: KeyColumns,
+        index: TableIndex,
+        operation: Operation,
+        ports: Mapping[str, Path],
     ) -> None:
         self._batch = batch
         self._table = table
         self._columns = columns
         self._operation = operation
         self._ports = ports
+        self._kind = index
         self._index: KeyIndex
 
     def run(self) -> Outcome:
@@ -84,7 +90,7 @@ class WriteSteps:
         began = time.monotonic()
         failpoints.hit("table.1.locked")
         completed = finish_all(self._table, self._port_folders)
-        self._index = KeyIndex(index_folder(self._table.root), self._columns)
+        self._index = self._kind.open(self._table.root, self._columns)
         read = 0
         conflict: ConflictError | None = None
         for number in range(1, _TRIES + 1):

@@ -61,7 +61,8 @@ def arrow(rows: Sequence[Row]) -> pa.Table:
 class Place:
     """A table of one format."""
 
-    def __init__(self, folder: Path, table_format: str) -> None:
+    def __init__(self, folder: Path, table_format: str, index: str = "exact") -> None:
+        self.index = index
         self.root = folder / "table"
         self.format = table_format
         self.ports = {"duplicates": folder / "duplicates", "errors": folder / "errors"}
@@ -79,13 +80,15 @@ class Place:
             table_format=self.format,
             scope=scope,
             keep=keep,
+            index=self.config().config.table_index,
             **self.ports,  # type: ignore[arg-type]
         )
 
     def config(self, more: str = "") -> LoadedLoad:
         """The settings of `load`, with more of them, from a file."""
         file = self.root.parent / "place.yaml"
-        file.write_text(CONFIG.replace("FORMAT", self.format) + more, encoding="utf-8")
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text(f"{CONFIG.replace('FORMAT', self.format)}index: {self.index}\n{more}", encoding="utf-8")
         return load_config(file)
 
     def upsert(self, rows: Sequence[Row] | pa.Table, more: str = "") -> ChangeReceipt:

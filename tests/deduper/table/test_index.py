@@ -15,9 +15,9 @@ import pytest
 from deduper.table.columns import KeyColumns, key_columns
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import FileKeys, in_order, layers
-from deduper.table.index.index import KeyIndex, _to_merge
+from deduper.table.index.exact.index import PieceIndex, _to_merge
 from deduper.table.index.keys import buckets_of, row_keys
-from deduper.table.index.lookup import ABSENT
+from deduper.table.index.protocol import ABSENT
 from tests.deduper.table.scene import EPOCH, ROWS, dying
 
 DAYS = 4
@@ -47,22 +47,22 @@ class Files:
 
 
 def look_up(
-    index: KeyIndex, files: list[DataFile], columns: KeyColumns, asked: list[tuple[int, int]]
+    index: PieceIndex, files: list[DataFile], columns: KeyColumns, asked: list[tuple[int, int]]
 ) -> list[list[str]]:
     """The paths of the files with each (key, day), all of them; the first is the answer for the first alone."""
     days = pa.array([day for _, day in asked], pa.int32()).cast(pa.date32())
     arrays = {"k": pa.array([key for key, _ in asked], pa.int64()), "d": days}
     order, keys = in_order(*row_keys([arrays[column.name] for column in columns.digested], columns, index.salt))
-    version = index.version(files)
+    version = index.version(Path(), files)
     found: list[list[str]] = [[] for _ in asked]
-    for place, number in zip(*version.all_files(keys), strict=True):
+    for place, number in zip(*version.all_files(keys, {}), strict=True):
         found[order[place]].append(version.files[int(number)].path)
-    for row, number in zip(order, version.first_files(keys).tolist(), strict=True):
+    for row, number in zip(order, version.first_files(keys, {}).tolist(), strict=True):
         assert found[row][:1] == ([] if number == ABSENT else [version.files[number].path])
     return found
 
 
-def check(index: KeyIndex, files: Files, live: list[DataFile], columns: KeyColumns, keys: int) -> None:
+def check(index: PieceIndex, files: Files, live: list[DataFile], columns: KeyColumns, keys: int) -> None:
     """Every key is found in each file at hand that has it, and in no other."""
     holders: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
     for file in live:
@@ -94,8 +94,8 @@ def test_random_files_against_a_dictionary(seed: int, columns: KeyColumns, tmp_p
             live = rng.choice(versions)
         versions.append(live)
         with dying(rng.choice(["never", "index.piece", "index.state", "index.merged"])):
-            KeyIndex(tmp_path / "index", columns).catch_up(tmp_path / "table", live)
-        index = KeyIndex(tmp_path / "index", columns)
+            PieceIndex(tmp_path / "index", columns).catch_up(tmp_path / "table", live)
+        index = PieceIndex(tmp_path / "index", columns)
         assert index.began_anew is None
         index.catch_up(tmp_path / "table", live)
         check(index, files, live, columns, 60)
@@ -107,7 +107,7 @@ def test_a_key_in_two_files_stays_when_one_goes(columns: KeyColumns, tmp_path: P
     """Foreign commits may have written it twice, or a compaction has moved it."""
     files = Files(tmp_path / "table")
     one, two = files.add([1, 2], 0), files.add([2, 3, 3], 0)
-    index = KeyIndex(tmp_path / "index", columns)
+    index = PieceIndex(tmp_path / "index", columns)
     index.catch_up(files.root, [one, two])
     assert look_up(index, [one, two], columns, [(2, 0)]) == [[one.path, two.path]]
     assert look_up(index, [two], columns, [(1, 0), (2, 0), (3, 0)]) == [[], [two.path], [two.path]]
@@ -168,7 +168,7 @@ def test_pieces_of_files_that_are_gone_are_dropped(columns: KeyColumns, tmp_path
     """As those of rewritten files: an index does not grow with them. A file that comes back is read again."""
     files = Files(tmp_path / "table")
     stays, old = files.add([100], 0), files.add(list(range(50)), 1)
-    index = KeyIndex(tmp_path / "index", columns)
+    index = PieceIndex(tmp_path / "index", columns)
     index.catch_up(files.root, [stays])
     for turn in range(5):
         new = files.add(list(range(50 + turn)), 1)
@@ -182,7 +182,7 @@ def test_pieces_of_files_that_are_gone_are_dropped(columns: KeyColumns, tmp_path
     index.catch_up(files.root, [both])
     assert index.catch_up(files.root, [stays, old, both]) == 2
     check(index, files, [stays, old, both], columns, 101)
-    KeyIndex(tmp_path / "index", columns)
+    PieceIndex(tmp_path / "index", columns)
     assert len(list((tmp_path / "index/pieces").iterdir())) == len(index.state.pieces)
 
 
@@ -190,6 +190,6 @@ def test_a_key_takes_twenty_bytes(columns: KeyColumns, tmp_path: Path) -> None:
     """On disk, and mapped as it is; beside that, the header of each piece and bucket."""
     files = Files(tmp_path / "table")
     live = [files.add(list(range(20_000)), 0)]
-    KeyIndex(tmp_path / "index", columns).catch_up(files.root, live)
+    PieceIndex(tmp_path / "index", columns).catch_up(files.root, live)
     size = sum(path.stat().st_size for path in (tmp_path / "index/pieces").iterdir())
     assert 20 * 20_000 <= size <= 20 * 20_000 + 200

@@ -30,8 +30,8 @@ from deduper.table.errors import (
 from deduper.table.formats.delta import DeltaFiles
 from deduper.table.formats.plain import PlainFiles
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index import index as index_module
-from deduper.table.index.version import VersionKeys
+from deduper.table.index.exact import index as index_module
+from deduper.table.index.exact.version import EntryKeys
 from deduper.table.load import load
 from deduper.table.settings import load_config
 from deduper.table.table_rows import TableRows
@@ -404,7 +404,7 @@ def test_a_plain_file_that_goes_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     place.load([(1, "a", 0), (2, "a", 1)])
     made = Change.workload
 
-    def late(self: Change, version: VersionKeys) -> Workload:
+    def late(self: Change, version: EntryKeys) -> Workload:
         work = made(self, version)
         (place.root / place.files()[0]).unlink()
         monkeypatch.undo()

@@ -18,7 +18,7 @@ from deduper.table.columns import KeyColumn
 from deduper.table.errors import FileVanishedError, SchemaDriftError, TableUsageError
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.index import reading
-from deduper.table.index.matching import groups_with
+from deduper.table.index.matching import SortedValues, groups_with
 from deduper.table.load import load
 from deduper.table.query.read import read
 from deduper.table.query.tag import tag
@@ -143,12 +143,12 @@ def test_row_groups_by_their_bounds(values: pa.Array, asked: pa.Array, groups: l
     rows = pa.table({"n": nested, "k": values})
     pq.write_table(rows, tmp_path / "a.parquet", row_group_size=2)
     with pq.ParquetFile(tmp_path / "a.parquet") as parquet:
-        assert groups_with(parquet, KeyColumn("k", "any"), asked) == groups
+        assert groups_with(parquet, KeyColumn("k", "any"), SortedValues(asked)) == groups
     pq.write_table(
         pa.table({"n": nested, "k": values}), tmp_path / "b.parquet", row_group_size=2, write_statistics=False
     )
     with pq.ParquetFile(tmp_path / "b.parquet") as parquet:
-        assert groups_with(parquet, KeyColumn("k", "any"), asked) == [0, 1, 2, 3]
+        assert groups_with(parquet, KeyColumn("k", "any"), SortedValues(asked)) == [0, 1, 2, 3]
 
 
 def test_rows_are_read_as_the_table_has_them(place: Place) -> None:

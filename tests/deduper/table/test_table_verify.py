@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 from deduper.cli.main import app
 from deduper.table.errors import TableHeldError
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index import index as indexing
-from deduper.table.index import view as viewing
 from deduper.table.index.entries import FileKeys
-from deduper.table.index.state import IndexState, read_state, write_state
+from deduper.table.index.exact import index as indexing
+from deduper.table.index.exact import view as viewing
+from deduper.table.index.exact.state import IndexState, read_state, write_state
 from deduper.table.settings import load_config
 from deduper.table.upkeep import verify as verifying
 from deduper.table.upkeep.rebuild import RebuildReceipt, rebuild

@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
+from deduper.table.columns import KeyColumn
 from deduper.table.errors import IndexDamagedError
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import SortedKeys
+from deduper.table.index.exact.lookup import Keys, all_files, first_files
 from deduper.table.index.keys import Int64s
-from deduper.table.index.lookup import Keys, all_files, first_files
+from deduper.table.index.protocol import Values
 
 
-class VersionKeys:
-    """Which of a version's `files`, by their numbers, hold a key; `salt` is that of the digests.
+class EntryKeys:
+    """See `VersionKeys`. Which of a version's `files`, by their numbers, hold a key; `salt` is that of the digests.
 
     `keys` from old to young may have entries of any file below the number `numbers`; those of other files than `files`
     are not believed. `folder` is the index's, for errors.
@@ -28,14 +30,15 @@ class VersionKeys:
         self, folder: Path, salt: bytes, keys: Sequence[Keys], files: Mapping[int, DataFile], numbers: int
     ) -> None:
         self.salt = salt
+        self.wanted: tuple[KeyColumn, ...] = ()
         self.files = files
         self._folder = folder
         self._keys = keys
         self._live = np.zeros(numbers, np.bool_)
         self._live[list(files)] = True
 
-    def first_files(self, keys: SortedKeys) -> NDArray[np.int32]:
-        """The number of the first file that has each key, ABSENT for none.
+    def first_files(self, keys: SortedKeys, _: Values) -> NDArray[np.int32]:
+        """See `VersionKeys`.
 
         Raises:
             IndexDamagedError: a piece that was asked is damaged or gone.
@@ -43,8 +46,8 @@ class VersionKeys:
         with telling_damage(self._folder):
             return first_files(self._keys, self._live, keys)
 
-    def all_files(self, keys: SortedKeys) -> tuple[Int64s, Int64s]:
-        """(places among the keys, file numbers) of every file with a key, by place; a key's first file comes first.
+    def all_files(self, keys: SortedKeys, _: Values) -> tuple[Int64s, Int64s]:
+        """See `VersionKeys`.
 
         Raises: as `first_files`.
         """

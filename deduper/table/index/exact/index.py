@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,10 +28,18 @@ from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import FileKeys, SortedKeys, joined, keys_of, layers
-from deduper.table.index.lookup import MappedPiece
-from deduper.table.index.reading import read_keys, rows_of
-from deduper.table.index.state import REBUILDING, STATE, IndexedFile, IndexState, read_state, sound_state, write_state
-from deduper.table.index.version import VersionKeys, telling_damage
+from deduper.table.index.exact.lookup import MappedPiece
+from deduper.table.index.exact.state import (
+    REBUILDING,
+    STATE,
+    IndexedFile,
+    IndexState,
+    read_state,
+    sound_state,
+    write_state,
+)
+from deduper.table.index.exact.version import EntryKeys, telling_damage
+from deduper.table.index.reading import grouped, read_keys, rows_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +53,8 @@ _GROWTH = 2
 """A piece is merged when it is at most this many times as large as all younger ones together."""
 
 
-class KeyIndex:
-    """The index of a table's keys; the one process that holds the table's lock has it open."""
+class PieceIndex:
+    """See `KeyIndex`. The index of a table's keys; the one process that holds the table's lock has it open."""
 
     def __init__(self, folder: Path, columns: KeyColumns, state_file: str = STATE) -> None:
         self._folder = folder
@@ -100,7 +108,7 @@ class KeyIndex:
         known = {file.identity for file in self._state.files}
         missing = [file for file in files if file.identity not in known]
         if missing:
-            for group in _grouped(missing, rows_of(root, missing)):
+            for group in grouped(missing, rows_of(root, missing), _PIECE_ROWS):
                 self._add(root, group)
         self._drop(files)
         self._merge(files)
@@ -113,7 +121,7 @@ class KeyIndex:
         self._state_file = STATE
         self._sweep()
 
-    def version(self, files: Iterable[DataFile]) -> VersionKeys:
+    def version(self, _root: Path, files: Iterable[DataFile]) -> EntryKeys:
         """The keys of the version with these files; the index has been brought up to it.
 
         Raises:
@@ -123,7 +131,7 @@ class KeyIndex:
         numbered = {one.number: present[one.identity] for one in self._state.files if one.identity in present}
         with telling_damage(self._folder):
             pieces = [self._piece(ref) for ref in self._state.pieces]
-        return VersionKeys(self._folder, self.salt, pieces, numbered, self._state.next_number)
+        return EntryKeys(self._folder, self.salt, pieces, numbered, self._state.next_number)
 
     def _opened(self) -> IndexState:
         try:
@@ -254,17 +262,3 @@ def _to_merge(entries: Sequence[int]) -> int:
         total += size
         count += 1
     return count if count >= _FEWEST_MERGED else 0
-
-
-def _grouped(files: Sequence[DataFile], rows: Sequence[int]) -> Iterator[list[DataFile]]:
-    """The files in their order, in groups of about `_PIECE_ROWS` rows."""
-    group: list[DataFile] = []
-    total = 0
-    for file, count in zip(files, rows, strict=True):
-        group.append(file)
-        total += count
-        if total >= _PIECE_ROWS:
-            yield group
-            group, total = [], 0
-    if group:
-        yield group

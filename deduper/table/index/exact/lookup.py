@@ -16,9 +16,7 @@ from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, deco
 from bucket_store.tables.kernels import match_sorted
 from deduper.table.index.entries import FileNumbers, SortedKeys
 from deduper.table.index.keys import Int64s, UInt64s
-
-ABSENT = -1
-"""The file number of a key that is in no file that counts."""
+from deduper.table.index.protocol import ABSENT
 
 
 class Keys(Protocol):

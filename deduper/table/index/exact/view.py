@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from bucket_store.pieces.piece import BucketEntries, Entries
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.lookup import MappedPiece
-from deduper.table.index.state import IndexState, read_state
-from deduper.table.index.version import telling_damage
+from deduper.table.index.entries import NO_KEYS, FileKeys, counted_files, in_order, joined, layers
+from deduper.table.index.exact.lookup import Keys, MappedPiece
+from deduper.table.index.exact.state import IndexState, read_state
+from deduper.table.index.exact.version import EntryKeys, telling_damage
+from deduper.table.index.protocol import Differences
+from deduper.table.index.reading import read_keys
 
 
-class IndexView:
-    """An index as it is at the moment. `absent` says why there is none that serves; a load would build it then.
+class PieceView:
+    """See `IndexView`.
 
     Its pieces are mapped, so they stay readable when a load deletes them.
 
@@ -28,6 +32,8 @@ class IndexView:
 
     def __init__(self, folder: Path, columns: KeyColumns) -> None:
         self.absent: str | None = None
+        self._folder = folder
+        self._columns = columns
         self.state = self._state_of(folder, columns)
         self.pieces: list[MappedPiece] = []
         with telling_damage(folder):
@@ -45,10 +51,38 @@ class IndexView:
         self.salt = bytes(SALT_BYTES) if self.state is None else self.state.salt
 
     def numbered(self, files: Iterable[DataFile]) -> list[tuple[int, DataFile]]:
-        """The files with their numbers; those that the index lacks have free ones."""
+        """See `IndexView`."""
         indexed = () if self.state is None else self.state.files
         known = {file.identity: file.number for file in indexed}
         return [(known.get(file.identity, self.next_number + place), file) for place, file in enumerate(files)]
+
+    def version(self, root: Path, files: Sequence[DataFile]) -> EntryKeys:
+        """See `IndexView`. The keys of files that the index lacks are in memory."""
+        numbered = self.numbered(files)
+        lacking = [(number, file) for number, file in numbered if number >= self.next_number]
+        read = joined([*read_keys(root, lacking, self._columns, self.salt)])
+        keys: list[Keys] = [*self.pieces, *map(KeysInMemory, layers(read))]
+        return EntryKeys(self._folder, self.salt, keys, dict(numbered), self.next_number + len(files))
+
+    def buckets(self) -> Iterable[int]:
+        """See `IndexView`."""
+        return (key for piece in self.pieces for key in piece.buckets)
+
+    def differences(
+        self, bucket: int, among: tuple[int, int], read: FileKeys, indexed: NDArray[np.bool_]
+    ) -> Differences:
+        """See `IndexView`."""
+        with telling_damage(self._folder):
+            stored = joined([_stored(piece, bucket, *among) for piece in self.pieces])
+        both = joined([read, stored.chosen(indexed[stored.file])])
+        if not both.count:
+            return Differences()
+        order, found = in_order(both.file.astype(np.int64), both.hi, both.lo)
+        starts = np.flatnonzero(~found.again())
+        is_read = np.logical_or.reduceat(order < read.count, starts)
+        is_stored = np.logical_or.reduceat(order >= read.count, starts)
+        file = found.bucket[starts]
+        return Differences(counted_files(file[is_read & ~is_stored]), counted_files(file[is_stored & ~is_read]))
 
     def _state_of(self, folder: Path, columns: KeyColumns) -> IndexState | None:
         try:
@@ -77,3 +111,18 @@ class KeysInMemory:
         if at == len(entries.bucket_keys) or entries.bucket_keys[at] != key:
             return None
         return entries.bucket(at)
+
+
+def _stored(piece: MappedPiece, bucket: int, least: int, greatest: int) -> FileKeys:
+    """The entries of a bucket of a piece between two digests, which are sorted."""
+    entries = piece.bucket(bucket)
+    if entries is None:
+        return NO_KEYS
+    assert entries.window is not None
+    hi = entries.digests[:, 0]
+    begin = int(np.searchsorted(hi, np.uint64(least)))
+    end = int(np.searchsorted(hi, np.uint64(greatest), side="right"))
+    count = end - begin
+    return FileKeys(
+        np.full(count, bucket, np.int64), hi[begin:end], entries.digests[begin:end, 1], entries.window[begin:end]
+    )

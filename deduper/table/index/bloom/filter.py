@@ -1,0 +1,131 @@
+"""A bloom filter of the keys of one file: its bits, and the file that keeps them.
+
+A framed file (`bucket_store.framing`: magic "BSTABFLT", version 1, xxh3_64 of all bytes at the end), numbers little
+endian. Its body:
+
+    0  index    16 bytes, the id of the index
+   16  file     u32, the number of the data file
+   20  keys     u64, the rows with a key
+   28  blocks   u32, ceil(12 * keys / 256)
+   32  words    8 u32 a block
+
+A reader refuses a body of another length, and a filter of another index, file or number of keys than the state names
+(CorruptionError). A cut or changed byte breaks the checksum.
+
+Bits are those of a split block bloom filter, as Parquet's: the key's `hi` chooses block `((hi >> 32) * blocks) >> 32`,
+and in each of its 8 words bit `(u32(hi) * SALT[word] mod 2^32) >> 27`. With 12 bits a key, 1 key in about 300 that the
+file does not have passes. Sorted digests touch a filter from its begin to its end.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bucket_store.compiled import kernel
+from bucket_store.errors import CorruptionError
+from bucket_store.framing import BODY_OFFSET, frame, unframe
+from deduper.table.index.keys import UInt64s
+
+_MAGIC = b"BSTABFLT"
+_VERSION = 1
+_HEAD = struct.Struct("<16sIQI")
+_WORDS = 8
+_BLOCK_BITS = 256
+_KEY_BITS = 12
+_SALT = np.array(
+    [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31], np.uint64
+)
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_TOP = np.uint64(27)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOwner:
+    """Whose a filter is: the index's id in hex, the number of the file, and the number of its keys."""
+
+    index_id: str
+    number: int
+    keys: int
+
+
+def filter_words(hi: UInt64s) -> NDArray[np.uint32]:
+    """The words of a filter of these keys."""
+    words = np.zeros(_WORDS * -(-_KEY_BITS * len(hi) // _BLOCK_BITS), np.uint32)
+    if len(hi):
+        _add(words, np.ascontiguousarray(hi))
+    return words
+
+
+def may_have(words: NDArray[np.uint32], hi: UInt64s) -> NDArray[np.bool_]:
+    """Whether each key may be one of the filter's; False is certain."""
+    found = np.zeros(len(hi), np.bool_)
+    if len(words):
+        _test(words, np.ascontiguousarray(hi), found)
+    return found
+
+
+def encode_filter(owner: FilterOwner, words: NDArray[np.uint32]) -> bytes:
+    """The bytes of a filter's file."""
+    head = _HEAD.pack(bytes.fromhex(owner.index_id), owner.number, owner.keys, len(words) // _WORDS)
+    return frame(_MAGIC, _VERSION, head + words.astype("<u4").tobytes())
+
+
+def decode_filter(data: bytes, owner: FilterOwner, file: str) -> NDArray[np.uint32]:
+    """The words of the filter in a file.
+
+    Raises:
+        CorruptionError, UnknownFormatError: it is not whole, or another's.
+    """
+    body = unframe(data, magic=_MAGIC, version=_VERSION, file=file)
+    blocks = -(-_KEY_BITS * owner.keys // _BLOCK_BITS)
+    wanted = (bytes.fromhex(owner.index_id), owner.number, owner.keys, blocks)
+    found = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else ()
+    if found != wanted or len(body) != _HEAD.size + 4 * _WORDS * blocks:
+        raise CorruptionError(
+            "head and length of a filter",
+            file=file,
+            offset=BODY_OFFSET,
+            expected=(wanted, _HEAD.size + 4 * _WORDS * blocks),
+            found=(found, len(body)),
+        )
+    return np.frombuffer(body, "<u4", offset=_HEAD.size)
+
+
+def read_filter(path: Path, owner: FilterOwner) -> NDArray[np.uint32]:
+    """The words of a filter's file.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        CorruptionError, UnknownFormatError: as `decode_filter`.
+    """
+    return decode_filter(path.read_bytes(), owner, str(path))
+
+
+@kernel()
+def _add(words: NDArray[np.uint32], hi: UInt64s) -> None:
+    blocks = np.uint64(len(words) // 8)
+    for row in range(len(hi)):
+        at = np.int64(((hi[row] >> _HALF) * blocks) >> _HALF) * 8
+        for word in range(8):
+            bit = (((hi[row] & _LOW) * _SALT[word]) & _LOW) >> _TOP
+            words[at + word] |= np.uint32(1) << np.uint32(bit)
+
+
+@kernel()
+def _test(words: NDArray[np.uint32], hi: UInt64s, found: NDArray[np.bool_]) -> None:
+    blocks = np.uint64(len(words) // 8)
+    for row in range(len(hi)):
+        at = np.int64(((hi[row] >> _HALF) * blocks) >> _HALF) * 8
+        has = True
+        for word in range(8):
+            bit = (((hi[row] & _LOW) * _SALT[word]) & _LOW) >> _TOP
+            if not (words[at + word] >> np.uint32(bit)) & np.uint32(1):
+                has = False
+                break
+        found[row] = has

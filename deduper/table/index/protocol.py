@@ -1,0 +1,229 @@
+"""The interface of an index, which every kind has; one's own class has it too.
+
+A write opens the index under the table's lock, brings it up to the files of the version that it judges, and asks for
+keys; after its commit it brings it up to the new version. So an entry of a commit that failed, or that was rolled back,
+is of a file that no version has, and is not believed: no other rule is needed. Questions and checks look at it without
+a lock. Keys are digests (`SortedKeys`), with a salt of the index's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from deduper.as_json import AsJson
+from deduper.table.columns import KeyColumn, KeyColumns, KeyNames
+from deduper.table.formats.protocol import DataFile
+from deduper.table.index.entries import FileKeys, SortedKeys
+from deduper.table.index.keys import Int64s
+
+ABSENT = -1
+"""The file number of a key that is in no file that counts."""
+
+Values = Mapping[str, pa.Array]
+"""Of asked keys the columns that a look-up wants, by name: a row for each key, in their order."""
+
+
+class VersionKeys(Protocol):
+    """The keys of one version of a table. Answers are exact, and for the files of this version alone."""
+
+    @property
+    def salt(self) -> bytes:
+        """That of the digests."""
+
+    @property
+    def files(self) -> Mapping[int, DataFile]:
+        """The files of the version, by their numbers."""
+
+    @property
+    def wanted(self) -> Sequence[KeyColumn]:
+        """The columns whose `values` the look-ups want beside the keys; all are digested ones."""
+
+    def first_files(self, keys: SortedKeys, values: Values) -> NDArray[np.int32]:
+        """The number of the first file that has each key, ABSENT for none. Which is first is fixed for a version.
+
+        Raises: as `all_files`.
+        """
+
+    def all_files(self, keys: SortedKeys, values: Values) -> tuple[Int64s, Int64s]:
+        """(places among the keys, file numbers) of every file with a key, by place; a key's first file comes first.
+
+        Raises:
+            IndexDamagedError: what was asked is damaged or gone.
+            TableError: a file of the table cannot be read.
+        """
+
+
+class KeyIndex(Protocol):
+    """An index that is open for writing: one process has it, under the table's lock."""
+
+    @property
+    def began_anew(self) -> str | None:
+        """Why the index was begun anew; None when it was there, or when nothing is kept."""
+
+    def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
+        """Called after a load's commit, before `catch_up`. It may do nothing: then `catch_up` reads the files.
+
+        `files` are all of the load's, `keys` its keys, each once, in the buckets of their files' partitions.
+        """
+
+    def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
+        """Brings the index up to the files of the table's present version; gives the number of files read.
+
+        Durable on return. Interrupted at any point, a later call continues, and no entry is believed that is not whole.
+
+        Raises:
+            FileVanishedError, SchemaDriftError, TableError: a file cannot be read.
+            IndexDamagedError: what has to be read of the index is damaged.
+        """
+
+    def version(self, root: Path, files: Iterable[DataFile]) -> VersionKeys:
+        """The keys of the version with these files, up to which the index has been brought."""
+
+
+class IndexView(Protocol):
+    """An index for reading alone, as it is at the moment: without a lock, and unchanged by what writes do meanwhile."""
+
+    @property
+    def absent(self) -> str | None:
+        """Why there is none that serves; a write would build it then."""
+
+    @property
+    def salt(self) -> bytes:
+        """That of its digests."""
+
+    @property
+    def next_number(self) -> int:
+        """Files that the index lacks have numbers from here on."""
+
+    def numbered(self, files: Iterable[DataFile]) -> list[tuple[int, DataFile]]:
+        """The files with their numbers; those that the index lacks have free ones."""
+
+    def version(self, root: Path, files: Sequence[DataFile]) -> VersionKeys:
+        """The keys of the version with these files; those of files that the index lacks are read.
+
+        Raises:
+            TableError: a file cannot be read.
+        """
+
+    def buckets(self) -> Iterable[int]:
+        """The buckets that have entries which can be listed."""
+
+    def differences(
+        self, bucket: int, among: tuple[int, int], read: FileKeys, indexed: NDArray[np.bool_]
+    ) -> Differences:
+        """The index against keys that were read: of a bucket, with `hi` from the least to the greatest of `among`.
+
+        `read` are keys of files that it has; `indexed` says of each number whether the table has such a file.
+
+        Raises:
+            IndexDamagedError: what was asked is damaged or gone.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Numbers of keys by file: those that only the table has, and those that only the index has."""
+
+    missing: Counter[int] = field(default_factory=Counter)
+    extra: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """An index that was built again. `is_continued`: an interrupted rebuild had begun it."""
+
+    read_files: int
+    keys: int
+    size_bytes: int
+    is_continued: bool
+
+
+class Condition(Enum):
+    """An index beside the files of its table. All but DAMAGED, of which some loads fail, need no action."""
+
+    PRESENT = "present"
+    BEHIND = "behind"
+    AHEAD = "ahead"
+    ABSENT = "absent"
+    OTHER_KEY = "other_key"
+    UNREADABLE = "unreadable"
+    DAMAGED = "damaged"
+    NOT_KEPT = "not_kept"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStatus(AsJson):
+    """An index. `added` files of the table it lacks, `removed` files it has that the table has no more.
+
+    `keys` are its entries: a key of two files counts twice, those of removed files count until they are merged away.
+    `pieces`: the files that it keeps. `why`: for states that are not about files. `rebuilding`: keys of a new index,
+    whose making runs or was interrupted; None when there is none.
+    """
+
+    json_names: ClassVar[tuple[str, ...]] = (
+        *("state", "why", "added", "removed", "pieces", "keys", "size_bytes", "bytes_a_key"),
+    )
+    state: Condition
+    why: str | None
+    added: int
+    removed: int
+    pieces: int = 0
+    keys: int = 0
+    size_bytes: int = 0
+    rebuilding: int | None = None
+
+    @property
+    def bytes_a_key(self) -> float | None:
+        """Bytes on disk a key; None without keys."""
+        return self.size_bytes / self.keys if self.keys else None
+
+
+class TableIndex(Protocol):
+    """A kind of index with its settings, for the tables in the folders `root`."""
+
+    @property
+    def kind(self) -> str:
+        """Its name in the setting `index`."""
+
+    def open(self, root: Path, columns: KeyColumns) -> KeyIndex:
+        """The index of a table, for writing; begun anew if there is none, or one of another key. Under the lock.
+
+        Raises:
+            IndexDamagedError: it cannot be used, and the message says what to do.
+        """
+
+    def view(self, root: Path, columns: KeyColumns) -> IndexView:
+        """The index as it is. Nothing is written.
+
+        Raises:
+            IndexDamagedError: a part of it is gone or cut.
+        """
+
+    def rebuild(self, root: Path, columns: KeyColumns, files: Sequence[DataFile]) -> Rebuilt:
+        """Builds it again from the files; until it is whole, the old one counts. Under the lock.
+
+        Raises:
+            TableError: a file of the table cannot be read.
+        """
+
+    def status(self, root: Path, names: KeyNames, files: Sequence[DataFile]) -> IndexStatus:
+        """Its state beside the files of the table, without reading rows. Nothing is written."""
+
+    def columns_of(self, root: Path) -> KeyColumns | None:
+        """The columns of the index that is kept, with their types; None when none is, or it cannot be read."""
+
+
+def condition_of(added: int, removed: int) -> Condition:
+    """The state of a sound index that lacks files, and has files that the table has no more."""
+    if added:
+        return Condition.BEHIND
+    return Condition.AHEAD if removed else Condition.PRESENT

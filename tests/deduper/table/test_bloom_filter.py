@@ -1,0 +1,205 @@
+"""The files of a bloom index: their bytes, whatever is cut or flipped, and filters against sets."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bucket_store.errors import CorruptionError, UnknownFormatError
+from deduper.table.columns import KeyColumn, KeyColumns
+from deduper.table.errors import IndexDamagedError
+from deduper.table.formats.protocol import PRIVATE
+from deduper.table.index.bloom.filter import FilterOwner, decode_filter, encode_filter, filter_words, may_have
+from deduper.table.index.bloom.state import (
+    BloomState,
+    FilteredFile,
+    bloom_folder,
+    bound_texts,
+    bound_value,
+    filters_folder,
+    read_state,
+    write_state,
+)
+from deduper.table.index.matching import bounds_of
+from deduper.table.index.protocol import Condition
+from deduper.table.query.filter import filter_exists
+from deduper.table.upkeep.rebuild import rebuild
+from deduper.table.upkeep.status import table_status
+from deduper.table.upkeep.verify import verify
+from tests.deduper.table.scene import Place, arrow, dying
+
+SAMPLES = Path(__file__).parent / "samples"
+OWNER = FilterOwner("0102030405060708090a0b0c0d0e0f10", 7, 50)
+KEYS = np.arange(1, 51, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+STATE = BloomState(
+    OWNER.index_id,
+    bytes(range(16)),
+    KeyColumns((KeyColumn("k", "bigint"),), (KeyColumn("d", "date"),), "partition"),
+    8,
+    (
+        FilteredFile(7, "d=1970-01-01/a.parquet", 1234, 5, 50, 146, "-3", "99"),
+        FilteredFile(3, "d=1970-01-02/b.parquet", 99, 0, 0, 50, None, None),
+    ),
+)
+
+
+@pytest.mark.parametrize("count", [0, 1, 21, 22, 1000, 100_000])
+def test_a_filter_has_its_keys(count: int) -> None:
+    """Every one passes; of others about 1 in 300, and none of an empty filter's; 12 bits a key."""
+    rng = np.random.default_rng(count)
+    keys, others = (rng.integers(0, 1 << 64, size, np.uint64) for size in (count, 100_000))
+    words = filter_words(keys)
+    assert may_have(words, keys).all()
+    assert len(words) == 8 * -(-12 * count // 256)
+    passed = int(may_have(words, others).sum())
+    assert passed <= (0 if not count else 1200 if count < 1000 else 600)
+
+
+def test_the_bits_are_those_of_the_page() -> None:
+    """Against the rule in Python."""
+    salts = [0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31]
+    words = filter_words(KEYS)
+    bits = {(place, bit) for place, word in enumerate(words.tolist()) for bit in range(32) if word >> bit & 1}
+    expected = set()
+    for key in KEYS.tolist():
+        block = (key >> 32) * (len(words) // 8) >> 32
+        expected |= {
+            (8 * block + word, ((key & 0xFFFFFFFF) * salt & 0xFFFFFFFF) >> 27) for word, salt in enumerate(salts)
+        }
+    assert bits == expected
+
+
+def test_the_committed_files_are_read_and_written(tmp_path: Path) -> None:
+    """Version 1, byte for byte."""
+    data = (SAMPLES / "bloom-filter-1.bin").read_bytes()
+    assert encode_filter(OWNER, filter_words(KEYS)) == data
+    assert decode_filter(data, OWNER, "f").tolist() == filter_words(KEYS).tolist()
+    (tmp_path / "state").write_bytes((SAMPLES / "bloom-state-1.bin").read_bytes())
+    assert read_state(tmp_path) == STATE
+    write_state(tmp_path, STATE)
+    assert (tmp_path / "state").read_bytes() == (SAMPLES / "bloom-state-1.bin").read_bytes()
+
+
+def test_every_cut_and_every_flipped_bit_is_found(tmp_path: Path) -> None:
+    """Of a filter and of a state; so is a filter of another file, index or number of keys."""
+    data = encode_filter(OWNER, filter_words(KEYS))
+    wrong = [data[:end] for end in range(len(data))]
+    wrong += [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for at in range(len(data)) for bit in range(8)]
+    for one in (*wrong, data + b"\0"):
+        with pytest.raises((CorruptionError, UnknownFormatError)):
+            decode_filter(one, OWNER, "f")
+    for owner in (
+        replace(OWNER, index_id="00" * 16),
+        replace(OWNER, number=8),
+        replace(OWNER, keys=51),
+    ):
+        with pytest.raises(CorruptionError):
+            decode_filter(data, owner, "f")
+    write_state(tmp_path, STATE)
+    data = (tmp_path / "state").read_bytes()
+    wrong = [data[:end] for end in range(len(data))]
+    wrong += [data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :] for at in range(len(data)) for bit in range(8)]
+    for one in wrong:
+        (tmp_path / "state").write_bytes(one)
+        with pytest.raises((CorruptionError, UnknownFormatError)):
+            read_state(tmp_path)
+
+
+def test_bounds_are_never_too_narrow() -> None:
+    """Long texts bound less, or nothing; values come back as they were."""
+    text, day, number = KeyColumn("t", "string"), KeyColumn("d", "date"), KeyColumn("n", "bigint")
+    assert bound_texts(None) == (None, None)
+    assert bound_texts(("a" * 70, "b" * 70)) == ("a" * 64, None)
+    assert bound_texts(("", "ü" * 64)) == ("", "ü" * 64)
+    for column, bounds in ((text, ("a", "b")), (day, (-719162, 2932896)), (number, (-(2**63), 5))):
+        assert tuple(bound_value(one, column) for one in bound_texts(bounds)) == bounds
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bounds_of_footers(seed: int, tmp_path: Path) -> None:
+    """Over row groups, with nulls, of files without statistics."""
+    rng = random.Random(seed)
+    values = [rng.choice([None, rng.randint(-5, 5)]) for _ in range(rng.randrange(30))]
+    column = KeyColumn("k", "bigint")
+    for statistics in (True, False):
+        pq.write_table(
+            pa.table({"k": pa.array(values, pa.int64())}),
+            tmp_path / "a.parquet",
+            row_group_size=4,
+            write_statistics=statistics,
+        )
+        known = [value for value in values if value is not None]
+        found = bounds_of(pq.read_metadata(tmp_path / "a.parquet"), column)
+        assert found == ((min(known), max(known)) if known and statistics else None)
+
+
+def test_a_damaged_index_says_what_to_do(place: Place) -> None:
+    """A filter that is cut, gone or another's is an error that names the folder; a bad state is built anew."""
+    place.index = "bloom"
+    place.load([(key, "a", 0) for key in range(20)])
+    (path,) = filters_folder(bloom_folder(place.root)).iterdir()
+    data = path.read_bytes()
+    for wrong in (data[:-1], data[:20] + b"\1" + data[21:], None):
+        path.unlink()
+        if wrong is not None:
+            path.write_bytes(wrong)
+        with pytest.raises(IndexDamagedError, match=r"delete .*/_deduper/bloom: the next load builds"):
+            place.load([(1, "b", 0)])
+        if wrong is None or len(wrong) != len(data):
+            assert table_status(place.config()).index.state is Condition.DAMAGED
+        path.write_bytes(data)
+    assert place.load([(1, "b", 0)]).found == 1
+    (bloom_folder(place.root) / "state").write_bytes(b"no state")
+    assert table_status(place.config()).index.state is Condition.UNREADABLE
+    receipt = place.load([(1, "b", 0)])
+    assert (receipt.found, receipt.read_files) == (1, 1)
+    assert receipt.began_anew is not None
+
+
+def test_a_filter_without_its_keys_is_found(place: Place) -> None:
+    """By `verify`; a rebuild makes it right."""
+    place.index = "bloom"
+    place.load([(key, "a", 0) for key in range(20)])
+    state = read_state(bloom_folder(place.root))
+    assert state is not None
+    (file,) = state.files
+    path = filters_folder(bloom_folder(place.root)) / state.name(file)
+    path.write_bytes(encode_filter(state.owner(file), filter_words(KEYS[:20])))
+    report = verify(place.config())
+    assert (report.missing, report.extra) == (20, 0)
+    rebuild(place.config())
+    assert verify(place.config()).is_sound
+
+
+@pytest.mark.parametrize("step", ["index.piece", "index.state", "index.rebuilt"])
+def test_an_interrupted_rebuild(step: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves the old index as it was; the next one continues, and no filter is left over."""
+    place.index = "bloom"
+    place.load([(key, "a", key % 3) for key in range(9)])
+    monkeypatch.setattr("deduper.table.index.bloom.index._STEP_ROWS", 1)
+    before = (bloom_folder(place.root) / "state").read_bytes()
+    with dying(step) as died:
+        rebuild(place.config())
+    assert died
+    assert (bloom_folder(place.root) / "state").read_bytes() == before
+    assert place.load([(key, "a", key % 3) for key in range(9)]).found == 9
+    receipt = rebuild(place.config())
+    assert (receipt.is_continued, receipt.read_files) == (True, {"index.piece": 3, "index.state": 2}.get(step, 0))
+    assert len(list(filters_folder(bloom_folder(place.root)).iterdir())) == 3
+    assert verify(place.config()).is_sound
+
+
+def test_filters_of_removed_files_go(place: Place) -> None:
+    """With the write that removes the file."""
+    place.index = "bloom"
+    place.load([(key, "a", 0) for key in range(10)])
+    for turn in range(3):
+        place.upsert([(key, f"b{turn}", 0) for key in range(5)])
+        assert len(list((place.root / PRIVATE / "bloom/filters").iterdir())) == 1
+    assert filter_exists(arrow([(3, "", 0), (11, "", 0)]), place.config()).to_pylist() == [False, True]
