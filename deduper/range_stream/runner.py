@@ -35,6 +35,7 @@ from deduper.range_stream.pieces import (
     EVENTS,
     RANGES,
     PieceName,
+    mapped_rows,
     piece_name,
     read_piece,
     remove_pieces,
@@ -196,6 +197,7 @@ class StreamRunner:
                 if level.piece is None:
                     name = piece_name(window, self._epoch, number)
                     level.piece = write_piece(self._log.root, kind, name, level.rows, level.last_us)
+                    level.rows = mapped_rows(self._log.root, kind, level.piece)
                     number += 1
         return state
 

@@ -140,7 +140,7 @@ class StreamJob(Section):
     def fixed(self) -> dict[str, Any]:
         """The settings that must not change for the life of the store."""
         settings = self.model_dump(mode="json")
-        return {"kind": "range-stream", **{name: value for name, value in settings.items() if name not in _CHANGEABLE}}
+        return {"range_stream": 1, **{name: value for name, value in settings.items() if name not in _CHANGEABLE}}
 
 
 def load_settings(

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bucket_store.errors import CorruptionError, SettingsChangedError
+from bucket_store.errors import CorruptionError, FencedError, SettingsChangedError
+from deduper.admin.open_store import open_store
 from deduper.config.problems import ConfigError
 from deduper.errors import IntegrityError, UsageError
 from deduper.range_stream.levels import merged_from
+from deduper.range_stream.runner import StreamRunner, owned_log
 from deduper.range_stream.settings import load_settings
 from tests.deduper.range_stream.stream_scene import Model, Row, Scene, event, instant, ranged
 
@@ -267,6 +269,14 @@ def test_inputs_and_settings_that_do_not_continue(tmp_path: Path) -> None:
         scene.run()
 
 
+def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None:
+    """None of them may repair, clean or read what is no job's."""
+    scene = Scene(tmp_path)
+    scene.run()
+    with pytest.raises(UsageError, match="range stream"):
+        open_store(str(tmp_path / "state"))
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -296,3 +306,27 @@ def test_the_clock_is_that_of_the_windows_before(tmp_path: Path) -> None:
     at = instant(5000)
     assert at is not None
     assert report.clock_us == int(at.timestamp() * 1e6)
+
+
+def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:
+    """Whatever step it slept at: its window is the new owner's, once."""
+    scene = Scene(tmp_path)
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
+    scene.events.publish([event(1, "a", 50)])
+    with owned_log(scene.job, take_over=False, wall_clock_us=lambda: 1) as log:
+        sleeper = StreamRunner(scene.job, log, lambda: 1)
+        judge = sleeper._judge.judge
+
+        def overtaken(*arguments: Any) -> Any:
+            judged = judge(*arguments)
+            assert scene.run(take_over=True).windows == 1
+            return judged
+
+        sleeper._judge.judge = overtaken  # type: ignore[method-assign]
+        with pytest.raises(FencedError):
+            sleeper.run()
+    assert [(row["event"], row["_window"]) for row in scene.rows()] == [(1, 0)]
+    scene.events.publish([event(2, "a", 51)])
+    assert scene.run().windows == 1
+    assert scene.answers() == {1: (10, 1), 2: (10, 1)}
+    assert scene.leftovers() == []
