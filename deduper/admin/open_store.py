@@ -25,6 +25,8 @@ from deduper.expiry_key import ExpiryKeyScale
 from deduper.sinks.names import staging_homes
 from deduper.window import policy
 
+_STREAM = "range_stream"
+"""A fixed setting that the stores of range streams have, and no job's."""
 _LOCAL_SCHEMES = ("rocksdb", "file")
 
 
@@ -85,17 +87,20 @@ def open_store(target: str) -> OpenStore:
 
     Raises:
         ConfigError: the config file is not valid.
-        UsageError: the text is none of the three, or no storage has the URL's scheme.
+        UsageError: the text is none of the three, no storage has the URL's scheme, or it is no job's store.
         StoreMissingError: there is no store there (yet).
     """
     url, config = named_store(target)
     root = root_of(url)
     try:
-        return OpenStore(url, config, CommitLog.open(root), open_backend(url))
+        log = CommitLog.open(root)
     except StoreMissingError as error:
         if (root / MANIFEST_NAME).exists():
             raise
         raise StoreMissingError(f"{root}: there is no store yet; the first start of `deduper run` makes it") from error
+    if _STREAM in log.manifest.settings:
+        raise UsageError(f"{root}: this is the store of a range stream; `deduper range-stream CONFIG --json` shows it")
+    return OpenStore(url, config, log, open_backend(url))
 
 
 def root_of(url: str) -> Place:

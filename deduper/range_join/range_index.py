@@ -40,6 +40,15 @@ class Events:
     columns: Mapping[str, pa.Array]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Answers from some of the ranges: sums, for the variance those of squares too, or else the `best` values."""
+
+    sums: Numbers | None = None
+    squares: Numbers | None = None
+    best: pa.Array | None = None
+
+
 class Answers(Protocol):
     """One aggregate, ready to be looked up."""
 
@@ -57,6 +66,9 @@ class _Summed:
     column: pa.DataType | None
     sums: Numbers
     squares: Numbers | None
+
+    def part(self, places: Places) -> Part:
+        return Part(self.sums.at(places.cell), None if self.squares is None else self.squares.at(places.cell))
 
     def answers(self, places: Places) -> pa.Array:
         if self.squares is None and self.sums.table.shape[1] <= 2:
@@ -126,6 +138,15 @@ class RangeIndex:
         for begin, end in parts_of(len(point), counts):
             part = places.part(begin, end)
             yield slice(begin, end), [ready.answers(part) for ready in self._ready]
+
+    def parts(self, events: Events) -> list[Part]:
+        """The answers as parts of answers of several indexes: see `levels`."""
+        group, point = self._ids.find(events.ids), as_points(events.time)
+        places = Places(group, point, cell_of(self._timeline, group, point))
+        of_ready = (
+            ready.part(places) if isinstance(ready, _Summed) else ready.answers(places) for ready in self._ready
+        )
+        return [one if isinstance(one, Part) else Part(best=one) for one in of_ready]
 
 
 def parts_of(rows: int, counts: Sequence[Ints]) -> Iterator[tuple[int, int]]:

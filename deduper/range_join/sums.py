@@ -9,6 +9,7 @@ the order; an answer is rounded once. Numbers so small that their sum fits 63 bi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from typing import Any
@@ -41,6 +42,13 @@ class Numbers:
     def digits(self) -> Ints:
         """Without the counts."""
         return self.table[:, 4 if self.has_infinite else 1 :]
+
+    def counts(self, has_infinite: bool) -> Ints:
+        """The counts, of infinite numbers too if they are wanted."""
+        own = self.table[:, : 4 if self.has_infinite else 1]
+        if has_infinite and not self.has_infinite:
+            own = np.concatenate((own, np.zeros((len(own), 3), np.int64)), axis=1)
+        return own
 
     @classmethod
     def of(cls, values: pa.Array | None, rows: int, *, squared: bool = False) -> Numbers:
@@ -144,6 +152,52 @@ def sums_of_cells(numbers: Numbers, offsets: Ints, marks: Ints) -> Numbers:
     table = np.zeros((len(marks) + 1, numbers.table.shape[1]), np.int64)
     _run(offsets, marks, numbers.table, table)
     return replace(numbers, table=table)
+
+
+def added(parts: Sequence[tuple[Numbers, int]]) -> Numbers:
+    """The sums of several tables, row by row, each times its sign, 1 or -1; exact whatever their units."""
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    has_infinite = any(one.has_infinite for one, _ in parts)
+    binary = min(one.binary for one, _ in parts)
+    counts: Ints = np.sum([sign * one.counts(has_infinite) for one, sign in parts], axis=0)
+    moved = [
+        (one.digits if one.binary == binary else _shifted(one.digits, one.binary - binary), sign) for one, sign in parts
+    ]
+    if any(digits.shape[1] for digits, _ in moved):
+        if sum(_most(digits) if digits.shape[1] == 1 else _ONE_DIGIT for digits, _ in moved) >= _ONE_DIGIT:
+            moved = [(_carried(digits), sign) for digits, sign in moved]
+        total = np.zeros((len(counts), max(digits.shape[1] for digits, _ in moved)), np.int64)
+        for digits, sign in moved:
+            total[:, : digits.shape[1]] += sign * digits
+        counts = np.concatenate((counts, total), axis=1)
+    return Numbers(counts, has_infinite, binary, parts[0][0].decimal)
+
+
+def _most(digits: Ints) -> int:
+    return max(abs(int(digits.min())), abs(int(digits.max()))) if len(digits) else 0
+
+
+def _carried(digits: Ints) -> Ints:
+    """The same numbers with every digit but the last one in 32 bits without a sign, and the last one small."""
+    carried = np.empty((len(digits), digits.shape[1] + 1), np.int64)
+    carry = np.zeros(len(digits), np.int64)
+    for at in range(digits.shape[1]):
+        whole = digits[:, at] + carry
+        carried[:, at], carry = whole & _DIGIT, whole >> 32
+    carried[:, -1] = carry
+    return carried
+
+
+def _shifted(digits: Ints, bits: int) -> Ints:
+    """The same numbers in a unit that is 2^bits times smaller."""
+    carried = _carried(digits)
+    words, rest = divmod(bits, 32)
+    shifted = np.zeros((len(digits), carried.shape[1] + words), np.int64)
+    shifted[:, words:] = carried << rest
+    shifted[:, words:-1] &= _DIGIT
+    shifted[:, words + 1 :] += carried[:, :-1] >> (32 - rest)
+    return shifted
 
 
 def sum_answers(

@@ -7,12 +7,13 @@ A staged file is in `<home>/_staging/<window>-<epoch>-<attempt>/…`, a publishe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from bucket_store.log.records import OutputFile
 from bucket_store.places.place import Place
-from deduper.config.model import Config
+from deduper.config.files import FileSink
 
 STAGING = "_staging"
 PUBLISHED = "_published"
@@ -113,7 +114,27 @@ def outputs_of(outputs: Iterable[OutputFile]) -> Outputs:
     )
 
 
-def staging_homes(config: Config) -> list[Place]:
+class HasPlace(Protocol):
+    """Something that lies somewhere."""
+
+    @property
+    def place(self) -> Place:
+        """Where."""
+
+
+class Ports(Protocol):
+    """File ports and their store: those of a job's config, or of another command with windows."""
+
+    @property
+    def file_ports(self) -> Mapping[str, FileSink]:
+        """The ports by their names."""
+
+    @property
+    def store(self) -> HasPlace:
+        """The store of the windows."""
+
+
+def staging_homes(config: Ports) -> list[Place]:
     """Every directory that may have a `_staging`: those of the file ports, and the store's."""
     return sorted({sink.place for sink in config.file_ports.values()} | {config.store.place}, key=str)
 

@@ -39,6 +39,7 @@ from deduper.errors import IntegrityError, telling_where
 from deduper.sinks.names import (
     STAGING,
     Attempt,
+    Ports,
     TopicPlace,
     final_name,
     is_data_file,
@@ -60,7 +61,7 @@ def staging_home(config: Config) -> Place:
     return next((sink.place for sink in config.file_ports.values()), config.store.place)
 
 
-def make_port_directories(config: Config, *, names: Names = _LOCAL) -> None:
+def make_port_directories(config: Ports, *, names: Names = _LOCAL) -> None:
     """Make the directories of the file ports, durably: a port without rows can be read too."""
     for sink in config.file_ports.values():
         through(names, sink.place).make_directories()
@@ -247,7 +248,7 @@ def _sync_if_there(directory: Place) -> None:
         directory.sync()
 
 
-def where_they_lie(config: Config, outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[OutputFile]:
+def where_they_lie(config: Ports, outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[OutputFile]:
     """Committed outputs with the places of today: a store that was moved or copied still publishes its own.
 
     The record names the folders of the place in which the window was judged. Those of a copy's original may still be
@@ -269,14 +270,14 @@ def where_they_lie(config: Config, outputs: Sequence[OutputFile], *, names: Name
     return found
 
 
-def discard_window(config: Config, window: int, epoch: int, *, names: Names = _LOCAL) -> None:
+def discard_window(config: Ports, window: int, epoch: int, *, names: Names = _LOCAL) -> None:
     """Remove all folders that an epoch has staged for a window, once it is published."""
     for attempt, folder in _staged_folders(names, config):
         if (attempt.window, attempt.epoch) == (window, epoch):
             folder.remove_tree()
 
 
-def discard_abandoned(config: Config, below_epoch: int, *, names: Names = _LOCAL) -> int:
+def discard_abandoned(config: Ports, below_epoch: int, *, names: Names = _LOCAL) -> int:
     """Remove the folders staged by lower epochs, when their committed windows are published; gives their number.
 
     Never those of a higher epoch: this may be a process that slept while another took over.
@@ -288,7 +289,7 @@ def discard_abandoned(config: Config, below_epoch: int, *, names: Names = _LOCAL
     return len(abandoned)
 
 
-def _staged_folders(names: Names, config: Config) -> list[tuple[Attempt, Place]]:
+def _staged_folders(names: Names, config: Ports) -> list[tuple[Attempt, Place]]:
     homes = (through(names, home) / STAGING for home in staging_homes(config))
     return [
         (attempt, home / entry.name)

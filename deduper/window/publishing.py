@@ -26,7 +26,7 @@ from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.sinks import staging
 from deduper.sinks.names import PUBLISHED as PORT_MARK
-from deduper.sinks.names import TopicPlace, outputs_of
+from deduper.sinks.names import Ports, TopicPlace, outputs_of
 from deduper.window.progress import Phases
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ def _goes_beside(outputs: Sequence[OutputFile], *, is_local: bool) -> bool:
 
 
 def publish_window(
-    config: Config, log: CommitLog, window: int, outputs: Sequence[OutputFile], topics: TopicPorts | None = None
+    config: Ports, log: CommitLog, window: int, outputs: Sequence[OutputFile], topics: TopicPorts | None = None
 ) -> None:
     """Steps 5 and 6. Safe to repeat.
 
@@ -172,7 +172,7 @@ def publish_window(
     log.forget_outputs(window)
 
 
-def mark_published(config: Config, log: CommitLog, window: int) -> None:
+def mark_published(config: Ports, log: CommitLog, window: int) -> None:
     """Mark, in the store and in each file port, that every port is out up to this window (-1: none is).
 
     A process that slept while another took over never sets the mark back: see `marks`.
@@ -215,7 +215,7 @@ def _discard(prepared: Sequence[Prepared]) -> None:
             logger.warning("a mark that was prepared and not set is left for the next start: %s", exc)
 
 
-def mark_places(config: Config, log: CommitLog) -> list[Place]:
+def mark_places(config: Ports, log: CommitLog) -> list[Place]:
     """The marks of a job: the store's, then each file port's."""
     ports = [staging.through(log.root.names, sink.place / PORT_MARK) for sink in config.file_ports.values()]
     return [log.root / PUBLISHED_NAME, *ports]

@@ -130,7 +130,7 @@ def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) 
     """
     log = owned.log
     try:
-        _publish_unmarked(config, log, topics)
+        publish_unmarked(config, log, topics)
         failpoints.hit("start.published")
         _discard_unnamed(config, log, owned.pieces)
         failpoints.hit("start.discarded")
@@ -139,7 +139,7 @@ def recover(config: Config, owned: Ownership, topics: TopicPorts | None = None) 
         raise reason_to_stop(log, exc) from exc
 
 
-def _publish_unmarked(config: Config, log: CommitLog, topics: TopicPorts | None) -> None:
+def publish_unmarked(config: names.Ports, log: CommitLog, topics: TopicPorts | None = None) -> None:
     """Step d: publish committed windows without a mark, and mark every port."""
     staging.make_port_directories(config, names=log.root.names)
     (log.root / SOURCES_DIRECTORY).make_directories()
@@ -169,7 +169,7 @@ def _discard_unnamed(config: Config, log: CommitLog, pieces: PieceStore) -> None
         logger.warning("discarded what no record names: %d staged attempts, %d pieces", discarded, len(orphans))
 
 
-def check_ports(config: Config, log: CommitLog | None) -> None:
+def check_ports(config: names.Ports, log: CommitLog | None) -> None:
     """The ports must hold this store's windows only, and none beyond its last; `log` is None before there is a store.
 
     Raises:
@@ -199,7 +199,7 @@ def check_ports(config: Config, log: CommitLog | None) -> None:
         _require_whole_rewind(config, log)
 
 
-def _require_whole_rewind(config: Config, log: CommitLog) -> None:
+def _require_whole_rewind(config: names.Ports, log: CommitLog) -> None:
     """The marks do not show it where the window that is undone had no mark yet."""
     window = rewound_to(log.state)
     if window is None:

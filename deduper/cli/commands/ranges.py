@@ -1,4 +1,4 @@
-"""The command that aggregates ranges for events, which has nothing to do with a job or a store."""
+"""The commands that aggregate ranges for events: of files, and of the ports of two jobs."""
 
 from __future__ import annotations
 
@@ -36,3 +36,32 @@ def range_aggregate(
             typer.echo(text, err=True)
 
     answer(run(job, plan_only=plan, on_progress=show), render, as_json=as_json)
+
+
+@command(app, "range-stream", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
+def range_stream(
+    config: ConfigArgument,
+    once: Annotated[bool, typer.Option("--once", help="End when both inputs are drained.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the store even if its owner seems to be alive.")
+    ] = False,
+    overrides: SetOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Follow the unique events and ranges of two jobs: every event once, with an aggregate of what covers it."""
+    from deduper.range_stream.settings import load_settings
+
+    job = load_settings(config, overrides=overrides or ())
+
+    from deduper.cli.views.ranges import render_stream
+    from deduper.range_stream.job import run
+    from deduper.service.logs import configure_logging
+
+    configure_logging(as_json=as_json, verbose=verbose)
+
+    def show(text: str) -> None:
+        if not as_json:
+            typer.echo(text, err=True)
+
+    answer(run(job, once=once, take_over=take_over, on_progress=show), render_stream, as_json=as_json)

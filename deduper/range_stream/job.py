@@ -1,0 +1,65 @@
+"""The command's work: windows until the inputs are drained, or until it is stopped."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from deduper.range_stream.report import InputReport, StreamReport
+from deduper.range_stream.runner import StreamRunner, owned_log
+from deduper.range_stream.settings import StreamJob
+from deduper.service.stop import Stop, restoring_handlers
+from deduper.window.recovery import reason_to_stop
+
+
+def run(
+    job: StreamJob, *, once: bool, take_over: bool, on_progress: Callable[[str], None], stop: Stop | None = None
+) -> StreamReport:
+    """Run windows; a signal ends it after the window at hand.
+
+    Raises:
+        FencedError: another owner has taken the store.
+        DeduperError, StoreError: as `runner`; the state is as the last commit left it.
+    """
+    began = time.monotonic()
+    totals: Counter[str] = Counter()
+    windows = 0
+    with restoring_handlers():
+        if stop is None:
+            stop = Stop()
+            stop.listen()
+        with owned_log(job, take_over=take_over, wall_clock_us=_now_us) as log:
+            try:
+                runner = StreamRunner(job, log, _now_us)
+                while not stop.is_requested:
+                    counts = runner.run()
+                    if counts is not None:
+                        windows += 1
+                        totals.update(counts)
+                        on_progress(f"window {log.state.next_window - 1}: {_text(counts)}")
+                    elif once or stop.wait(job.trigger / 1e6):
+                        break
+            except Exception as exc:
+                raise reason_to_stop(log, exc) from exc
+            state = runner.state
+            return StreamReport(
+                windows=windows,
+                counts=dict(totals),
+                next_window=log.state.next_window,
+                clock_us=state.clock,
+                inputs={side: InputReport(one.store_id, one.window) for side, one in state.taken.items()},
+                open_ranges=sum(level.rows.num_rows for level in state.ranges),
+                levels=len(state.ranges),
+                remembered_events=sum(level.rows.num_rows for level in state.events),
+                stopped_by=stop.reason,
+                seconds=time.monotonic() - began,
+            )
+
+
+def _text(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,155 @@
+"""The settings of `deduper range-stream`: a file of its own kind, read with the places of all mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
+from deduper.config.files import FileSink
+from deduper.config.own_file import load_own_file
+from deduper.config.sections import Key
+from deduper.config.values import Count, Duration, LocalPath, Section, refusal
+from deduper.errors import UsageError
+from deduper.range_join.aggregates import Aggregate, parse_aggregate
+from deduper.range_join.levels import LEVELED, SUBTRACTED
+
+PORTS = ("output", "corrections", "late", "errors")
+_CHANGEABLE = ("events", "ranges", "store", *PORTS, "max_windows", "trigger")
+WINDOW = "_window"
+"""The column of the window in each port."""
+
+
+class Retraction(Section):
+    """The rows of ranges that withdraw others."""
+
+    column: str = Field(examples=["op"])
+    value: Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))] = Field(
+        examples=["withdrawn"]
+    )
+
+
+def _on_a_stream(text: str) -> str:
+    try:
+        aggregate = parse_aggregate(text)
+    except UsageError as error:
+        what, _, write = str(error).partition("; ")
+        raise refusal(what, write) from None
+    if aggregate.kind not in LEVELED:
+        raise refusal(f"`{aggregate.kind}` is not an aggregate of a stream", f"write one of {', '.join(LEVELED)}")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPorts:
+    """The folders of the ports and the store: see `sinks.names.Ports`."""
+
+    file_ports: Mapping[str, FileSink]
+    store: _Store
+
+
+class StreamJob(Section):
+    """What is read, asked and written."""
+
+    events: LocalPath = Field(examples=["in/events"])
+    ranges: LocalPath = Field(examples=["in/ranges"])
+    on: Key = Field(examples=["id"])
+    time: str = Field(examples=["at"])
+    start: str = Field(examples=["start"])
+    end: str = Field(examples=["end"])
+    ends: Literal["[]", "[)", "(]", "()"] = Field(default="[]", examples=['"[]"'])
+    aggregates: dict[str, Annotated[str, AfterValidator(_on_a_stream)]] = Field(
+        min_length=1, examples=['{points: "sum(points)"}']
+    )
+    period: Duration = Field(examples=["6h"])
+    late_ranges: Literal["port", "correct"] = Field(default="port", examples=["port"])
+    range_key: Key | None = Field(default=None, examples=["campaign"])
+    retraction: Retraction | None = Field(default=None, examples=["{column: op, value: withdrawn}"])
+    longest: Duration | None = Field(default=None, examples=["30d"])
+    store: LocalPath = Field(examples=["state/points"])
+    output: LocalPath = Field(examples=["out/points"])
+    corrections: LocalPath | None = Field(default=None, examples=["out/corrections"])
+    late: LocalPath = Field(examples=["out/late"])
+    errors: LocalPath = Field(examples=["out/errors"])
+    max_windows: Count = Field(default=16, ge=1, examples=["16"])
+    trigger: Duration = Field(default=10_000_000, examples=["10s"])
+
+    @model_validator(mode="after")
+    def _corrections_have_a_port(self) -> StreamJob:
+        if (self.late_ranges == "correct") != (self.corrections is not None):
+            what = "has no effect" if self.corrections else "is missing"
+            write = "write both `late_ranges: correct` and `corrections: out/corrections`, or none of them"
+            raise refusal(what, write, at=("corrections",) if self.corrections else ())
+        return self
+
+    @model_validator(mode="after")
+    def _folders_differ(self) -> StreamJob:
+        folders = {name: getattr(self, name) for name in ("events", "ranges", "store", *PORTS)}
+        seen: dict[Path, str] = {}
+        for name, folder in folders.items():
+            if folder is not None and seen.setdefault(folder, name) != name:
+                raise refusal(f"is the folder of `{seen[folder]}`", "write another one", at=(name,))
+        return self
+
+    @property
+    def parsed(self) -> dict[str, Aggregate]:
+        """The aggregates by their names."""
+        return {name: parse_aggregate(text) for name, text in self.aggregates.items()}
+
+    @property
+    def summed_columns(self) -> tuple[str, ...]:
+        """The columns of ranges that aggregates take, each once."""
+        return tuple(dict.fromkeys(one.column for one in self.parsed.values() if one.column is not None))
+
+    @property
+    def range_columns(self) -> tuple[str, ...]:
+        """The columns of ranges that count."""
+        more = () if self.range_key is None else self.range_key
+        return tuple(dict.fromkeys((*self.on, self.start, self.end, *self.summed_columns, *more)))
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns by which a retraction finds ranges."""
+        return self.range_key or tuple(dict.fromkeys((*self.on, self.start, self.end, *self.summed_columns)))
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether withdrawn ranges are subtracted from the answers; else their levels are made anew."""
+        return all(one.kind in SUBTRACTED for one in self.parsed.values())
+
+    @property
+    def ports(self) -> StreamPorts:
+        """For what windows of jobs and of streams have in common."""
+        folders = {name: getattr(self, name) for name in PORTS}
+        sinks = {
+            name: FileSink(format="parquet", path=str(folder)) for name, folder in folders.items() if folder is not None
+        }
+        return StreamPorts(sinks, _Store(open_place(str(self.store))))
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The settings that must not change for the life of the store."""
+        settings = self.model_dump(mode="json")
+        return {"range_stream": 1, **{name: value for name, value in settings.items() if name not in _CHANGEABLE}}
+
+
+def load_settings(
+    file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
+) -> StreamJob:
+    """The settings of a file, the environment (default: the process's) and `path=value` overrides.
+
+    Raises:
+        ConfigError: everything that is wrong, with places.
+    """
+    page = "docs/range-aggregates.md"
+    return load_own_file(StreamJob, file, page=page, overrides=overrides, environment=environment)[0]
