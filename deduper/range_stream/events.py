@@ -26,7 +26,7 @@ class EventLevel:
         self.piece = piece
         times = as_points(whole(rows[job.time]))
         self._ids, group = IdTable.of(Ids(numbers(rows, HI), numbers(rows, LO)))
-        self._timeline = Timeline(offsets_of(group, len(self._ids.hi)), np.array(times))
+        self._timeline = Timeline.of(offsets_of(group, len(self._ids.hi)), np.array(times))
         self.last_us = piece.last_us if piece is not None else int(times.max())
 
     @classmethod
