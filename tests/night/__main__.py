@@ -416,6 +416,7 @@ INCIDENTS: tuple[Incident, ...] = (
         alerts=("DeduperDown",),
         look=(_STATUS,),
         cause=r"^not running|^stuck|^behind",
+        look_after_s=15,  # the alert fires after minutes, of this night seconds, in which the heartbeat is not old yet
     ),
     Incident(
         "event time stands still",
