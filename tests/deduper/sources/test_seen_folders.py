@@ -22,6 +22,7 @@ from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import SourceFile
 from deduper.sources.files.unreadable import read_apart
 from deduper.sources.files.window_files import WindowFiles
+from tests.deduper.sources.host_files import sound_file_in
 from tests.deduper.sources.test_judged_sources import Windows
 
 Refuse = Callable[[Path, int], None]
@@ -270,7 +271,7 @@ def test_a_folder_that_goes_away_while_it_is_read(windows: Windows, leave: Calla
         raise PySparkException("[PATH_NOT_FOUND]")
 
     with pytest.raises(SourceAwayError):
-        read_apart(batch, [0, 1], windows.root, read)
+        read_apart(batch, [0, 1], sound_file_in(windows.root), read)
 
 
 @pytest.mark.parametrize("error", [PySparkException("never heard of"), PermissionError(errno.EACCES, "no leave")])
@@ -293,9 +294,9 @@ def test_leave_to_read_is_missing(
     if whole:
         monkeypatch.setattr(os, "scandir", may_not)
         with pytest.raises(SourceAwayError, match="Permission denied"):
-            read_apart(batch, [0, 1], windows.root, read)
+            read_apart(batch, [0, 1], sound_file_in(windows.root), read)
     else:
-        got, _ = read_apart(batch, [0, 1], windows.root, read)
+        got, _ = read_apart(batch, [0, 1], sound_file_in(windows.root), read)
         assert [file.admission for file in got.files] == [Admission.FILE_UNREADABLE, Admission.ADMITTED]
 
 
@@ -316,4 +317,4 @@ def test_a_file_that_cannot_be_opened_is_not_written_off(
 
     monkeypatch.setattr("deduper.sources.files.seen_folders.open", failing, raising=False)
     with pytest.raises(SourceAwayError, match=os.strerror(code)):
-        read_apart(batch, [0], windows.root, read)
+        read_apart(batch, [0], sound_file_in(windows.root), read)

@@ -16,6 +16,7 @@ from deduper.core.verdict import Admission
 from deduper.sources.files.source_file import ListedFile, stat_files
 from deduper.sources.files.unreadable import read_apart
 from deduper.sources.files.window_files import WindowFiles
+from tests.deduper.sources.host_files import sound_file_in
 from tests.spark.harness import Job
 
 Fails = Callable[[WindowFiles, Sequence[int]], str | None]
@@ -53,7 +54,7 @@ def batch_of(folder: Path, names: Sequence[str], file_format: str = "json") -> W
 
 def read_all(batch: WindowFiles, folder: Path, reader: Reader) -> WindowFiles:
     """The batch as it was read; every file was read just once, or is an error tuple."""
-    read, results = read_apart(batch, range(len(batch.files)), folder, reader)
+    read, results = read_apart(batch, range(len(batch.files)), sound_file_in(folder), reader)
     assert sorted(ordinal for group in results for ordinal in group) == list(read.readable)
     return read
 
@@ -163,7 +164,7 @@ def test_a_fault_of_the_machine_writes_no_file_off(tmp_path: Path, fault: str, i
         raise error
 
     with pytest.raises(PySparkException) as raised:
-        read_apart(batch, [0, 1], tmp_path, read)
+        read_apart(batch, [0, 1], sound_file_in(tmp_path), read)
     assert raised.value is error
 
 
@@ -193,7 +194,7 @@ def test_data_is_no_fault_of_the_machine(tmp_path: Path, says: str, is_message: 
             raise error
         return 0
 
-    got, _ = read_apart(batch_of(tmp_path, ["a", "b"]), [0, 1], tmp_path, read)
+    got, _ = read_apart(batch_of(tmp_path, ["a", "b"]), [0, 1], sound_file_in(tmp_path), read)
     assert got.errors == [0]
 
 
@@ -218,7 +219,7 @@ def test_files_that_are_gone_are_told_apart(tmp_path: Path) -> None:
         return "[PATH_NOT_FOUND]" if len(ordinals) == 3 else None
 
     reader = Reader(fails)
-    read, results = read_apart(batch, [0, 1, 2], tmp_path, reader)
+    read, results = read_apart(batch, [0, 1, 2], sound_file_in(tmp_path), reader)
     assert [file.admission for file in read.files] == [
         Admission.FILE_MISSING,
         Admission.FILE_MISSING,
