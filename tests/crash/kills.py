@@ -46,7 +46,10 @@ STARTS = (
 )
 _IN_HDFS = ("log.open", "piece.open", "stage.open")
 # Of other commands, in need of a broker or a cluster, or of more windows than a story has: others kill there.
-_ELSEWHERE = ("gc.", "repair.", "seed.", "kafka.", "compact.", "sources.forgotten", "write.arrived", *_IN_HDFS)
+_ELSEWHERE = (
+    *("gc.", "repair.", "seed.", "ranges.", "kafka.", "compact.", "sources.forgotten", "write.arrived"),
+    *_IN_HDFS,
+)
 OTHERS: tuple[str, ...] = tuple(name for name in points() if name.startswith(_ELSEWHERE))
 ONLY_ON = {"stage.restaged": "file"}
 # Nothing is dead before so many windows.
@@ -112,7 +115,8 @@ def planned(rng: random.Random, *, everyone: bool) -> dict[str, tuple[str, list[
     for variant, kills in dealt.items():
         rng.shuffle(kills)
         # Without retries of tasks a worker's death ends the job.
-        kills[3:3] = [_drawn(rng, rng.choice([p for p, where in points().items() if where == "worker"]), WORKER)]
+        of_workers = [name for name, where in points().items() if where == "worker" and name not in OTHERS]
+        kills[3:3] = [_drawn(rng, rng.choice(of_workers), WORKER)]
         count = -(-len(kills) // _KILLS_A_STORY)
         for number in range(count):
             stories[f"kills {number}, {variant}"] = (variant, kills[number::count])

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgpack
+import numpy as np
 
 from bucket_store import framing, wire
 from bucket_store.errors import CorruptionError, StoreError, UnknownFormatError
@@ -53,6 +54,7 @@ from deduper.core import digests
 from deduper.errors import UsageError
 from deduper.kafka import offsets
 from deduper.range_join import aggregates
+from deduper.table.index.bloom import filter as bloom_filter
 from deduper.text import block, csv_exact, json_exact, kernels, values
 from deduper.text.format import TextFormat
 from tests.deduper.text import csv_lines, differential, json_lines
@@ -348,6 +350,24 @@ def _run_history(data: bytes) -> None:
 
 
 _LEAKS: list[Any] = ["id", 3, 0, 5, 1, "{}", 8, 30, 2, 1, {"words": bytes(8), "seen": b"\1"}]
+
+
+_FILTERED = bloom_filter.FilterOwner("00112233445566778899aabbccddeeff", 7, 40)
+
+
+def _run_filter(data: bytes) -> None:
+    """A filter of the size that its number of keys has, or an error; whatever its bits, each key gets an answer."""
+    try:
+        words = bloom_filter.decode_filter(data, _FILTERED, "f")
+    except (CorruptionError, UnknownFormatError):
+        return
+    assert len(words) == len(bloom_filter.filter_words(np.arange(_FILTERED.keys, dtype=np.uint64)))
+    assert len(bloom_filter.may_have(words, np.arange(3, dtype=np.uint64))) == 3
+
+
+def _seeds_filter() -> Iterator[bytes]:
+    keys = np.arange(_FILTERED.keys, dtype=np.uint64) << np.uint64(58)
+    yield bloom_filter.encode_filter(_FILTERED, bloom_filter.filter_words(keys))
 
 
 def _run_leaks(data: bytes) -> None:
@@ -738,6 +758,7 @@ TARGETS: dict[str, Target] = {
         _run_leaks,
         lambda: _three_ways(framing.frame(leak_sample.MAGIC, 1, msgpack.packb(_LEAKS)), _LEAKS),
     ),
+    "bloom_filter": Target((bloom_filter,), _run_filter, _seeds_filter),
     "offsets": Target((offsets,), _run_offsets, _seeds_offsets),
     "generation": Target(
         (generation,),
