@@ -16,13 +16,13 @@ from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexDamagedError
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.index.bloom.filter import FilterOwner, decode_filter, encode_filter, filter_words, may_have
+from deduper.table.index.bloom.kind import BloomIndex
 from deduper.table.index.bloom.state import (
+    FILTERS,
     BloomState,
     FilteredFile,
-    bloom_folder,
     bound_texts,
     bound_value,
-    filters_folder,
     read_state,
     write_state,
 )
@@ -143,7 +143,7 @@ def test_a_damaged_index_says_what_to_do(place: Place) -> None:
     """A filter that is cut, gone or another's is an error that names the folder; a bad state is built anew."""
     place.index = "bloom"
     place.load([(key, "a", 0) for key in range(20)])
-    (path,) = filters_folder(bloom_folder(place.root)).iterdir()
+    (path,) = (BloomIndex().folder(place.root) / FILTERS).iterdir()
     data = path.read_bytes()
     for wrong in (data[:-1], data[:20] + b"\1" + data[21:], None):
         path.unlink()
@@ -155,7 +155,7 @@ def test_a_damaged_index_says_what_to_do(place: Place) -> None:
             assert table_status(place.config()).index.state is Condition.DAMAGED
         path.write_bytes(data)
     assert place.load([(1, "b", 0)]).found == 1
-    (bloom_folder(place.root) / "state").write_bytes(b"no state")
+    (BloomIndex().folder(place.root) / "state").write_bytes(b"no state")
     assert table_status(place.config()).index.state is Condition.UNREADABLE
     receipt = place.load([(1, "b", 0)])
     assert (receipt.found, receipt.read_files) == (1, 1)
@@ -166,10 +166,10 @@ def test_a_filter_without_its_keys_is_found(place: Place) -> None:
     """By `verify`; a rebuild makes it right."""
     place.index = "bloom"
     place.load([(key, "a", 0) for key in range(20)])
-    state = read_state(bloom_folder(place.root))
+    state = read_state(BloomIndex().folder(place.root))
     assert state is not None
     (file,) = state.files
-    path = filters_folder(bloom_folder(place.root)) / state.name(file)
+    path = (BloomIndex().folder(place.root) / FILTERS) / state.name(file)
     path.write_bytes(encode_filter(state.owner(file), filter_words(KEYS[:20])))
     report = verify(place.config())
     assert (report.missing, report.extra) == (20, 0)
@@ -183,15 +183,15 @@ def test_an_interrupted_rebuild(step: str, place: Place, monkeypatch: pytest.Mon
     place.index = "bloom"
     place.load([(key, "a", key % 3) for key in range(9)])
     monkeypatch.setattr("deduper.table.index.bloom.index._STEP_ROWS", 1)
-    before = (bloom_folder(place.root) / "state").read_bytes()
+    before = (BloomIndex().folder(place.root) / "state").read_bytes()
     with dying(step) as died:
         rebuild(place.config())
     assert died
-    assert (bloom_folder(place.root) / "state").read_bytes() == before
+    assert (BloomIndex().folder(place.root) / "state").read_bytes() == before
     assert place.load([(key, "a", key % 3) for key in range(9)]).found == 9
     receipt = rebuild(place.config())
     assert (receipt.is_continued, receipt.read_files) == (True, {"index.piece": 3, "index.state": 2}.get(step, 0))
-    assert len(list(filters_folder(bloom_folder(place.root)).iterdir())) == 3
+    assert len(list((BloomIndex().folder(place.root) / FILTERS).iterdir())) == 3
     assert verify(place.config()).is_sound
 
 

@@ -1,21 +1,17 @@
 """A bloom index in its folder: brought up to the files of a version, and asked for keys.
 
-    <folder>/state                   see `state`
-    <folder>/rebuilding              the state of an index under rebuilding; it becomes `state` once it is whole
     <folder>/filters/<id>-<n>.filter see `filter`; id of the index, number of the data file
 
-Order of a step: the new filters are durable, then the state that names them. Filters that no state names are deleted
-when the index is next opened.
+Order of a step: the new filters are durable, then the state that names them (`kept`).
 """
 
 from __future__ import annotations
 
-import logging
-import secrets
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,53 +19,30 @@ from numpy.typing import NDArray
 
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, UnknownFormatError
-from bucket_store.filesystem import LOCAL, listed, make_directories, place_new
+from bucket_store.filesystem import LOCAL, place_new
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns
 from deduper.table.errors import IndexDamagedError
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.bloom.filter import encode_filter, filter_words, may_have, read_filter
-from deduper.table.index.bloom.state import (
-    REBUILDING,
-    STATE,
-    BloomState,
-    FilteredFile,
-    bound_texts,
-    bound_value,
-    filters_folder,
-    read_state,
-    sound_state,
-    write_state,
-)
+from deduper.table.index.bloom.state import FILTERS, FORM, BloomState, FilteredFile, bound_texts, bound_value
 from deduper.table.index.candidates import Asked, ReadKeys
 from deduper.table.index.entries import FileKeys, SortedKeys
+from deduper.table.index.kept import KeptIndex, serving
 from deduper.table.index.keys import Int64s
 from deduper.table.index.matching import bounded_column, bounds_of, value_of
 from deduper.table.index.protocol import Differences
 from deduper.table.index.reading import grouped, opened, read_keys, rows_of
 
-logger = logging.getLogger(__name__)
-
 _STEP_ROWS = 4 << 20
 """About so many keys are read for a state: an interrupted building continues after the last one."""
 
 
-class FilterIndex:
+class FilterIndex(KeptIndex[BloomState]):
     """See `KeyIndex`."""
 
-    def __init__(self, folder: Path, columns: KeyColumns, state_file: str = STATE) -> None:
-        self._folder = folder
-        self._columns = columns
-        self._state_file = state_file
-        self.began_anew: str | None = None
-        make_directories(LOCAL, filters_folder(folder))
-        self._state = self._opened()
-        self._sweep()
-
-    @property
-    def state(self) -> BloomState:
-        """The state as it is on disk."""
-        return self._state
+    form = FORM
+    parts = FILTERS
 
     def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
         """See `KeyIndex`. The files are read, for the ranges of their values."""
@@ -86,53 +59,18 @@ class FilterIndex:
             gone = [self._state.name(file) for file in self._state.files if file.identity not in present]
             self._write(replace(self._state, files=kept))
             for name in gone:
-                LOCAL.remove(filters_folder(self._folder) / name)
+                LOCAL.remove(self._folder / FILTERS / name)
         return len(missing)
-
-    def replace_old(self) -> None:
-        """Puts a rebuilt index in the place of the old one, in one step, and deletes the old one's filters."""
-        LOCAL.replace(self._folder / self._state_file, self._folder / STATE)
-        LOCAL.fsync_dir(self._folder)
-        self._state_file = STATE
-        self._sweep()
 
     def version(self, root: Path, files: Iterable[DataFile]) -> FilteredKeys:
         """See `KeyIndex`."""
         return FilteredKeys(root, self._columns, _numbered(self._state, files), self._folder, self._state)
 
-    def _opened(self) -> BloomState:
-        try:
-            found = read_state(self._folder, self._state_file)
-        except (CorruptionError, UnknownFormatError) as error:
-            kept = self._folder / f"{self._state_file}.unreadable-{secrets.token_hex(4)}"
-            LOCAL.replace(self._folder / self._state_file, kept)
-            logger.warning("the index is built anew: %s; the state that cannot be read is kept as %s", error, kept.name)
-            return self._new(f"its state could not be read: {error}")
-        if found is None:
-            return self._new("there was none")
-        if found.columns != self._columns:
-            logger.warning("the index is built anew: it is of another key, other types or another scope")
-            return self._new("it was of another key")
-        return found
+    def _begun(self, index_id: str, salt: bytes) -> BloomState:
+        return BloomState(index_id, salt, self._columns, 0, ())
 
-    def _new(self, why: str) -> BloomState:
-        self.began_anew = why
-        state = BloomState(secrets.token_hex(16), secrets.token_bytes(SALT_BYTES), self._columns, 0, ())
-        write_state(self._folder, state, self._state_file)
-        return state
-
-    def _sweep(self) -> None:
-        # A state that cannot be read begins anew when it is next opened, so its filters are of no use.
-        other = sound_state(self._folder, STATE if self._state_file == REBUILDING else REBUILDING)
-        states = [state for state in (self._state, other) if state is not None]
-        kept = {state.name(file) for state in states for file in state.files}
-        for name in listed(LOCAL, filters_folder(self._folder)):
-            if name not in kept:
-                LOCAL.remove(filters_folder(self._folder) / name)
-
-    def _write(self, state: BloomState) -> None:
-        write_state(self._folder, state, self._state_file)
-        self._state = state
+    def _named(self, state: BloomState) -> Iterable[str]:
+        return map(state.name, state.files)
 
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
         """Makes the filters of files; the state names them all at once."""
@@ -145,7 +83,7 @@ class FilterIndex:
             least, greatest = self._bounds(root, file)
             made = FilteredFile(number, file.path, file.size, file.stamp, keys.count, 0, least, greatest)
             data = encode_filter(self._state.owner(made), words)
-            path = filters_folder(self._folder) / self._state.name(made)
+            path = self._folder / FILTERS / self._state.name(made)
             LOCAL.remove(path)  # of an interrupted step
             place_new(LOCAL, path, data)
             added.append(replace(made, size_bytes=len(data)))
@@ -166,21 +104,10 @@ class FilterView:
     """See `IndexView`."""
 
     def __init__(self, folder: Path, columns: KeyColumns) -> None:
-        self.absent: str | None = None
         self._folder = folder
         self._columns = columns
-        state: BloomState | None = None
-        try:
-            state = read_state(folder)
-        except (CorruptionError, UnknownFormatError) as error:
-            self.absent = f"its state cannot be read: {error}"
-        else:
-            if state is None:
-                self.absent = "there is none"
-            elif state.columns != columns:
-                self.absent = "it is of another key, other types or scope"
-        if state is None or self.absent is not None:
-            state = BloomState("", bytes(SALT_BYTES), columns, 0, ())
+        found, self.absent = serving(partial(FORM.read, folder), columns)
+        state = found or BloomState("", bytes(SALT_BYTES), columns, 0, ())
         self._state = state
         self.salt = state.salt
         self.next_number = state.next_number
@@ -270,7 +197,7 @@ def _words(folder: Path, state: BloomState, file: FilteredFile) -> NDArray[np.ui
         IndexDamagedError: it is damaged.
     """
     try:
-        return read_filter(filters_folder(folder) / state.name(file), state.owner(file))
+        return read_filter(folder / FILTERS / state.name(file), state.owner(file))
     except FileNotFoundError:
         return None
     except (CorruptionError, UnknownFormatError) as error:
@@ -278,7 +205,7 @@ def _words(folder: Path, state: BloomState, file: FilteredFile) -> NDArray[np.ui
 
 
 def _gone(folder: Path, state: BloomState, file: FilteredFile) -> IndexDamagedError:
-    path = filters_folder(folder) / state.name(file)
+    path = folder / FILTERS / state.name(file)
     return IndexDamagedError(f"{path}: is gone; delete {folder}: the next load builds the index anew")
 
 

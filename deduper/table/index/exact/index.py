@@ -1,18 +1,13 @@
 """An index in its folder: brought up to the files of a version, merged, and asked for keys.
 
-    <folder>/state                 see `state`
-    <folder>/rebuilding            the state of an index under rebuilding; it becomes `state` once it is whole
     <folder>/pieces/<name>.piece   pieces of the bucket store: a bucket for each partition value, the file number in
                                    the column `window`
 
-Order of a step: the new piece is durable, then the state that names it. Pieces that no state names are deleted when the
-index is next opened.
+Order of a step: the new piece is durable, then the state that names it (`kept`).
 """
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,27 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store import failpoints
-from bucket_store.errors import CorruptionError, UnknownFormatError
-from bucket_store.filesystem import LOCAL, listed, make_directories, place_new
+from bucket_store.filesystem import LOCAL, place_new
 from bucket_store.pieces.piece import Entries, PieceRef, decode_header, encode_piece, piece_name
-from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import FileKeys, SortedKeys, joined, keys_of, layers
 from deduper.table.index.exact.lookup import MappedPiece
-from deduper.table.index.exact.state import (
-    REBUILDING,
-    STATE,
-    IndexedFile,
-    IndexState,
-    read_state,
-    sound_state,
-    write_state,
-)
+from deduper.table.index.exact.state import FORM, IndexState
 from deduper.table.index.exact.version import EntryKeys, telling_damage
+from deduper.table.index.kept import STATE, KeptIndex, NumberedFile
 from deduper.table.index.reading import grouped, read_keys, rows_of
-
-logger = logging.getLogger(__name__)
 
 _PIECES = "pieces"
 _PIECE_ROWS = 4 << 20
@@ -53,29 +37,20 @@ _GROWTH = 2
 """A piece is merged when it is at most this many times as large as all younger ones together."""
 
 
-class PieceIndex:
+class PieceIndex(KeptIndex[IndexState]):
     """See `KeyIndex`. The index of a table's keys; the one process that holds the table's lock has it open."""
 
+    form = FORM
+    parts = _PIECES
+
     def __init__(self, folder: Path, columns: KeyColumns, state_file: str = STATE) -> None:
-        self._folder = folder
-        self._state_file = state_file
-        self._columns = columns
         self._mapped: dict[str, MappedPiece] = {}
-        self.began_anew: str | None = None
-        """Why the index was begun anew; None when it was there."""
-        make_directories(LOCAL, folder / _PIECES)
-        self._state = self._opened()
-        self._sweep()
+        super().__init__(folder, columns, state_file)
 
     @property
     def salt(self) -> bytes:
         """The salt of its digests."""
         return self._state.salt
-
-    @property
-    def state(self) -> IndexState:
-        """The state as it is on disk."""
-        return self._state
 
     def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
         """Enters the keys of a load's files without reading them, if each bucket has one file.
@@ -114,13 +89,6 @@ class PieceIndex:
         self._merge(files)
         return len(missing)
 
-    def replace_old(self) -> None:
-        """Puts a rebuilt index in the place of the old one, in one step, and deletes the old one's pieces."""
-        LOCAL.replace(self._folder / self._state_file, self._folder / STATE)
-        LOCAL.fsync_dir(self._folder)
-        self._state_file = STATE
-        self._sweep()
-
     def version(self, _root: Path, files: Iterable[DataFile]) -> EntryKeys:
         """The keys of the version with these files; the index has been brought up to it.
 
@@ -133,42 +101,11 @@ class PieceIndex:
             pieces = [self._piece(ref) for ref in self._state.pieces]
         return EntryKeys(self._folder, self.salt, pieces, numbered, self._state.next_number)
 
-    def _opened(self) -> IndexState:
-        try:
-            found = read_state(self._folder, self._state_file)
-        except (CorruptionError, UnknownFormatError) as error:
-            kept = self._folder / f"{self._state_file}.unreadable-{secrets.token_hex(4)}"
-            LOCAL.replace(self._folder / self._state_file, kept)
-            logger.warning("the index is built anew: %s; the state that cannot be read is kept as %s", error, kept.name)
-            return self._new(f"its state could not be read: {error}")
-        if found is None:
-            return self._new("there was none")
-        if found.columns != self._columns:
-            logger.warning("the index is built anew: it is of another key, other types or another scope")
-            return self._new("it was of another key")
-        return found
+    def _begun(self, index_id: str, salt: bytes) -> IndexState:
+        return IndexState(index_id, salt, self._columns, 0, (), ())
 
-    def _new(self, why: str) -> IndexState:
-        self.began_anew = why
-        state = IndexState(secrets.token_hex(16), secrets.token_bytes(SALT_BYTES), self._columns, 0, (), ())
-        write_state(self._folder, state, self._state_file)
-        return state
-
-    def _sweep(self) -> None:
-        """Deletes pieces that no state names: of a death, or merged."""
-        kept = {piece.file for state in (self._state, self._other()) if state is not None for piece in state.pieces}
-        for name in listed(LOCAL, self._folder / _PIECES):
-            if f"{_PIECES}/{name}" not in kept:
-                LOCAL.remove(self._folder / _PIECES / name)
-
-    def _other(self) -> IndexState | None:
-        """The state of the index under rebuilding, or of the one that it is to replace."""
-        # One that cannot be read begins anew when it is next opened, so its pieces are of no use.
-        return sound_state(self._folder, STATE if self._state_file == REBUILDING else REBUILDING)
-
-    def _write(self, state: IndexState) -> None:
-        write_state(self._folder, state, self._state_file)
-        self._state = state
+    def _named(self, state: IndexState) -> Iterable[str]:
+        return (Path(ref.file).name for ref in state.pieces)
 
     def _add(self, root: Path, files: Sequence[DataFile]) -> None:
         numbered = list(enumerate(files, self._state.next_number))
@@ -179,7 +116,9 @@ class PieceIndex:
         first = self._state.next_number
         pieces = tuple(map(self._place, entries))
         failpoints.hit("index.piece")
-        added = tuple(IndexedFile(number, file.path, file.size, file.stamp) for number, file in enumerate(files, first))
+        added = tuple(
+            NumberedFile(number, file.path, file.size, file.stamp) for number, file in enumerate(files, first)
+        )
         self._write(
             replace(
                 self._state,
@@ -207,7 +146,7 @@ class PieceIndex:
         place_new(LOCAL, self._folder / file, data)
         return decode_header(data, file=file, offset=0).to_ref(file=file, name=name, offset=0)
 
-    def _present(self, files: Iterable[DataFile]) -> tuple[tuple[IndexedFile, ...], NDArray[np.bool_]]:
+    def _present(self, files: Iterable[DataFile]) -> tuple[tuple[NumberedFile, ...], NDArray[np.bool_]]:
         """(the files of the index that the table has, whether each number is one of theirs)."""
         present = {file.identity for file in files}
         kept = tuple(file for file in self._state.files if file.identity in present)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bucket_store.errors import CorruptionError, UnknownFormatError
 from bucket_store.pieces.piece import BucketEntries, Entries
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns
@@ -17,6 +16,7 @@ from deduper.table.index.entries import NO_KEYS, FileKeys, counted_files, in_ord
 from deduper.table.index.exact.lookup import Keys, MappedPiece
 from deduper.table.index.exact.state import IndexState, read_state
 from deduper.table.index.exact.version import EntryKeys, telling_damage
+from deduper.table.index.kept import serving
 from deduper.table.index.protocol import Differences
 from deduper.table.index.reading import read_keys
 
@@ -85,16 +85,7 @@ class PieceView:
         return Differences(counted_files(file[is_read & ~is_stored]), counted_files(file[is_stored & ~is_read]))
 
     def _state_of(self, folder: Path, columns: KeyColumns) -> IndexState | None:
-        try:
-            found = read_state(folder)
-        except (CorruptionError, UnknownFormatError) as error:
-            self.absent = f"its state cannot be read: {error}"
-            return None
-        if found is None:
-            self.absent = "there is none"
-        elif found.columns != columns:
-            self.absent = "it is of another key, other types or scope"
-            return None
+        found, self.absent = serving(lambda: read_state(folder), columns)
         return found
 
 
