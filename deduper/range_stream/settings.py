@@ -124,7 +124,7 @@ class StreamJob(Section):
 
     @property
     def subtracts(self) -> bool:
-        """Whether withdrawn ranges are subtracted from the answers; else their levels are made anew."""
+        """Whether withdrawn ranges are subtracted from the answers. If not, their levels are made again."""
         return all(one.kind in SUBTRACTED for one in self.parsed.values())
 
     @property

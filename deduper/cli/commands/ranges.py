@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from deduper.cli.command import BASIC, ConfigArgument, JsonOption, SetOption, VerboseOption, answer, app, command
 from deduper.errors import ExitCode
+
+
+def _progress(*, is_quiet: bool) -> Callable[[str], None]:
+    return lambda text: None if is_quiet else typer.echo(text, err=True)
 
 
 @command(app, "range-aggregate", *BASIC, ExitCode.INTEGRITY)
@@ -31,11 +36,7 @@ def range_aggregate(
 
     configure_logging(as_json=as_json, verbose=verbose)
 
-    def show(text: str) -> None:
-        if not as_json:
-            typer.echo(text, err=True)
-
-    answer(run(job, plan_only=plan, on_progress=show), render, as_json=as_json)
+    answer(run(job, plan_only=plan, on_progress=_progress(is_quiet=as_json)), render, as_json=as_json)
 
 
 @command(app, "range-stream", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
@@ -60,8 +61,8 @@ def range_stream(
 
     configure_logging(as_json=as_json, verbose=verbose)
 
-    def show(text: str) -> None:
-        if not as_json:
-            typer.echo(text, err=True)
-
-    answer(run(job, once=once, take_over=take_over, on_progress=show), render_stream, as_json=as_json)
+    answer(
+        run(job, once=once, take_over=take_over, on_progress=_progress(is_quiet=as_json)),
+        render_stream,
+        as_json=as_json,
+    )

@@ -1,6 +1,6 @@
 """Two ports of jobs made by hand, a stream that follows them, and what it has published; the answers by comparing all.
 
-The oracle is told which windows of the inputs met, and holds all rows in lists.
+The oracle gets the windows of the inputs that met, and keeps all rows in lists.
 """
 
 from __future__ import annotations
