@@ -272,4 +272,9 @@ _SHAPE = "write columns as `name type, name type`"
 
 def quoted(name: str) -> str:
     """A name as written in DDL."""
-    return name if re.fullmatch(r"\w+", name) else "`" + name.replace("`", "``") + "`"
+    return name if re.fullmatch(r"\w+", name) else backticked(name)
+
+
+def backticked(name: str) -> str:
+    """A name as written in an expression, where some words alone are no names: `null`, `end`, `current_date`."""
+    return "`" + name.replace("`", "``") + "`"

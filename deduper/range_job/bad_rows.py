@@ -1,27 +1,27 @@
-"""Which rows cannot be answered, and why; they stop the run, or are kept beside it with their reasons."""
+"""Which rows cannot be answered, and why; they stop the run, or are kept beside it with their reasons.
+
+Conditions are texts of SQL: one call of the JVM each, where columns of PySpark take a call for every operator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from typing import Literal
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from deduper.columns import quoted
+from deduper.columns import backticked
 from deduper.errors import UsageError
 from deduper.range_job.times import as_number, step_us
 
-Reasons = list[tuple[str, Column]]
-"""Reasons with the rows that they hold for; of several the first counts."""
+Reasons = list[tuple[str, str]]
+"""Reasons with the condition that they hold under; of several the first counts."""
 
 
 def event_reasons(events: DataFrame, keys: Sequence[str], time: str) -> Reasons:
     """Why an event is bad."""
-    null_time = ("null_time", events[quoted(time)].isNull())
-    return [_null_id(events, keys), null_time, *_nan("nan_time", events, time)]
+    return [_null("null_id", *keys), _null("null_time", time), *_nan("nan_time", events, time)]
 
 
 def range_reasons(ranges: DataFrame, keys: Sequence[str], start: str, end: str, longest_us: int | None) -> Reasons:
@@ -31,53 +31,73 @@ def range_reasons(ranges: DataFrame, keys: Sequence[str], start: str, end: str, 
         UsageError: a greatest length for times that are numbers.
     """
     reasons = [
-        _null_id(ranges, keys),
+        _null("null_id", *keys),
         *_nan("nan_end_point", ranges, start, end),
-        ("start_after_end", ranges[quoted(start)] > ranges[quoted(end)]),
+        ("start_after_end", f"{backticked(start)} > {backticked(end)}"),
     ]
     if longest_us is not None:
-        step = step_us(ranges.schema[start].dataType)
+        kind = ranges.schema[start].dataType
+        step = step_us(kind)
         if step is None:
             raise UsageError(f"`{start}` is a number, so a range has no length in time; leave out the greatest length")
-        steps = F.try_subtract(as_number(ranges, end), as_number(ranges, start))  # null too if it is beyond bigint
-        reasons.append(("too_long", ~F.coalesce(steps <= longest_us // step, F.lit(False))))
+        steps = f"try_subtract({as_number(end, kind)}, {as_number(start, kind)})"  # null too if it is beyond bigint
+        reasons.append(("too_long", f"NOT coalesce({steps} <= {longest_us // step}L, false)"))
     return reasons
 
 
-def without_bad_rows(
-    rows: DataFrame, reasons: Reasons, side: str, policy: Literal["stop", "keep"], malformed: str | None
-) -> tuple[DataFrame, DataFrame]:
-    """The good rows, and the bad ones as (side, reason, record); by the policy `stop`, a bad row fails Spark's job."""
-    if malformed is not None and malformed in rows.columns:
-        reasons = [("unparsable", rows[malformed].isNotNull()), *reasons]
-    reason = F.lit(None).cast("string")
-    for name, holds in reversed(reasons):
-        reason = F.when(holds, F.lit(name)).otherwise(reason)
-    # Every row pays for this: one condition, and the texts only of a bad row.
-    is_good = ~F.coalesce(reduce(lambda one, other: one | other, (holds for _, holds in reasons)), F.lit(False))
-    record = F.to_json(F.struct(*(rows[quoted(name)] for name in rows.columns)), {"ignoreNullFields": "false"})
-    bad = rows.where(reason.isNotNull()).select(
-        F.lit(side).alias("side"), reason.alias("reason"), record.alias("record")
-    )
-    if policy == "stop":
-        failure = F.concat(F.lit(f"bad {side}: "), reason, F.lit(": "), record)
-        good = rows.where(F.when(is_good, True).otherwise(F.raise_error(failure).cast("boolean")))
-        bad = bad.limit(0)
-    else:
-        good = rows.where(is_good)
-    return good.drop(malformed) if malformed is not None else good, bad
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The rows of a side, `event` or `range`, and why some of them are bad; if it `stops`, a bad row fails Spark's job.
+
+    `malformed` is a column that is not null in a row that could not be parsed.
+    """
+
+    name: str
+    rows: DataFrame
+    reasons: Reasons
+    stops: bool
+    malformed: str | None
+
+    def good(self) -> DataFrame:
+        """The good rows."""
+        # Every row pays for this: one condition, and the texts only of a bad row.
+        are_bad = " OR ".join(f"({holds})" for _, holds in self._reasons())
+        is_good = f"NOT coalesce({are_bad}, false)"
+        if self.stops:
+            failure = f"concat('bad {self.name}: ', {self._reason()}, ': ', {self._record()})"
+            is_good = f"if({is_good}, true, CAST(raise_error({failure}) AS BOOLEAN))"
+        good = self.rows.where(is_good)
+        return good if self.malformed is None else good.drop(self.malformed)
+
+    def bad(self) -> DataFrame:
+        """The bad ones as (side, reason, record); none if they stop."""
+        bad = self.rows.where(f"{self._reason()} IS NOT NULL")
+        columns = f"'{self.name}' AS side", f"{self._reason()} AS reason", f"{self._record()} AS record"
+        return bad.selectExpr(*columns).limit(0) if self.stops else bad.selectExpr(*columns)
+
+    def _reasons(self) -> Reasons:
+        if self.malformed is None or self.malformed not in self.rows.columns:
+            return self.reasons
+        return [("unparsable", f"{backticked(self.malformed)} IS NOT NULL"), *self.reasons]
+
+    def _reason(self) -> str:
+        cases = " ".join(f"WHEN {holds} THEN '{name}'" for name, holds in self._reasons())
+        return f"CASE {cases} END"
+
+    def _record(self) -> str:
+        columns = ", ".join(map(backticked, self.rows.columns))
+        return f"to_json(struct({columns}), map('ignoreNullFields', 'false'))"
 
 
-def _null_id(rows: DataFrame, keys: Sequence[str]) -> tuple[str, Column]:
-    return "null_id", reduce(lambda one, other: one | other, (rows[quoted(key)].isNull() for key in keys))
+def _null(reason: str, *columns: str) -> tuple[str, str]:
+    return reason, " OR ".join(f"{backticked(column)} IS NULL" for column in columns)
 
 
 def _nan(reason: str, rows: DataFrame, *points: str) -> Reasons:
     """The reason, if the times are of a type that has NaN."""
     if not isinstance(rows.schema[points[0]].dataType, T.FloatType | T.DoubleType):
         return []
-    are_nan = (F.isnan(rows[quoted(point)]) for point in points)
-    return [(reason, reduce(lambda one, other: one | other, are_nan))]
+    return [(reason, " OR ".join(f"isnan({backticked(point)})" for point in points))]
 
 
 def is_bad_row(failure: str) -> bool:

@@ -14,14 +14,14 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
-from deduper.columns import quoted
+from deduper.columns import backticked
 from deduper.core.digests import SALT_BYTES
 from deduper.errors import UsageError
-from deduper.range_job.bad_rows import event_reasons, range_reasons, without_bad_rows
+from deduper.range_job.bad_rows import Side, event_reasons, range_reasons
 from deduper.range_job.parts import PartPlan, in_parts
 from deduper.range_job.times import TIMES
 from deduper.range_job.work import ID_HI, ID_LO, Batches, Work
-from deduper.range_job.workers import Sent, arrow_columns, map_in_arrow
+from deduper.range_job.workers import Shared, arrow_columns, map_in_arrow, shared_by_workers
 from deduper.range_join.aggregates import (
     OF_NUMBERS,
     OF_ONE,
@@ -44,13 +44,19 @@ _ANSWERS = "__range_job_answers"
 class RangeAggregates:
     """What a call gives: the asked rows with their aggregates, the bad rows, and how it is done.
 
-    `plan` is None where the index was made at once and every worker has a copy.
+    `plan` is None where the index was made at once and every worker has it whole.
     """
 
     rows: DataFrame
-    errors: DataFrame
     indexed_rows: int
     plan: PartPlan | None
+    sides: tuple[Side, Side]
+
+    @property
+    def errors(self) -> DataFrame:
+        """Bad events and ranges; planned when they are asked for, which many calls never do."""
+        events, ranges = self.sides
+        return events.bad().unionByName(ranges.bad())
 
 
 def range_aggregate(
@@ -85,10 +91,12 @@ def range_aggregate(
     if not keys or not aggregates:
         raise UsageError("`on` and `aggs` are not empty; write on='id', aggs={'points': 'sum(points)'}")
     _require_columns(events, ranges, keys, time, start, end)
-    good_events, bad_events = without_bad_rows(events, event_reasons(events, keys, time), "event", bad_rows, malformed)
-    reasons = range_reasons(ranges, keys, start, end, longest_us)
-    good_ranges, bad_ranges = without_bad_rows(ranges, reasons, "range", bad_rows, malformed)
-    asked, indexed = (good_events, good_ranges) if per == "event" else (good_ranges, good_events)
+    stops = bad_rows == "stop"
+    sides = (
+        Side("event", events, event_reasons(events, keys, time), stops, malformed),
+        Side("range", ranges, range_reasons(ranges, keys, start, end, longest_us), stops, malformed),
+    )
+    asked, indexed = (side.good() for side in (sides if per == "event" else reversed(sides)))
     _require_free_names(asked, aggregates)
     types = {field.name: _arrow(field.dataType) for field in indexed.schema}
     require_types(aggregates, types, "ranges" if per == "event" else "events")
@@ -106,9 +114,9 @@ def range_aggregate(
     answers = T.StructType(_answer_fields(aggregates, indexed.schema))
     size, plan = _index_size(ranges if per == "event" else events, columns, work), None
     if size <= index_bytes:
-        table = indexed.select(*_columns_of(indexed, columns), *_id_words(indexed, keys)).toArrow()
+        table = indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()
         rows = table.num_rows
-        shared = asked.sparkSession.sparkContext.broadcast(Sent(work.index([table])))
+        shared = shared_by_workers(work.index([table]), asked.sparkSession.sparkContext)
         answered = _looked_up(asked, keys, work, shared, answers)
     else:
         index_side, asked_side = _with_digest(indexed, keys, columns), _with_digest(asked, keys, asked.columns)
@@ -116,7 +124,7 @@ def range_aggregate(
         rows = index_side.count()
         plan = PartPlan.of(asked_side, index_side, work, -(-size // index_bytes) if index_bytes else 1)
         answered = in_parts(asked_side, index_side, work, plan, asked.columns, schema)
-    return RangeAggregates(answered, bad_events.unionByName(bad_ranges), rows, plan)
+    return RangeAggregates(answered, rows, plan, sides)
 
 
 def _index_size(indexed: DataFrame, columns: Sequence[str], work: Work) -> int:
@@ -125,14 +133,19 @@ def _index_size(indexed: DataFrame, columns: Sequence[str], work: Work) -> int:
     Bad rows count too: without texts, Spark then reads no column.
     """
     texts = [name for name in columns if isinstance(indexed.schema[name].dataType, T.StringType | T.BinaryType)]
-    sizes = (F.coalesce(F.sum(F.octet_length(quoted(name))), F.lit(0)) for name in texts)
-    found = indexed.agg(F.count(F.lit(1)), *sizes).first()
-    assert found is not None  # an aggregate without groups has one row
+    if texts:
+        sizes = (f"coalesce(sum(octet_length({backticked(name)})), 0)" for name in texts)
+        found = indexed.selectExpr("count(1)", *sizes).first()
+        assert found is not None  # an aggregate without groups has one row
+        rows, text_bytes = int(found[0]), int(sum(found[1:]))
+    else:
+        # `DataFrame.count` does the same in two stages, with a plan that is adapted in between.
+        rows, text_bytes = indexed.select()._jdf.queryExecution().toRdd().count(), 0
     widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
-    return int(found[0]) * 2 * (8 + widest) + int(sum(found[1:]))
+    return rows * 2 * (8 + widest) + text_bytes
 
 
-def _looked_up(asked: DataFrame, keys: Sequence[str], work: Work, shared: Any, answers: T.StructType) -> DataFrame:
+def _looked_up(asked: DataFrame, keys: Sequence[str], work: Work, shared: Shared, answers: T.StructType) -> DataFrame:
     """The asked rows with their aggregates from an index that every worker has.
 
     Only ids and times go to Python; the rest of a row waits in the JVM. With lists, whole rows go: their
@@ -140,20 +153,15 @@ def _looked_up(asked: DataFrame, keys: Sequence[str], work: Work, shared: Any, a
     """
     words = _id_words(asked, keys)
     if work.has_lists:
-        rows = asked.select(*_columns_of(asked, asked.columns), *words)
-        return map_in_arrow(
-            rows, _lookup(work, shared, asked.columns), T.StructType([*asked.schema.fields, *answers.fields])
-        )
-    sent = dict(zip(work.asked_points, _columns_of(asked, work.asked_points), strict=True))
-    names = (*(ID_HI, ID_LO)[: len(words)], *sent)
-    found = arrow_columns(_answer(work, shared, names, answers), answers)(*words, *sent.values())
-    beside = asked.select(*_columns_of(asked, asked.columns), found.alias(_ANSWERS))
-    return beside.select(
-        *_columns_of(beside, asked.columns), *(beside[_ANSWERS].getField(name).alias(name) for name in work.aggregates)
-    )
+        answered = T.StructType([*asked.schema.fields, *answers.fields])
+        return map_in_arrow(asked.select("*", *words), _lookup(work, shared, asked.columns), answered)
+    names = (*(ID_HI, ID_LO)[: len(words)], *work.asked_points)
+    function = arrow_columns(_answer(work, shared, names, answers), answers)
+    found = function(*words, *(F.col(backticked(name)) for name in work.asked_points))
+    return asked.select("*", found.alias(_ANSWERS)).selectExpr(f"* EXCEPT ({_ANSWERS})", f"{_ANSWERS}.*")
 
 
-def _answer(work: Work, shared: Any, names: Sequence[str], answers: T.StructType) -> Any:
+def _answer(work: Work, shared: Shared, names: Sequence[str], answers: T.StructType) -> Any:
     kind = _arrow(answers)
 
     def answer(*columns: pa.Array) -> pa.Array:
@@ -165,7 +173,7 @@ def _answer(work: Work, shared: Any, names: Sequence[str], answers: T.StructType
     return answer
 
 
-def _lookup(work: Work, shared: Any, columns: Sequence[str]) -> Any:
+def _lookup(work: Work, shared: Shared, columns: Sequence[str]) -> Any:
     def answer(batches: Iterator[pa.RecordBatch]) -> Batches:
         for batch in batches:
             yield from work.answers(shared.value, batch, columns)
@@ -173,21 +181,17 @@ def _lookup(work: Work, shared: Any, columns: Sequence[str]) -> Any:
     return answer
 
 
-def _columns_of(rows: DataFrame, names: Sequence[str]) -> list[Column]:
-    return [rows[quoted(name)] for name in names]
-
-
 def _id_words(rows: DataFrame, keys: Sequence[str]) -> list[Column]:
     """The id of a row: one integer is a word by itself, anything else is digested."""
     if len(keys) == 1 and isinstance(rows.schema[keys[0]].dataType, T.IntegralType):
-        return [rows[quoted(keys[0])].cast("bigint").alias(ID_HI)]
+        return [F.expr(f"CAST({backticked(keys[0])} AS BIGINT) AS {ID_HI}")]
     return _digest(rows, keys)
 
 
 def _digest(rows: DataFrame, keys: Sequence[str]) -> list[Column]:
     """The id as the two words of its digest: an id may have any number of columns of any type."""
     types = {field.name: field.dataType.simpleString() for field in rows.schema}
-    hi, lo = fast_digest([(rows[quoted(key)], types[key]) for key in keys], _salt())
+    hi, lo = fast_digest([(F.col(backticked(key)), types[key]) for key in keys], _salt())
     return [hi.alias(ID_HI), lo.alias(ID_LO)]
 
 
@@ -198,7 +202,7 @@ def _salt() -> bytes:
 
 
 def _with_digest(rows: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    return rows.select(*_columns_of(rows, columns), *_digest(rows, keys))
+    return rows.select(*map(backticked, columns), *_digest(rows, keys))
 
 
 def _arrow(kind: T.DataType) -> pa.DataType:

@@ -73,8 +73,8 @@ def _cuts(
 ) -> dict[tuple[int, int], tuple[float, ...]]:
     """Times that cut the events and starts of each large id into slices of about `size` rows."""
     most = max(-(-count // size) for count in large.values())
-    times = _of_ids(asked, as_number(asked, work.asked_points[0]).alias(_BEGIN), large)
-    starts = _of_ids(indexed, as_number(indexed, work.indexed_points[0]).alias(_BEGIN), large)
+    times = _of_ids(asked, _as_number(asked, work.asked_points[0]).alias(_BEGIN), large)
+    starts = _of_ids(indexed, _as_number(indexed, work.indexed_points[0]).alias(_BEGIN), large)
     shares = F.array(*(F.lit(at / most) for at in range(1, most)))
     quantiles = F.percentile_approx(_BEGIN, shares, F.lit(_ACCURACY))
     found: dict[tuple[int, int], tuple[float, ...]] = {}
@@ -122,7 +122,7 @@ def _placed(rows: DataFrame, plan: PartPlan, points: Sequence[str]) -> DataFrame
     A null start lies in the first slice, a null end in the last one.
     """
     fields = [F.col(quoted(name)) for name in rows.columns]
-    numbers = [as_number(rows, name) for name in points]
+    numbers = [_as_number(rows, name) for name in points]
     cuts_type = "double" if isinstance(rows.schema[points[0]].dataType, T.FloatType | T.DoubleType) else "bigint"
     known = [(one.hi, one.lo, one.first, list(one.cuts)) for one in plan.large]
     large = rows.sparkSession.createDataFrame(
@@ -134,6 +134,10 @@ def _placed(rows: DataFrame, plan: PartPlan, points: Sequence[str]) -> DataFrame
     begin = F.when(F.col("from").isNull(), 0).otherwise(_slice("from"))
     end = F.when(F.col("to").isNull(), F.size(_CUTS)).otherwise(_slice("to"))
     return packed.select(ID_HI, ID_LO, "row", _FIRST, begin.alias(_BEGIN), end.alias(_END))
+
+
+def _as_number(rows: DataFrame, name: str) -> Column:
+    return F.expr(as_number(name, rows.schema[name].dataType))
 
 
 def _slice(point: str) -> Column:

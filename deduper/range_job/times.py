@@ -1,33 +1,33 @@
-"""Times as Spark's columns of numbers, so that slices and lengths need one rule for all types of time."""
+"""Times as numbers in Spark's SQL, so that slices and lengths need one rule for all types of time."""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from deduper.columns import quoted
-from deduper.sources.digest_columns import ntz_micros
+from deduper.columns import backticked
 
 TIMES = (T.TimestampType, T.TimestampNTZType, T.DateType, T.IntegralType, T.FloatType, T.DoubleType)
 """Types that a time can have."""
 DAY_US = 86_400_000_000
 
 
-def as_number(rows: DataFrame, name: str) -> Column:
-    """Numbers in the order of the times: µs, days, or the numbers that they are."""
-    column = rows[quoted(name)]
-    match rows.schema[name].dataType:
+def as_number(name: str, kind: T.DataType) -> str:
+    """Numbers in the order of a column of times: µs, days, or the numbers that they are."""
+    column = backticked(name)
+    match kind:
         case T.TimestampType():
-            return F.unix_micros(column)
+            return f"unix_micros({column})"
         case T.TimestampNTZType():
-            return ntz_micros(column)
+            # Spark has a function for it by way of the session's zone alone.
+            in_day = f"(hour({column}) * 60L + minute({column})) * 60000000L"
+            second_us = f"CAST(extract(SECOND FROM {column}) * 1000000 AS BIGINT)"
+            return f"(unix_date(CAST({column} AS DATE)) * {DAY_US}L + {in_day} + {second_us})"
         case T.DateType():
-            return F.unix_date(column).cast("bigint")
+            return f"CAST(unix_date({column}) AS BIGINT)"
         case T.FloatType() | T.DoubleType():
-            return column.cast("double")
+            return f"CAST({column} AS DOUBLE)"
         case _:
-            return column.cast("bigint")
+            return f"CAST({column} AS BIGINT)"
 
 
 def step_us(kind: T.DataType) -> int | None:

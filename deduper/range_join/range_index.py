@@ -100,10 +100,13 @@ class RangeIndex:
         self, ranges: Ranges, ends: str, aggregates: Mapping[str, AnyAggregate], types: Mapping[str, pa.DataType]
     ) -> None:
         first, last, has_points = closed_ranges(ranges.start, ranges.end, ends)
-        rows = np.flatnonzero(has_points)
-        span = (first[rows], last[rows])
-        columns = {name: column.take(pa.array(rows)) for name, column in ranges.columns.items()}
-        self._ids, group = IdTable.of(Ids(ranges.ids.hi[rows], ranges.ids.lo[rows]))
+        ids, columns = ranges.ids, ranges.columns
+        if not has_points.all():
+            rows = np.flatnonzero(has_points)
+            first, last, ids = first[rows], last[rows], Ids(ids.hi[rows], ids.lo[rows])
+            columns = {name: column.take(pa.array(rows)) for name, column in columns.items()}
+        span = (first, last)
+        self._ids, group = IdTable.of(ids)
         groups = len(self._ids.hi)
         cells = Cells.of(group, groups, *span)
         self._timeline = cells.timeline
@@ -112,7 +115,7 @@ class RangeIndex:
         def summed(column: str | None, *, squared: bool = False) -> Numbers:
             if (column, squared) not in sums:
                 values = None if column is None else columns[column]
-                numbers = Numbers.of(values, len(rows), squared=squared)
+                numbers = Numbers.of(values, len(first), squared=squared)
                 sums[column, squared] = sums_of_cells(numbers, cells.timeline.offsets, cells.marks)
             return sums[column, squared]
 

@@ -13,10 +13,13 @@ own, from these files to a sum over all answers, which must be equal:
 - `duckdb-window`: the SQL of `window`; `duckdb-asof`, `polars-asof`: ASOF joins with running sums. Only if the
   packages can be imported.
 
-For each: seconds and CPU seconds of all its processes, the median of `--runs` runs (3) after `--warm` ones that are not
-counted (1), with the least and the greatest; the most memory (PSS) of all its processes, Spark's JVM included, whose
-heap grows to its limit first; MB that Spark shuffled in a run. `--write` measures Spark's answers written as Parquet
-instead of summed.
+All contenders live at once and take turns, so that other load on the machine hits all of them. For each: seconds and
+CPU seconds of all its processes, the median of `--runs` turns (3) after `--warm` turns that are not counted (1), with
+the least and the greatest; the most memory (PSS) of all its processes in turns that are not counted, for the sampling
+takes time (with `--warm 0`: in all turns), Spark's JVM included, whose heap grows to its limit first; MB that Spark
+shuffled in a turn. Beside `window`: how many times less time and CPU time the others take, the median of the rounds and
+the quotient of the least ones. A turn longer than `--limit` seconds ends its contender. `--write` measures Spark's
+answers written as Parquet instead of summed.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ import importlib.util
 import json
 import os
 import platform
+import select
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -270,76 +273,121 @@ def cpu_seconds() -> float:
     return total
 
 
-def measured(action: Callable[[], int], options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds and CPU seconds of the runs, and the answer."""
-    answers = {action() for _ in range(options.warm)}
-    seconds, cpu = [], []
-    for _ in range(options.runs):
-        began, used = time.perf_counter(), cpu_seconds()
-        answers.add(action())
-        seconds.append(time.perf_counter() - began)
-        cpu.append(cpu_seconds() - used)
-    assert len(answers) == 1, answers
-    return {"seconds": sorted(seconds), "cpu": sorted(cpu), "answer": answers.pop()}
-
-
 def one(options: argparse.Namespace) -> None:
-    """Measure one contender in this process and print what was found as JSON."""
+    """Measure one contender in this process: a turn for each line that is read, and a line of JSON for it."""
     folder = Path(options.data)
-    if options.one in OTHERS:
-        found = measured(lambda: OTHERS[options.one](folder), options)
-    else:
+    session: Any = None
+    if options.one in SPARKS:
         settings = {"spark.master": f"local[{CORES}]", "spark.sql.shuffle.partitions": 2 * CORES}
         session = start_session("bench", settings)
-        try:
-            take = (lambda rows: written(rows, folder)) if options.write else summed
-            found = measured(lambda: take(SPARKS[options.one](session, folder)), options)
-            status: Any = session.sparkContext._jsc
-            shuffled = status.sc().statusStore().executorList(True).apply(0).totalShuffleWrite()
-            found["shuffled"] = shuffled / (options.runs + options.warm)
-        finally:
-            end_session(session)
-    print(json.dumps(found), flush=True)
+    shuffled = 0
+    for _ in sys.stdin:
+        began, used = time.perf_counter(), cpu_seconds()
+        if session is None:
+            answer = OTHERS[options.one](folder)
+        else:
+            answered = SPARKS[options.one](session, folder)
+            answer = written(answered, folder) if options.write else summed(answered)
+        found = {"answer": answer, "seconds": time.perf_counter() - began, "cpu": cpu_seconds() - used}
+        if session is not None:
+            before, shuffled = (
+                shuffled,
+                session.sparkContext._jsc.sc().statusStore().executorList(True).apply(0).totalShuffleWrite(),
+            )
+            found["shuffled"] = shuffled - before
+        print(json.dumps(found), flush=True)
+    if session is not None:
+        end_session(session)
 
 
-def most_memory(child: subprocess.Popen[str]) -> list[int]:
-    """A list whose one number grows to the most memory of the child and all below it."""
-    most = [0]
+class Contender:
+    """A contender in a process of its own; `turns` has what it found when its turn was counted."""
 
-    def watch() -> None:
-        while child.poll() is None:
-            total = 0
-            for process in processes(psutil.Process(child.pid)):
-                with contextlib.suppress(psutil.Error):
-                    total += process.memory_full_info().pss
-            most[0] = max(most[0], total)
-            time.sleep(_SAMPLE_S)
+    def __init__(self, name: str, folder: Path, options: argparse.Namespace) -> None:
+        command = [sys.executable, __file__, "--one", name, "--data", str(folder)]
+        self.name = name
+        self.turns: list[dict[str, Any]] = []
+        self.answer: int | None = None
+        self.most_memory = 0
+        self.is_late = False
+        self._limit = options.limit
+        self._child = subprocess.Popen(
+            [*command, *(["--write"] if options.write else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
-    threading.Thread(target=watch, daemon=True).start()
-    return most
+    def turn(self, *, counts: bool, looks: bool) -> None:
+        """Take a turn."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write("turn\n")
+        self._child.stdin.flush()
+        until = time.monotonic() + self._limit
+        while not select.select([self._child.stdout], [], [], _SAMPLE_S if looks else self._limit)[0]:
+            if time.monotonic() >= until:
+                self.is_late = True
+                self._kill()
+                return
+            self._look()
+        line = self._child.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended with {self._child.wait()}")
+        found = json.loads(line)
+        assert self.answer in (None, found["answer"]), (self.name, self.answer, found)
+        self.answer = found["answer"]
+        if counts:
+            self.turns.append(found)
+
+    def _look(self) -> None:
+        total = 0
+        for process in processes(psutil.Process(self._child.pid)):
+            with contextlib.suppress(psutil.Error):
+                total += process.memory_full_info().pss
+        self.most_memory = max(self.most_memory, total)
+
+    def _kill(self) -> None:
+        for process in list(processes(psutil.Process(self._child.pid))):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def end(self) -> None:
+        """End the process."""
+        self._child.communicate()
+
+    def line(self, window: Contender | None) -> str:
+        """Its line of the table, compared with Spark's window."""
+        if self.is_late:
+            return f"  {self.name:<14}  more than {self._limit:,} seconds"
+        cells = [f"  {self.name:<14}"]
+        for what in ("seconds", "cpu"):
+            times = sorted(turn[what] for turn in self.turns)
+            cells.append(f"{what} {statistics.median(times):7.2f} ({times[0]:.2f} to {times[-1]:.2f})")
+            if window is not None and window is not self and not window.is_late:
+                theirs = [turn[what] for turn in window.turns]
+                by_round = [other / turn[what] for other, turn in zip(theirs, self.turns, strict=True)]
+                cells.append(f"window/this {statistics.median(by_round):.1f}, by least {min(theirs) / times[0]:.1f}")
+        cells.append(f"memory {self.most_memory / 1e6:,.0f} MB")
+        if "shuffled" in self.turns[0]:
+            cells.append(f"shuffled {self.turns[-1]['shuffled'] / 1e6:,.1f} MB")
+        return "  ".join(cells)
 
 
-def contender(name: str, folder: Path, options: argparse.Namespace) -> int:
-    """Print the line of a contender, measured in a process of its own; its answer."""
-    more = ["--write"] if options.write else []
-    command = [sys.executable, __file__, "--one", name, "--data", str(folder), *more]
-    child = subprocess.Popen(
-        [*command, "--runs", str(options.runs), "--warm", str(options.warm)], stdout=subprocess.PIPE, text=True
-    )
-    most = most_memory(child)
-    out, _ = child.communicate()
-    if child.returncode:
-        raise SystemExit(f"{name} ended with {child.returncode}")
-    found = json.loads(out.splitlines()[-1])
-    cells = [f"  {name:<14}"]
-    for what in ("seconds", "cpu"):
-        times = found[what]
-        cells.append(f"{what} {statistics.median(times):7.2f} ({times[0]:.2f} to {times[-1]:.2f})")
-    cells.append(f"memory {most[0] / 1e6:,.0f} MB")
-    if "shuffled" in found:
-        cells.append(f"shuffled {found['shuffled'] / 1e6:,.1f} MB")
-    print("  ".join(cells), flush=True)
-    return int(found["answer"])
+def compared(names: list[str], folder: Path, options: argparse.Namespace) -> None:
+    """Let contenders take turns, and print their lines."""
+    contenders = [Contender(name, folder, options) for name in names]
+    for number in range(options.warm + options.runs):
+        counts = number >= options.warm
+        for contender in contenders[number % len(contenders) :] + contenders[: number % len(contenders)]:
+            if not contender.is_late:
+                contender.turn(counts=counts, looks=not counts or not options.warm)
+    window = next((each for each in contenders if each.name == "window"), None)
+    for contender in contenders:
+        contender.end()
+        print(contender.line(window), flush=True)
+    answers = {each.answer for each in contenders if not each.is_late}
+    assert len(answers) < 2, {each.name: each.answer for each in contenders}
 
 
 def main() -> None:
@@ -349,6 +397,7 @@ def main() -> None:
     parser.add_argument("--covering", type=int, nargs="+", default=[50])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--warm", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=3600)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", nargs="+", choices=[*OTHERS, *SPARKS], default=None)
     parser.add_argument("--dir", default="/dev/shm" if Path("/dev/shm").is_dir() else None)
@@ -367,9 +416,7 @@ def main() -> None:
                 names = [name for name in (*OTHERS, *SPARKS) if name != "join" or rows <= _MOST_JOINED]
                 with tempfile.TemporaryDirectory(dir=options.dir) as name:
                     Workload(rows, ids, covering).write(Path(name))
-                    chosen = [each for each in options.only or names if is_there(each)]
-                    answers = {contender(each, Path(name), options) for each in chosen}
-                assert len(answers) == 1, answers
+                    compared([each for each in options.only or names if is_there(each)], Path(name), options)
 
 
 if __name__ == "__main__":

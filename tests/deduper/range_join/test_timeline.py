@@ -1,4 +1,4 @@
-"""Places on sorted times: the rule over them against a plain binary search."""
+"""Times in order, and places on them: against a sort by two words, and a plain binary search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deduper.range_join.cells import Timeline, offsets_of
+from deduper.range_join.cells import Timeline, offsets_of, sorted_by
 
 SEED = 20_261_126
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -39,3 +39,18 @@ def test_a_place_is_behind_all_times_up_to_the_point(names: tuple[str, ...]) -> 
         points = np.concatenate((*near, DRAW.integers(LEAST, MOST, 200), [LEAST, -1, 0, 1, MOST])).astype(np.int64)
         found = timeline.place(np.full(len(points), number), points)
         assert np.array_equal(found, offsets[number] + np.searchsorted(column, points, side="right")), SEED
+
+
+@pytest.mark.parametrize("bits", range(63))
+@pytest.mark.parametrize("groups", [1, 5])
+def test_rows_are_in_the_order_of_group_and_time(groups: int, bits: int) -> None:
+    """Spread over any width of times, and some of them equal in all bits but the last ones."""
+    draw = np.random.default_rng([SEED, bits, groups])
+    spread = draw.integers(0, 1 << bits, 300, endpoint=True)
+    point = np.concatenate((spread, spread[:100] ^ draw.integers(0, 16, 100), [0, 1 << bits])) - (1 << bits >> 1)
+    group = draw.integers(0, groups, len(point))
+    order = sorted_by(group, point)
+    expected = np.lexsort((point, group))
+    assert np.array_equal(np.sort(order), np.arange(len(point))), SEED
+    assert np.array_equal(group[order], group[expected]), SEED
+    assert np.array_equal(point[order], point[expected]), SEED
