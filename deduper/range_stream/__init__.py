@@ -5,12 +5,14 @@ the commit record names the pieces: the state is a function of committed windows
 user sees and what is stored.
 
 Doors: `settings.load_settings`, `job.run`, `report.StreamReport`.
-    inputs   the published windows of a job's port
+    inputs   the published windows of a job's port, in a folder
+    open_inputs  opens both where the committed windows have left them
     rows     good, bad and late rows; PURE
     levels   which pieces become one; PURE
     ranges   ranges by levels: what is open, what is withdrawn, what covers an event; PURE
     events   answered events that a correction may need; PURE
     pieces   the files of levels
+    ports    rows as the bytes of a file of a port; PURE
     judge    a window: rows and state in, rows of ports and the next state out
     runner   the steps of a window; the start
 Touches the folders that its settings name, through the log and the ports of jobs. One process, without Spark.

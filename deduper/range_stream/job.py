@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from deduper.range_stream.report import InputReport, StreamReport
+from deduper.range_stream.report import StreamReport
 from deduper.range_stream.runner import StreamRunner, owned_log
 from deduper.range_stream.settings import StreamJob
 from deduper.service.stop import Stop, restoring_handlers
@@ -48,7 +48,7 @@ def run(
                 counts=dict(totals),
                 next_window=log.state.next_window,
                 clock_us=state.clock,
-                inputs={side: InputReport(one.store_id, one.window) for side, one in state.taken.items()},
+                inputs={side: one.report() for side, one in runner.inputs.items()},
                 open_ranges=sum(level.rows.num_rows for level in state.ranges),
                 levels=len(state.ranges),
                 remembered_events=sum(level.rows.num_rows for level in state.events),

@@ -10,10 +10,19 @@ from deduper.as_json import AsJson
 
 @dataclass(frozen=True, slots=True)
 class InputReport(AsJson):
-    """How far an input was taken: the job's store and its last window; files of later windows must stay."""
+    """How far an input was taken. Of a folder: the job's store and its last window; files of later windows must stay.
 
-    store: str
-    window: int
+    Of topics: the offset of each partition.
+    """
+
+    store: str | None
+    window: int | None
+    offsets: Mapping[str, int]
+
+    def __str__(self) -> str:
+        if self.offsets:
+            return ", ".join(f"{place}@{offset}" for place, offset in self.offsets.items())
+        return "nothing" if self.window is None else f"window {self.window}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from bucket_store import failpoints
@@ -29,8 +27,9 @@ from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import CommitRecord, LogState, OutputFile
 from bucket_store.log.wall_clock import next_wall_us
 from deduper.range_stream.events import EventLevel
-from deduper.range_stream.inputs import Next, Taken, next_files, read_files
+from deduper.range_stream.inputs import Input
 from deduper.range_stream.judge import Judged, StreamState, WindowJudge
+from deduper.range_stream.open_inputs import open_inputs
 from deduper.range_stream.pieces import (
     EVENTS,
     RANGES,
@@ -42,11 +41,12 @@ from deduper.range_stream.pieces import (
     unnamed_pieces,
     write_piece,
 )
+from deduper.range_stream.ports import file_bytes
 from deduper.range_stream.ranges import RangeLevel
+from deduper.range_stream.rows import InputRows
 from deduper.range_stream.settings import StreamJob
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING, Attempt, final_name
-from deduper.tasks.dedup_column import DEDUP
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.present_clock import present_wall_us
 from deduper.window.publishing import publish_window
@@ -123,12 +123,11 @@ def state_of(job: StreamJob, log: CommitLog) -> StreamState:
         CorruptionError, UnknownFormatError: a piece is gone or damaged.
     """
     state, extra = log.state, log.state.extra
-    taken = {side: Taken(*one) for side, one in extra.get("inputs", {}).items()}
     ranges = tuple(RangeLevel(job, read_piece(log.root, RANGES, one), one) for one in _named(state, RANGES))
     events = tuple(EventLevel(job, read_piece(log.root, EVENTS, one), one) for one in _named(state, EVENTS))
     schema = pa.ipc.read_schema(pa.py_buffer(extra["schema"])) if "schema" in extra else None
     clock = state.latest_point
-    return StreamState(taken, None if clock is None else int(clock), schema, ranges, events)
+    return StreamState(None if clock is None else int(clock), schema, ranges, events)
 
 
 class StreamRunner:
@@ -141,6 +140,7 @@ class StreamRunner:
         self._epoch = log.epoch
         self._wall_clock_us = wall_clock_us
         self._judge = WindowJudge(job, log.manifest.salt)
+        self.inputs = open_inputs(job, log.state)
         self.state = state_of(job, log)
 
     def run(self) -> dict[str, int] | None:
@@ -150,24 +150,25 @@ class StreamRunner:
             FencedError: another owner has taken the store.
             UsageError, IntegrityError, DeduperError: as `inputs`, `WindowJudge.judge` and `publish_window`.
         """
-        found = self._next()
-        if found is None:
+        waiting = self._waiting()
+        if not waiting:
             return None
         self._log.check_owner()
         window = self._log.state.next_window
         failpoints.hit("ranges.0.batch")
         began = time.perf_counter()
-        rows = {side: read_files(side, one.files, without=DEDUP) for side, one in found.items()}
+        rows = {side: one.take() for side, one in waiting.items()}
         failpoints.hit("ranges.1.read")
-        judged = self._judge.judge(window, self.state, rows.get(EVENTS), rows.get(RANGES))
+        judged = self._judge.judge(window, self.state, rows.get(EVENTS), rows.get(RANGES) or self._no_ranges())
         failpoints.hit("ranges.2.judged")
         state = self._durable(window, judged.state)
         outputs = self._stage(window, judged)
         failpoints.hit("ranges.3.staged")
-        taken = {**state.taken, **{side: one.taken for side, one in found.items()}}
-        self.state, before = replace(state, taken=taken), self.state
+        self.state, before = state, self.state
         self._log.place(self._record(window, judged.counts, outputs))
         failpoints.hit("ranges.4.committed")
+        for one in waiting.values():
+            one.committed()
         publish_window(self._job.ports, self._log, window, outputs)
         failpoints.hit("ranges.6.marked")
         staging.discard_window(self._job.ports, window, self._epoch, names=self._log.root.names)
@@ -177,17 +178,18 @@ class StreamRunner:
         logger.info("window %d: %s in %.2f s", window, judged.counts, time.perf_counter() - began)
         return judged.counts
 
-    def _next(self) -> dict[str, Next] | None:
-        """The next files of each input that has some; the first window waits for both."""
-        folders = {EVENTS: self._job.events, RANGES: self._job.ranges}
-        found: dict[str, Next] = {}
-        for side, folder in folders.items():
-            one = next_files(side, folder, self.state.taken.get(side), self._job.max_windows)
-            if one is not None:
-                found[side] = one
-        if not found or (self.state.schema is None and len(found) < 2):
-            return None
+    def _waiting(self) -> dict[str, Input]:
+        """The inputs that have rows to take; the first window waits for both, unless their columns are declared."""
+        found = {side: one for side, one in self.inputs.items() if one.plan()}
+        is_first = self.state.schema is None
+        if is_first and any(side not in found and one.declared is None for side, one in self.inputs.items()):
+            return {}
         return found
+
+    def _no_ranges(self) -> InputRows | None:
+        """Declared columns without rows, which the first window of events needs."""
+        declared = self.inputs[RANGES].declared
+        return None if self.state.schema is not None or declared is None else InputRows(declared.empty_table())
 
     def _durable(self, window: int, state: StreamState) -> StreamState:
         """Step 3 for the levels that have no piece yet."""
@@ -206,13 +208,14 @@ class StreamRunner:
         attempt = Attempt(window, self._epoch, 0)
         outputs = []
         for port, rows in judged.ports.items():
-            home = self._job.ports.file_ports[port].place
+            sink = self._job.file_ports[port]
+            home = sink.place
             folder = staging.through(self._log.root.names, home) / STAGING / attempt.folder
             folder.make_directories()
-            file = folder / "rows.parquet"
-            data = _parquet(rows)
+            file = folder / f"rows.{sink.format}"
+            data = file_bytes(rows, sink.format)
             file.create(data)
-            final = home / final_name(self._log.manifest.store_id, attempt, 0, "parquet")
+            final = home / final_name(self._log.manifest.store_id, attempt, 0, sink.format)
             checksum = xxhash.xxh3_64_intdigest(data)
             outputs.append(OutputFile(port, str(file), str(final), len(data), checksum, rows.num_rows))
             failpoints.hit("ranges.3.port")
@@ -225,8 +228,10 @@ class StreamRunner:
         extra: dict[str, Any] = {
             RANGES: [level.piece.as_list for level in state.ranges if level.piece is not None],
             EVENTS: [level.piece.as_list for level in state.events if level.piece is not None],
-            "inputs": {side: [one.store_id, one.window] for side, one in state.taken.items()},
         }
+        for side, one in self.inputs.items():
+            if one.position is not None:
+                extra.setdefault(one.kept_in, {})[side] = one.position
         if state.schema is not None:
             extra["schema"] = state.schema.serialize().to_pybytes()
         return CommitRecord(
@@ -258,10 +263,3 @@ class StreamRunner:
             named = {level.piece.name for level in now if level.piece is not None}
             left = [level.piece.name for level in then if level.piece is not None and level.piece.name not in named]
             remove_pieces(self._log.root, kind, left)
-
-
-def _parquet(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, store_schema=False)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data

@@ -11,16 +11,18 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
+from deduper.columns import Column, parse_columns
 from deduper.config.files import FileSink
 from deduper.config.own_file import load_own_file
 from deduper.config.sections import Key
-from deduper.config.values import Count, Duration, LocalPath, Section, refusal
+from deduper.config.values import Count, Duration, LocalPath, Schema, Section, refusal
 from deduper.errors import UsageError
 from deduper.range_join.aggregates import Aggregate, parse_aggregate
 from deduper.range_join.levels import LEVELED, SUBTRACTED
 
+INPUTS = ("events", "ranges")
 PORTS = ("output", "corrections", "late", "errors")
-_CHANGEABLE = ("events", "ranges", "store", *PORTS, "max_windows", "trigger")
+_CHANGEABLE = (*INPUTS, "store", *PORTS, "max_windows", "trigger")
 WINDOW = "_window"
 """The column of the window in each port."""
 
@@ -45,6 +47,46 @@ def _on_a_stream(text: str) -> str:
     return text
 
 
+class PortFolder(Section):
+    """The folder of a job's port."""
+
+    format: Literal["parquet", "json", "csv"] = Field(examples=["json"])
+    path: LocalPath = Field(examples=["unique/events"])
+    columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
+
+    @model_validator(mode="after")
+    def _text_has_a_schema(self) -> PortFolder:
+        if (self.format == "parquet") != (self.columns is None):
+            if self.columns is not None:
+                raise refusal("has no effect: Parquet has types of its own", "remove it", at=("schema",), at_key=True)
+            write = 'write the columns of the job as Spark DDL, as "id string, at timestamp"'
+            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
+        _require_scalars(self.parsed_columns, ("schema",))
+        return self
+
+    @property
+    def parsed_columns(self) -> tuple[Column, ...]:
+        """The declared columns; none for Parquet."""
+        return () if self.columns is None else parse_columns(self.columns)
+
+
+def _require_scalars(columns: Iterable[Column], at: tuple[str, ...]) -> None:
+    for column in columns:
+        if not column.type.is_scalar:
+            raise refusal(f"column `{column.name}` is of type {column.type.text}", "declare it as string", at=at)
+
+
+def _section(value: object) -> object:
+    """A path is a folder of Parquet."""
+    if isinstance(value, str | Path):
+        return {"format": "parquet", "path": str(value)}
+    return {"format": "parquet", **value} if isinstance(value, dict) else value
+
+
+Input = Annotated[PortFolder, BeforeValidator(_section)]
+Output = Annotated[FileSink, BeforeValidator(_section)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Store:
     place: Place
@@ -61,8 +103,8 @@ class StreamPorts:
 class StreamJob(Section):
     """What is read, asked and written."""
 
-    events: LocalPath = Field(examples=["in/events"])
-    ranges: LocalPath = Field(examples=["in/ranges"])
+    events: Input = Field(examples=["in/events"])
+    ranges: Input = Field(examples=["in/ranges"])
     on: Key = Field(examples=["id"])
     time: str = Field(examples=["at"])
     start: str = Field(examples=["start"])
@@ -77,10 +119,10 @@ class StreamJob(Section):
     retraction: Retraction | None = Field(default=None, examples=["{column: op, value: withdrawn}"])
     longest: Duration | None = Field(default=None, examples=["30d"])
     store: LocalPath = Field(examples=["state/points"])
-    output: LocalPath = Field(examples=["out/points"])
-    corrections: LocalPath | None = Field(default=None, examples=["out/corrections"])
-    late: LocalPath = Field(examples=["out/late"])
-    errors: LocalPath = Field(examples=["out/errors"])
+    output: Output = Field(examples=["out/points"])
+    corrections: Output | None = Field(default=None, examples=["out/corrections"])
+    late: Output = Field(examples=["out/late"])
+    errors: Output = Field(examples=["out/errors"])
     max_windows: Count = Field(default=16, ge=1, examples=["16"])
     trigger: Duration = Field(default=10_000_000, examples=["10s"])
 
@@ -93,13 +135,29 @@ class StreamJob(Section):
         return self
 
     @model_validator(mode="after")
-    def _folders_differ(self) -> StreamJob:
-        folders = {name: getattr(self, name) for name in ("events", "ranges", "store", *PORTS)}
-        seen: dict[Path, str] = {}
-        for name, folder in folders.items():
-            if folder is not None and seen.setdefault(folder, name) != name:
-                raise refusal(f"is the folder of `{seen[folder]}`", "write another one", at=(name,))
+    def _ports_are_folders_of_lines_or_parquet(self) -> StreamJob:
+        for name, sink in self.file_ports.items():
+            if sink.format == "csv":
+                raise refusal("`csv` is no format of these ports", "write parquet or json", at=(name, "format"))
+            if not sink.is_local:
+                raise refusal("is not on this machine", "write a local path", at=(name, "path"))
         return self
+
+    @model_validator(mode="after")
+    def _places_differ(self) -> StreamJob:
+        places: dict[str, str] = {name: str(getattr(self, name).path) for name in INPUTS}
+        places |= {"store": str(self.store), **{name: str(sink.path) for name, sink in self.file_ports.items()}}
+        seen: dict[str, str] = {}
+        for name, place in places.items():
+            if seen.setdefault(place, name) != name:
+                raise refusal(f"is the folder of `{seen[place]}`", "write another one", at=(name,))
+        return self
+
+    @property
+    def file_ports(self) -> dict[str, FileSink]:
+        """The ports that are folders."""
+        sinks = {name: getattr(self, name) for name in PORTS}
+        return {name: sink for name, sink in sinks.items() if isinstance(sink, FileSink)}
 
     @property
     def parsed(self) -> dict[str, Aggregate]:
@@ -130,11 +188,7 @@ class StreamJob(Section):
     @property
     def ports(self) -> StreamPorts:
         """For what windows of jobs and of streams have in common."""
-        folders = {name: getattr(self, name) for name in PORTS}
-        sinks = {
-            name: FileSink(format="parquet", path=str(folder)) for name, folder in folders.items() if folder is not None
-        }
-        return StreamPorts(sinks, _Store(open_place(str(self.store))))
+        return StreamPorts(self.file_ports, _Store(open_place(str(self.store))))
 
     @property
     def fixed(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def render_stream(report: StreamReport) -> list[RenderableType]:
             [
                 ("windows", f"{report.windows:,}"),
                 *((name, f"{count:,}") for name, count in sorted(report.counts.items())),
-                *((f"{side} taken up to", f"window {one.window}") for side, one in sorted(report.inputs.items())),
+                *((f"{side} taken up to", str(one)) for side, one in sorted(report.inputs.items())),
                 ("open ranges", f"{report.open_ranges:,} in {report.levels} levels"),
                 ("remembered events", f"{report.remembered_events:,}"),
                 ("stopped by", report.stopped_by),
