@@ -44,6 +44,10 @@ class Input(Protocol):
     def position(self) -> list[Any] | None:
         """How far it is taken, for the record; None before the first rows."""
 
+    @property
+    def waiting(self) -> int:
+        """By the last look: windows of a folder, or offsets of topics, that no committed window has."""
+
     def plan(self) -> bool:
         """Find the next rows to take; whether there are some."""
 
@@ -81,6 +85,7 @@ class FolderInput:
         self.declared = schema_of(self._columns)
         self.position = None if position is None else list(position)
         self._next: tuple[list[Any], list[Path]] | None = None
+        self.waiting = 0
 
     def plan(self) -> bool:
         """See `Input`: the next published windows; those without files are taken with them.
@@ -97,6 +102,7 @@ class FolderInput:
         if mark is None:
             return None
         through = self._taken_of(mark)
+        self.waiting = mark.window - through
         found: dict[int, list[tuple[int, Path]]] = {}
         for path in self._port.path.iterdir():
             name = FinalName.of(path.name)
@@ -140,7 +146,8 @@ class FolderInput:
             DeduperError: a file cannot be read.
         """
         assert self._next is not None, "nothing was planned"
-        self.position, files = self._next
+        through, (self.position, files) = -1 if self.position is None else self.position[1], self._next
+        self.waiting -= self.position[1] - through
         read = self._parquet if self._port.format == "parquet" else self._lines
         tables, bad = [], list[tuple[str, str | None]]()
         for path in files:

@@ -6,17 +6,25 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from deduper.errors import StopRequested
 from deduper.range_stream.report import StreamReport
-from deduper.range_stream.runner import StreamRunner, owned_log
+from deduper.range_stream.runner import StreamRunner, owned_store
 from deduper.range_stream.settings import StreamJob
 from deduper.service.stop import Stop, restoring_handlers
+from deduper.sinks.publish_state import OnUnknown
 from deduper.window.recovery import reason_to_stop
 
 
 def run(
-    job: StreamJob, *, once: bool, take_over: bool, on_progress: Callable[[str], None], stop: Stop | None = None
+    job: StreamJob,
+    *,
+    once: bool,
+    take_over: bool,
+    on_progress: Callable[[str], None],
+    unpublished: OnUnknown = OnUnknown.REFUSE,
+    stop: Stop | None = None,
 ) -> StreamReport:
-    """Run windows; a signal ends it after the window at hand.
+    """Run windows; a signal ends it after the window at hand. `unpublished`: see `deduper run --unpublished`.
 
     Raises:
         FencedError: another owner has taken the store.
@@ -29,9 +37,12 @@ def run(
         if stop is None:
             stop = Stop()
             stop.listen()
-        with owned_log(job, take_over=take_over, wall_clock_us=_now_us) as log:
+        with owned_store(
+            job, take_over=take_over, wall_clock_us=_now_us, unpublished=unpublished, stop=stop.event
+        ) as owned:
+            log = owned.log
             try:
-                runner = StreamRunner(job, log, _now_us)
+                runner = StreamRunner(job, owned, _now_us, drain=once)
                 while not stop.is_requested:
                     counts = runner.run()
                     if counts is not None:
@@ -40,6 +51,8 @@ def run(
                         on_progress(f"window {log.state.next_window - 1}: {_text(counts)}")
                     elif once or stop.wait(job.trigger / 1e6):
                         break
+            except StopRequested:
+                pass  # while it waited for brokers: nothing of the window is committed, or the next start publishes it
             except Exception as exc:
                 raise reason_to_stop(log, exc) from exc
             state = runner.state

@@ -15,7 +15,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import xxhash
@@ -26,6 +28,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import CommitRecord, LogState, OutputFile
 from bucket_store.log.wall_clock import next_wall_us
+from deduper.config.kafka import KafkaSink
 from deduper.range_stream.events import EventLevel
 from deduper.range_stream.inputs import Input
 from deduper.range_stream.judge import Judged, StreamState, WindowJudge
@@ -41,15 +44,17 @@ from deduper.range_stream.pieces import (
     unnamed_pieces,
     write_piece,
 )
-from deduper.range_stream.ports import file_bytes
+from deduper.range_stream.ports import SLOT, file_bytes, topic_rows
 from deduper.range_stream.ranges import RangeLevel
 from deduper.range_stream.rows import InputRows
 from deduper.range_stream.settings import StreamJob
 from deduper.sinks import staging
-from deduper.sinks.names import STAGING, Attempt, final_name
+from deduper.sinks.names import STAGING, Attempt, TopicPlace, final_name
+from deduper.sinks.open import open_topics
+from deduper.sinks.publish_state import OnUnknown
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.present_clock import present_wall_us
-from deduper.window.publishing import publish_window
+from deduper.window.publishing import TopicPorts, publish_window
 from deduper.window.recovery import publish_unmarked, reason_to_stop
 
 logger = logging.getLogger(__name__)
@@ -59,9 +64,25 @@ _DELETE_EVERY = 100
 """Windows between two deletions of folded records."""
 
 
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A stream's store whose owner this process is: its log, with an epoch claimed, and the ports that are topics."""
+
+    log: CommitLog
+    topics: TopicPorts | None
+    stop: Event
+
+
 @contextlib.contextmanager
-def owned_log(job: StreamJob, *, take_over: bool, wall_clock_us: Callable[[], int]) -> Iterator[CommitLog]:
-    """The log of the stream's store, claimed and with a heartbeat; half-done windows are ended.
+def owned_store(
+    job: StreamJob,
+    *,
+    take_over: bool,
+    wall_clock_us: Callable[[], int],
+    unpublished: OnUnknown = OnUnknown.REFUSE,
+    stop: Event | None = None,
+) -> Iterator[Owned]:
+    """The stream's store, claimed and with a heartbeat; half-done windows are ended. `stop` ends waits for brokers.
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.
@@ -79,12 +100,23 @@ def owned_log(job: StreamJob, *, take_over: bool, wall_clock_us: Callable[[], in
         require_no_owner(root)
     epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
     failpoints.hit("start.claimed")
-    with HeartBeat(root, owner):
+    stop = stop or Event()
+    sinks, deadline = job.topic_ports, job.ports_deadline
+    with (
+        HeartBeat(root, owner),
+        open_topics(sinks, deadline, log, no_session, unpublished, stop, by_tasks=False) as topics,
+    ):
+        owned = Owned(log, topics, stop)
         try:
-            _recover(job, log, epoch)
+            _recover(job, owned, epoch)
         except Exception as exc:
             raise reason_to_stop(log, exc) from exc
-        yield log
+        yield owned
+
+
+def no_session() -> NoReturn:
+    """Spark sends ports of at least once, of which a stream has none."""
+    raise AssertionError("a range stream has no Spark session")
 
 
 def _require_fixed(job: StreamJob, log: CommitLog) -> None:
@@ -100,9 +132,10 @@ def _require_fixed(job: StreamJob, log: CommitLog) -> None:
         )
 
 
-def _recover(job: StreamJob, log: CommitLog, epoch: int) -> None:
+def _recover(job: StreamJob, owned: Owned, epoch: int) -> None:
     """Publish committed windows without a mark, then discard what no record names."""
-    publish_unmarked(job.ports, log)
+    log = owned.log
+    publish_unmarked(job.ports, log, owned.topics)
     failpoints.hit("start.published")
     staging.discard_abandoned(job.ports, epoch, names=log.root.names)
     for kind in (RANGES, EVENTS):
@@ -133,14 +166,17 @@ def state_of(job: StreamJob, log: CommitLog) -> StreamState:
 class StreamRunner:
     """Runs windows one after another for the owner of a store. Not for several threads."""
 
-    def __init__(self, job: StreamJob, log: CommitLog, wall_clock_us: Callable[[], int]) -> None:
+    def __init__(self, job: StreamJob, owned: Owned, wall_clock_us: Callable[[], int], *, drain: bool = False) -> None:
+        """To drain inputs that are topics is to come to their ends of now."""
+        log = owned.log
         assert log.epoch is not None, "no epoch was claimed"
         self._job = job
         self._log = log
+        self._topics = owned.topics
         self._epoch = log.epoch
         self._wall_clock_us = wall_clock_us
         self._judge = WindowJudge(job, log.manifest.salt)
-        self.inputs = open_inputs(job, log.state)
+        self.inputs = open_inputs(job, log.state, owned.stop, drain=drain)
         self.state = state_of(job, log)
 
     def run(self) -> dict[str, int] | None:
@@ -169,7 +205,7 @@ class StreamRunner:
         failpoints.hit("ranges.4.committed")
         for one in waiting.values():
             one.committed()
-        publish_window(self._job.ports, self._log, window, outputs)
+        publish_window(self._job.ports, self._log, window, outputs, self._topics)
         failpoints.hit("ranges.6.marked")
         staging.discard_window(self._job.ports, window, self._epoch, names=self._log.root.names)
         self._remove_left(before)
@@ -204,20 +240,22 @@ class StreamRunner:
         return state
 
     def _stage(self, window: int, judged: Judged) -> tuple[OutputFile, ...]:
-        """Step 3 for the ports: one file each, durable in its staging folder."""
+        """Step 3 for the ports: one file each, durable in its staging folder; of topics, in the store's."""
         attempt = Attempt(window, self._epoch, 0)
         outputs = []
         for port, rows in judged.ports.items():
-            sink = self._job.file_ports[port]
-            home = sink.place
+            sink = self._job.port(port)
+            if isinstance(sink, KafkaSink):
+                home, data, kind = self._log.root, topic_rows(rows, self._job.on, window), "parquet"
+                final = str(TopicPlace(sink.topic, (SLOT,), self._job.name))
+            else:
+                home, data, kind = sink.place, file_bytes(rows, sink.format), sink.format
+                final = str(home / final_name(self._log.manifest.store_id, attempt, 0, kind))
             folder = staging.through(self._log.root.names, home) / STAGING / attempt.folder
             folder.make_directories()
-            file = folder / f"rows.{sink.format}"
-            data = file_bytes(rows, sink.format)
+            file = folder / f"{port}.{kind}"
             file.create(data)
-            final = home / final_name(self._log.manifest.store_id, attempt, 0, sink.format)
-            checksum = xxhash.xxh3_64_intdigest(data)
-            outputs.append(OutputFile(port, str(file), str(final), len(data), checksum, rows.num_rows))
+            outputs.append(OutputFile(port, str(file), final, len(data), xxhash.xxh3_64_intdigest(data), rows.num_rows))
             failpoints.hit("ranges.3.port")
         return tuple(outputs)
 

@@ -13,6 +13,7 @@ from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
 from deduper.config.files import FileSink
+from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.own_file import load_own_file
 from deduper.config.sections import Key
 from deduper.config.values import Count, Duration, LocalPath, Schema, Section, refusal
@@ -22,7 +23,8 @@ from deduper.range_join.levels import LEVELED, SUBTRACTED
 
 INPUTS = ("events", "ranges")
 PORTS = ("output", "corrections", "late", "errors")
-_CHANGEABLE = (*INPUTS, "store", *PORTS, "max_windows", "trigger")
+_CHANGEABLE = ("name", *INPUTS, "store", *PORTS, "max_windows", "trigger")
+_DEADLINE_US = 600_000_000
 WINDOW = "_window"
 """The column of the window in each port."""
 
@@ -83,8 +85,8 @@ def _section(value: object) -> object:
     return {"format": "parquet", **value} if isinstance(value, dict) else value
 
 
-Input = Annotated[PortFolder, BeforeValidator(_section)]
-Output = Annotated[FileSink, BeforeValidator(_section)]
+Input = Annotated[PortFolder | KafkaSource, Field(discriminator="format"), BeforeValidator(_section)]
+Output = Annotated[FileSink | KafkaSink, Field(discriminator="format"), BeforeValidator(_section)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class StreamPorts:
 class StreamJob(Section):
     """What is read, asked and written."""
 
+    name: str = Field(default="range-stream", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100, examples=["points"])
     events: Input = Field(examples=["in/events"])
     ranges: Input = Field(examples=["in/ranges"])
     on: Key = Field(examples=["id"])
@@ -135,29 +138,82 @@ class StreamJob(Section):
         return self
 
     @model_validator(mode="after")
-    def _ports_are_folders_of_lines_or_parquet(self) -> StreamJob:
+    def _inputs_are_of_scalars(self) -> StreamJob:
+        for side, source in self._topic_inputs.items():
+            if source.value.format == "avro":
+                raise refusal("`avro` is not read here", "write json, csv or text", at=(side, "value", "format"))
+            _require_scalars(source.parsed_columns, (side, "value", "schema"))
+        return self
+
+    @model_validator(mode="after")
+    def _ports_are_written_here(self) -> StreamJob:
         for name, sink in self.file_ports.items():
             if sink.format == "csv":
                 raise refusal("`csv` is no format of these ports", "write parquet or json", at=(name, "format"))
             if not sink.is_local:
                 raise refusal("is not on this machine", "write a local path", at=(name, "path"))
+        for name, topic in self.topic_ports.items():
+            if topic.delivery != "exactly_once":
+                raise refusal("these ports are sent exactly once", "remove it", at=(name, "delivery"), at_key=True)
+            if "dedup_headers" in topic.model_fields_set:
+                raise refusal("these ports have one header, dedup-window", "remove it", at=(name, "dedup_headers"))
+            if not topic.bootstrap_servers:
+                write = 'write `bootstrap_servers: "host:9092"`, as no input is a topic'
+                raise refusal("the brokers are missing", write, at=(name, "bootstrap_servers"))
         return self
 
     @model_validator(mode="after")
     def _places_differ(self) -> StreamJob:
-        places: dict[str, str] = {name: str(getattr(self, name).path) for name in INPUTS}
-        places |= {"store": str(self.store), **{name: str(sink.path) for name, sink in self.file_ports.items()}}
-        seen: dict[str, str] = {}
-        for name, place in places.items():
-            if seen.setdefault(place, name) != name:
-                raise refusal(f"is the folder of `{seen[place]}`", "write another one", at=(name,))
+        places = [(side, "the folder of `{}`", str(one.path)) for side, one in self._folder_inputs.items()]
+        places.append(("store", "the folder of `{}`", str(self.store)))
+        places += [(name, "the folder of `{}`", str(sink.path)) for name, sink in self.file_ports.items()]
+        for side, source in self._topic_inputs.items():
+            places += [(side, "a topic of `{}`", topic) for topic in source.topics]
+        for name, sink in self.topic_ports.items():
+            places.append((name, "a topic of `{}`", sink.topic))
+        seen: dict[tuple[str, str], str] = {}
+        for name, words, place in places:
+            other = seen.setdefault((words, place), name)
+            if other != name:
+                raise refusal(f"is {words.format(other)}", "write another one", at=(name,))
         return self
+
+    @property
+    def _folder_inputs(self) -> dict[str, PortFolder]:
+        inputs = {side: getattr(self, side) for side in INPUTS}
+        return {side: one for side, one in inputs.items() if isinstance(one, PortFolder)}
+
+    @property
+    def _topic_inputs(self) -> dict[str, KafkaSource]:
+        inputs = {side: getattr(self, side) for side in INPUTS}
+        return {side: one for side, one in inputs.items() if isinstance(one, KafkaSource)}
+
+    def port(self, name: str) -> FileSink | KafkaSink:
+        """A port that is written; a topic without brokers of its own has those of the first input that is a topic."""
+        sink: FileSink | KafkaSink | None = getattr(self, name)
+        assert sink is not None, f"{name} is not written"
+        source = next(iter(self._topic_inputs.values()), None)
+        return sink if isinstance(sink, FileSink) or source is None else sink.beside(source)
+
+    @property
+    def _ports(self) -> dict[str, FileSink | KafkaSink]:
+        return {name: self.port(name) for name in PORTS if getattr(self, name) is not None}
 
     @property
     def file_ports(self) -> dict[str, FileSink]:
         """The ports that are folders."""
-        sinks = {name: getattr(self, name) for name in PORTS}
-        return {name: sink for name, sink in sinks.items() if isinstance(sink, FileSink)}
+        return {name: sink for name, sink in self._ports.items() if isinstance(sink, FileSink)}
+
+    @property
+    def topic_ports(self) -> dict[str, KafkaSink]:
+        """The ports that are topics."""
+        return {name: sink for name, sink in self._ports.items() if isinstance(sink, KafkaSink)}
+
+    @property
+    def ports_deadline(self) -> int:
+        """µs that a port waits for brokers that do not answer: those of the first input that is a topic."""
+        source = next(iter(self._topic_inputs.values()), None)
+        return _DEADLINE_US if source is None else source.deadline
 
     @property
     def parsed(self) -> dict[str, Aggregate]:

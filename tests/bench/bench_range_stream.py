@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deduper.range_stream.runner import StreamRunner, owned_log
+from deduper.range_stream.runner import StreamRunner, owned_store
 from tests.deduper.range_stream.stream_scene import Port, Scene
 
 _BASE_US = 1_767_225_600_000_000
@@ -71,8 +71,10 @@ def measure(arguments: argparse.Namespace, held: int, folder: Path) -> dict[str,
     scene.settings["max_windows"] = 1
     cpu: list[float] = []
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(owned_log(scene.job, take_over=False, wall_clock_us=lambda: time.time_ns() // 1000))
-        runner = StreamRunner(scene.job, log, lambda: time.time_ns() // 1000)
+        owned = stack.enter_context(
+            owned_store(scene.job, take_over=False, wall_clock_us=lambda: time.time_ns() // 1000)
+        )
+        runner = StreamRunner(scene.job, owned, lambda: time.time_ns() // 1000)
         while runner.run() is not None:  # all ranges, and few events
             pass
         for window in range(1, arguments.windows + 1):
@@ -87,7 +89,7 @@ def measure(arguments: argparse.Namespace, held: int, folder: Path) -> dict[str,
                 cpu.append(time.process_time() - began)
         rows = [level.rows.num_rows for level in runner.state.ranges]
         began = time.process_time()
-        StreamRunner(scene.job, log, lambda: time.time_ns() // 1000)
+        StreamRunner(scene.job, owned, lambda: time.time_ns() // 1000)
         start = time.process_time() - began
     return {
         "open": held,

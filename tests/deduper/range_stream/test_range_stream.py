@@ -17,7 +17,7 @@ from deduper.admin.open_store import open_store
 from deduper.config.problems import ConfigError
 from deduper.errors import IntegrityError, UsageError
 from deduper.range_stream.levels import merged_from
-from deduper.range_stream.runner import StreamRunner, owned_log
+from deduper.range_stream.runner import StreamRunner, owned_store
 from deduper.range_stream.settings import load_settings
 from tests.deduper.range_stream.stream_scene import Model, Row, Scene, event, instant, ranged
 
@@ -367,8 +367,8 @@ def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
     scene.events.publish([event(1, "a", 50)])
-    with owned_log(scene.job, take_over=False, wall_clock_us=lambda: 1) as log:
-        sleeper = StreamRunner(scene.job, log, lambda: 1)
+    with owned_store(scene.job, take_over=False, wall_clock_us=lambda: 1) as owned:
+        sleeper = StreamRunner(scene.job, owned, lambda: 1)
         judge = sleeper._judge.judge
 
         def overtaken(*arguments: Any) -> Any:
