@@ -1,8 +1,8 @@
 """Range aggregates on a stream: two ports of jobs in, every event once with the aggregates of the ranges known by then.
 
-Idea: a window takes windows of both jobs, or offsets of their topics. Ranges are kept in levels, each a durable piece and an index in memory, and
-the commit record names the pieces: the state is a function of committed windows. docs/range-aggregates.md has what a
-user sees and what is stored.
+Idea: a window takes windows of both jobs, or offsets of their topics. Ranges are kept in levels, each a durable piece
+and an index in memory, and the commit record names the pieces: the state is a function of committed windows.
+docs/range-aggregates.md has what a user sees and what is stored.
 
 Doors: `settings.load_settings`, `job.run`, `report.StreamReport`.
     inputs   the published windows of a job's port, in a folder
