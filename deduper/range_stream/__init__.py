@@ -4,7 +4,7 @@ Idea: a window takes windows of both jobs, or offsets of their topics. Ranges ar
 and an index in memory, and the commit record names the pieces: the state is a function of committed windows.
 docs/range-aggregates.md has what a user sees and what is stored.
 
-Doors: `settings.load_settings`, `job.run`, `report.StreamReport`.
+Doors: `settings.load_settings`, `job.run`, `status.stream_status`, `report`.
     inputs   the published windows of a job's port, in a folder
     open_inputs  opens both where the committed windows have left them
     topics   the records of a job's port, in topics
@@ -16,6 +16,8 @@ Doors: `settings.load_settings`, `job.run`, `report.StreamReport`.
     ports    rows as the bytes of a file of a port; PURE
     judge    a window: rows and state in, rows of ports and the next state out
     runner   the steps of a window; the start
+    metrics  the page for Prometheus
+    status   the state of a store, read beside its owner
 Touches the folders and topics that its settings name, through the log, sources and sinks of jobs. One process,
 without Spark.
 """

@@ -14,7 +14,6 @@ from bucket_store.places.local import local_place
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import Column, ColumnType
 from deduper.errors import DeduperError, IntegrityError, UsageError
-from deduper.range_stream.report import InputReport
 from deduper.range_stream.rows import InputRows
 from deduper.range_stream.settings import PortFolder
 from deduper.sinks.names import PUBLISHED, FinalName
@@ -56,9 +55,6 @@ class Input(Protocol):
 
     def committed(self) -> None:
         """The window with these rows is committed."""
-
-    def report(self) -> InputReport:
-        """How far it is taken, for people."""
 
 
 def scalars(columns: Sequence[Column]) -> tuple[DeclaredColumn, ...]:
@@ -195,11 +191,6 @@ class FolderInput:
 
     def committed(self) -> None:
         """See `Input`."""
-
-    def report(self) -> InputReport:
-        """See `Input`."""
-        store_id, window = self.position or (None, None)
-        return InputReport(store_id, window, {})
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -164,20 +164,29 @@ def state_of(job: StreamJob, log: CommitLog) -> StreamState:
 
 
 class StreamRunner:
-    """Runs windows one after another for the owner of a store. Not for several threads."""
+    """Runs windows one after another for the owner of a store. Not for several threads.
+
+    `is_publishing`: the last window is committed, and not out on all ports yet.
+    """
 
     def __init__(self, job: StreamJob, owned: Owned, wall_clock_us: Callable[[], int], *, drain: bool = False) -> None:
         """To drain inputs that are topics is to come to their ends of now."""
         log = owned.log
         assert log.epoch is not None, "no epoch was claimed"
         self._job = job
-        self._log = log
+        self.log = log
+        self.is_publishing = False
         self._topics = owned.topics
         self._epoch = log.epoch
         self._wall_clock_us = wall_clock_us
         self._judge = WindowJudge(job, log.manifest.salt)
         self.inputs = open_inputs(job, log.state, owned.stop, drain=drain)
         self.state = state_of(job, log)
+
+    @property
+    def windows(self) -> int:
+        """The committed windows of the store."""
+        return self.log.state.next_window
 
     def run(self) -> dict[str, int] | None:
         """The next window: its counts; None if the inputs have nothing new.
@@ -189,8 +198,8 @@ class StreamRunner:
         waiting = self._waiting()
         if not waiting:
             return None
-        self._log.check_owner()
-        window = self._log.state.next_window
+        self.log.check_owner()
+        window = self.log.state.next_window
         failpoints.hit("ranges.0.batch")
         began = time.perf_counter()
         rows = {side: one.take() for side, one in waiting.items()}
@@ -201,16 +210,18 @@ class StreamRunner:
         outputs = self._stage(window, judged)
         failpoints.hit("ranges.3.staged")
         self.state, before = state, self.state
-        self._log.place(self._record(window, judged.counts, outputs))
+        self.log.place(self._record(window, judged.counts, outputs))
         failpoints.hit("ranges.4.committed")
         for one in waiting.values():
             one.committed()
-        publish_window(self._job.ports, self._log, window, outputs, self._topics)
+        self.is_publishing = True
+        publish_window(self._job.ports, self.log, window, outputs, self._topics)
+        self.is_publishing = False
         failpoints.hit("ranges.6.marked")
-        staging.discard_window(self._job.ports, window, self._epoch, names=self._log.root.names)
+        staging.discard_window(self._job.ports, window, self._epoch, names=self.log.root.names)
         self._remove_left(before)
         if window % _DELETE_EVERY == _DELETE_EVERY - 1:
-            self._log.delete_folded()
+            self.log.delete_folded()
         logger.info("window %d: %s in %.2f s", window, judged.counts, time.perf_counter() - began)
         return judged.counts
 
@@ -234,8 +245,8 @@ class StreamRunner:
             for level in levels:
                 if level.piece is None:
                     name = piece_name(window, self._epoch, number)
-                    level.piece = write_piece(self._log.root, kind, name, level.rows, level.last_us)
-                    level.rows = mapped_rows(self._log.root, kind, level.piece)
+                    level.piece = write_piece(self.log.root, kind, name, level.rows, level.last_us)
+                    level.rows = mapped_rows(self.log.root, kind, level.piece)
                     number += 1
         return state
 
@@ -246,12 +257,12 @@ class StreamRunner:
         for port, rows in judged.ports.items():
             sink = self._job.port(port)
             if isinstance(sink, KafkaSink):
-                home, data, kind = self._log.root, topic_rows(rows, self._job.on, window), "parquet"
+                home, data, kind = self.log.root, topic_rows(rows, self._job.on, window), "parquet"
                 final = str(TopicPlace(sink.topic, (SLOT,), self._job.name))
             else:
                 home, data, kind = sink.place, file_bytes(rows, sink.format), sink.format
-                final = str(home / final_name(self._log.manifest.store_id, attempt, 0, kind))
-            folder = staging.through(self._log.root.names, home) / STAGING / attempt.folder
+                final = str(home / final_name(self.log.manifest.store_id, attempt, 0, kind))
+            folder = staging.through(self.log.root.names, home) / STAGING / attempt.folder
             folder.make_directories()
             file = folder / f"{port}.{kind}"
             file.create(data)
@@ -261,7 +272,7 @@ class StreamRunner:
 
     def _record(self, window: int, counts: dict[str, int], outputs: tuple[OutputFile, ...]) -> CommitRecord:
         """Step 4."""
-        last, state = self._log.state, self.state
+        last, state = self.log.state, self.state
         wall_us = next_wall_us(last.last_wall_us, self._wall_clock_us())
         extra: dict[str, Any] = {
             RANGES: [level.piece.as_list for level in state.ranges if level.piece is not None],
@@ -300,4 +311,4 @@ class StreamRunner:
         ):
             named = {level.piece.name for level in now if level.piece is not None}
             left = [level.piece.name for level in then if level.piece is not None and level.piece.name not in named]
-            remove_pieces(self._log.root, kind, left)
+            remove_pieces(self.log.root, kind, left)

@@ -15,7 +15,7 @@ from deduper.columns import Column, parse_columns
 from deduper.config.files import FileSink
 from deduper.config.kafka import KafkaSink, KafkaSource
 from deduper.config.own_file import load_own_file
-from deduper.config.sections import Key
+from deduper.config.sections import Key, MetricsConfig
 from deduper.config.values import Count, Duration, LocalPath, Schema, Section, refusal
 from deduper.errors import UsageError
 from deduper.range_join.aggregates import Aggregate, parse_aggregate
@@ -23,7 +23,7 @@ from deduper.range_join.levels import LEVELED, SUBTRACTED
 
 INPUTS = ("events", "ranges")
 PORTS = ("output", "corrections", "late", "errors")
-_CHANGEABLE = ("name", *INPUTS, "store", *PORTS, "max_windows", "trigger")
+_CHANGEABLE = ("name", *INPUTS, "store", *PORTS, "max_windows", "trigger", "metrics")
 _DEADLINE_US = 600_000_000
 WINDOW = "_window"
 """The column of the window in each port."""
@@ -128,6 +128,7 @@ class StreamJob(Section):
     errors: Output = Field(examples=["out/errors"])
     max_windows: Count = Field(default=16, ge=1, examples=["16"])
     trigger: Duration = Field(default=10_000_000, examples=["10s"])
+    metrics: MetricsConfig | None = Field(default=None, examples=["{port: 9108}"])
 
     @model_validator(mode="after")
     def _corrections_have_a_port(self) -> StreamJob:

@@ -18,7 +18,6 @@ from deduper.kafka.cluster import KafkaCluster
 from deduper.kafka.offsets import OffsetRange, ends_from_wire, ends_to_wire
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
 from deduper.range_stream.inputs import UNPARSABLE, ZONE, scalars, schema_of
-from deduper.range_stream.report import InputReport
 from deduper.range_stream.rows import InputRows
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from deduper.sources.kafka.broker_watch import BrokerWatch
@@ -132,8 +131,3 @@ class TopicInput:
         """See `Input`."""
         assert self._batch is not None, "nothing was planned"
         self._batches.judged(self._batch)
-
-    def report(self) -> InputReport:
-        """See `Input`."""
-        ends = ends_from_wire(self.position or ())
-        return InputReport(None, None, {str(place): ends[place].offset for place in sorted(ends)})

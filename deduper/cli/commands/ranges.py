@@ -57,6 +57,9 @@ def range_stream(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the store even if its owner seems to be alive.")
     ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only show the state of the store, beside a running owner too.")
+    ] = False,
     unpublished: UnpublishedOption = OnUnknown.REFUSE,
     overrides: SetOption = None,
     as_json: JsonOption = False,
@@ -67,7 +70,14 @@ def range_stream(
 
     job = load_settings(config, overrides=overrides or ())
 
-    from deduper.cli.views.ranges import render_stream
+    from deduper.cli.views.ranges import render_status, render_stream
+
+    if status:
+        from deduper.range_stream.status import stream_status
+
+        answer(stream_status(job), render_status, as_json=as_json)
+        return
+
     from deduper.range_stream.job import run
     from deduper.service.logs import configure_logging
 

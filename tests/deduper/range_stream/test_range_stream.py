@@ -319,7 +319,7 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
     """None of them may repair, clean or read what is no job's."""
     scene = Scene(tmp_path)
     scene.run()
-    with pytest.raises(UsageError, match="range stream"):
+    with pytest.raises(UsageError, match="range-stream CONFIG --status"):
         open_store(str(tmp_path / "state"))
 
 
