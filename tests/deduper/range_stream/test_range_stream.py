@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from bucket_store.errors import CorruptionError, FencedError, SettingsChangedError
 from deduper.admin.open_store import open_store
@@ -336,6 +338,19 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
             {"ranges": {"format": "json", "path": "in/ranges", "schema": "id array<int>"}},
             "column `id` is of type array<int>",
         ),
+        (
+            {"events": {"format": "kafka", "topics": ["in"], "bootstrap_servers": "h:1", "value": {"format": "avro"}}},
+            "avro_schema: is missing",
+        ),
+        ({"output": {"format": "kafka", "topic": "out"}}, "the brokers are missing"),
+        (
+            {"late": {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1", "delivery": "at_least_once"}},
+            "these ports are sent exactly once",
+        ),
+        (
+            {name: {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1"} for name in ("output", "late")},
+            "late: is a topic of `output`",
+        ),
         ({"output": {"format": "csv", "path": "out/output"}}, "`csv` is no format of these ports"),
         ({"output": {"format": "json", "path": "hdfs://host:1/out"}}, "is not on this machine"),
     ],
@@ -348,6 +363,19 @@ def test_mistakes_in_the_settings_have_their_places(changed: dict[str, Any], mes
     with pytest.raises(ConfigError) as caught:
         load_settings(file, environment={})
     assert message in "\n".join(problem.headline for problem in caught.value.problems)
+
+
+def test_settings_in_the_docs_are_valid(tmp_path: Path) -> None:
+    """Those of folders, and over them those of topics."""
+    text = (Path(__file__).parents[3] / "docs/range-aggregates.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text.partition("## On a stream")[2], re.DOTALL)
+    folders, topics = (YAML(typ="safe").load(block) for block in blocks[:2])
+    for written in (folders, folders | topics):
+        (tmp_path / "points.yaml").write_text(json.dumps(written))
+        assert load_settings(tmp_path / "points.yaml", environment={}).aggregates == {
+            "points": "sum(points)",
+            "offers": "count",
+        }
 
 
 def test_the_clock_is_that_of_the_windows_before(tmp_path: Path) -> None:
