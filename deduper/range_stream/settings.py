@@ -165,18 +165,18 @@ class StreamJob(Section):
 
     @model_validator(mode="after")
     def _places_differ(self) -> StreamJob:
-        places = [(side, "the folder of `{}`", str(one.path)) for side, one in self._folder_inputs.items()]
-        places.append(("store", "the folder of `{}`", str(self.store)))
-        places += [(name, "the folder of `{}`", str(sink.path)) for name, sink in self.file_ports.items()]
+        places = {side: f"folder {one.path}" for side, one in self._folder_inputs.items()}
+        places |= {"store": f"folder {self.store}"}
+        places |= {name: f"folder {sink.path}" for name, sink in self.file_ports.items()}
+        places |= {name: f"topic {sink.topic} at {sink.bootstrap_servers}" for name, sink in self.topic_ports.items()}
+        seen: dict[str, str] = {}
+        for name, place in places.items():
+            if seen.setdefault(place, name) != name:
+                raise refusal(f"is the {place.split()[0]} of `{seen[place]}`", "write another one", at=(name,))
         for side, source in self._topic_inputs.items():
-            places += [(side, "a topic of `{}`", topic) for topic in source.topics]
-        for name, sink in self.topic_ports.items():
-            places.append((name, "a topic of `{}`", sink.topic))
-        seen: dict[tuple[str, str], str] = {}
-        for name, words, place in places:
-            other = seen.setdefault((words, place), name)
-            if other != name:
-                raise refusal(f"is {words.format(other)}", "write another one", at=(name,))
+            for name, sink in self.topic_ports.items():
+                if source.bootstrap_servers == sink.bootstrap_servers and source.reads(sink.topic):
+                    raise refusal(f"is a topic of `{side}`", "write another one", at=(name, "topic"))
         return self
 
     @property

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from confluent_kafka import Producer
+
 from bucket_store import failpoints
 from deduper.range_stream.job import run
 from deduper.range_stream.settings import load_settings
@@ -48,14 +50,23 @@ class TopicScene(Scene):
     def _output(self, port: str) -> Row:
         return {"format": "kafka", "topic": self.topics[port]}
 
-    def send(self, side: str, rows: Sequence[Row | bytes | None]) -> None:
-        """Rows, and values that are none, as records."""
+    def send(self, side: str, rows: Sequence[Row | bytes | None], *, is_aborted: bool | None = None) -> None:
+        """Rows, and values that are none, as records: in a transaction that is committed or aborted, or in none."""
         assert self.broker is not None
         values = [
             json.dumps({name: written(value) for name, value in row.items()}).encode() if isinstance(row, dict) else row
             for row in rows
         ]
-        send(self.broker.plain(), self.topics[side], [Record(value, partition=0) for value in values])
+        if is_aborted is None:
+            send(self.broker.plain(), self.topics[side], [Record(value, partition=0) for value in values])
+            return
+        producer = Producer(self.broker.plain().confluent(transactional_id=f"{self.topics[side]}-sender"))
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(self.topics[side], value, partition=0)
+        producer.flush(30)
+        (producer.abort_transaction if is_aborted else producer.commit_transaction)(30)
 
     def records(self, port: str) -> list[Record]:
         """The committed records of a port."""

@@ -85,7 +85,8 @@ def test_records_of_topics_are_rows_and_errors(tmp_path: Path, broker: Broker, n
         ("event", "null_id", '{"id":null,"at":"2026-01-01T00:00:05.000000Z","event":2}'),
     ]
     scene.send("ranges", [ranged(1, "a", 0, 9, 10)])
-    scene.send("events", [event(3, "a", 6)])
+    scene.send("events", [event(4, "a", 6)], is_aborted=True)
+    scene.send("events", [event(3, "a", 6)], is_aborted=False)
     assert scene.run().windows == 1
     assert scene.run().windows == 0
     assert scene.answers() == {1: (None, 0), 3: (10, 1)}

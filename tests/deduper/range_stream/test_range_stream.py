@@ -325,6 +325,9 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
         open_store(str(tmp_path / "state"))
 
 
+TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -349,7 +352,14 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
         ),
         (
             {name: {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1"} for name in ("output", "late")},
-            "late: is a topic of `output`",
+            "late: is the topic of `output`",
+        ),
+        (
+            {
+                "events": {**TOPIC, "topic_pattern": "points-.*", "value": {"format": "json", "schema": "id string"}},
+                "output": {"format": "kafka", "topic": "points-out"},
+            },
+            "output.topic: is a topic of `events`",
         ),
         ({"output": {"format": "csv", "path": "out/output"}}, "`csv` is no format of these ports"),
         ({"output": {"format": "json", "path": "hdfs://host:1/out"}}, "is not on this machine"),
