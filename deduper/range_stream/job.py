@@ -53,17 +53,17 @@ def run(
                 runner = StreamRunner(job, owned, _now_us, drain=once)
                 if metrics is not None:
                     metrics.opened(runner)
-                while not stop.is_requested:
-                    with contextlib.nullcontext() if metrics is None else metrics.window():
-                        counts = runner.run()
-                    if counts is not None:
-                        windows += 1
-                        totals.update(counts)
-                        on_progress(f"window {log.state.next_window - 1}: {_text(counts)}")
-                    elif once or stop.wait(job.trigger / 1e6):
-                        break
-            except StopRequested:
-                pass  # while it waited for brokers: nothing of the window is committed, or the next start publishes it
+                # A wait for brokers ends: nothing of the window is committed, or the next start publishes it.
+                with contextlib.suppress(StopRequested):
+                    while not stop.is_requested:
+                        with contextlib.nullcontext() if metrics is None else metrics.window():
+                            counts = runner.run()
+                        if counts is not None:
+                            windows += 1
+                            totals.update(counts)
+                            on_progress(f"window {log.state.next_window - 1}: {_text(counts)}")
+                        elif once or stop.wait(job.trigger / 1e6):
+                            break
             except Exception as exc:
                 raise reason_to_stop(log, exc) from exc
             state = runner.state
