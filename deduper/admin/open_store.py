@@ -99,7 +99,7 @@ def open_store(target: str) -> OpenStore:
             raise
         raise StoreMissingError(f"{root}: there is no store yet; the first start of `deduper run` makes it") from error
     if _STREAM in log.manifest.settings:
-        raise UsageError(f"{root}: this is the store of a range stream; `deduper range-stream CONFIG --json` shows it")
+        raise UsageError(f"{root}: this is a range stream's store; `deduper range-stream CONFIG --status` shows it")
     return OpenStore(url, config, log, open_backend(url))
 
 

@@ -15,6 +15,7 @@ import typer
 
 from deduper.config.problems import ConfigError
 from deduper.errors import ExitCode, UsageError, exit_code_of
+from deduper.sinks.publish_state import OnUnknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,6 +61,13 @@ StoreArgument = Annotated[
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, as store.shards=8. Repeatable."),
+]
+UnpublishedOption = Annotated[
+    OnUnknown,
+    typer.Option(
+        "--unpublished",
+        help="Publish or skip a committed window, if Kafka has lost the record of its publication.",
+    ),
 ]
 ExecuteOption = Annotated[bool, typer.Option("--execute", help="Do it; without it, only show the plan.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON with stable keys.")]

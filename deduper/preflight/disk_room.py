@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from deduper.config.model import Config
+from deduper.sinks.names import Ports
 
 
 class Room(NamedTuple):
@@ -17,9 +17,10 @@ class Room(NamedTuple):
     size: int
 
 
-def disk_room(config: Config) -> dict[str, Room]:
+def disk_room(config: Ports) -> dict[str, Room]:
     """By `store` and the name of the port; a folder that cannot be looked at is left out."""
-    places: dict[str, Path] = {"store": config.store.path} if config.store.is_local else {}
+    store = config.store.place
+    places: dict[str, Path] = {"store": store.local} if store.names.scheme == "file" else {}
     places |= {port: sink.path for port, sink in config.file_ports.items() if sink.is_local}
     found = {}
     for place, path in places.items():

@@ -35,8 +35,7 @@ from deduper.range_join.points import as_points
 from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
 from deduper.tasks.readers.parquet import opened_parquet, require_plain
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile, reading
-from deduper.tasks.readers.text import Lines, require_lines
-from deduper.text.block import parse
+from deduper.tasks.readers.text import parsed_lines, require_lines
 from deduper.text.format import TextFormat
 
 _BATCH_ROWS = 1 << 16
@@ -176,18 +175,10 @@ class _TextSide:
             OnlySpark: a line is no record.
         """
         wanted = {number: column.name for number, column in enumerate(self.columns) if column.name in names}
-        lines, rows, headers = Lines(piece.path), 0, 0
-        for some in lines:
-            if self.header and not headers:
-                headers = 1
-                some = some.behind_first()
-            parsed = parse(some.data, some.starts, some.ends, self.text, list(wanted))
+        for _, parsed in parsed_lines(piece.path, self.text, list(wanted), header=self.header):
             if parsed.malformed.any() or parsed.invalid_utf8.any():
                 raise OnlySpark(f"{piece.path}: a line that is no record")
-            rows += some.count
             yield pa.RecordBatch.from_arrays([parsed.columns[number] for number in wanted], list(wanted.values()))
-        if rows + headers != lines.counted:
-            raise IntegrityError(f"{piece.path}: {rows + headers} lines were read of {lines.counted}")
 
 
 def _side(files: InputFiles, cores: int) -> _Side:

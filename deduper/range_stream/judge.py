@@ -16,11 +16,11 @@ from deduper.range_join.range_index import Events
 from deduper.range_stream import events as of_events
 from deduper.range_stream import ranges as of_ranges
 from deduper.range_stream.events import EventLevel
-from deduper.range_stream.inputs import Taken
 from deduper.range_stream.levels import merged_from
 from deduper.range_stream.ranges import ENTRY, HI, KEY_HI, KEY_LO, LO, SIGN, RangeLevel, answers, merged, withdraw
 from deduper.range_stream.rows import (
     Bools,
+    InputRows,
     Told,
     digests,
     first_reasons,
@@ -38,9 +38,8 @@ EVENT, RANGE = "event", "range"
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What committed windows leave: how far the inputs are taken, the clock, the columns of ranges, the levels."""
+    """What committed windows leave: the clock, the columns of ranges, the levels."""
 
-    taken: dict[str, Taken]
     clock: int | None
     schema: pa.Schema | None
     ranges: tuple[RangeLevel, ...]
@@ -67,7 +66,7 @@ class WindowJudge:
         self._job = job
         self._salt = salt
 
-    def judge(self, window: int, state: StreamState, events: pa.Table | None, ranges: pa.Table | None) -> Judged:
+    def judge(self, window: int, state: StreamState, events: InputRows | None, ranges: InputRows | None) -> Judged:
         """The window of these rows; None stands for no rows, which both have only before `state.schema` is known.
 
         Raises:
@@ -77,11 +76,11 @@ class WindowJudge:
         """
         work = _Window(self._job, self._salt, window, state)
         if ranges is not None:
-            work.take_ranges(ranges)
+            work.take_ranges(work.good_rows(RANGE, ranges))
         work.make_levels()
         work.correct()
         if events is not None:
-            work.take_events(events)
+            work.take_events(work.good_rows(EVENT, events))
         return work.judged()
 
 
@@ -109,13 +108,20 @@ class _Window:
         self._ports: dict[str, pa.Table] = {}
         self._counts: Counter[str] = Counter()
 
+    def good_rows(self, side: str, rows: InputRows) -> pa.Table:
+        """The rows of an input; records that are none leave."""
+        self._counts[f"{side}s"] += rows.count
+        for reason, text in rows.bad:
+            self._errors.append(Told(side, reason, text))
+            self._counts[f"{side}s.{reason}"] += 1
+        return rows.table
+
     # Ranges.
 
     def take_ranges(self, rows: pa.Table) -> None:
         """Ranges and retractions: bad and closed ones leave, the others become rows of levels."""
         job = self._job
         self._require_ranges(rows.schema)
-        self._counts["ranges"] += rows.num_rows
         place = np.arange(rows.num_rows, dtype=np.int64)
         is_asking = self._is_retraction(rows)
         start, end = whole(rows[job.start]), whole(rows[job.end])
@@ -249,7 +255,6 @@ class _Window:
         """Events: bad and expired ones leave, the others are answered."""
         job = self._job
         self._require_events(rows.schema)
-        self._counts["events"] += rows.num_rows
         times = as_points(whole(rows[job.time]))
         reasons = [
             ("null_id", has_null(rows, job.on)),

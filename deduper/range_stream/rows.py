@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from deduper.errors import UsageError
 from deduper.range_join.cells import Ids
 from deduper.range_join.points import Ints, as_points
 from deduper.range_stream.settings import WINDOW
+from deduper.text.json_written import json_lines
 
 Bools = NDArray[np.bool_]
 
@@ -27,13 +27,27 @@ class Told:
 
     side: str
     reason: str
-    record: str
+    record: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InputRows:
+    """What a window takes of an input: rows, and the records that are none, as (reason, text)."""
+
+    table: pa.Table
+    bad: Sequence[tuple[str, str | None]] = ()
+
+    @property
+    def count(self) -> int:
+        """Rows and records."""
+        return int(self.table.num_rows) + len(self.bad)
 
 
 def told_rows(side: str, reason: str, rows: pa.Table, where: Ints) -> list[Told]:
     """Some rows, with a reason."""
-    records = rows.take(pa.array(where)).to_pylist() if len(where) else []
-    return [Told(side, reason, json.dumps(record, default=str, ensure_ascii=False)) for record in records]
+    if not len(where):
+        return []
+    return [Told(side, reason, record) for record in json_lines(rows.take(pa.array(where))).to_pylist()]
 
 
 def told_table(told: Sequence[Told], window: int) -> pa.Table:

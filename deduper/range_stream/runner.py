@@ -15,11 +15,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, NoReturn
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from bucket_store import failpoints
@@ -28,9 +28,11 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import CommitRecord, LogState, OutputFile
 from bucket_store.log.wall_clock import next_wall_us
+from deduper.config.kafka import KafkaSink
 from deduper.range_stream.events import EventLevel
-from deduper.range_stream.inputs import Next, Taken, next_files, read_files
+from deduper.range_stream.inputs import Input
 from deduper.range_stream.judge import Judged, StreamState, WindowJudge
+from deduper.range_stream.open_inputs import open_inputs
 from deduper.range_stream.pieces import (
     EVENTS,
     RANGES,
@@ -42,14 +44,17 @@ from deduper.range_stream.pieces import (
     unnamed_pieces,
     write_piece,
 )
+from deduper.range_stream.ports import SLOT, file_bytes, topic_rows
 from deduper.range_stream.ranges import RangeLevel
+from deduper.range_stream.rows import InputRows
 from deduper.range_stream.settings import StreamJob
 from deduper.sinks import staging
-from deduper.sinks.names import STAGING, Attempt, final_name
-from deduper.tasks.dedup_column import DEDUP
+from deduper.sinks.names import STAGING, Attempt, TopicPlace, final_name
+from deduper.sinks.open import open_topics
+from deduper.sinks.publish_state import OnUnknown
 from deduper.window.owner_alive import own_name, require_no_owner
 from deduper.window.present_clock import present_wall_us
-from deduper.window.publishing import publish_window
+from deduper.window.publishing import TopicPorts, publish_window
 from deduper.window.recovery import publish_unmarked, reason_to_stop
 
 logger = logging.getLogger(__name__)
@@ -59,9 +64,25 @@ _DELETE_EVERY = 100
 """Windows between two deletions of folded records."""
 
 
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A stream's store whose owner this process is: its log, with an epoch claimed, and the ports that are topics."""
+
+    log: CommitLog
+    topics: TopicPorts | None
+    stop: Event
+
+
 @contextlib.contextmanager
-def owned_log(job: StreamJob, *, take_over: bool, wall_clock_us: Callable[[], int]) -> Iterator[CommitLog]:
-    """The log of the stream's store, claimed and with a heartbeat; half-done windows are ended.
+def owned_store(
+    job: StreamJob,
+    *,
+    take_over: bool,
+    wall_clock_us: Callable[[], int],
+    unpublished: OnUnknown = OnUnknown.REFUSE,
+    stop: Event | None = None,
+) -> Iterator[Owned]:
+    """The stream's store, claimed and with a heartbeat; half-done windows are ended. `stop` ends waits for brokers.
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.
@@ -79,12 +100,23 @@ def owned_log(job: StreamJob, *, take_over: bool, wall_clock_us: Callable[[], in
         require_no_owner(root)
     epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
     failpoints.hit("start.claimed")
-    with HeartBeat(root, owner):
+    stop = stop or Event()
+    sinks, deadline = job.topic_ports, job.ports_deadline
+    with (
+        HeartBeat(root, owner),
+        open_topics(sinks, deadline, log, no_session, unpublished, stop, by_tasks=False) as topics,
+    ):
+        owned = Owned(log, topics, stop)
         try:
-            _recover(job, log, epoch)
+            _recover(job, owned, epoch)
         except Exception as exc:
             raise reason_to_stop(log, exc) from exc
-        yield log
+        yield owned
+
+
+def no_session() -> NoReturn:
+    """Spark sends ports of at least once, of which a stream has none."""
+    raise AssertionError("a range stream has no Spark session")
 
 
 def _require_fixed(job: StreamJob, log: CommitLog) -> None:
@@ -100,9 +132,10 @@ def _require_fixed(job: StreamJob, log: CommitLog) -> None:
         )
 
 
-def _recover(job: StreamJob, log: CommitLog, epoch: int) -> None:
+def _recover(job: StreamJob, owned: Owned, epoch: int) -> None:
     """Publish committed windows without a mark, then discard what no record names."""
-    publish_unmarked(job.ports, log)
+    log = owned.log
+    publish_unmarked(job.ports, log, owned.topics)
     failpoints.hit("start.published")
     staging.discard_abandoned(job.ports, epoch, names=log.root.names)
     for kind in (RANGES, EVENTS):
@@ -123,25 +156,37 @@ def state_of(job: StreamJob, log: CommitLog) -> StreamState:
         CorruptionError, UnknownFormatError: a piece is gone or damaged.
     """
     state, extra = log.state, log.state.extra
-    taken = {side: Taken(*one) for side, one in extra.get("inputs", {}).items()}
     ranges = tuple(RangeLevel(job, read_piece(log.root, RANGES, one), one) for one in _named(state, RANGES))
     events = tuple(EventLevel(job, read_piece(log.root, EVENTS, one), one) for one in _named(state, EVENTS))
     schema = pa.ipc.read_schema(pa.py_buffer(extra["schema"])) if "schema" in extra else None
     clock = state.latest_point
-    return StreamState(taken, None if clock is None else int(clock), schema, ranges, events)
+    return StreamState(None if clock is None else int(clock), schema, ranges, events)
 
 
 class StreamRunner:
-    """Runs windows one after another for the owner of a store. Not for several threads."""
+    """Runs windows one after another for the owner of a store. Not for several threads.
 
-    def __init__(self, job: StreamJob, log: CommitLog, wall_clock_us: Callable[[], int]) -> None:
+    `is_publishing`: the last window is committed, and not out on all ports yet.
+    """
+
+    def __init__(self, job: StreamJob, owned: Owned, wall_clock_us: Callable[[], int], *, drain: bool = False) -> None:
+        """To drain inputs that are topics is to come to their ends of now."""
+        log = owned.log
         assert log.epoch is not None, "no epoch was claimed"
         self._job = job
-        self._log = log
+        self.log = log
+        self.is_publishing = False
+        self._topics = owned.topics
         self._epoch = log.epoch
         self._wall_clock_us = wall_clock_us
         self._judge = WindowJudge(job, log.manifest.salt)
+        self.inputs = open_inputs(job, log.state, owned.stop, drain=drain)
         self.state = state_of(job, log)
+
+    @property
+    def windows(self) -> int:
+        """The committed windows of the store."""
+        return self.log.state.next_window
 
     def run(self) -> dict[str, int] | None:
         """The next window: its counts; None if the inputs have nothing new.
@@ -150,44 +195,48 @@ class StreamRunner:
             FencedError: another owner has taken the store.
             UsageError, IntegrityError, DeduperError: as `inputs`, `WindowJudge.judge` and `publish_window`.
         """
-        found = self._next()
-        if found is None:
+        waiting = self._waiting()
+        if not waiting:
             return None
-        self._log.check_owner()
-        window = self._log.state.next_window
+        self.log.check_owner()
+        window = self.log.state.next_window
         failpoints.hit("ranges.0.batch")
         began = time.perf_counter()
-        rows = {side: read_files(side, one.files, without=DEDUP) for side, one in found.items()}
+        rows = {side: one.take() for side, one in waiting.items()}
         failpoints.hit("ranges.1.read")
-        judged = self._judge.judge(window, self.state, rows.get(EVENTS), rows.get(RANGES))
+        judged = self._judge.judge(window, self.state, rows.get(EVENTS), rows.get(RANGES) or self._no_ranges())
         failpoints.hit("ranges.2.judged")
         state = self._durable(window, judged.state)
         outputs = self._stage(window, judged)
         failpoints.hit("ranges.3.staged")
-        taken = {**state.taken, **{side: one.taken for side, one in found.items()}}
-        self.state, before = replace(state, taken=taken), self.state
-        self._log.place(self._record(window, judged.counts, outputs))
+        self.state, before = state, self.state
+        self.log.place(self._record(window, judged.counts, outputs))
         failpoints.hit("ranges.4.committed")
-        publish_window(self._job.ports, self._log, window, outputs)
+        for one in waiting.values():
+            one.committed()
+        self.is_publishing = True
+        publish_window(self._job.ports, self.log, window, outputs, self._topics)
+        self.is_publishing = False
         failpoints.hit("ranges.6.marked")
-        staging.discard_window(self._job.ports, window, self._epoch, names=self._log.root.names)
+        staging.discard_window(self._job.ports, window, self._epoch, names=self.log.root.names)
         self._remove_left(before)
         if window % _DELETE_EVERY == _DELETE_EVERY - 1:
-            self._log.delete_folded()
+            self.log.delete_folded()
         logger.info("window %d: %s in %.2f s", window, judged.counts, time.perf_counter() - began)
         return judged.counts
 
-    def _next(self) -> dict[str, Next] | None:
-        """The next files of each input that has some; the first window waits for both."""
-        folders = {EVENTS: self._job.events, RANGES: self._job.ranges}
-        found: dict[str, Next] = {}
-        for side, folder in folders.items():
-            one = next_files(side, folder, self.state.taken.get(side), self._job.max_windows)
-            if one is not None:
-                found[side] = one
-        if not found or (self.state.schema is None and len(found) < 2):
-            return None
+    def _waiting(self) -> dict[str, Input]:
+        """The inputs that have rows to take; the first window waits for both, unless their columns are declared."""
+        found = {side: one for side, one in self.inputs.items() if one.plan()}
+        is_first = self.state.schema is None
+        if is_first and any(side not in found and one.declared is None for side, one in self.inputs.items()):
+            return {}
         return found
+
+    def _no_ranges(self) -> InputRows | None:
+        """Declared columns without rows, which the first window of events needs."""
+        declared = self.inputs[RANGES].declared
+        return None if self.state.schema is not None or declared is None else InputRows(declared.empty_table())
 
     def _durable(self, window: int, state: StreamState) -> StreamState:
         """Step 3 for the levels that have no piece yet."""
@@ -196,37 +245,42 @@ class StreamRunner:
             for level in levels:
                 if level.piece is None:
                     name = piece_name(window, self._epoch, number)
-                    level.piece = write_piece(self._log.root, kind, name, level.rows, level.last_us)
-                    level.rows = mapped_rows(self._log.root, kind, level.piece)
+                    level.piece = write_piece(self.log.root, kind, name, level.rows, level.last_us)
+                    level.rows = mapped_rows(self.log.root, kind, level.piece)
                     number += 1
         return state
 
     def _stage(self, window: int, judged: Judged) -> tuple[OutputFile, ...]:
-        """Step 3 for the ports: one file each, durable in its staging folder."""
+        """Step 3 for the ports: one file each, durable in its staging folder; of topics, in the store's."""
         attempt = Attempt(window, self._epoch, 0)
         outputs = []
         for port, rows in judged.ports.items():
-            home = self._job.ports.file_ports[port].place
-            folder = staging.through(self._log.root.names, home) / STAGING / attempt.folder
+            sink = self._job.port(port)
+            if isinstance(sink, KafkaSink):
+                home, data, kind = self.log.root, topic_rows(rows, self._job.on, window), "parquet"
+                final = str(TopicPlace(sink.topic, (SLOT,), self._job.name))
+            else:
+                home, data, kind = sink.place, file_bytes(rows, sink.format), sink.format
+                final = str(home / final_name(self.log.manifest.store_id, attempt, 0, kind))
+            folder = staging.through(self.log.root.names, home) / STAGING / attempt.folder
             folder.make_directories()
-            file = folder / "rows.parquet"
-            data = _parquet(rows)
+            file = folder / f"{port}.{kind}"
             file.create(data)
-            final = home / final_name(self._log.manifest.store_id, attempt, 0, "parquet")
-            checksum = xxhash.xxh3_64_intdigest(data)
-            outputs.append(OutputFile(port, str(file), str(final), len(data), checksum, rows.num_rows))
+            outputs.append(OutputFile(port, str(file), final, len(data), xxhash.xxh3_64_intdigest(data), rows.num_rows))
             failpoints.hit("ranges.3.port")
         return tuple(outputs)
 
     def _record(self, window: int, counts: dict[str, int], outputs: tuple[OutputFile, ...]) -> CommitRecord:
         """Step 4."""
-        last, state = self._log.state, self.state
+        last, state = self.log.state, self.state
         wall_us = next_wall_us(last.last_wall_us, self._wall_clock_us())
         extra: dict[str, Any] = {
             RANGES: [level.piece.as_list for level in state.ranges if level.piece is not None],
             EVENTS: [level.piece.as_list for level in state.events if level.piece is not None],
-            "inputs": {side: [one.store_id, one.window] for side, one in state.taken.items()},
         }
+        for side, one in self.inputs.items():
+            if one.position is not None:
+                extra.setdefault(one.kept_in, {})[side] = one.position
         if state.schema is not None:
             extra["schema"] = state.schema.serialize().to_pybytes()
         return CommitRecord(
@@ -257,11 +311,4 @@ class StreamRunner:
         ):
             named = {level.piece.name for level in now if level.piece is not None}
             left = [level.piece.name for level in then if level.piece is not None and level.piece.name not in named]
-            remove_pieces(self._log.root, kind, left)
-
-
-def _parquet(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, store_schema=False)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+            remove_pieces(self.log.root, kind, left)

@@ -99,7 +99,13 @@ def run(
         owned_store(config, take_over=take_over, wall_clock_us=clock, silent=start.silent) as owned,
         _Engine(config, session, stop) as engine,
         open_topics(
-            config, owned.log, engine.session, unpublished, stop.event, by_tasks=engine.have_spare_cores
+            config.topic_ports,
+            config.source.deadline if isinstance(config.source, KafkaSource) else 0,  # there are none then
+            owned.log,
+            engine.session,
+            unpublished,
+            stop.event,
+            by_tasks=engine.have_spare_cores,
         ) as topics,
     ):
         if opened is None:  # once more: a seed may have been begun since the checks

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app, start_http_server
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Health: TypeAlias = Callable[[], list[str]]
 _END_S = 2.0
 
 
@@ -36,17 +37,22 @@ def serving_metrics(config: Config, page: MetricsConfig, wall_clock_us: Callable
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     metrics = JobMetrics(config, registry, wall_clock_us)
-    with _served(page, registry, metrics), metrics.log_counts.attached():
+    with served_page(page, registry, metrics.health), metrics.log_counts.attached():
         yield metrics
 
 
 @contextlib.contextmanager
-def _served(settings: MetricsConfig, registry: CollectorRegistry, metrics: JobMetrics) -> Iterator[None]:
+def served_page(settings: MetricsConfig, registry: CollectorRegistry, health: Health) -> Iterator[None]:
+    """The page of a registry while the `with` block runs; `health` gives everything that is wrong, in one line each.
+
+    Raises:
+        DeduperError: the configured address cannot be listened on.
+    """
     try:
         server, thread = start_http_server(settings.port, settings.host, registry)
     except OSError as exc:
         raise cannot_listen(settings, exc) from exc
-    server.set_app(_with_health(make_wsgi_app(registry), metrics))
+    server.set_app(_with_health(make_wsgi_app(registry), health))
     logger.info("metrics: http://%s:%d/metrics", settings.host, settings.port)
     try:
         yield
@@ -56,7 +62,7 @@ def _served(settings: MetricsConfig, registry: CollectorRegistry, metrics: JobMe
         thread.join(_END_S)
 
 
-def _with_health(page: WSGIApplication, metrics: JobMetrics) -> WSGIApplication:
+def _with_health(page: WSGIApplication, health: Health) -> WSGIApplication:
     """The page, and two answers in one line each.
 
     `/healthz`: 200 `ok`, or 503 and what is wrong; `/livez`: 200 while the process answers. A job that waits for
@@ -67,7 +73,7 @@ def _with_health(page: WSGIApplication, metrics: JobMetrics) -> WSGIApplication:
         path = environ.get("PATH_INFO", "")
         if path not in ("/healthz", "/livez"):
             return page(environ, start_response)
-        wrong = metrics.health() if path == "/healthz" else []
+        wrong = health() if path == "/healthz" else []
         start_response(
             "503 Service Unavailable" if wrong else "200 OK",
             [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")],

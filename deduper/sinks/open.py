@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Event
 from typing import TYPE_CHECKING
 
 from bucket_store.log.commit_log import CommitLog
-from deduper.config.model import Config
+from deduper.config.kafka import KafkaSink
 from deduper.sinks.publish_state import OnUnknown
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def open_topics(
-    config: Config,
+    sinks: Mapping[str, KafkaSink],
+    deadline_us: int,
     log: CommitLog,
     session: Callable[[], SparkSession],
     unpublished: OnUnknown,
@@ -26,11 +27,12 @@ def open_topics(
     *,
     by_tasks: bool,
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
-    """The ports that are topics; None for a job without any. `unpublished`: see `deduper run --unpublished`.
+    """The ports that are topics, by name; None for none. `unpublished`: see `deduper run --unpublished`.
 
-    What is sent once is sent `by_tasks` of Spark's executors, or by this process.
+    Brokers that do not answer are waited for until the deadline. What is sent once is sent `by_tasks` of Spark's
+    executors, or by this process; `session` is only needed for those, and for ports of at least once.
     """
-    if not config.topic_ports:
+    if not sinks:
         return contextlib.nullcontext()
     # Kafka's client is optional.
     from deduper.sinks.publisher import ThreadPublisher
@@ -38,4 +40,4 @@ def open_topics(
     from deduper.sinks.topics import KafkaPorts
 
     publisher = TaskPublisher(session, stop) if by_tasks else ThreadPublisher()
-    return contextlib.closing(KafkaPorts(config, log, session, publisher, unpublished, stop))
+    return contextlib.closing(KafkaPorts(sinks, deadline_us / 1_000_000, log, session, publisher, unpublished, stop))

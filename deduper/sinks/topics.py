@@ -25,9 +25,8 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
-from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.kafka import KafkaSink
 from deduper.config.kafka_options import librdkafka_options
-from deduper.config.model import Config
 from deduper.errors import UsageError
 from deduper.kafka.errors import ProducerFencedError
 from deduper.kafka.retry import RetryDeadline, ThrottledLog
@@ -60,23 +59,24 @@ class _Port:
 class KafkaPorts:
     """The Kafka ports of a job, for the owner of its store: it is checked here, `publisher` sends what is sent once.
 
-    `session` gives the Spark session that writes ports with `delivery: at_least_once`, starting one if need be.
-    `unpublished` is the operator's answer for windows of which the cluster has forgotten whether they were published.
+    `sinks` are the ports by name, `deadline_s` is the time to wait for brokers that do not answer. `session` gives the
+    Spark session that writes ports with `delivery: at_least_once`, starting one if need be. `unpublished` is the
+    operator's answer for windows of which the cluster has forgotten whether they were published.
     `stop` ends the waiting for brokers that are away.
     """
 
     def __init__(
         self,
-        config: Config,
+        sinks: Mapping[str, KafkaSink],
+        deadline_s: float,
         log: CommitLog,
         session: Callable[[], SparkSession],
         publisher: Publisher,
         unpublished: OnUnknown = OnUnknown.REFUSE,
         stop: Event | None = None,
     ) -> None:
-        assert isinstance(config.source, KafkaSource)
-        self._config = config
-        self._deadline_s = config.source.deadline / 1_000_000
+        self._sinks = sinks
+        self._deadline_s = deadline_s
         self._log = log
         self._first_own = log.state.next_window
         self._session = session
@@ -107,7 +107,7 @@ class KafkaPorts:
         by_port: defaultdict[str, list[tuple[OutputFile, TopicPlace]]] = defaultdict(list)
         for output, place in outputs:
             by_port[output.port].append((output, place))
-        sinks = self._config.topic_ports
+        sinks = self._sinks
         ports = []
         for name, files in by_port.items():
             first = files[0][1]

@@ -32,11 +32,11 @@ SETTINGS: Row = {
 }
 
 
-def windows(seed: int) -> list[tuple[list[Row], list[Row]]]:
-    """Eight windows in which ranges come late, are withdrawn, and close."""
+def windows(seed: int, count: int = 8) -> list[tuple[list[Row], list[Row]]]:
+    """Windows in which ranges come late, are withdrawn, and close."""
     draw = random.Random(seed)
     found, number = [], 0
-    for window in range(8):
+    for window in range(count):
         events, ranges = [], []
         for _ in range(6):
             number += 1

@@ -16,6 +16,7 @@ from deduper.cli.command import (
     ConfigArgument,
     JsonOption,
     SetOption,
+    UnpublishedOption,
     VerboseOption,
     answer,
     app,
@@ -80,13 +81,7 @@ def run(
             "--take-over", help="Take the store over from another owner, even a running one, which is then fenced."
         ),
     ] = False,
-    unpublished: Annotated[
-        OnUnknown,
-        typer.Option(
-            "--unpublished",
-            help="Publish or skip a committed window, if Kafka has lost the record of its publication.",
-        ),
-    ] = OnUnknown.REFUSE,
+    unpublished: UnpublishedOption = OnUnknown.REFUSE,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line for every window.")] = False,
     verbose: VerboseOption = False,
 ) -> None:

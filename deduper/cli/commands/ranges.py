@@ -7,8 +7,19 @@ from typing import Annotated
 
 import typer
 
-from deduper.cli.command import BASIC, ConfigArgument, JsonOption, SetOption, VerboseOption, answer, app, command
+from deduper.cli.command import (
+    BASIC,
+    ConfigArgument,
+    JsonOption,
+    SetOption,
+    UnpublishedOption,
+    VerboseOption,
+    answer,
+    app,
+    command,
+)
 from deduper.errors import ExitCode
+from deduper.sinks.publish_state import OnUnknown
 
 
 def _progress(*, is_quiet: bool) -> Callable[[str], None]:
@@ -46,6 +57,10 @@ def range_stream(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the store even if its owner seems to be alive.")
     ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only show the state of the store, beside a running owner too.")
+    ] = False,
+    unpublished: UnpublishedOption = OnUnknown.REFUSE,
     overrides: SetOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
@@ -55,14 +70,27 @@ def range_stream(
 
     job = load_settings(config, overrides=overrides or ())
 
-    from deduper.cli.views.ranges import render_stream
+    from deduper.cli.views.ranges import render_status, render_stream
+
+    if status:
+        from deduper.range_stream.status import stream_status
+
+        answer(stream_status(job), render_status, as_json=as_json)
+        return
+
     from deduper.range_stream.job import run
     from deduper.service.logs import configure_logging
 
     configure_logging(as_json=as_json, verbose=verbose)
 
     answer(
-        run(job, once=once, take_over=take_over, on_progress=_progress(is_quiet=as_json)),
+        run(
+            job,
+            once=once,
+            take_over=take_over,
+            unpublished=unpublished,
+            on_progress=_progress(is_quiet=as_json),
+        ),
         render_stream,
         as_json=as_json,
     )

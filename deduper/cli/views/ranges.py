@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import RenderableType
 
 from deduper.cli.terminal import pairs
 from deduper.range_job.report import Report, plan_text
-from deduper.range_stream.report import StreamReport
+from deduper.range_stream.report import StreamReport, StreamStatus
+from deduper.units import format_time
 
 
 def render(report: Report) -> list[RenderableType]:
@@ -28,13 +31,38 @@ def render_stream(report: StreamReport) -> list[RenderableType]:
     return [
         pairs(
             [
-                ("windows", f"{report.windows:,}"),
-                *((name, f"{count:,}") for name, count in sorted(report.counts.items())),
-                *((f"{side} taken up to", f"window {one.window}") for side, one in sorted(report.inputs.items())),
-                ("open ranges", f"{report.open_ranges:,} in {report.levels} levels"),
-                ("remembered events", f"{report.remembered_events:,}"),
+                *_state(report),
                 ("stopped by", report.stopped_by),
                 ("seconds", report.seconds),
             ]
         )
     ]
+
+
+def render_status(status: StreamStatus) -> list[RenderableType]:
+    """The store, then its windows and rows, then the state."""
+    running = "running" if status.is_running else "not running"
+    return [
+        pairs(
+            [
+                ("store", status.store_id[:8]),
+                ("owner", running if status.owner is None else f"{status.owner}, {running}"),
+                ("published", "nothing" if status.published is None else f"window {status.published}"),
+                ("last commit", _time(status.last_commit_us)),
+                ("clock", _time(status.clock_us)),
+                *_state(status),
+            ]
+        )
+    ]
+
+
+def _state(report: StreamReport | StreamStatus) -> Iterator[tuple[str, str]]:
+    yield "windows", f"{report.windows:,}"
+    yield from ((name, f"{count:,}") for name, count in sorted(report.counts.items()))
+    yield from ((f"{side} taken up to", str(one)) for side, one in sorted(report.inputs.items()))
+    yield "open ranges", f"{report.open_ranges:,} in {report.levels} levels"
+    yield "remembered events", f"{report.remembered_events:,}"
+
+
+def _time(us: int | None) -> str:
+    return "none" if us is None else format_time(us)

@@ -23,7 +23,6 @@ from typing import Any, Protocol
 from confluent_kafka import IsolationLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from bucket_store.log.records import LogState
 from deduper.config.kafka import KafkaSource
 from deduper.errors import IntegrityError
 from deduper.kafka.cluster import KafkaCluster
@@ -36,9 +35,9 @@ from deduper.kafka.offsets import (
     NewOffsets,
     OffsetRange,
     Offsets,
+    TopicPartition,
     after_losses,
     ends_to_wire,
-    judged_ends,
     limited,
     new_offsets,
 )
@@ -172,23 +171,27 @@ class KafkaBatches:
         self,
         source: KafkaSource,
         cluster: KafkaCluster,
-        state: LogState,
+        stored: Ends | None,
         watch: BrokerWatch,
         plain: TopicReading | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        """`plain`: how records are read without Spark, None if they are not. `checkpoint`: of an earlier release."""
+        """`stored`: the ends of the last commit, None before the first.
+
+        `plain`: how records are read without Spark, None if they are not. `checkpoint`: of an earlier release.
+        """
         self._source = source
         self._checkpoint = checkpoint
         self._watch = watch
         self._cluster = cluster
-        self._is_new = ENDS not in state.extra
-        self._ends = judged_ends(state, source.reads)
+        self._is_new = stored is None
+        self._ends = {place: end for place, end in (stored or {}).items() if source.reads(place.topic)}
         # Of topics that the configuration no longer names: they stay recorded, for the day when it does again.
-        self._parked = judged_ends(state, lambda topic: not source.reads(topic))
+        self._parked = {place: end for place, end in (stored or {}).items() if place not in self._ends}
         self._topics: set[str] = set()
         self._until: Offsets | None = None
         self._is_recorded = True
+        self._latest: Mapping[TopicPartition, int] = {}
         self._reading = SparkReading(source)
         self._plain = plain
         self._sizes = RecordSizes()
@@ -197,6 +200,12 @@ class KafkaBatches:
     def place(self) -> str:
         """The source of the records, for messages."""
         return self._source.place
+
+    @property
+    def waiting(self) -> int:
+        """The offsets that no committed window has, by the last look for a batch."""
+        known = ((end, self._ends[place].offset) for place, end in self._latest.items() if place in self._ends)
+        return sum(max(0, end - judged) for end, judged in known)
 
     def begin(self, *, drain: bool) -> None:
         """Find the topics, and where a new store begins in them. To drain them is to come to their ends of now.
@@ -228,7 +237,7 @@ class KafkaBatches:
         if self._source.topic_pattern is not None:
             self._topics |= set(self._cluster.topics(self._ends))
         held, _ = self._held_and_lost(self._topics | {place.topic for place in self._ends})
-        latest = held.latest
+        self._latest = latest = held.latest
         if self._until is not None:
             latest = {place: min(end, self._until.get(place, 0)) for place, end in latest.items()}
         found, batch = self._batch(limited(self._ends, held, latest, self._source.max_offsets_per_batch), held)

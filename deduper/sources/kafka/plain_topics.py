@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.config.kafka import KafkaSource
 from deduper.config.kafka_options import KafkaOptionsError
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.kafka.client import consumer_options
-from deduper.sources.kafka.topic_reading import TopicReading
+from deduper.sources.kafka.topic_reading import RecordFormat, TopicReading
 from deduper.sources.plain import OnlySpark, declared, zone_of
 from deduper.text.format import TextFormat
 
@@ -26,15 +27,18 @@ def topic_reading(config: Config, source: KafkaSource, salt: bytes) -> TopicRead
     except (OnlySpark, KafkaOptionsError) as exc:
         logger.info("all records are read by Spark: %s", exc)
         return None
-    value = None
-    if source.value.format != "text":
-        of_value = columns.columns[: len(source.value.parsed_columns)]
-        delimiter = source.value.delimiter if source.value.format == "csv" else None
-        value = TextFormat(of_value, zone_of(config), delimiter)
     return TopicReading(
         declared=columns,
         client=client,
-        value=value,
-        record=tuple(part for _, part in source.record_columns),
+        format=record_format(source, columns.columns, zone_of(config)),
         tombstone=Admission.TOMBSTONE if source.tombstones == "error" else Admission.ADMITTED,
     )
+
+
+def record_format(source: KafkaSource, columns: tuple[DeclaredColumn, ...], zone: str) -> RecordFormat:
+    """The columns of the records of topics; `zone` is that of times without one."""
+    value = None
+    if source.value.format != "text":
+        of_value = columns[: len(source.value.parsed_columns)]
+        value = TextFormat(of_value, zone, source.value.delimiter if source.value.format == "csv" else None)
+    return RecordFormat(columns, value, tuple(part for _, part in source.record_columns))

@@ -17,13 +17,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute as pc
 
+from deduper.arrow_columns import DeclaredColumn
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
 from deduper.sources.kafka import partition_queue as queue
 from deduper.sources.kafka.fetching import RangePart, fetched
 from deduper.tasks.layout import HEADERS, KEY, TIMESTAMP, VALUE
 from deduper.tasks.readers.declared import Declared
-from deduper.tasks.readers.raw_text import guarded_above, raw_texts
+from deduper.tasks.readers.raw_text import guarded_above, raw_texts, texts_of
 from deduper.text import block
 from deduper.text.format import TextFormat
 
@@ -35,17 +36,70 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class TopicReading:
-    """How the records of a source's topics are read.
+class RecordFormat:
+    """The columns of a record: the first are the value's, the others `record`, by their parts.
 
-    The first columns of `declared` are the value's, the others `record`, by their parts. `value` is None for plain
-    text. `tombstone` is the admission of a record without a value.
+    `value` is None for plain text.
     """
+
+    columns: tuple[DeclaredColumn, ...]
+    value: TextFormat | None
+    record: tuple[str, ...]
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether a column is a header."""
+        return any(name.startswith(_HEADER) for name in self.record)
+
+    def read(self, part: RangePart, given: pa.RecordBatch, wanted: Sequence[int]) -> ReadColumns:
+        """These columns of some records."""
+        values = _Values(given.column(queue.VALUE))
+        of_value = len(self.columns) - len(self.record)
+        in_value = [number for number in wanted if number < of_value]
+        if self.value is not None:
+            parsed = block.parse(values.data, values.starts, values.ends, self.value, in_value)
+            columns, malformed, invalid = parsed.columns, parsed.malformed & ~values.absent, parsed.invalid_utf8
+        else:
+            text, invalid = as_text(values.column)
+            columns, malformed = dict.fromkeys(in_value, text), np.zeros(values.count, np.bool_)
+        invalid_parts = np.zeros(values.count, np.bool_)
+        for number, name in enumerate(self.record, of_value):
+            column, is_wrong = _part_of_records(name, part, given)
+            if is_wrong is not None and self.columns[number].kind.name == "string":
+                invalid_parts |= is_wrong
+            if number in wanted:
+                columns[number] = column
+        return ReadColumns(columns, malformed, invalid, invalid_parts, values)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumns:
+    """Columns by number; where the value is malformed or no UTF-8, and where a text of the record's parts is none."""
+
+    columns: dict[int, pa.Array]
+    malformed: Bools
+    invalid: Bools
+    invalid_parts: Bools
+    values: _Values
+
+    @property
+    def absent(self) -> Bools:
+        """Where there is no value."""
+        return self.values.absent
+
+    def texts(self, needed: Bools) -> pa.Array:
+        """The values of the records that are needed, as text: see `raw_text`."""
+        values = self.values
+        return texts_of(values.data, values.starts, values.ends, ~self.invalid, needed & ~values.absent)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReading:
+    """How the records of a source's topics are read. `tombstone` is the admission of a record without a value."""
 
     declared: Declared
     client: Mapping[str, str] = field(repr=False)
-    value: TextFormat | None
-    record: tuple[str, ...]
+    format: RecordFormat
     tombstone: Admission
 
     def records(self, part: RangePart, clock: ClockRules | None = None) -> Generator[pa.RecordBatch, None, int]:
@@ -55,7 +109,7 @@ class TopicReading:
             NotPlain: Spark has to read the range.
         """
         counted, bound = 0, guarded_above(clock)
-        with_headers = self.declared.layout.are_sent or any(name.startswith(_HEADER) for name in self.record)
+        with_headers = self.declared.layout.are_sent or self.format.has_headers
         for given in fetched(self.client, part, with_headers):
             counted += given.num_rows
             yield self._records(part, given, bound)
@@ -63,32 +117,24 @@ class TopicReading:
 
     def columns(self, part: RangePart, given: pa.RecordBatch, numbers: Sequence[int]) -> dict[int, pa.Array]:
         """These columns of some records by their numbers; null where a record has no such value, or cannot be read."""
-        values = _Values(given.column(queue.VALUE))
-        of_value = len(self.declared.columns) - len(self.record)
-        columns, malformed, invalid = self._of_value(values, [number for number in numbers if number < of_value])
-        sound = pa.array(~(malformed | invalid | values.absent))
-        columns = {number: pc.if_else(sound, column, None) for number, column in columns.items()}
-        parts = {number: self.record[number - of_value] for number in numbers if number >= of_value}
-        return columns | {number: _part_of_records(name, part, given)[0] for number, name in parts.items()}
+        read = self.format.read(part, given, numbers)
+        of_value = len(self.format.columns) - len(self.format.record)
+        sound = pa.array(~(read.malformed | read.invalid | read.absent))
+        return {
+            number: pc.if_else(sound, column, None) if number < of_value else column
+            for number, column in read.columns.items()
+        }
 
     def _records(self, part: RangePart, given: pa.RecordBatch, bound: float | None) -> pa.RecordBatch:
-        values = _Values(given.column(queue.VALUE))
-        needed = self.declared.stored(())
-        of_value = len(self.declared.columns) - len(self.record)
-        columns, malformed, invalid = self._of_value(values, [number for number in needed if number < of_value])
+        read = self.format.read(part, given, self.declared.stored(()))
+        values = read.values
         admission = np.full(values.count, int(Admission.ADMITTED), np.int8)
-        for place, name in enumerate(self.record):
-            number = of_value + place
-            column, is_wrong = _part_of_records(name, part, given)
-            if is_wrong is not None and self.declared.columns[number].kind.name == "string":
-                admission[is_wrong] = int(Admission.INVALID_UTF8)
-            if number in needed:
-                columns[number] = column
-        admission[malformed] = int(Admission.MALFORMED)
-        admission[invalid] = int(Admission.INVALID_UTF8)
+        admission[read.invalid_parts] = int(Admission.INVALID_UTF8)
+        admission[read.malformed] = int(Admission.MALFORMED)
+        admission[read.invalid] = int(Admission.INVALID_UTF8)
         admission[values.absent] = int(self.tombstone)
         order = (part.ordinal << POSITION_BITS) + given.column(queue.OFFSET).to_numpy() - part.start
-        texts = partial(raw_texts, values.data, values.starts, values.ends, ~invalid, values.absent, bound)
+        texts = partial(raw_texts, values.data, values.starts, values.ends, ~read.invalid, values.absent, bound)
         sent = {}
         if self.declared.layout.are_sent:
             sent = {
@@ -97,15 +143,7 @@ class TopicReading:
                 HEADERS: _header_texts(given.column(queue.HEADERS)),
                 TIMESTAMP: given.column(queue.TIMESTAMP),
             }
-        return self.declared.records(columns, order, admission=admission, texts=texts, sent=sent)
-
-    def _of_value(self, values: _Values, wanted: Sequence[int]) -> tuple[dict[int, pa.Array], Bools, Bools]:
-        """Columns of the values by number, and which values are malformed, and no UTF-8."""
-        if self.value is not None:
-            parsed = block.parse(values.data, values.starts, values.ends, self.value, wanted)
-            return parsed.columns, parsed.malformed & ~values.absent, parsed.invalid_utf8
-        text, invalid = as_text(values.column)
-        return dict.fromkeys(wanted, text), np.zeros(values.count, np.bool_), invalid
+        return self.declared.records(read.columns, order, admission=admission, texts=texts, sent=sent)
 
 
 class _Values:

@@ -46,6 +46,11 @@ def raw_texts(
         needed |= expiry.fill_null(0).to_numpy(zero_copy_only=False) > bound
     if absent is not None:
         needed &= ~absent
+    return texts_of(data, starts, ends, is_text, needed)
+
+
+def texts_of(data: Bytes, starts: Places, ends: Places, is_text: Bools, needed: Bools) -> pa.Array:
+    """The text data[starts[i]:ends[i]] of each record that is needed, in Base64 if it is none; null for the others."""
     if not needed.any():
         return pa.nulls(len(starts), pa.string())
     texts: NDArray[Any] = np.full(len(starts), None, np.object_)

@@ -6,7 +6,7 @@ One physical line, which ends with `\\n`, is one record. A compressed file is on
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.verdict import Admission
+from deduper.errors import IntegrityError
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, WindowFile, reading
 from deduper.tasks.readers.raw_text import guarded_above, raw_texts
@@ -177,6 +178,25 @@ class Lines:
                 if rest.size > _LONGEST_LINE:
                     raise NotPlain(f"{self._path}: a line of more than {_LONGEST_LINE} bytes")
                 yield data, starts, ends
+
+
+def parsed_lines(
+    path: str, text: TextFormat, wanted: Sequence[int], *, header: bool
+) -> Iterator[tuple[SomeLines, block.Parsed]]:
+    """The lines of a file, some at a time, and the columns `wanted` of their records; `header`: the first is none.
+
+    Raises:
+        IntegrityError: lines are missing.
+    """
+    lines, rows, headers = Lines(path), 0, 0
+    for some in lines:
+        if header and not headers:
+            headers = 1
+            some = some.behind_first()
+        rows += some.count
+        yield some, block.parse(some.data, some.starts, some.ends, text, wanted)
+    if rows + headers != lines.counted:
+        raise IntegrityError(f"{path}: {rows + headers} lines were read of {lines.counted}")
 
 
 def _codec(path: str) -> str | None:

@@ -5,6 +5,8 @@ The oracle gets the windows of the inputs that met, and keeps all rows in lists.
 
 from __future__ import annotations
 
+import csv
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,25 +57,52 @@ def ranged(
     return {"id": identity, **times, "points": points, "weight": weight, "campaign": campaign, "op": op}
 
 
-class Port:
-    """The folder of a job's port."""
+DDL = {
+    "events": "id string, at timestamp, event bigint",
+    "ranges": "id string, start timestamp, end timestamp, points bigint, weight double, campaign bigint, op string",
+}
 
-    def __init__(self, folder: Path, schema: pa.Schema, store: str) -> None:
+
+def written(value: Any) -> Any:
+    """A value as a text has it."""
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+class Port:
+    """The folder of a job's port, in the job's format."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, store: str, kind: str = "parquet") -> None:
         self.folder = folder
         self.schema = schema
         self.store = store
+        self.kind = kind
         self.windows = 0
         folder.mkdir(parents=True)
 
     def publish(self, *files: list[Row]) -> None:
         """One window, with a file for each list of rows."""
         for number, rows in enumerate(files):
-            table = pa.Table.from_pylist(rows, self.schema)
-            dedup = pa.array([{"verdict": "unique", "window": self.windows}] * len(rows), DEDUP)
-            name = f"{self.store[:8]}-{self.windows:012d}-{number:04d}.parquet"
-            pq.write_table(table.append_column("_dedup", dedup), self.folder / name)
+            file = self.folder / f"{self.store[:8]}-{self.windows:012d}-{number:04d}.{self.kind}"
+            {"parquet": self._parquet, "json": self._json, "csv": self._csv}[self.kind](file, rows)
         self.mark(self.windows)
         self.windows += 1
+
+    def _parquet(self, file: Path, rows: list[Row]) -> None:
+        dedup = pa.array([{"verdict": "unique", "window": self.windows}] * len(rows), DEDUP)
+        pq.write_table(pa.Table.from_pylist(rows, self.schema).append_column("_dedup", dedup), file)
+
+    def _json(self, file: Path, rows: list[Row]) -> None:
+        """As Spark writes them: without nulls."""
+        dedup = {"_dedup": {"verdict": "unique", "window": self.windows}}
+        lines = [{name: written(value) for name, value in (row | dedup).items() if value is not None} for row in rows]
+        file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    def _csv(self, file: Path, rows: list[Row]) -> None:
+        with file.open("w", newline="") as opened:
+            writer = csv.writer(opened, lineterminator="\n")
+            writer.writerow([*self.schema.names, "_dedup"])
+            dedup = json.dumps({"verdict": "unique", "window": self.windows})
+            writer.writerows([*(written(row[name]) for name in self.schema.names), dedup] for row in rows)
 
     def mark(self, window: int) -> None:
         prepare_published(local_place(self.folder) / "_published", Published(self.store, window, 1)).put()
@@ -96,26 +125,35 @@ class Scene:
 
     root: Path
     settings: Row = field(default_factory=dict)
+    kinds: tuple[str, str] = ("parquet", "parquet")
+    """The formats of the inputs and of the ports."""
 
     def __post_init__(self) -> None:
-        self.events = Port(self.root / "in/events", EVENTS, "aa" * 16)
-        self.ranges = Port(self.root / "in/ranges", RANGES, "bb" * 16)
+        self.events = Port(self.root / "in/events", EVENTS, "aa" * 16, self.kinds[0])
+        self.ranges = Port(self.root / "in/ranges", RANGES, "bb" * 16, self.kinds[0])
 
     @property
     def written(self) -> Row:
         """The settings as in a file."""
-        ports = {name: f"out/{name}" for name in ("output", "late", "errors")}
+        sides = ("events", "ranges")
         settings = {
             **SETTINGS,
-            **ports,
-            "events": "in/events",
-            "ranges": "in/ranges",
+            **{name: self._output(name) for name in ("output", "late", "errors")},
+            **{side: self._input(side) for side in sides},
             "store": "state",
             **self.settings,
         }
         if settings.get("late_ranges") == "correct":
-            settings.setdefault("corrections", "out/corrections")
+            settings.setdefault("corrections", self._output("corrections"))
         return settings
+
+    def _input(self, side: str) -> str | Row:
+        if self.kinds[0] == "parquet":
+            return f"in/{side}"
+        return {"format": self.kinds[0], "path": f"in/{side}", "schema": DDL[side]}
+
+    def _output(self, port: str) -> str | Row:
+        return f"out/{port}" if self.kinds[1] == "parquet" else {"format": self.kinds[1], "path": f"out/{port}"}
 
     @property
     def job(self) -> StreamJob:
@@ -127,8 +165,10 @@ class Scene:
 
     def rows(self, port: str = "output") -> list[Row]:
         """The published rows of a port, in the order of windows."""
-        files = sorted((self.root / "out" / port).glob("*.parquet"))
-        return [row for file in files for row in pq.read_table(file).to_pylist()]
+        files = sorted((self.root / "out" / port).glob(f"*.{self.kinds[1]}"))
+        if self.kinds[1] == "parquet":
+            return [row for file in files for row in pq.read_table(file).to_pylist()]
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def answers(self) -> dict[int, tuple[Any, ...]]:
         """The aggregates of each event, as corrected."""

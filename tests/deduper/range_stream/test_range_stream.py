@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from bucket_store.errors import CorruptionError, FencedError, SettingsChangedError
 from deduper.admin.open_store import open_store
 from deduper.config.problems import ConfigError
 from deduper.errors import IntegrityError, UsageError
 from deduper.range_stream.levels import merged_from
-from deduper.range_stream.runner import StreamRunner, owned_log
+from deduper.range_stream.runner import StreamRunner, owned_store
 from deduper.range_stream.settings import load_settings
 from tests.deduper.range_stream.stream_scene import Model, Row, Scene, event, instant, ranged
 
@@ -208,6 +211,51 @@ def test_every_answer_is_that_of_all_ranges_known(
     assert scene.leftovers() == []
 
 
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_lines_of_text_are_answered_as_parquet_is(kind: str, tmp_path: Path) -> None:
+    """Late ranges, retractions, bad rows; and lines that are no rows, each in `errors` with its text."""
+    scene = Scene(tmp_path, {**RETRACTING, "late_ranges": "correct"}, (kind, "json"))
+    model = Model(scene.job)
+    for number in range(4):
+        at = 40.25 * number
+        events = [event(2 * number, "a", at), event(2 * number + 1, [None, 'b,"é\\'][number % 2], at - 30)]
+        ranges = [
+            ranged(number, "a", at - 60, at + 30, number or None, 0.5),
+            ranged(number + 10, 'b,"é\\', at, None, 7),
+            ranged(number - 1, None, None, None, None, op="withdrawn"),
+        ]
+        scene.events.publish(events)
+        scene.ranges.publish(ranges)
+        model.judge(events, ranges)
+    broken = [b'{"id": 1, "at"', b"\xff\xfe"] if kind == "json" else [b'a,"2026', b"\xff\xfe,,"]
+    (last,) = scene.events.folder.glob(f"*-000000000003-0000.{kind}")
+    last.write_bytes(last.read_bytes() + b"\n".join(broken))
+    report = scene.run()
+    names = list(scene.job.aggregates)
+    assert {row["event"]: tuple(row[name] for name in names) for row in scene.rows()} == model.first
+    found = {(row["event"], row["_window"]): tuple(row[name] for name in names) for row in scene.rows("corrections")}
+    assert found == model.corrected
+    assert found
+    unparsable = [row for row in scene.rows("errors") if row["reason"] == "unparsable"]
+    texts = [broken[0].decode(), base64.b64encode(broken[1]).decode()]
+    assert unparsable == [{"side": "event", "reason": "unparsable", "record": text, "_window": 3} for text in texts]
+    assert report.counts["events.unparsable"] == 2
+    others = [row for row in scene.rows("errors") if row not in unparsable]
+    assert len(others) + len(scene.rows("late")) == len(model.told)
+    assert scene.leftovers() == []
+
+
+def test_declared_columns_need_no_first_file(tmp_path: Path) -> None:
+    """A sum of nothing has the type of the declared column."""
+    scene = Scene(tmp_path, kinds=("json", "json"))
+    scene.events.publish([event(1, "a", 5)])
+    assert scene.run().windows == 1
+    scene.ranges.publish([ranged(1, "a", 0, 9)])
+    scene.events.publish([event(2, "a", 6)])
+    assert scene.run().windows == 1
+    assert scene.answers() == {1: (None, 0), 2: (1, 1)}
+
+
 def test_levels_grow_at_least_fourfold() -> None:
     """A million ranges that come by a thousand are a few levels, and each is moved a few tens of times."""
     rows: list[int] = []
@@ -273,8 +321,11 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
     """None of them may repair, clean or read what is no job's."""
     scene = Scene(tmp_path)
     scene.run()
-    with pytest.raises(UsageError, match="range stream"):
+    with pytest.raises(UsageError, match="range-stream CONFIG --status"):
         open_store(str(tmp_path / "state"))
+
+
+TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
 
 
 @pytest.mark.parametrize(
@@ -284,6 +335,34 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
         ({"late_ranges": "correct"}, "late_ranges: correct"),
         ({"late": "out/output"}, "late: is the folder of `output`"),
         ({"period": None}, "period"),
+        ({"events": {"format": "json", "path": "in/events"}}, "files of json have no types of their own"),
+        ({"events": {"path": "in/events", "schema": "id string"}}, "Parquet has types of its own"),
+        (
+            {"ranges": {"format": "json", "path": "in/ranges", "schema": "id array<int>"}},
+            "column `id` is of type array<int>",
+        ),
+        (
+            {"events": {"format": "kafka", "topics": ["in"], "bootstrap_servers": "h:1", "value": {"format": "avro"}}},
+            "avro_schema: is missing",
+        ),
+        ({"output": {"format": "kafka", "topic": "out"}}, "the brokers are missing"),
+        (
+            {"late": {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1", "delivery": "at_least_once"}},
+            "these ports are sent exactly once",
+        ),
+        (
+            {name: {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1"} for name in ("output", "late")},
+            "late: is the topic of `output`",
+        ),
+        (
+            {
+                "events": {**TOPIC, "topic_pattern": "points-.*", "value": {"format": "json", "schema": "id string"}},
+                "output": {"format": "kafka", "topic": "points-out"},
+            },
+            "output.topic: is a topic of `events`",
+        ),
+        ({"output": {"format": "csv", "path": "out/output"}}, "`csv` is no format of these ports"),
+        ({"output": {"format": "json", "path": "hdfs://host:1/out"}}, "is not on this machine"),
     ],
 )
 def test_mistakes_in_the_settings_have_their_places(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -294,6 +373,19 @@ def test_mistakes_in_the_settings_have_their_places(changed: dict[str, Any], mes
     with pytest.raises(ConfigError) as caught:
         load_settings(file, environment={})
     assert message in "\n".join(problem.headline for problem in caught.value.problems)
+
+
+def test_settings_in_the_docs_are_valid(tmp_path: Path) -> None:
+    """Those of folders, and over them those of topics."""
+    text = (Path(__file__).parents[3] / "docs/range-aggregates.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text.partition("## On a stream")[2], re.DOTALL)
+    folders, topics = (YAML(typ="safe").load(block) for block in blocks[:2])
+    for written in (folders, folders | topics):
+        (tmp_path / "points.yaml").write_text(json.dumps(written))
+        assert load_settings(tmp_path / "points.yaml", environment={}).aggregates == {
+            "points": "sum(points)",
+            "offers": "count",
+        }
 
 
 def test_the_clock_is_that_of_the_windows_before(tmp_path: Path) -> None:
@@ -313,8 +405,8 @@ def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
     scene.events.publish([event(1, "a", 50)])
-    with owned_log(scene.job, take_over=False, wall_clock_us=lambda: 1) as log:
-        sleeper = StreamRunner(scene.job, log, lambda: 1)
+    with owned_store(scene.job, take_over=False, wall_clock_us=lambda: 1) as owned:
+        sleeper = StreamRunner(scene.job, owned, lambda: 1)
         judge = sleeper._judge.judge
 
         def overtaken(*arguments: Any) -> Any:
