@@ -17,17 +17,17 @@ import pytest
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from deduper.errors import ExitCode
 from deduper.table.change.rollback import rollback
-from deduper.table.columns import KeyColumn, KeyColumns, key_columns
+from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.errors import IndexServerError, ServerRefusedError
 from deduper.table.formats.open import open_table
 from deduper.table.formats.protocol import PRIVATE
-from deduper.table.index.entries import in_order
+from deduper.table.index.entries import SortedKeys, in_order
 from deduper.table.index.external import server as served
 from deduper.table.index.external.server import ServedEntries
 from deduper.table.index.external.settings import ServerAddress
 from deduper.table.index.external.state import FORM, EarlierToken, ServedFile, ServedState
 from deduper.table.index.keys import row_keys
-from deduper.table.index.protocol import Condition
+from deduper.table.index.protocol import Condition, VersionKeys
 from deduper.table.query.filter import filter_exists
 from deduper.table.query.tag import tag
 from deduper.table.upkeep.rebuild import rebuild
@@ -217,16 +217,21 @@ def test_a_death_within_a_step(step: str, shared: Place) -> None:
     assert verify(shared.config()).is_sound
 
 
+def _asked(place: Place) -> tuple[VersionKeys, SortedKeys]:
+    """The keys of the present version, and those of 12 rows."""
+    table = open_table(place.root, "delta", COLUMNS.partition_by)
+    files = table.snapshot().files
+    version = place.config().config.table_index.view(place.root, COLUMNS).version(place.root, files)
+    batch = arrow(rows(0, 12))
+    _, keys = in_order(*row_keys([batch["d"].combine_chunks(), batch["k"].combine_chunks()], COLUMNS, version.salt))
+    return version, keys
+
+
 @services
 def test_a_question_beside_writes(shared: Place) -> None:
     """It is answered for its version, whatever writes have dropped from the entries since."""
     config = shared.config()
-    table = open_table(shared.root, "delta", COLUMNS.partition_by)
-    columns = key_columns(table.snapshot().schema, ["k"], ["d"], "partition")
-    view = config.config.table_index.view(shared.root, columns)
-    version = view.version(shared.root, table.snapshot().files)
-    batch = arrow(rows(0, 12))
-    _, keys = in_order(*row_keys([batch["d"].combine_chunks(), batch["k"].combine_chunks()], columns, version.salt))
+    version, keys = _asked(shared)
     before = version.all_files(keys, {})
     assert len(before[0]) == 10
     for _ in range(2):
@@ -237,6 +242,18 @@ def test_a_question_beside_writes(shared: Place) -> None:
     after = version.all_files(keys, {})
     assert [part.tolist() for part in after] == [part.tolist() for part in before]
     assert verify(config).is_sound
+
+
+@services
+def test_a_question_beside_another_copy(shared: Place, tmp_path: Path) -> None:
+    """That has taken the index, and whose tokens the state does not have: the files are read."""
+    shutil.copytree(shared.root, tmp_path / "copy/table")
+    version, keys = _asked(shared)
+    before = version.all_files(keys, {})
+    copy = Place(tmp_path / "copy", "delta", shared.index)
+    copy.upsert([(key, "c", key % 2) for key in range(11)])
+    after = version.all_files(keys, {})
+    assert [part.tolist() for part in after] == [part.tolist() for part in before]
 
 
 @services

@@ -101,7 +101,7 @@ def histories() -> Iterator[ParameterSet]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["partition", "global"])
-@pytest.mark.parametrize(("index", "seed"), histories())
+@pytest.mark.parametrize(("index", "seed"), list(histories()))
 def test_random_histories(index: str, seed: int, scope: str, place: Place, request: pytest.FixtureRequest) -> None:
     """Loads, upserts, deletes, deaths at each step, foreign commits, removals, rollbacks, lost indexes.
 
@@ -338,7 +338,7 @@ def test_kinds_beside_each_other(place: Place) -> None:
             "1:67: index.options: `tests.deduper.table.own_index:DictIndex` does not take them",
         ),
         ("index: external\n", "1:8: index: `external` needs the server's `url`; write `index: {kind: external"),
-        ("index: {kind: external}\n", "1:8: index.options: `external` needs the server's `url`"),
+        ("index: {kind: external}\n", "1:8: index: `external` needs the server's `url`"),
         (
             "index: {kind: external, options: {url: 'http://me:secret@here'}}\n",
             "1:34: index.options: `http://***@here` is no URL of a server",

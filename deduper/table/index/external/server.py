@@ -208,7 +208,8 @@ class ServedEntries:
 
     def _merge(self, keys: list[bytes], place: Int64s, number: Int64s, live: NDArray[np.bool_], pipe: Any) -> None:
         """Sets keys to the numbers of their places, and to those of the server's that are live."""
-        had, stored = self._numbers(pipe.mget(keys))
+        # Without live files nothing that is stored stays.
+        had, stored = self._numbers(pipe.mget(keys) if len(live) else [])
         stays = stored < len(live)
         stays[stays] = live[stored[stays]]
         _set(keys, _values(np.append(had[stays], place), np.append(stored[stays], number)), pipe)
