@@ -94,7 +94,7 @@ def histories() -> Iterator[ParameterSet]:
     """(index, seed); `mixed`: another kind each time. Those with a server take more time."""
     names = dict(zip(KINDS, IDS, strict=True)) | {name: name for name in ("mixed", "external", "mixed with external")}
     for index, name in names.items():
-        for seed in range(3 if "external" in index else 6):
+        for seed in range({"external": 2, "mixed with external": 1}.get(index, 6)):
             marks = [pytest.mark.services] * ("external" in index) + [pytest.mark.faults] * (seed > 0)
             yield pytest.param(index, seed, marks=marks, id=f"{name}-{seed}")
 
