@@ -106,6 +106,12 @@ setup_prometheus() {
     say "Without amtool the example for Alertmanager is not checked."
 }
 
+# A Redis server, which the tests of the external index start.
+setup_redis() {
+  command -v valkey-server >/dev/null || install_disabled redis-server redis-server ||
+    missing "a Redis server, which the tests of the external index start" redis-server
+}
+
 # $1: a package with a service of its name, $2: a program of it.
 install_disabled() {
   command -v "$2" >/dev/null && return

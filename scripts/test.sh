@@ -32,6 +32,7 @@ setup_python test
 if [[ "${selected[*]}" == *-m* ]]; then
   setup_java
   setup_prometheus
+  setup_redis
   command -v zsh >/dev/null || try_install zsh || say "Without zsh its completion is not tested."
 fi
 cd "$REPO"

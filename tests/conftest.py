@@ -6,7 +6,7 @@ import gc
 import os
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -14,6 +14,9 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.crash import ledger
 from tests.java import start_sessions_soon
 from tests.s3_server import s3_server
+
+if TYPE_CHECKING:
+    from tests.services.redis_server import RedisServer
 
 _START_PROCESSES = ("tests/spark/", "tests/services/", "tests/crash/")
 _ON_HDFS = "tests/services/test_hdfs_"
@@ -42,6 +45,15 @@ def s3_bucket() -> Iterator[str]:
     """The URL of a bucket of an S3 emulator. Tests that ask for it are marked `services`."""
     with s3_server() as bucket:
         yield bucket
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that persists nothing. Tests that ask for it are marked `services`."""
+    from tests.services.redis_server import RedisServer  # its client need not be installed for others
+
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

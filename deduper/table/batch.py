@@ -1,6 +1,7 @@
-"""The rows of a load: Arrow data in memory, or Parquet files. Rows are passed twice, in the same order each time.
+"""The rows of a load: Arrow data in memory, or Parquet files; `text_batch` has files of text.
 
-The first pass takes the columns of the key, the second all of them. So a batch of files is never in memory as a whole.
+Rows are passed twice, in the same order each time. The first pass takes the columns of the key, the second all of
+them. So a batch of files is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedEr
 from deduper.table.schema import one_form, type_name
 
 _BATCH_ROWS = 1 << 19
+BAD_LINE = "_load"
+"""A column that a batch of lines has beside its own: the line, if it is no record; else null. No other has the name."""
 
 
 class Batch(Protocol):
@@ -26,8 +29,12 @@ class Batch(Protocol):
     def schema(self) -> pa.Schema:
         """Its columns, in the one form."""
 
+    @property
+    def is_lines(self) -> bool:
+        """Whether its rows are lines of text, of which some may be no record: `batches` gives BAD_LINE, too."""
+
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows with these columns of `schema`, the same rows in the same order each time.
+        """All rows with these columns of `schema`, or BAD_LINE, the same rows in the same order each time.
 
         Raises:
             TableUsageError: a value does not fit the one form of its type.
@@ -37,6 +44,8 @@ class Batch(Protocol):
 
 class ArrowBatch:
     """Rows in memory: an Arrow table, or anything that gives one (`__arrow_c_stream__`)."""
+
+    is_lines = False
 
     def __init__(self, rows: Any) -> None:
         if not isinstance(rows, pa.Table) and not hasattr(rows, "__arrow_c_stream__"):
@@ -56,8 +65,10 @@ class ArrowBatch:
 class FileBatch:
     """Parquet files in the order given, all of the columns of the first."""
 
+    is_lines = False
+
     def __init__(self, files: Sequence[Path]) -> None:
-        self._files = [(file, _identity(file)) for file in files]
+        self._files = [(file, identity_of(file)) for file in files]
         self.schema = one_form(_schema_of(files[0]))
         for file in files[1:]:
             self._require_same(file)
@@ -70,7 +81,7 @@ class FileBatch:
                 with pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as opened:
                     for batch in opened.iter_batches(_BATCH_ROWS, columns=list(columns)):
                         yield _in_one_form(batch.select(list(columns)), wanted, str(file))
-                is_same = _identity(file) == identity
+                is_same = identity_of(file) == identity
             except FileNotFoundError:
                 is_same = False
             except (pa.ArrowException, OSError) as error:
@@ -96,11 +107,12 @@ def source_files(path: Path) -> list[Path]:
     found = path.iterdir() if path.is_dir() else map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207  a pattern may be absolute
     files = sorted(file for file in found if file.is_file() and not file.name.startswith((".", "_")))
     if not files:
-        raise SettingError("source.path", f"{path} has no files", "name a Parquet file, a folder or a pattern")
+        raise SettingError("source.path", f"{path} has no files", "name a file, a folder or a pattern")
     return files
 
 
-def _identity(file: Path) -> tuple[int, ...]:
+def identity_of(file: Path) -> tuple[int, ...]:
+    """What is other once a file is another one, or has changed."""
     status = file.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 

@@ -56,6 +56,14 @@ class IndexDamagedError(TableError):
     exit_code = ExitCode.INTEGRITY
 
 
+class IndexServerError(TableError):
+    """The server of an index is away or does not serve; nothing was committed. The operator: repeat when it is back."""
+
+
+class ServerRefusedError(TableUsageError):
+    """A server cannot hold an index, or refuses the login. The operator: correct the one that the message names."""
+
+
 class TableChangedError(TableError):
     """Other writers were faster each time. The operator: repeat the load when they write less."""
 

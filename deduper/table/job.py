@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deduper.table.batch import FileBatch, source_files
+from deduper.table.batch import Batch
 from deduper.table.change.delete import delete, plan_delete
 from deduper.table.change.receipt import ChangePlan, ChangeReceipt
 from deduper.table.change.upsert import plan_upsert, upsert
@@ -21,7 +21,7 @@ def run_load(loaded: LoadedLoad) -> LoadReceipt:
     config = loaded.config
     with loaded.placing_errors():
         return load(
-            FileBatch(source_files(config.source.path)),
+            config.source.batch(),
             config.table.path,
             key=config.key,
             partition_by=config.partition_by,
@@ -55,6 +55,6 @@ def run_delete(loaded: LoadedLoad, *, execute: bool) -> ChangePlan | ChangeRecei
     return delete(batch, loaded) if execute else plan_delete(batch, loaded)
 
 
-def _batch(loaded: LoadedLoad) -> FileBatch:
+def _batch(loaded: LoadedLoad) -> Batch:
     with loaded.placing_errors():
-        return FileBatch(source_files(loaded.config.source.path))
+        return loaded.config.source.batch()

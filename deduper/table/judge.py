@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from deduper.table.batch import Batch
+from deduper.table.batch import BAD_LINE, Batch
 from deduper.table.columns import KeyColumn, KeyColumns, require_column
 from deduper.table.errors import SettingError
 from deduper.table.formats.paths import NO_VALUE
@@ -70,6 +70,7 @@ class Verdict(IntEnum):
     NULL_KEY = 10
     NULL_PARTITION = 11
     BAD_PARTITION = 12
+    MALFORMED = 13
 
     @property
     def reason(self) -> str:
@@ -215,6 +216,8 @@ def _read(
     names = [column.name for column in asked]
     if keep.column is not None and keep.column not in names:
         names.append(keep.column)
+    if batch.is_lines:
+        names.append(BAD_LINE)
     for records in batch.batches(names):
         keys = row_keys([records.column(column.name) for column in columns.digested], columns, version.salt)
         rank = None if keep.column is None else records.column(keep.column)
@@ -228,7 +231,7 @@ _NO_ROWS = _Part(
 
 
 def _admission(records: pa.RecordBatch, columns: KeyColumns, asked: Sequence[KeyColumn]) -> NDArray[np.int8]:
-    """NEW, or the error of each row; one of the key counts before one of the partitions."""
+    """NEW, or the error of each row; of a bad line that counts, then one of the key."""
     verdict = np.full(records.num_rows, Verdict.NEW, np.int8)
     for wanted, error in ((columns.partition_by, Verdict.NULL_PARTITION), (columns.key, Verdict.NULL_KEY)):
         for column in wanted:
@@ -239,6 +242,8 @@ def _admission(records: pa.RecordBatch, columns: KeyColumns, asked: Sequence[Key
                 verdict[_names_no_folder(values, column.type)] = Verdict.BAD_PARTITION
             if values.null_count:
                 verdict[values.is_null().to_numpy(zero_copy_only=False)] = error
+    if BAD_LINE in records.schema.names:
+        verdict[records.column(BAD_LINE).is_valid().to_numpy(zero_copy_only=False)] = Verdict.MALFORMED
     return verdict
 
 

@@ -16,6 +16,7 @@ from deduper.table.index.protocol import KeyIndex, TableIndex
 from deduper.table.judge import Keep, KeepRule, Verdict, judge, require_rule
 from deduper.table.receipt import LoadReceipt, load_receipt
 from deduper.table.schema import require_same
+from deduper.table.text_batch import TextBatch
 from deduper.table.write.lock import locked
 from deduper.table.write.operation import Work
 from deduper.table.write.staging import require_free_names
@@ -41,7 +42,7 @@ def load(
 
     `index`: its kind by name, or one that `index_of` made.
 
-    `rows`: an Arrow table, anything that exports one (`__arrow_c_stream__`: pandas, Polars, DuckDB), or a `FileBatch`.
+    `rows`: an Arrow table, anything that exports one (`__arrow_c_stream__`: pandas, Polars, DuckDB), or a `Batch`.
 
     Raises:
         TableUsageError: columns, settings or a table that do not fit; nothing was written.
@@ -49,7 +50,7 @@ def load(
         TableChangedError: other writers were faster, five times.
         TableError, CorruptionError: see their classes; the table is as its last commit left it.
     """
-    batch: Batch = rows if isinstance(rows, ArrowBatch | FileBatch) else ArrowBatch(rows)
+    batch: Batch = rows if isinstance(rows, ArrowBatch | FileBatch | TextBatch) else ArrowBatch(rows)
     columns = key_columns(batch.schema, key, partition_by, scope)
     rule = keep if isinstance(keep, Keep) else Keep(cast(KeepRule, keep))
     require_rule(rule, batch)

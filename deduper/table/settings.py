@@ -8,23 +8,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from deduper.config.load import MergedSettings
 from deduper.config.own_file import load_own_file
 from deduper.config.problems import ConfigError
-from deduper.config.values import LocalPath, Section, Size, refusal, shown
+from deduper.config.values import LocalPath, Schema, Section, Size, refusal, shown
+from deduper.table.batch import FileBatch, source_files
 from deduper.table.columns import KeyNames
 from deduper.table.errors import SettingError
 from deduper.table.index.kinds import index_of
 from deduper.table.index.protocol import TableIndex
 from deduper.table.judge import Keep
+from deduper.table.text_batch import TextBatch
 
 
 class LoadSource(Section):
-    """The Parquet files of a batch."""
+    """The files of a batch; those of text have a schema, as Spark DDL."""
 
     path: LocalPath = Field(examples=["in/*.parquet"])
+    format: Literal["parquet", "csv", "json"] = Field(default="parquet", examples=["parquet"])
+    columns: Schema | None = Field(default=None, alias="schema", examples=['"id BIGINT, at TIMESTAMP"'])
+    header: bool = Field(default=True, examples=["true"])
+
+    @model_validator(mode="after")
+    def _text_has_a_schema(self) -> LoadSource:
+        write = 'write the columns as Spark DDL, as "id BIGINT, at TIMESTAMP"'
+        if self.format != "parquet" and self.columns is None:
+            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
+        if self.format == "parquet" and self.columns is not None:
+            raise refusal("Parquet files have types of their own", "leave it out", at=("schema",))
+        return self
+
+    def batch(self, most_files: int | None = None) -> FileBatch | TextBatch:
+        """The files as a batch, or the first ones.
+
+        Raises:
+            SettingError: there are none, or a column has a type that lines do not have.
+            TableUsageError: a file cannot be read.
+        """
+        files = source_files(self.path)[:most_files]
+        if self.columns is None:
+            return FileBatch(files)
+        return TextBatch(files, self.columns, is_csv=self.format == "csv", header=self.header)
 
 
 class LoadTable(Section):
@@ -88,7 +114,8 @@ class LoadConfig(Section):
                 try:
                     index_of(kind, options)
                 except SettingError as error:
-                    at = () if isinstance(value, str) else (error.setting.removeprefix("index."),)
+                    name = error.setting.removeprefix("index.")
+                    at = (name,) if isinstance(value, dict) and name in value else ()
                     raise refusal(error.what, error.write, at=at) from error
         return given
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from deduper.table.batch import FileBatch, source_files
 from deduper.table.columns import KeyColumn, KeyColumns, key_columns, require_column
 from deduper.table.errors import SettingError
 from deduper.table.formats.open import open_table
@@ -62,10 +61,8 @@ def _partitions(config: LoadConfig, keys: pa.Schema | None) -> Sequence[KeyColum
     known = () if indexed is None else indexed.partition_by
     if tuple(column.name for column in known) == config.partition_by:
         return known
-    if keys is not None and set(config.partition_by) <= set(keys.names):
-        schema = keys
-    else:
-        schema = FileBatch(source_files(config.source.path)[:1]).schema
+    if keys is None or not set(config.partition_by) <= set(keys.names):
+        keys = config.source.batch(1).schema
     for name in config.partition_by:
-        require_column("partition_by", name, schema)
-    return [KeyColumn(name, type_name(schema.field(name).type)) for name in config.partition_by]
+        require_column("partition_by", name, keys)
+    return [KeyColumn(name, type_name(keys.field(name).type)) for name in config.partition_by]

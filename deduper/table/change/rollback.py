@@ -24,6 +24,7 @@ from deduper.table.settings import LoadedLoad
 from deduper.table.target import table_of
 from deduper.table.write.lock import locked
 from deduper.table.write.plan import LoadPlan, discard, finish_all, write_plan
+from deduper.table.write.steps import completed_without_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,11 @@ def _caught_up(table: Table, loaded: LoadedLoad, after: Snapshot) -> tuple[int, 
     config = loaded.config
     with loaded.placing_errors():
         columns = key_columns(after.schema, config.key, config.partition_by, config.scope)
-    index = config.table_index.open(table.root, columns)
-    return index.catch_up(table.root, after.files), index.began_anew
+    read, began_anew = 0, None
+    with completed_without_server(table.root):
+        index = config.table_index.open(table.root, columns)
+        read, began_anew = index.catch_up(table.root, after.files), index.began_anew
+    return read, began_anew
 
 
 def _named(files: Sequence[DataFile]) -> tuple[RemovedFile, ...]:

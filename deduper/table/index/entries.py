@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store.pieces.piece import BucketEntries, Entries
+from deduper.table.columns import KeyColumns
+from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import Int64s, UInt64s
 
 FileNumbers = NDArray[np.uint32]
@@ -125,6 +127,23 @@ def layers(keys: FileKeys) -> Iterator[Entries]:
         again[1:] &= file[1:] != file[:-1]
         found, file = found.chosen(again), file[again]
         again = found.again()
+
+
+def bucket_of(file: DataFile, columns: KeyColumns) -> int:
+    """The bucket of a file's keys; with a null partition it has none, and any bucket."""
+    by = columns.bucket_column
+    bucket = 0 if by is None else file.partition[columns.partition_by.index(by)]
+    return bucket if isinstance(bucket, int) else 0
+
+
+def files_of_buckets(files: Sequence[DataFile], keys: SortedKeys, columns: KeyColumns) -> Int64s | None:
+    """The place of each key's file among the files of a load; None unless each bucket of the keys has one file."""
+    place = {bucket_of(file, columns): place for place, file in enumerate(files)}
+    starts = keys.runs()
+    buckets = keys.bucket[starts[:-1]].tolist()
+    if not files or len(place) < len(files) or set(place) != set(buckets):
+        return None
+    return np.repeat(np.array([place[bucket] for bucket in buckets], np.int64), np.diff(starts))
 
 
 def counted_files(files: NDArray[np.integer]) -> Counter[int]:

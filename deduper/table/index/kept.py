@@ -197,7 +197,7 @@ class KeptIndex(ABC, Generic[_S]):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of a kind's own files, as a state names it, and its keys."""
+    """One of a kind's own files, as a state names it, and its keys; on a server it takes no bytes here."""
 
     path: Path
     keys: int
@@ -222,6 +222,14 @@ class KeptKind(ABC, Generic[_S]):
     def _parts(self, folder: Path, state: _S) -> list[Part]:
         """The kind's own files that a state names."""
 
+    def _checked(self, folder: Path, state: _S) -> tuple[Sequence[NumberedFile], tuple[Condition, str] | None]:
+        """(the files whose keys the index has, its condition and why if something is wrong)."""
+        for part in self._parts(folder, state):
+            if _size(part.path) != part.size_bytes:
+                why = f"{part.path} is gone or cut; delete {folder}, the next load builds it"
+                return state.files, (Condition.DAMAGED, why)
+        return state.files, None
+
     def rebuild(self, root: Path, columns: KeyColumns, files: Sequence[DataFile]) -> Rebuilt:
         """See `TableIndex`. The new one is made beside the old one, and its state replaces the old one's."""
         index = self._rebuilding(root, columns)
@@ -244,15 +252,13 @@ class KeptKind(ABC, Generic[_S]):
         if state is None:
             why = "the next load builds the index from the table"
             return IndexStatus(Condition.ABSENT, why, len(files), 0, rebuilding=rebuilding)
-        present, indexed = ({file.identity for file in of} for of in (files, state.files))
+        that_count, wrong = self._checked(folder, state)
+        present, indexed = ({file.identity for file in of} for of in (files, that_count))
         added, removed = len(present - indexed), len(indexed - present)
-        condition, why = condition_of(added, removed), ""
-        parts = self._parts(folder, state)
+        condition, why = wrong or (condition_of(added, removed), "")
         if state.columns.names != names:
             condition, why = Condition.OTHER_KEY, "it is of another key or scope, and the next load builds it anew"
-        elif wrong := [part.path for part in parts if _size(part.path) != part.size_bytes]:
-            condition = Condition.DAMAGED
-            why = f"{wrong[0]} is gone or cut; delete {folder}, the next load builds it"
+        parts = self._parts(folder, state)
         return IndexStatus(
             condition,
             why or None,

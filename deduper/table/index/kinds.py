@@ -10,22 +10,29 @@ from typing import Any, cast
 from deduper.table.errors import SettingError
 from deduper.table.index.bloom.kind import BloomIndex
 from deduper.table.index.exact.kind import ExactIndex
+from deduper.table.index.external.kind import ExternalIndex
 from deduper.table.index.protocol import TableIndex
 from deduper.table.index.simple import SimpleIndex
 
-_KINDS: Mapping[str, type[TableIndex]] = {"exact": ExactIndex, "bloom": BloomIndex, "simple": SimpleIndex}
-_WRITE = "write `exact`, `bloom`, `simple`, or a class of your own as `package.module:Class`"
+_KINDS: Mapping[str, type[TableIndex]] = {
+    "exact": ExactIndex,
+    "bloom": BloomIndex,
+    "simple": SimpleIndex,
+    "external": ExternalIndex,
+}
+_WITHOUT_OPTIONS = ("exact", "bloom", "simple")
+_WRITE = "write `exact`, `bloom`, `simple`, `external`, or a class of your own as `package.module:Class`"
 _METHODS = ("open", "view", "rebuild", "status", "columns_of")
 
 
 def index_of(kind: str, options: Mapping[str, Any]) -> TableIndex:
-    """The index of a kind; `options` are the keyword arguments of one's own class.
+    """The index of a kind; `options` are the keyword arguments of `external` and of one's own class.
 
     Raises:
         SettingError: of `index.kind` or `index.options`, naming what is wrong.
     """
     made = _KINDS.get(kind) or _own_class(kind)
-    if made in _KINDS.values() and options:
+    if kind in _WITHOUT_OPTIONS and options:
         raise SettingError("index.options", f"`{kind}` has none", "leave them out")
     try:
         return made(**options)

@@ -72,7 +72,8 @@ class KeyIndex(Protocol):
     def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
         """Called after a load's commit, before `catch_up`. It may do nothing: then `catch_up` reads the files.
 
-        `files` are all of the load's, `keys` its keys, each once, in the buckets of their files' partitions.
+        `files` are all of the load's, `keys` its keys, each once, in the buckets of their files' partitions. No file of
+        the version that was judged has one of them.
         """
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
@@ -148,7 +149,7 @@ class Rebuilt:
 
 
 class Condition(Enum):
-    """An index beside the files of its table. All but DAMAGED, of which some loads fail, need no action."""
+    """An index beside the files of its table. All need no action but DAMAGED and AWAY, with which loads fail."""
 
     PRESENT = "present"
     BEHIND = "behind"
@@ -157,6 +158,7 @@ class Condition(Enum):
     OTHER_KEY = "other_key"
     UNREADABLE = "unreadable"
     DAMAGED = "damaged"
+    AWAY = "away"
     NOT_KEPT = "not_kept"
 
 

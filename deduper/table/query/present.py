@@ -16,6 +16,7 @@ from deduper.table.judge import Keep, require_rule
 from deduper.table.schema import require_same
 from deduper.table.settings import LoadedLoad
 from deduper.table.target import Target, target_of
+from deduper.table.text_batch import TextBatch
 
 
 def present_keys(table: Table, columns: KeyColumns, index: TableIndex) -> tuple[Snapshot, VersionKeys]:
@@ -40,7 +41,7 @@ def batch_of(rows: Any) -> Batch:
     Raises:
         TableUsageError: they are no Arrow data.
     """
-    return rows if isinstance(rows, ArrowBatch | FileBatch) else ArrowBatch(rows)
+    return rows if isinstance(rows, ArrowBatch | FileBatch | TextBatch) else ArrowBatch(rows)
 
 
 def target_of_keys(batch: Batch, loaded: LoadedLoad) -> Target:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bucket_store import failpoints
 from bucket_store.filesystem import LOCAL, make_directories
-from deduper.table.batch import Batch
+from deduper.table.batch import BAD_LINE, Batch
 from deduper.table.columns import KeyColumn
 from deduper.table.errors import SettingError, SourceChangedError, TableUsageError
 from deduper.table.formats.delta_stats import encode_statistics, file_statistics
@@ -36,6 +36,8 @@ from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP, WaitingRow
 ABOUT = "_load"
 """The column that rows of ports have beside their own."""
 _ABOUT = pa.struct([("load", pa.string()), ("reason", pa.string()), ("first_file", pa.string())])
+_ABOUT_LINES = pa.struct([*_ABOUT, ("line", pa.binary())])
+"""Of rows of text, with the line that is no record."""
 _OPEN_FILES = 512
 _MOST_PARTITIONS = 1 << 16
 _THREADS = 8
@@ -85,7 +87,7 @@ def stage(
     waiting = WaitingRows(staging.rows.with_name("waiting"), schema)
     with ExitStack() as stack:
         ports = {
-            name: stack.enter_context(_PortWriter(folder, batch.schema, staging.load))
+            name: stack.enter_context(_PortWriter(folder, batch, staging.load))
             for name, (_, folder) in staging.ports.items()
         }
         make_directories(LOCAL, staging.rows)
@@ -124,23 +126,26 @@ def stage(
 class _PortWriter:
     """The rows of a port, one file; a context manager. Without rows there is no file."""
 
-    def __init__(self, folder: Path, schema: pa.Schema, load: str) -> None:
+    def __init__(self, folder: Path, batch: Batch, load: str) -> None:
         self._folder = folder
-        self._schema = schema.append(pa.field(ABOUT, _ABOUT))
+        self._about = _ABOUT_LINES if batch.is_lines else _ABOUT
+        self._schema = batch.schema.append(pa.field(ABOUT, self._about))
         self._load = load
         self._writer: pq.ParquetWriter | None = None
         self.written: list[tuple[Path, pq.FileMetaData]] = []
 
     def write(self, records: pa.RecordBatch, verdict: NDArray[np.int8], first_file: pa.Array) -> None:
-        """Adds rows with their verdicts and first files."""
+        """Adds rows with their verdicts and first files; rows of text have BAD_LINE as their last column."""
         path = self._folder / "0.parquet"
         if self._writer is None:
             make_directories(LOCAL, self._folder)
             self._writer = pq.ParquetWriter(path, self._schema)
         reasons = pa.array([Verdict(code).reason for code in verdict.tolist()], pa.string())
         load = pa.repeat(self._load, len(verdict))
-        about = pa.StructArray.from_arrays([load, reasons, first_file], fields=list(_ABOUT))
-        self._writer.write_batch(pa.RecordBatch.from_arrays([*records.columns, about], schema=self._schema))
+        *own, lines = (*records.columns, None) if self._about == _ABOUT else records.columns
+        columns = [load, reasons, first_file] if lines is None else [load, reasons, first_file, lines]
+        about = pa.StructArray.from_arrays(columns, fields=list(self._about))
+        self._writer.write_batch(pa.RecordBatch.from_arrays([*own, about], schema=self._schema))
 
     def __enter__(self) -> _PortWriter:
         return self
@@ -157,7 +162,8 @@ def _table_rows(
 ) -> Iterator[pa.RecordBatch]:
     """The rows for new files; all others of the batch go on the way to their ports, or wait for their files."""
     begin = 0
-    for records in batch.batches(batch.schema.names):
+    names = batch.schema.names
+    for records in batch.batches([*names, BAD_LINE] if batch.is_lines else names):
         end = begin + records.num_rows
         if end > len(work.verdict):
             raise SourceChangedError("the batch has more rows than those that were judged; nothing was committed")
@@ -168,6 +174,7 @@ def _table_rows(
                 known = [None if number == ABSENT else work.paths[number] for number in file[chosen].tolist()]
                 port.write(records.filter(pa.array(chosen)), verdict[chosen], pa.array(known, pa.string()))
         is_kept = _is_of(verdict, work.to_table)
+        records = records.select(names)
         kept = records if is_kept.all() else records.filter(pa.array(is_kept))
         if kept.num_rows:
             for name in required:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from bucket_store.filesystem import LOCAL, make_directories
 from deduper.errors import IntegrityError
 from deduper.table.batch import Batch
 from deduper.table.columns import KeyColumns
-from deduper.table.errors import ConflictError, TableChangedError
+from deduper.table.errors import ConflictError, IndexServerError, TableChangedError
 from deduper.table.formats.paths import text_of
 from deduper.table.formats.protocol import Commit, DataFile, NewFile, RemovedFile, Snapshot, Table
 from deduper.table.index.protocol import KeyIndex, TableIndex
@@ -40,6 +41,15 @@ from deduper.table.write.staging import Staging, stage
 logger = logging.getLogger(__name__)
 
 _TRIES = 5
+
+
+@contextmanager
+def completed_without_server(root: Path) -> Iterator[None]:
+    """After a commit: the write of the table in a folder succeeds without the server of its index, with a warning."""
+    try:
+        yield
+    except IndexServerError as error:
+        logger.warning("%s: the write is done; the index lacks it, and the next write reads its files: %s", root, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +178,11 @@ class WriteSteps:
         return RemovedFile(file.path, file.size, file.stamp, partition)
 
     def _enter(self, after: Snapshot, work: Work, files: Sequence[NewFile]) -> None:
-        """The keys of the new files into the index; if they are not known, they are read."""
+        """The keys of the new files into the index; if they are not known, they are read. The write is committed."""
+        with completed_without_server(self._table.root):
+            self._enter_keys(after, work, files)
+
+    def _enter_keys(self, after: Snapshot, work: Work, files: Sequence[NewFile]) -> None:
         if work.new is not None:
             placed = {(file.path, file.size) for file in files}
             there = [file for file in after.files if (file.path, file.size) in placed]

@@ -44,6 +44,8 @@ STEPS = (
 )
 CHANGE_STEPS = (*STEPS, "table.5.recorded", "table.removed")
 """Those of an upsert and a delete."""
+SERVER_STEPS = ("index.dropped", "index.served")
+"""Those of an external index besides."""
 ROLLBACK_STEPS = (
     *("table.1.locked", "table.4.planned", "table.5.recorded", "table.returned", "table.removed"),
     *("table.5.placed", "table.5.committed", "index.piece", "index.state", "table.7.index"),

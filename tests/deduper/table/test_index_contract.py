@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from _pytest.mark import ParameterSet
 from deltalake import DeltaTable
 
 from deduper.table.change.rollback import rollback
@@ -26,7 +28,7 @@ from deduper.table.settings import load_config
 from deduper.table.upkeep.rebuild import rebuild
 from deduper.table.upkeep.status import table_status
 from deduper.table.upkeep.verify import verify
-from tests.deduper.table.scene import CHANGE_STEPS, EPOCH, Place, Row, arrow, dying, foreign
+from tests.deduper.table.scene import CHANGE_STEPS, EPOCH, SERVER_STEPS, Place, Row, arrow, dying, foreign
 from tests.deduper.table.test_table_change_deaths import Model
 
 
@@ -39,12 +41,21 @@ def source(tmp_path: Path) -> None:
 
 OWN = "{kind: 'tests.deduper.table.own_index:DictIndex', options: {name: mine}}"
 KINDS = ("exact", "bloom", "simple", OWN)
+IDS = ("exact", "bloom", "simple", "own")
+EXTERNAL = pytest.param("external", marks=pytest.mark.services, id="external")
 
 
-@pytest.fixture(params=KINDS, ids=["exact", "bloom", "simple", "own"])
+def setting_of(name: str, request: pytest.FixtureRequest) -> str:
+    """The setting `index` of a kind; that of `external` has the URL of a server."""
+    if name != "external":
+        return name
+    return f"{{kind: external, options: {{url: '{request.getfixturevalue('redis_server').url}'}}}}"
+
+
+@pytest.fixture(params=[*KINDS, EXTERNAL], ids=[*IDS, "external"])
 def kind(request: pytest.FixtureRequest) -> str:
     """The setting `index`."""
-    return str(request.param)
+    return setting_of(request.param, request)
 
 
 def holders(place: Place, scope: str) -> dict[tuple[int, int], set[str]]:
@@ -58,12 +69,12 @@ def holders(place: Place, scope: str) -> dict[tuple[int, int], set[str]]:
     return found
 
 
-def check_answers(place: Place, model: Model, scope: str, seed: str) -> None:
+def check_answers(place: Place, model: Model, scope: str, seed: str, kinds: Sequence[str]) -> None:
     """`tag`, `filter_exists` and `read` by every kind, whatever it has kept, are those of the files and of the rows."""
     asked: list[Row] = [(key, "", day) for key in range(40) for day in (range(3) if scope == "partition" else [0])]
     held = holders(place, scope)
     in_table = Counter(row for row in model.rows if row[0] < 40)
-    for index in KINDS:
+    for index in kinds:
         config = Place(place.root.parent, place.format, index).config(f"scope: {scope}\n")
         tags = tag(arrow(asked), config)
         for (key, _, day), action, files in zip(
@@ -79,26 +90,44 @@ def check_answers(place: Place, model: Model, scope: str, seed: str) -> None:
         assert Counter(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), days, strict=True)) == in_table
 
 
+def histories() -> Iterator[ParameterSet]:
+    """(index, seed); `mixed`: another kind each time. Those with a server take more time."""
+    names = dict(zip(KINDS, IDS, strict=True)) | {name: name for name in ("mixed", "external", "mixed with external")}
+    for index, name in names.items():
+        for seed in range({"external": 2, "mixed with external": 1}.get(index, 6)):
+            marks = [pytest.mark.services] * ("external" in index) + [pytest.mark.faults] * (seed > 0)
+            yield pytest.param(index, seed, marks=marks, id=f"{name}-{seed}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", ["partition", "global"])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.faults) for seed in range(1, 6))])
-@pytest.mark.parametrize("index", [*KINDS, "mixed"], ids=["exact", "bloom", "simple", "own", "mixed"])
-def test_random_histories(index: str, seed: int, scope: str, place: Place) -> None:
+@pytest.mark.parametrize(("index", "seed"), list(histories()))
+def test_random_histories(index: str, seed: int, scope: str, place: Place, request: pytest.FixtureRequest) -> None:
     """Loads, upserts, deletes, deaths at each step, foreign commits, removals, rollbacks, lost indexes.
 
     `mixed`: another kind each time, so each comes to a table that others have changed.
+    A server is emptied and restored, too.
     """
     rng = random.Random(f"{index}{seed}{scope}{place.format}")
+    server = request.getfixturevalue("redis_server") if "external" in index else None
+    is_mixed = index.startswith("mixed")
+    saved: bytes | None = None
+    kinds = KINDS if server is None else (*KINDS, setting_of("external", request))
     name = f"seed {seed}"
     more = f"scope: {scope}\nsmall_file_bytes: {rng.choice(['1B', '1MiB'])}\nkeep_versions: 30\n"
     model = Model(scope, moves=True)
-    place.index = KINDS[0] if index == "mixed" else index
+    place.index = KINDS[0] if is_mixed else setting_of(index, request)
     place.load([(1, "first", 0)], scope=scope)
     model.rows = [(1, "first", 0)]
     done: Counter[str] = Counter()
     for step in range(12):
-        if index == "mixed":
-            place.index = rng.choice(KINDS)
+        if is_mixed:
+            place.index = rng.choice(kinds)
+        if server is not None and rng.random() < 0.15:
+            if saved is None or rng.random() < 0.5:
+                saved = server.snapshot()
+            else:
+                server.restore(saved)
         kind = rng.random()
         if kind < 0.1:
             key = rng.randrange(40) if scope == "partition" else 1000 + step
@@ -120,7 +149,10 @@ def test_random_histories(index: str, seed: int, scope: str, place: Place) -> No
                 done["no rollback"] += 1
             model.rows = place.rows()
         elif kind < 0.35:
-            for kept in ("index", "bloom"):
+            if server is not None and rng.random() < 0.4:
+                server.client.flushall()
+                continue
+            for kept in ("index", "bloom", "external"):
                 shutil.rmtree(place.root / PRIVATE / kept, ignore_errors=True)
             (place.root / PRIVATE / "mine").unlink(missing_ok=True)
         else:
@@ -136,7 +168,8 @@ def test_random_histories(index: str, seed: int, scope: str, place: Place) -> No
                     getattr(place, what)(batch, more)
 
             if rng.random() < 0.5:
-                with dying(rng.choice(CHANGE_STEPS), rng.randint(1, 2)) as died:
+                steps = CHANGE_STEPS if server is None else (*CHANGE_STEPS, *SERVER_STEPS)
+                with dying(rng.choice(steps), rng.randint(1, 2)) as died:
                     run()
                 done["death"] += len(died)
                 if place.format == "delta":
@@ -147,7 +180,7 @@ def test_random_histories(index: str, seed: int, scope: str, place: Place) -> No
         if place.files():
             assert Counter(place.rows()) == Counter(model.rows), f"{name}, step {step}"
             if step % 3 == 2:
-                check_answers(place, model, scope, f"{name}, step {step}")
+                check_answers(place, model, scope, f"{name}, step {step}", kinds)
     if place.files():
         place.load([], scope=scope)
         report = verify(place.config(more))
@@ -291,7 +324,10 @@ def test_kinds_beside_each_other(place: Place) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("index: blom\n", "1:8: index: `blom` is not a valid choice; write `exact`, `bloom`, `simple`, or a class"),
+        (
+            "index: blom\n",
+            "1:8: index: `blom` is not a valid choice; write `exact`, `bloom`, `simple`, `external`, or a class",
+        ),
         ("index: {kind: blom}\n", "1:15: index.kind: `blom` is not a valid choice"),
         ("index: {kind: 'no.module:Class'}\n", "1:15: index.kind: `no.module:Class` cannot be imported: No module"),
         ("index: 'pathlib:No'\n", "1:8: index: `pathlib:No` cannot be imported"),
@@ -301,6 +337,17 @@ def test_kinds_beside_each_other(place: Place) -> None:
             "index: {kind: 'tests.deduper.table.own_index:DictIndex', options: {no: 5}}\n",
             "1:67: index.options: `tests.deduper.table.own_index:DictIndex` does not take them",
         ),
+        ("index: external\n", "1:8: index: `external` needs the server's `url`; write `index: {kind: external"),
+        ("index: {kind: external}\n", "1:8: index: `external` needs the server's `url`"),
+        (
+            "index: {kind: external, options: {url: 'http://me:secret@here'}}\n",
+            "1:34: index.options: `http://***@here` is no URL of a server",
+        ),
+        (
+            "index: {kind: external, options: {url: 'redis://h', password: 5}}\n",
+            "1:34: index.options: `password` is no",
+        ),
+        ("index: {kind: external, options: {url: 'redis://h', port: 5}}\n", "1:34: index.options: `external` does not"),
         ("index: {kinds: bloom}\n", "1:9: index.kinds: unknown setting; did you mean `kind`?"),
         ("index: 5\n", "1:8: index: `5` is not valid"),
         ("index: {kind: 5}\n", "1:15: index.kind: `5` is not valid"),

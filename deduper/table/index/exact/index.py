@@ -20,7 +20,7 @@ from bucket_store.filesystem import LOCAL, place_new
 from bucket_store.pieces.piece import Entries, PieceRef, decode_header, encode_piece, piece_name
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import FileKeys, SortedKeys, joined, keys_of, layers
+from deduper.table.index.entries import FileKeys, SortedKeys, files_of_buckets, joined, keys_of, layers
 from deduper.table.index.exact.lookup import MappedPiece
 from deduper.table.index.exact.state import FORM, IndexState
 from deduper.table.index.exact.version import EntryKeys, telling_damage
@@ -57,18 +57,9 @@ class PieceIndex(KeptIndex[IndexState]):
 
         Otherwise nothing is done; `catch_up` reads them. `files` are all of the load's, `keys` its keys, each once.
         """
-        by = self._columns.bucket_column
-        position = None if by is None else self._columns.partition_by.index(by)
-        number: dict[int, int] = {}
-        for offset, file in enumerate(files):
-            bucket = 0 if position is None else file.partition[position]
-            assert isinstance(bucket, int)
-            number[bucket] = self._state.next_number + offset
-        starts = keys.runs()
-        buckets = keys.bucket[starts[:-1]].tolist()
-        if files and len(number) == len(files) and set(number) == set(buckets):
-            numbers = np.array([number[bucket] for bucket in buckets], np.uint32)
-            self._enter(files, [keys.entries(np.repeat(numbers, np.diff(starts)))])
+        offsets = files_of_buckets(files, keys, self._columns)
+        if offsets is not None:
+            self._enter(files, [keys.entries((self._state.next_number + offsets).astype(np.uint32))])
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
         """Reads the keys of the files that the index lacks, and merges pieces; gives the number of files read.

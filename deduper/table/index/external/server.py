@@ -1,0 +1,292 @@
+"""The entries of one index on a Redis server: all that is sent to it, and its refusals as our errors.
+
+Every call has a time limit and is tried three times. Writes are transactions that fail if another process has claimed
+the index, so a call that is repeated does not write twice.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deduper.config.problems import mask_text
+from deduper.table.errors import IndexDamagedError, IndexServerError, ServerRefusedError
+from deduper.table.index.entries import FileNumbers
+from deduper.table.index.external.settings import INSTALL_EXTRA, ServerAddress
+from deduper.table.index.keys import Int64s, UInt64s
+
+try:
+    import redis
+    from redis.backoff import ExponentialBackoff
+    from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError, WatchError
+    from redis.retry import Retry
+except ImportError as error:
+    raise ServerRefusedError(f"`index: external` needs the package redis: {INSTALL_EXTRA}") from error
+
+_CONNECT_S = 5.0
+_CALL_S = 10.0
+_RETRIES = 2
+_BLOCK_KEYS = 8192
+"""Keys of a command: a few milliseconds of the server, which does nothing else meanwhile."""
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the server says of an index: its token, and the process that may write."""
+
+    token: str
+    writer: str
+
+
+class ServedEntries:
+    """The entries of an index. Not for several threads.
+
+    Raises: IndexServerError at any call: the server is away, or refuses it.
+    """
+
+    def __init__(self, address: ServerAddress, index_id: str) -> None:
+        self._shown = address.shown
+        self._prefix = f"dd:{index_id[:16]}"
+        self._key_prefix = f"{self._prefix}:".encode()
+        self._run: dict[str, Any] = {}
+        try:
+            # Any: the client's types leave open whether replies are bytes or texts; these are bytes.
+            self._redis: Any = redis.Redis.from_url(
+                address.url,
+                **({} if address.password is None else {"password": address.password}),
+                socket_connect_timeout=_CONNECT_S,
+                socket_timeout=_CALL_S,
+                retry=Retry(ExponentialBackoff(cap=1.0, base=0.1), _RETRIES),
+            )
+            self._redis.connection_pool.make_connection()
+        except (TypeError, ValueError) as error:
+            what = mask_text(str(error))
+            raise ServerRefusedError(f"{self._shown}: the client does not take the URL: {what}") from None
+
+    @property
+    def name(self) -> str:
+        """The prefix of its keys."""
+        return self._prefix
+
+    def head(self) -> Head | None:
+        """What the server says of the index; None when it does not have it, or has evicted entries.
+
+        Raises: as `require_fit`.
+        """
+        info = self.require_fit()
+        with self._telling():
+            token, writer, run, evicted = self._redis.hmget(self._prefix, "token", "writer", "run", "evicted")
+        is_same_run = run is not None and run.decode() == info["run_id"]
+        known = int(evicted or 0) if is_same_run else 0
+        if token is None or writer is None or info["evicted_keys"] != known:
+            return None
+        return Head(token.decode(), writer.decode())
+
+    def require_fit(self) -> dict[str, Any]:
+        """What the server says of itself.
+
+        Raises:
+            ServerRefusedError: it may drop entries, is no primary, or is a cluster.
+        """
+        with self._telling():
+            info: dict[str, Any] = self._redis.info()
+        policy = info["maxmemory_policy"]
+        if info.get("cluster_enabled"):
+            raise ServerRefusedError(f"{self._shown}: is a cluster; name a server without cluster mode")
+        if info["role"] != "master":
+            raise ServerRefusedError(f"{self._shown}: is a replica, which takes no writes; name the primary")
+        if policy != "noeviction":
+            raise EvictingError(
+                f"{self._shown}: drops keys when its memory is full (`maxmemory-policy {policy}`), and rows would be "
+                "loaded twice; set `maxmemory-policy noeviction`, or name another server. Entries may be gone, so the "
+                "next write builds the index anew"
+            )
+        self._run = {"run": info["run_id"], "evicted": info["evicted_keys"]}
+        return info
+
+    def begin(self, token: str, writer: str, table: Path) -> None:
+        """The head of a new index, which has no entries; after `require_fit`, as `claim`."""
+        with self._telling():
+            fields = {"token": token, "writer": writer, "table": f"{socket.gethostname()}:{table}", **self._run}
+            self._redis.hset(self._prefix, mapping=fields)
+
+    def claim(self, head: Head, writer: str) -> None:
+        """From now on only `writer` may write; fails if another process has claimed the index since `head`."""
+
+        def claimed(pipe: Any) -> None:
+            if pipe.hget(self._prefix, "token") != head.token.encode():
+                raise WatchError("The index is claimed:")
+            pipe.multi()
+            pipe.hset(self._prefix, mapping={"writer": writer, **self._run})
+
+        self._written(head.writer, claimed)
+
+    def take_numbers(self, count: int) -> int:
+        """The first of so many file numbers, which are never given again."""
+        with self._telling():
+            return int(self._redis.hincrby(self._prefix, "next", count)) - count
+
+    def advance(self, writer: str, token: str) -> None:
+        """The server has another token from now on."""
+
+        def advanced(pipe: Any) -> None:
+            pipe.multi()
+            pipe.hset(self._prefix, "token", token)
+
+        self._written(writer, advanced)
+
+    def find(self, digests: UInt64s) -> tuple[Int64s, Int64s, list[Head | None]]:
+        """(places among the digests, file numbers, the heads after each block); numbers of a place ascend."""
+        places, numbers, heads = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
+        keys = self._keys(digests)
+        for begin in range(0, max(len(keys), 1), _BLOCK_KEYS):
+            block = keys[begin : begin + _BLOCK_KEYS]
+            with self._telling():
+                pipe = self._redis.pipeline(transaction=False)
+                if block:
+                    pipe.mget(block)
+                pipe.hmget(self._prefix, "token", "writer")
+                *found, (token, writer) = pipe.execute()
+            heads.append(None if token is None or writer is None else Head(token.decode(), writer.decode()))
+            if found:
+                place, number = self._numbers(found[0])
+                places.append(begin + place)
+                numbers.append(number)
+        return np.concatenate(places), np.concatenate(numbers), heads
+
+    def add(self, writer: str, digests: UInt64s, file: FileNumbers, live: NDArray[np.bool_]) -> None:
+        """Enters files of digests. Of numbers that are there those stay that are `live`."""
+        order = np.lexsort((digests[:, 1], digests[:, 0]))
+        digests, file = digests[order], file[order]
+        is_next = np.ones(len(digests), np.bool_)
+        is_next[1:] = (digests[1:] != digests[:-1]).any(axis=1)
+        starts = np.append(np.flatnonzero(is_next), len(digests))
+        keys = self._keys(digests[is_next])
+        for begin in range(0, len(keys), _BLOCK_KEYS):
+            edges = starts[begin : begin + _BLOCK_KEYS + 1]
+            block = keys[begin : begin + len(edges) - 1]
+            added = np.repeat(np.arange(len(block)), np.diff(edges))
+            number = file[edges[0] : edges[-1]].astype(np.int64)
+            self._written(writer, partial(self._merge, block, added, number, live))
+
+    def put(self, writer: str, digests: UInt64s, file: FileNumbers) -> None:
+        """Enters the one file of each digest, of which no live file is entered; each digest once."""
+        keys, values = self._keys(digests), list(map(b"%d".__mod__, file.tolist()))
+        for begin in range(0, len(keys), _BLOCK_KEYS):
+            end = begin + _BLOCK_KEYS
+            self._written(writer, partial(_set, keys[begin:end], values[begin:end]))
+
+    def listed(self) -> Iterator[tuple[UInt64s, Int64s]]:
+        """All entries as (digests, file numbers), in any order; some may come twice."""
+        for keys in self._scanned():
+            with self._telling():
+                place, number = self._numbers(self._redis.mget(keys))
+            data = b"".join(key[len(self._key_prefix) :] for key in keys)
+            yield np.frombuffer(data, ">u8").astype(np.uint64).reshape(-1, 2)[place], number
+
+    def forget(self) -> None:
+        """The index counts as lost from now on; entries stay."""
+        with self._telling():
+            self._redis.delete(self._prefix)
+
+    def remove(self) -> None:
+        """Deletes the index: its head first, so that no process believes what is left."""
+        self.forget()
+        for keys in self._scanned():
+            with self._telling():
+                self._redis.unlink(*keys)
+
+    def _merge(self, keys: list[bytes], place: Int64s, number: Int64s, live: NDArray[np.bool_], pipe: Any) -> None:
+        """Sets keys to the numbers of their places, and to those of the server's that are live."""
+        # Without live files nothing that is stored stays.
+        had, stored = self._numbers(pipe.mget(keys) if len(live) else [])
+        stays = stored < len(live)
+        stays[stays] = live[stored[stays]]
+        _set(keys, _values(np.append(had[stays], place), np.append(stored[stays], number)), pipe)
+
+    def _keys(self, digests: UInt64s) -> list[bytes]:
+        data, prefix = digests.astype(">u8").tobytes(), self._key_prefix
+        return [prefix + data[at : at + _DIGEST_BYTES] for at in range(0, len(data), _DIGEST_BYTES)]
+
+    def _numbers(self, values: list[bytes | None]) -> tuple[Int64s, Int64s]:
+        """(places of the values, their numbers)."""
+        there = [place for place, value in enumerate(values) if value is not None]
+        found = [value for value in values if value is not None]
+        if not found:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        counts = [value.count(b",") + 1 for value in found]
+        try:
+            number = np.array(b",".join(found).split(b",")).astype(np.uint32).astype(np.int64)
+        except (ValueError, OverflowError) as error:
+            what = "has entries that are no file numbers; `deduper table rebuild` makes the index anew"
+            raise IndexDamagedError(f"{self._shown}: {self._prefix} {what}") from error
+        return np.repeat(np.array(there, np.int64), counts), number
+
+    def _scanned(self) -> Iterator[list[bytes]]:
+        cursor = 0
+        while True:
+            with self._telling():
+                cursor, keys = self._redis.scan(cursor, match=self._key_prefix + b"*", count=_BLOCK_KEYS)
+            if keys:
+                yield keys
+            if cursor == 0:
+                return
+
+    def _written(self, writer: str, change: Callable[[Any], None]) -> None:
+        """A transaction of the writer. `change` reads, calls `multi`, and writes."""
+        with self._telling(), self._redis.pipeline() as pipe:
+            pipe.watch(self._prefix)
+            if pipe.hget(self._prefix, "writer") != writer.encode():
+                raise WatchError("The index is claimed:")
+            change(pipe)
+            pipe.execute()
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Errors of the client, as ours."""
+        try:
+            yield
+        except WatchError as error:
+            what = "the server went away, or another process took the index; repeat the command"
+            raise IndexServerError(f"{self._shown}: {_text(error)} {what}") from error
+        except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
+            raise ServerRefusedError(f"{self._shown}: refuses the login: {_text(error)}") from error
+        except RedisError as error:
+            raise IndexServerError(f"{self._shown}: {_text(error)}") from error
+
+
+class EvictingError(ServerRefusedError):
+    """A server drops entries. The operator: set `maxmemory-policy noeviction`, or use another server."""
+
+
+def _text(error: RedisError) -> str:
+    """What the server or the client says, without the command that the client puts before it."""
+    return mask_text(str(error).rpartition(" caused error: ")[2])
+
+
+def _set(keys: list[bytes], values: Iterable[bytes], pipe: Any) -> None:
+    pipe.multi()
+    pipe.mset(dict(zip(keys, values, strict=True)))
+
+
+def _values(place: Int64s, number: Int64s) -> Iterable[bytes]:
+    """The values of places 0, 1, …, each of which has a number at least."""
+    order = np.lexsort((number, place))
+    place, number = place[order], number[order]
+    is_next = np.ones(len(place), np.bool_)
+    is_next[1:] = (place[1:] != place[:-1]) | (number[1:] != number[:-1])
+    place, words = place[is_next], list(map(b"%d".__mod__, number[is_next].tolist()))
+    edges = np.flatnonzero(np.diff(place, prepend=-1, append=-2)).tolist()
+    if len(edges) == len(words) + 1:
+        return words
+    return [b",".join(words[begin:end]) for begin, end in pairwise(edges)]
