@@ -99,13 +99,15 @@ class ChangeVerdicts:
     """The verdict of each row of a batch; of each key one row is new or in the table, its others are repeats.
 
     `row` and `file`: each file of the table that holds the key of a row, by row; the first file of a key comes first.
-    `found` are the keys that the table has, each once.
+    `found` are the keys that the table has, each once; `new` those that it does not have, in the rows `new_row`.
     """
 
     verdict: NDArray[np.int8]
     row: Int64s
     file: Int64s
     found: SortedKeys
+    new: SortedKeys
+    new_row: Int64s
 
     def first_files(self) -> Int64s:
         """The number of the first file with the key of each row, ABSENT for none."""
@@ -141,7 +143,9 @@ def judge_changes(
     is_found[place] = True
     row = rows[place]
     order = np.argsort(row, kind="stable")
-    return ChangeVerdicts(read.verdict, row[order], file[order], keys.chosen(is_found))
+    return ChangeVerdicts(
+        read.verdict, row[order], file[order], keys.chosen(is_found), keys.chosen(~is_found), rows[~is_found]
+    )
 
 
 def repeated(rows: Int64s, again: NDArray[np.bool_], keep: KeepRule, rank: pa.Array | None) -> Int64s:

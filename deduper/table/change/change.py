@@ -64,6 +64,7 @@ class Change:
             paths={number: file.path for number, file in version.files.items()},
             to_table=frozenset({Verdict.NEW, Verdict.IN_TABLE} if is_upsert else ()),
             to_duplicates=frozenset({Verdict.SAME_LOAD} if is_upsert else ()),
+            new=work.verdicts.new if is_upsert else None,
             rewrite=rewrite,
         )
 

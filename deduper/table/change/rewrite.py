@@ -18,9 +18,11 @@ from deduper.table.errors import ConflictError, FileVanishedError, IndexDamagedE
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import Int64s, plain_of
 from deduper.table.index.matching import WantedKeys
+from deduper.table.index.protocol import NO_TARGET, AddedKeys
 from deduper.table.index.reading import opened
 from deduper.table.table_rows import TableRows
-from deduper.table.write.operation import NO_TARGET
+
+_NOT_PLACED = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class FileRewrite:
         self._place = place
         self._work = work
         self._first = work.verdicts.first_files()
+        self._target = np.full(len(self._first), _NOT_PLACED)
         self._wanted = WantedKeys(work.verdicts.found, place.columns, salt)
         numbers, counts = np.unique(work.verdicts.file, return_counts=True)
         self._held = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
@@ -74,7 +77,25 @@ class FileRewrite:
             target = self._in_partition(arrays, target)
         for partition, number in self._work.filled.items():
             target = np.where((target == NO_TARGET) & self._is_in(arrays, partition, len(rows)), number, target)
+        self._target[rows] = target
         return pa.RecordBatch.from_arrays([*arrays.values()], schema=self.schema), target
+
+    def added(self) -> AddedKeys:
+        """See `Rewrite`.
+
+        A file whose place is taken by one without a key that it had, or with a key of another file, is not whole.
+        """
+        verdicts = self._work.verdicts
+        is_placed = self._target[verdicts.new_row] != _NOT_PLACED
+        is_lost = self._target[verdicts.row] != verdicts.file
+        is_moved = (self._first != NO_TARGET) & (self._target != self._first) & (self._target != _NOT_PLACED)
+        moved_to = self._target[is_moved].tolist()
+        return AddedKeys(
+            keys=verdicts.new.chosen(is_placed),
+            target=self._target[verdicts.new_row[is_placed]],
+            whole=frozenset(self.removed).difference(verdicts.file[is_lost].tolist(), moved_to),
+            has_all_new=NO_TARGET not in moved_to,
+        )
 
     def kept(self, number: int) -> Iterator[pa.RecordBatch]:
         """See `Rewrite`.

@@ -26,16 +26,27 @@ def place(root: Path, files: Iterable[NewFile]) -> None:
 
     Durable on return, with all folders. Safe to repeat.
     """
-    touched: set[Path] = set()
+    files = list(files)
+    touched = {(root / file.path).parent for file in files}
+    _make(touched)
     for file in files:
-        target = root / file.path
-        if target.parent not in touched:
-            make_directories(LOCAL, target.parent)
-            touched.add(target.parent)
         if LOCAL.exists(Path(file.staged)):
-            LOCAL.replace(Path(file.staged), target)
+            LOCAL.replace(Path(file.staged), root / file.path)
             failpoints.hit("table.placed")
     _sync(touched)
+
+
+def _make(folders: Iterable[Path]) -> None:
+    """Makes folders that are not there. Durable: whoever made the others may have died before they were.
+
+    As `make_directories`, which syncs the folder above anew for each of them.
+    """
+    above = set()
+    for folder in folders:
+        if not LOCAL.exists(folder):
+            make_directories(LOCAL, folder)
+        above.add(folder.parent)
+    _sync(above)
 
 
 def unplace(root: Path, files: Iterable[NewFile]) -> None:

@@ -38,7 +38,10 @@ REBUILDING = "rebuilding"
 
 @dataclass(frozen=True, slots=True)
 class NumberedFile:
-    """A file of the table that an index has read, under its number. Numbers are never used again."""
+    """A file of the table that an index has read, under its number.
+
+    A number goes to another file only if that has all keys of the one before, which the index then does not have.
+    """
 
     number: int
     path: str

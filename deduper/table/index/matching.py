@@ -22,10 +22,15 @@ from deduper.table.index.keys import UInt64s, row_keys, without_null
 _BOUNDED = ("tinyint", "smallint", "int", "bigint", "date", "string")
 """Types whose bounds in footers compare as their values in Python; a date is its days, of which Python lacks some."""
 _FIRST_DAY = date(1970, 1, 1)
+_MARKS_A_KEY = 16
+_LEAST_MARK_BITS, _MOST_MARK_BITS = 10, 24
 
 
 class WantedKeys:
-    """Keys, to be found again in rows; digests with the salt of the look-up that gave them."""
+    """Keys, to be found again in rows; digests with the salt of the look-up that gave them.
+
+    Most rows are told apart by the first bits of their digests, so only the others are sorted.
+    """
 
     def __init__(self, keys: SortedKeys, columns: KeyColumns, salt: bytes) -> None:
         self._columns = columns
@@ -33,15 +38,21 @@ class WantedKeys:
         self._digests: dict[int, UInt64s] = {
             int(keys.bucket[begin]): keys.digests[begin:end] for begin, end in pairwise(keys.runs().tolist())
         }
+        bits = min(max((keys.count * _MARKS_A_KEY).bit_length(), _LEAST_MARK_BITS), _MOST_MARK_BITS)
+        self._shift = np.uint64(64 - bits)
+        self._is_marked = np.zeros(1 << bits, np.bool_)
+        self._is_marked[keys.digests[:, 0] >> self._shift] = True
 
     def among(self, arrays: Sequence[pa.Array]) -> NDArray[np.bool_]:
         """Whether the key of each row is wanted; a key with a null never is. `arrays` are of `columns.digested`."""
         wanted = np.zeros(len(arrays[0]), np.bool_)
-        rows, keys = in_order(*row_keys(arrays, self._columns, self._salt))
+        bucket, hi, lo = row_keys(arrays, self._columns, self._salt)
+        likely = np.flatnonzero(self._is_marked[hi >> self._shift])
+        rows, keys = in_order(bucket[likely], hi[likely], lo[likely])
         for begin, end in pairwise(keys.runs().tolist()):
             digests = self._digests.get(int(keys.bucket[begin]))
             if digests is not None:
-                wanted[rows[begin:end]] = match_sorted(digests, keys.digests[begin:end]) >= 0
+                wanted[likely[rows[begin:end]]] = match_sorted(digests, keys.digests[begin:end]) >= 0
         return wanted & without_null(arrays)
 
 

@@ -28,6 +28,9 @@ from deduper.table.index.keys import Int64s
 ABSENT = -1
 """The file number of a key that is in no file that counts."""
 
+NO_TARGET = -1
+"""The number of the file that takes a row, if it is none of the removed ones."""
+
 Values = Mapping[str, pa.Array]
 """Of asked keys the columns that a look-up wants, by name: a row for each key, in their order."""
 
@@ -69,11 +72,10 @@ class KeyIndex(Protocol):
     def began_anew(self) -> str | None:
         """Why the index was begun anew; None when it was there, or when nothing is kept."""
 
-    def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
-        """Called after a load's commit, before `catch_up`. It may do nothing: then `catch_up` reads the files.
+    def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
+        """Called after a write's commit, before `catch_up`. It may do nothing: then `catch_up` reads the files.
 
-        `files` are all of the load's, `keys` its keys, each once, in the buckets of their files' partitions. No file of
-        the version that was judged has one of them.
+        `files` are all that the write has added.
         """
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
@@ -136,6 +138,29 @@ class Differences:
 
     missing: Counter[int] = field(default_factory=Counter)
     extra: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that a write has added. `replaces`: the number of the removed file in whose place it is; None: of none."""
+
+    file: DataFile
+    replaces: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddedKeys:
+    """Keys that a write has added, each once, in the buckets of their files' partitions; the table had none of them.
+
+    `target`: the number of the removed file whose place has each, NO_TARGET for a file in no other's place. A file in
+    the place of one of `whole` has all keys of that one, those with this target, and no others. Of files in the places
+    of other ones nothing is said; nor is it of files in no other's place unless `has_all_new`.
+    """
+
+    keys: SortedKeys
+    target: Int64s
+    whole: frozenset[int] = frozenset()
+    has_all_new: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns, KeyNames
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.candidates import ReadKeys
-from deduper.table.index.entries import FileKeys, SortedKeys
-from deduper.table.index.protocol import Condition, Differences, IndexStatus, Rebuilt
+from deduper.table.index.entries import FileKeys
+from deduper.table.index.protocol import AddedKeys, Condition, Differences, IndexStatus, Rebuilt, WrittenFile
 
 _WHY = "nothing is kept (`index: simple`); each write reads the key columns of the files that may have its keys"
 
@@ -57,7 +57,7 @@ class _NothingKept:
         self.salt = secrets.token_bytes(SALT_BYTES)
         self._columns = columns
 
-    def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
+    def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
         """See `KeyIndex`."""
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:

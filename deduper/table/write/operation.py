@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 from deduper.table.formats.protocol import DataFile, Snapshot
 from deduper.table.index.entries import SortedKeys
 from deduper.table.index.keys import Int64s
-from deduper.table.index.protocol import KeyIndex
+from deduper.table.index.protocol import NO_TARGET, AddedKeys, KeyIndex
 from deduper.table.judge import Verdict, rows_by_verdict
-
-NO_TARGET = -1
-"""The number of the file that takes a row, if it is none of the removed ones."""
 
 
 class Rewrite(Protocol):
@@ -43,6 +40,9 @@ class Rewrite(Protocol):
     def placed(self, records: pa.RecordBatch, rows: Int64s) -> tuple[pa.RecordBatch, Int64s]:
         """Rows of the batch, with their row numbers, in the columns of `schema`; and the file that takes each."""
 
+    def added(self) -> AddedKeys:
+        """The keys of all rows that were `placed` and that the table did not have."""
+
     def kept(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of a removed file that stay, in the columns of `schema`. Called once a file, from any thread.
 
@@ -57,7 +57,7 @@ class Work:
     """A judged batch. `verdict` of each row; `file` the number of the first file with its key, by `paths`.
 
     Rows of the verdicts `to_table` are written to the table, those of `to_duplicates` to the port of that name, errors
-    to theirs. `new`: the keys of all rows written, each once; None: the index reads the files.
+    to theirs. `new`: the keys of all rows for the table, each once, if there is no `rewrite`.
     """
 
     verdict: NDArray[np.int8]
@@ -71,6 +71,12 @@ class Work:
     def rows(self) -> Counter[int]:
         """The number of rows by verdict."""
         return rows_by_verdict(self.verdict)
+
+    def added(self) -> AddedKeys | None:
+        """The keys that are new in the table, once all rows are written; None: the files say which."""
+        if self.rewrite is not None:
+            return self.rewrite.added()
+        return None if self.new is None else AddedKeys(self.new, np.full(self.new.count, NO_TARGET))
 
     @property
     def removed(self) -> Sequence[DataFile]:

@@ -7,7 +7,7 @@ need not fit into it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.index.keys import Int64s
+from deduper.table.write.encoding import dictionary_columns
 from deduper.table.write.operation import Rewrite
 
 ROW_GROUP = 1 << 20
@@ -68,11 +69,16 @@ class WaitingRows:
 
 
 def rewrite_files(
-    rewrite: Rewrite, root: Path, waiting: WaitingRows, in_folders: Sequence[str], folder: Path
+    rewrite: Rewrite,
+    root: Path,
+    waiting: WaitingRows,
+    in_folders: Sequence[str],
+    folder: Path,
+    begin_sync: Callable[[Path], object],
 ) -> list[tuple[int, Path, pq.FileMetaData]]:
     """(number of a removed file, the new one in its place, its footer); without rows there is none.
 
-    `in_folders`: columns that the files do not have.
+    `in_folders`: columns that the files do not have. `begin_sync` is called with each new file, from any thread.
 
     Raises: as `Rewrite.kept`.
     """
@@ -83,7 +89,10 @@ def rewrite_files(
         path = folder / f"{number}.parquet"
         rows = (records for of in (rewrite.kept(number), waiting.of(number)) for records in of)
         footer = _write(path, schema, rows, root / rewrite.removed[number].path)
-        return None if footer is None else (number, path, footer)
+        if footer is None:
+            return None
+        begin_sync(path)
+        return number, path, footer
 
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(threads, thread_name_prefix="rewriter") as pool:
@@ -96,7 +105,8 @@ def _write(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch], old: P
     try:
         for group in _groups(schema, rows):
             if writer is None:
-                writer = pq.ParquetWriter(path, schema, compression=_codec(old))
+                columns = dictionary_columns(group.to_batches()[0])
+                writer = pq.ParquetWriter(path, schema, compression=_codec(old), use_dictionary=columns)
             writer.write_table(group, ROW_GROUP)
     finally:
         if writer is not None:

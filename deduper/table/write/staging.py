@@ -7,9 +7,10 @@ with the numbers of rows of the footers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from deduper.table.errors import SettingError, SourceChangedError, TableUsageErr
 from deduper.table.formats.delta_stats import encode_statistics, file_statistics
 from deduper.table.formats.paths import NO_VALUE, folder_values, text_of
 from deduper.table.formats.protocol import DataFile, NewFile
-from deduper.table.index.protocol import ABSENT
+from deduper.table.index.protocol import ABSENT, NO_TARGET
 from deduper.table.judge import Verdict
-from deduper.table.write.operation import NO_TARGET, Work
+from deduper.table.write.encoding import dictionary_columns
+from deduper.table.write.operation import Work
 from deduper.table.write.plan import PortFiles
 from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP, WaitingRows, rewrite_files
 
@@ -55,6 +57,15 @@ class Staging:
     ports: Mapping[str, tuple[Path, Path]]
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Files for the table, files of each port. `in_place_of`: the number of the removed file, by the new one's path."""
+
+    files: tuple[NewFile, ...]
+    ports: tuple[PortFiles, ...]
+    in_place_of: Mapping[str, int]
+
+
 def require_free_names(batch: Batch) -> None:
     """The batch has no column of a name that is ours.
 
@@ -68,14 +79,38 @@ def require_free_names(batch: Batch) -> None:
 
 def stage(
     batch: Batch, work: Work, table: Path, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
-) -> tuple[tuple[NewFile, ...], tuple[PortFiles, ...]]:
-    """Writes the rows; (files for the table, files of each port), durable.
+) -> Staged:
+    """Writes the rows; the files are durable.
 
     Raises:
         TableUsageError: a column of `required` has a null, or a value that it cannot have.
         SourceChangedError: the batch has other rows than those that were judged.
         ConflictError, TableError: of `work.rewrite`.
     """
+    in_place_of: dict[str, int] = {}
+    with _Syncs() as syncs:
+        waiting, ports, files = _write_batch(batch, work, partition_by, required, staging)
+        if work.rewrite is not None:
+            in_folders = [column.name for column in partition_by]
+            folder = staging.rows.with_name("rewritten")
+            for number, path, footer in rewrite_files(work.rewrite, table, waiting, in_folders, folder, syncs.begin):
+                file = _in_place_of(work.rewrite.removed[number], path, footer, partition_by, staging.load)
+                files += (file,)
+                in_place_of[file.path] = number
+        failpoints.hit("table.3.staged")
+        of_ports = tuple(
+            PortFiles(str(staging.ports[name][0]), _new_files(folder, port.written, staging.load))
+            for (name, port), (_, folder) in zip(ports.items(), staging.ports.values(), strict=True)
+        )
+        for file in (*files, *(file for port in of_ports for file in port.files)):
+            syncs.begin(Path(file.staged))
+    return Staged(files, of_ports, in_place_of)
+
+
+def _write_batch(
+    batch: Batch, work: Work, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
+) -> tuple[WaitingRows, Mapping[str, _PortWriter], tuple[NewFile, ...]]:
+    """Writes the rows of the batch; those that wait for their files, the ports, the new files."""
     written: list[tuple[Path, pq.FileMetaData]] = []
 
     def visit(file: Any) -> None:
@@ -92,10 +127,14 @@ def stage(
         }
         make_directories(LOCAL, staging.rows)
         stack.enter_context(waiting)
+        rows = _table_rows(batch, work, required, ports, waiting)
+        first = list(islice(rows, 1))
+        parquet = ds.ParquetFileFormat()
         ds.write_dataset(
-            pa.RecordBatchReader.from_batches(schema, _table_rows(batch, work, required, ports, waiting)),
+            pa.RecordBatchReader.from_batches(schema, chain(first, rows)),
             staging.rows,
-            format="parquet",
+            format=parquet,
+            file_options=parquet.make_write_options(use_dictionary=dictionary_columns(first[0]) if first else True),
             partitioning=ds.partitioning(pa.schema(folders), flavor="hive") if folders else None,
             basename_template="{i}.parquet",
             existing_data_behavior="error",
@@ -106,21 +145,7 @@ def stage(
             max_rows_per_group=ROW_GROUP,
             file_visitor=visit,
         )
-    files = _new_files(staging.rows, sorted(written, key=lambda one: one[0]), staging.load)
-    if work.rewrite is not None:
-        in_folders = [column.name for column in partition_by]
-        rewritten = rewrite_files(work.rewrite, table, waiting, in_folders, staging.rows.with_name("rewritten"))
-        files += tuple(
-            _in_place_of(work.rewrite.removed[number], path, footer, partition_by, staging.load)
-            for number, path, footer in rewritten
-        )
-    failpoints.hit("table.3.staged")
-    of_ports = tuple(
-        PortFiles(str(staging.ports[name][0]), _new_files(folder, port.written, staging.load))
-        for (name, port), (_, folder) in zip(ports.items(), staging.ports.values(), strict=True)
-    )
-    _make_durable([Path(file.staged) for file in (*files, *(file for port in of_ports for file in port.files))])
-    return files, of_ports
+    return waiting, ports, _new_files(staging.rows, sorted(written, key=lambda one: one[0]), staging.load)
 
 
 class _PortWriter:
@@ -232,10 +257,28 @@ def _partition(path: str) -> PartitionTexts:
     return tuple((name, None if text == NO_VALUE else text) for name, text in folder_values(path))
 
 
-def _make_durable(files: Sequence[Path]) -> None:
-    def sync(path: Path) -> None:
-        with LOCAL.open(path) as file:
-            file.sync()
+class _Syncs:
+    """Files that are made durable side by side, each while others are written; all of them are on leaving."""
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="staged") as pool:
-        list(pool.map(sync, files))
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="staged")
+        self._begun: dict[Path, Future[None]] = {}
+
+    def begin(self, path: Path) -> None:
+        """A file is whole; more calls for it do nothing. Thread-safe."""
+        if path not in self._begun:
+            self._begun[path] = self._pool.submit(_sync, path)
+
+    def __enter__(self) -> _Syncs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=kind is not None)
+        if kind is None:
+            for sync in self._begun.values():
+                sync.result()
+
+
+def _sync(path: Path) -> None:
+    with LOCAL.open(path) as file:
+        file.sync()

@@ -23,7 +23,7 @@ from deduper.table.columns import KeyColumns
 from deduper.table.errors import ConflictError, IndexServerError, TableChangedError
 from deduper.table.formats.paths import text_of
 from deduper.table.formats.protocol import Commit, DataFile, NewFile, RemovedFile, Snapshot, Table
-from deduper.table.index.protocol import KeyIndex, TableIndex
+from deduper.table.index.protocol import KeyIndex, TableIndex, WrittenFile
 from deduper.table.judge import Verdict
 from deduper.table.write.operation import Operation, Work
 from deduper.table.write.plan import (
@@ -110,7 +110,7 @@ class WriteSteps:
             failpoints.hit("table.2.index")
             load = secrets.token_hex(8)
             try:
-                work, plan = self._staged(load, before)
+                work, plan, in_place_of = self._staged(load, before)
                 if not plan.commit.is_empty:
                     self._table.commit(plan.commit)
             except ConflictError as error:
@@ -124,7 +124,7 @@ class WriteSteps:
             publish_ports(plan)
             failpoints.hit("table.6.published")
             after = self._table.snapshot()
-            self._enter(after, work, plan.commit.files)
+            self._enter(after, work, plan.commit.files, in_place_of)
             failpoints.hit("table.7.index")
             discard(self._table.root, load, self._port_folders)
             return Outcome(
@@ -147,8 +147,8 @@ class WriteSteps:
     def _port_folders(self) -> tuple[str, ...]:
         return tuple(map(str, self._ports.values()))
 
-    def _staged(self, load: str, before: Snapshot) -> tuple[Work, LoadPlan]:
-        """Steps 3 and 4."""
+    def _staged(self, load: str, before: Snapshot) -> tuple[Work, LoadPlan, Mapping[str, int]]:
+        """Steps 3 and 4; with the files in the places of others, as `Staged` has them."""
         folder = staging_folder(self._table.root, load)
         make_directories(LOCAL, folder)
         work = self._operation.judge(self._index, before)
@@ -157,37 +157,40 @@ class WriteSteps:
             folder / "rows",
             {name: (port, port / PORT_STAGING / load) for name, port in self._ports.items()},
         )
-        files, ports = stage(self._batch, work, self._table.root, self._columns.partition_by, before.required, staging)
-        self._require_counts(work, files, ports)
+        staged = stage(self._batch, work, self._table.root, self._columns.partition_by, before.required, staging)
+        self._require_counts(work, staged.files, staged.ports)
         commit = Commit(
             load=load,
             after=before.version,
             schema=self._batch.schema.serialize().to_pybytes(),
             partition_by=tuple(column.name for column in self._columns.partition_by),
-            files=files,
+            files=staged.files,
             removed=tuple(map(self._removed, work.removed)),
         )
-        plan = LoadPlan(self._table.format, commit, ports)
+        plan = LoadPlan(self._table.format, commit, staged.ports)
         write_plan(self._table.root, plan)
         failpoints.hit("table.4.planned")
-        return work, plan
+        return work, plan, staged.in_place_of
 
     def _removed(self, file: DataFile) -> RemovedFile:
         values = zip(self._columns.partition_by, file.partition, strict=True)
         partition = tuple((column.name, text_of(value, column)) for column, value in values)
         return RemovedFile(file.path, file.size, file.stamp, partition)
 
-    def _enter(self, after: Snapshot, work: Work, files: Sequence[NewFile]) -> None:
+    def _enter(self, after: Snapshot, work: Work, files: Sequence[NewFile], in_place_of: Mapping[str, int]) -> None:
         """The keys of the new files into the index; if they are not known, they are read. The write is committed."""
         with completed_without_server(self._table.root):
-            self._enter_keys(after, work, files)
+            self._enter_keys(after, work, files, in_place_of)
 
-    def _enter_keys(self, after: Snapshot, work: Work, files: Sequence[NewFile]) -> None:
-        if work.new is not None:
+    def _enter_keys(
+        self, after: Snapshot, work: Work, files: Sequence[NewFile], in_place_of: Mapping[str, int]
+    ) -> None:
+        added = work.added()
+        if added is not None:
             placed = {(file.path, file.size) for file in files}
             there = [file for file in after.files if (file.path, file.size) in placed]
             if len(there) == len(placed):  # else another writer was here: whose keys are whose, the files say
-                self._index.add_loaded(there, work.new)
+                self._index.add_written([WrittenFile(file, in_place_of.get(file.path)) for file in there], added)
         self._index.catch_up(self._table.root, after.files)
 
     def _give_up(self, load: str) -> None:

@@ -16,7 +16,16 @@ from deduper.table.columns import KeyColumn, KeyColumns, KeyNames
 from deduper.table.formats.protocol import PRIVATE, DataFile, FileIdentity
 from deduper.table.index.entries import FileKeys, SortedKeys
 from deduper.table.index.keys import Int64s
-from deduper.table.index.protocol import ABSENT, Differences, IndexStatus, Rebuilt, Values, condition_of
+from deduper.table.index.protocol import (
+    ABSENT,
+    AddedKeys,
+    Differences,
+    IndexStatus,
+    Rebuilt,
+    Values,
+    WrittenFile,
+    condition_of,
+)
 from deduper.table.index.reading import read_keys
 
 
@@ -72,7 +81,7 @@ class Dictionary:
                 return
         self.began_anew = self.absent = "there was none of this key"
 
-    def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
+    def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
         pass
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:

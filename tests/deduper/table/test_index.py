@@ -174,6 +174,7 @@ def test_pieces_of_files_that_are_gone_are_dropped(columns: KeyColumns, tmp_path
         new = files.add(list(range(50 + turn)), 1)
         index.catch_up(files.root, [stays, new])
         assert [ref.entries for ref in index.state.pieces] == [1, 50 + turn]
+        assert len(list((tmp_path / "index/pieces").iterdir())) == 2
         check(index, files, [stays, new], columns, 101)
     assert index.catch_up(files.root, [stays, old]) == 1
     check(index, files, [stays, old], columns, 101)

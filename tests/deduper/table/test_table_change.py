@@ -31,11 +31,14 @@ from deduper.table.formats.delta import DeltaFiles
 from deduper.table.formats.plain import PlainFiles
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.index.exact import index as index_module
+from deduper.table.index.exact.state import FORM
 from deduper.table.index.exact.version import EntryKeys
 from deduper.table.load import load
+from deduper.table.query.filter import filter_exists
 from deduper.table.settings import load_config
 from deduper.table.table_rows import TableRows
 from deduper.table.upkeep.verify import verify
+from deduper.table.write.encoding import dictionary_columns
 from deduper.table.write.lock import locked
 from tests.deduper.table.scene import CONFIG, Place, Row, arrow, foreign
 
@@ -502,3 +505,73 @@ def test_the_compression_of_a_rewritten_file(codec: str, tmp_path: Path) -> None
     assert len(groups) > 1
     assert min(groups[:-1]) >= 1 << 17
     assert (footer.num_rows, sum(v == "b" for _, v, _ in place.rows())) == (rows, 30)
+
+
+@pytest.mark.parametrize("more", ["", "small_file_bytes: 1MiB\n"])
+def test_keys_of_rewritten_files_are_not_read_again(more: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index enters the keys of new rows alone, and has an entry for each row, whatever was rewritten."""
+    place.load([(key, "a", key % 2) for key in range(100)])
+    monkeypatch.setattr(index_module, "read_keys", None)
+    for turn in range(12):
+        rows: list[Row] = [(key, f"{turn}", key % 2) for key in range(turn, 110 + turn)]
+        receipt = place.upsert(rows, more)
+        assert (receipt.updated, receipt.inserted) == ((100, 10) if turn == 0 else (109, 1))
+    monkeypatch.undo()
+    pieces = list((place.root / PRIVATE / "index/pieces").iterdir())
+    state = FORM.read(place.root / PRIVATE / "index")
+    assert state is not None
+    assert sum(piece.entries for piece in state.pieces) == len(place.rows()) == 121
+    assert {path.name for path in pieces} == {Path(piece.file).name for piece in state.pieces}
+    assert verify(place.config()).is_sound
+    assert filter_exists(arrow([(120, "", 0), (121, "", 1)]), place.config()).to_pylist() == [False, True]
+
+
+def test_a_rewritten_file_that_loses_keys_is_read_again(place: Place) -> None:
+    """Of a key that others had added again, that was deleted, or that moved: no entry of it stays, none is missing."""
+    place.load([(1, "a", 0), (2, "a", 0), (3, "a", 1)])
+    foreign(place, 1, 0)
+    place.upsert([(1, "b", 0), (4, "b", 0)], "small_file_bytes: 1MiB\n")
+    assert sorted(place.rows()) == [(1, "b", 0), (2, "a", 0), (3, "a", 1), (4, "b", 0)]
+    assert verify(place.config()).is_sound
+    place.delete([(2, "", 0)])
+    assert verify(place.config()).is_sound
+    assert place.load([(2, "c", 0)]).new == 1
+    moving = "scope: global\nupdate_partition_path: true\nsmall_file_bytes: 1MiB\n"
+    for rows in ([(1, "d", 1), (5, "d", 1)], [(3, "d", 2), (6, "d", 2)], [(4, "d", 1), (5, "e", 0), (7, "d", 3)]):
+        place.upsert(rows, moving)
+        report = verify(place.config(moving))
+        assert (report.is_sound, report.unindexed) == (True, 0)
+    assert place.held() == [(1, 1), (2, 0), (3, 2), (4, 1), (5, 0), (6, 2), (7, 3)]
+
+
+def test_columns_that_repeat_get_a_dictionary(tmp_path: Path) -> None:
+    """In new files and in rewritten ones; of a column whose values are all different it would be larger than they."""
+    place = Place(tmp_path, "parquet")
+    rows = 20_000
+    days = pa.array([0] * rows, pa.int32()).cast(pa.date32())
+    place.load(pa.table({"k": range(rows), "v": [f"{key % 3_000}" for key in range(rows)], "d": days}))
+    for _ in range(2):
+        (name,) = place.files()
+        group = pq.read_metadata(place.root / name).row_group(0)
+        assert [group.column(column).has_dictionary_page for column in range(2)] == [False, True]
+        assert place.upsert([(7, "b", 0)]).updated == 1
+    assert len(place.rows()) == rows
+
+
+def test_the_choice_of_dictionaries() -> None:
+    """By values that come again, however far apart; nulls are no values; nested columns leave the choice as it is."""
+    rows = 60_000
+    columns = {
+        "different": pa.array(range(rows)),
+        "text": pa.array([f"{key}" for key in range(rows)]),
+        "round": pa.array([key % 20_000 for key in range(rows)]),
+        "nulls": pa.nulls(rows, pa.int64()),
+        "mostly": pa.array([None if key % 4 else key for key in range(rows)], pa.int64()),
+        "one": pa.array(["same"] * rows),
+    }
+    records = pa.RecordBatch.from_pydict(columns)
+    assert dictionary_columns(records) == ["round", "nulls", "one"]
+    assert dictionary_columns(records.slice(0, 3)) == ["nulls", "one"]
+    assert dictionary_columns(records.select(["text"])) is False
+    assert dictionary_columns(records.slice(0, 0)) == list(columns)
+    assert dictionary_columns(pa.RecordBatch.from_pydict({"k": [1], "list": [[1]]})) is True

@@ -71,7 +71,8 @@ def test_a_death_at_each_step_of_a_change(step: str, kind: str, place: Place) ->
         batch: list[Row] = [(number, "a", 0), (200 + number, "a", 0), (100 + number, "a", 1)]
         place.load(batch)
         model.rows = model.load(batch)
-    rows: list[Row] = [(2, "b", 0), (3, "b", 0), (3, "c", 0), (104, "b", 1), (50, "b", 1), (None, "b", 0)]
+    rows: list[Row] = [(2, "b", 0), (3, "b", 0), (3, "c", 0), (104, "b", 1), (50, "b", 1), (51, "b", 1)]
+    rows += [(None, "b", 0)]
     old, new = Counter(model.rows), Counter(getattr(model, kind)(rows))
     with dying(step) as died:
         getattr(place, kind)(rows)

@@ -27,11 +27,11 @@ from deduper.table.formats.protocol import DataFile
 from deduper.table.index.bloom.filter import encode_filter, filter_words, may_have, read_filter
 from deduper.table.index.bloom.state import FILTERS, FORM, BloomState, FilteredFile, bound_texts, bound_value
 from deduper.table.index.candidates import Asked, ReadKeys
-from deduper.table.index.entries import FileKeys, SortedKeys
+from deduper.table.index.entries import FileKeys
 from deduper.table.index.kept import KeptIndex, serving
 from deduper.table.index.keys import Int64s
 from deduper.table.index.matching import bounded_column, bounds_of, value_of
-from deduper.table.index.protocol import Differences
+from deduper.table.index.protocol import AddedKeys, Differences, WrittenFile
 from deduper.table.index.reading import grouped, opened, read_keys, rows_of
 
 _STEP_ROWS = 4 << 20
@@ -44,7 +44,7 @@ class FilterIndex(KeptIndex[BloomState]):
     form = FORM
     parts = FILTERS
 
-    def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
+    def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
         """See `KeyIndex`. The files are read, for the ranges of their values."""
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:

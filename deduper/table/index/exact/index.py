@@ -8,7 +8,7 @@ Order of a step: the new piece is durable, then the state that names it (`kept`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from bucket_store.filesystem import LOCAL, place_new
 from bucket_store.pieces.piece import Entries, PieceRef, decode_header, encode_piece, piece_name
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import FileKeys, SortedKeys, files_of_buckets, joined, keys_of, layers
+from deduper.table.index.entries import FileKeys, files_of_buckets, joined, keys_of, layers
 from deduper.table.index.exact.lookup import MappedPiece
 from deduper.table.index.exact.state import FORM, IndexState
 from deduper.table.index.exact.version import EntryKeys, telling_damage
 from deduper.table.index.kept import STATE, KeptIndex, NumberedFile
+from deduper.table.index.protocol import ABSENT, NO_TARGET, AddedKeys, WrittenFile
 from deduper.table.index.reading import grouped, read_keys, rows_of
 
 _PIECES = "pieces"
@@ -52,14 +53,26 @@ class PieceIndex(KeptIndex[IndexState]):
         """The salt of its digests."""
         return self._state.salt
 
-    def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
-        """Enters the keys of a load's files without reading them, if each bucket has one file.
+    def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
+        """See `KeyIndex`. Enters the keys that are new, without reading a file.
 
-        Otherwise nothing is done; `catch_up` reads them. `files` are all of the load's, `keys` its keys, each once.
+        A file in the place of a whole one takes over its number, and so its entries. Files in no other's place are
+        entered if each bucket has one.
         """
-        offsets = files_of_buckets(files, keys, self._columns)
-        if offsets is not None:
-            self._enter(files, [keys.entries((self._state.next_number + offsets).astype(np.uint32))])
+        heirs = {file.replaces: file.file for file in files if file.replaces in added.whole}
+        number = np.where(np.isin(added.target, list(heirs)), added.target, ABSENT)
+        new = [file.file for file in files if file.replaces is None]
+        is_new = added.target == NO_TARGET
+        offsets = files_of_buckets(new, added.keys.chosen(is_new), self._columns) if added.has_all_new else None
+        if offsets is None:
+            new = []
+        else:
+            number[is_new] = self._state.next_number + offsets
+        if not heirs and not new:
+            return
+        keys = added.keys.chosen(number != ABSENT)
+        entries = [keys.entries(number[number != ABSENT].astype(np.uint32))] if keys.count else []
+        self._enter(new, entries, heirs)
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
         """Reads the keys of the files that the index lacks, and merges pieces; gives the number of files read.
@@ -76,8 +89,13 @@ class PieceIndex(KeptIndex[IndexState]):
         if missing:
             for group in grouped(missing, rows_of(root, missing), _PIECE_ROWS):
                 self._add(root, group)
+        before = {ref.file for ref in self._state.pieces}
         self._drop(files)
         self._merge(files)
+        gone = before.difference(ref.file for ref in self._state.pieces)
+        if gone:
+            self._mapped = {file: piece for file, piece in self._mapped.items() if file not in gone}
+            self._sweep()
         return len(missing)
 
     def version(self, _root: Path, files: Iterable[DataFile]) -> EntryKeys:
@@ -102,19 +120,24 @@ class PieceIndex(KeptIndex[IndexState]):
         numbered = list(enumerate(files, self._state.next_number))
         self._enter(files, layers(joined(list(read_keys(root, numbered, self._columns, self.salt)))))
 
-    def _enter(self, files: Sequence[DataFile], entries: Iterable[Entries]) -> None:
-        """Adds pieces with the keys of all of these files, which take the next numbers in their order."""
+    def _enter(
+        self, files: Sequence[DataFile], entries: Iterable[Entries], heirs: Mapping[int, DataFile] | None = None
+    ) -> None:
+        """Adds pieces with the keys of all of these files, which take the next numbers in their order.
+
+        `heirs` take the numbers of files that go; the pieces have what keys they have more.
+        """
         first = self._state.next_number
         pieces = tuple(map(self._place, entries))
         failpoints.hit("index.piece")
-        added = tuple(
-            NumberedFile(number, file.path, file.size, file.stamp) for number, file in enumerate(files, first)
-        )
+        numbered = dict(enumerate(files, first)) | dict(heirs or {})
+        kept = tuple(file for file in self._state.files if file.number not in numbered)
+        added = tuple(NumberedFile(number, file.path, file.size, file.stamp) for number, file in numbered.items())
         self._write(
             replace(
                 self._state,
                 next_number=first + len(files),
-                files=self._state.files + added,
+                files=kept + added,
                 pieces=self._state.pieces + pieces,
             )
         )

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from bucket_store import failpoints
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import SortedKeys, bucket_of, counted_files, files_of_buckets, in_order, joined
+from deduper.table.index.entries import bucket_of, counted_files, files_of_buckets, in_order, joined
 from deduper.table.index.external.asked import WrittenKeys
 from deduper.table.index.external.server import EvictingError, ServedEntries
 from deduper.table.index.external.settings import ServerAddress
 from deduper.table.index.external.state import FORM, ServedFile, ServedState, new_token
 from deduper.table.index.kept import REBUILDING, STATE, KeptIndex
+from deduper.table.index.protocol import AddedKeys, WrittenFile
 from deduper.table.index.reading import grouped, read_keys, rows_of
 
 logger = logging.getLogger(__name__)
@@ -50,13 +51,16 @@ class ServedIndex(KeptIndex[ServedState]):
         self._require_fit(folder)
         super().__init__(folder, columns, state_file)
 
-    def add_loaded(self, files: Sequence[DataFile], keys: SortedKeys) -> None:
-        """See `KeyIndex`. Nothing is done unless each bucket has one file."""
-        offsets = files_of_buckets(files, keys, self._columns)
+    def add_written(self, files: Sequence[WrittenFile], added: AddedKeys) -> None:
+        """See `KeyIndex`. Nothing is done unless each bucket has one file, and no file is in the place of another."""
+        if not added.has_all_new or any(file.replaces is not None for file in files):
+            return
+        new = [file.file for file in files]
+        offsets = files_of_buckets(new, added.keys, self._columns)
         if offsets is not None:
-            first = self._served.take_numbers(len(files))
-            self._served.put(self._writer, keys.digests, (first + offsets).astype(np.uint32))
-            self._step(list(enumerate(files, first)), np.bincount(offsets, minlength=len(files)).tolist())
+            first = self._served.take_numbers(len(new))
+            self._served.put(self._writer, added.keys.digests, (first + offsets).astype(np.uint32))
+            self._step(list(enumerate(new, first)), np.bincount(offsets, minlength=len(new)).tolist())
 
     def catch_up(self, root: Path, files: Sequence[DataFile]) -> int:
         """See `KeyIndex`. A file that the table has no more loses its number; should it come back, it is read again."""
