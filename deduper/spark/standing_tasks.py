@@ -25,10 +25,12 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
+import math
 import pickle
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -45,7 +47,10 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _Payload = TypeVar("_Payload")
-_MOST_IN_VAIN = 2
+_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 3600.0
+"""Before tasks begin again that have served nothing, and four times as long after each further one in succession."""
+_VAIN = 4
+"""Until Spark sees that an executor is gone, some begin in vain; of so many the way to the driver is the reason."""
 _NONCE, _NUMBER, _PROOF = 32, 8, 32
 _GREETING_S = 10.0
 """To connect, and for each message of the proof."""
@@ -191,8 +196,9 @@ class StandingTasks:
         self._address = host, conf.get("spark.driver.bindAddress") or host
         self._places: list[Executor] = []
         self._connections: Connections | None = None
-        self._may_begin = True
+        self._is_closed = False
         self._begun_in_vain = 0
+        self._not_before = -math.inf
 
     def map(
         self, function: Callable[[_Payload], _T], payloads: Sequence[_Payload], places: Sequence[Executor]
@@ -202,8 +208,8 @@ class StandingTasks:
         Raises:
             TasksLostError: they have none. The tasks end.
         """
-        if not self._may_begin:
-            raise TasksLostError("they may not stay")
+        if self._is_closed or time.monotonic() < self._not_before:
+            raise TasksLostError("none begins now")
         try:
             connections = self._at(places)
             numbers = [self._places.index(place) for place in places]
@@ -220,14 +226,22 @@ class StandingTasks:
         if connections is None:
             return
         connections.close()
-        self._begun_in_vain = 0 if connections.have_served else self._begun_in_vain + 1
-        if self._begun_in_vain == _MOST_IN_VAIN:
-            self._may_begin = False
-            logger.warning("no task stays on the executors: they have no connection with %s", self._address[0])
+        if connections.have_served:
+            self._begun_in_vain = 0
+            return
+        self._begun_in_vain += 1
+        pause_s = min(_LONGEST_PAUSE_S, _PAUSE_S * 4 ** (self._begun_in_vain - 1))
+        self._not_before = time.monotonic() + pause_s
+        if self._begun_in_vain == _VAIN:
+            logger.warning(
+                "tasks on the executors have no connection with this driver, and Spark jobs do their work: open the "
+                "ports of %s to the executors' hosts",
+                self._address[0],
+            )
 
     def close(self) -> None:
         """End them for good. Safe to repeat."""
-        self._may_begin = False
+        self._is_closed = True
         self.end()
         self._job_thread.close()
 

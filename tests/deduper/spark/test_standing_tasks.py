@@ -261,17 +261,28 @@ def test_tasks_begin_again_where_they_are_needed(monkeypatch: pytest.MonkeyPatch
         trial.map(2, 3, 4)
 
 
-def test_tasks_that_cannot_connect_are_given_up(
+def test_tasks_that_cannot_connect_begin_again_ever_later(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Twice in succession; a job does their work from then on, and the log says so once."""
+    """Jobs do their work meanwhile, and the log says so once."""
+    now = 0.0
+    monkeypatch.setattr(standing_tasks, "time", SimpleNamespace(monotonic=lambda: now))
     trial = Trial(monkeypatch, "0")
+    began = []
     with closing(trial.standing):
         assert trial.map(2) == [4]
         trial.standing.end()
         trial.can_connect = False
-        for _ in range(5):
+        for second in range(7_000):
+            now = float(second)
             with pytest.raises(TasksLostError):
                 trial.map(2)
-    assert len(trial.jobs) == 3
-    assert caplog.text.count("no connection with 127.0.0.1") == 1
+            if len(trial.jobs) > 1 + len(began):
+                began.append(second)
+        assert began == [0, 2, 10, 42, 170, 682, 2730, 6330]
+        trial.can_connect = True
+        now += 3600
+        assert trial.map(2) == [4]
+        trial.standing.end()
+        assert trial.map(2) == [4]
+    assert caplog.text.count("to the executors' hosts") == 1
