@@ -101,6 +101,21 @@ def read_parts(
         return _left(replace(task, directory=folder.make(on_disk=True)), read, parts)
 
 
+def read_and_deal(
+    folder: HostFolder, most_bytes: int, read: Callable[[ReadTask, _P], PartRead], task: ReadTask, parts: Sequence[_P]
+) -> tuple[Left, list[tuple[int, tuple[int, bytes]]] | None]:
+    """Read these parts, and (shard, (receipt, keys)); receipts are numbered as in `Left.receipts`.
+
+    None for keys that take more than `most_bytes`: packed records may be many more than their size says.
+    """
+    left = read_parts(folder, read, task, parts)
+    files = (exchange.keys_file(left.directory, receipt.name) for receipt in left.receipts)
+    if sum(Path(file).stat().st_size for file in files) > most_bytes:
+        return left, None
+    own = [Expected(number, checksum) for number, checksum in enumerate(left.checksums)]
+    return left, list(deal_keys([own], task.shards, 0, iter([left])))
+
+
 def _left(task: ReadTask, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P]) -> Left:
     return left_in(task.directory, read_group(read, task, parts))
 
@@ -174,13 +189,18 @@ def judge_arrived(task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[
 
 
 def judge_shards(
-    task: JudgeTask, folder: HostFolder, arrived: Sequence[tuple[list[tuple[int, bytes]], ShardView]]
+    task: JudgeTask,
+    folder: HostFolder,
+    arrived: Sequence[tuple[list[tuple[int, bytes]], ShardView]],
+    *,
+    read_here: bool = False,
 ) -> list[Judged]:
-    """Judge the shards of an executor in a small window, side by side: they wait for the syncing of their pieces.
+    """Judge the shards of an executor, side by side: they wait for the syncing of their pieces.
 
-    No reading task of this window comes to the host, so the folders of earlier attempts are removed here.
+    Unless the window is read by tasks (`read_here`) none removes the folders of earlier attempts but this one.
     """
-    folder.remove_all()
+    if not read_here:
+        folder.remove_all()
     with ThreadPoolExecutor(min(MOST_AT_ONCE, len(arrived)), "judge") as threads:
         return list(threads.map(partial(judge_arrived, task, folder.tables), arrived))
 
@@ -213,6 +233,22 @@ def write_arrived(
         files = {reader: exchange.rows_file(left.directory, receipt.name) for reader, receipt in receipts}
         if files:
             yield write(task, partition, ArrivedVerdicts(verdicts, files))
+
+
+def admitted_given(
+    task: ReadTask, expected: Sequence[Sequence[Expected]], given: tuple[int, Left]
+) -> list[tuple[int, Admitted]]:
+    """As `deal_admitted`, of a partition and its `Left`."""
+    partition, left = given
+    return list(deal_admitted(task, expected, partition, iter([left])))
+
+
+def write_given(
+    task: WriteTask, expected: Sequence[Sequence[Expected]], given: tuple[int, list[VerdictBlob], Left]
+) -> list[WriteReceipt]:
+    """As `write_arrived`, of a partition, its verdicts and its `Left`."""
+    partition, verdicts, left = given
+    return list(write_arrived(task, expected, partition, iter([(verdicts, left)])))
 
 
 def remove_folders(folder: HostFolder, _: int) -> None:

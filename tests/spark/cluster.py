@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from deduper.sources.open import session_settings
 from deduper.spark.placing import Executors
 from deduper.spark.session import start_session
+from deduper.spark.standing_tasks import StandingTasks, TasksLostError
 from deduper.spark_promises import EXECUTOR_JAVA_OPTIONS
 from deduper.window.cluster_jobs import ClusterJobs, ClusterRun
 from tests.java import SPARK, brief
@@ -89,30 +90,48 @@ def run_job(
 ) -> dict[str, Any]:
     """Run a job. `kill_before` names, for each window from the first, the step before which an executor is killed.
 
-    `jobs`: those of a small window; 3, as of a large one. Gives its windows, for each the processes that judged the
-    shards and the jobs that it took, and how many executors were killed.
+    `jobs`: those of a small window; 3, as of a large one; 2, as of one whose keys the driver hands over. Gives its
+    windows, for each the processes that judged the shards and its `jobs`, for each call of standing tasks whether they
+    did the work, and how many executors were killed.
     """
     job.session = session
     ran_on: list[dict[int, str]] = []
     took: list[int] = []
+    stood: list[bool] = []
     steps = list(kill_before)
     killed: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         note = ClusterJobs.judged_on
         patch.setattr(ClusterJobs, "judged_on", lambda jobs, where: ran_on.append(where) or note(jobs, where))
-        if jobs == 3:
+        if jobs > 1:
             patch.setattr(ClusterJobs, "is_small", lambda *_: False)
+        if jobs == 3:
+            patch.setattr(ClusterJobs, "hands_over", lambda *_: False)
+        patch.setattr(StandingTasks, "map", _outcomes(stood, StandingTasks.map))
         for number, name in ((1, "_judge_given"), (3, "_judge_dealt")):
             patch.setattr(ClusterRun, name, _noted(took, number, getattr(ClusterRun, name)))
         for step in ("read", "judge", "write"):
             patch.setattr(ClusterRun, step, _killing(step, getattr(ClusterRun, step), steps, killed))
         summary = job.run(**arguments)
-    return {"windows": summary.windows, "ran_on": ran_on, "jobs": took, "killed": len(killed)}
+    return {"windows": summary.windows, "ran_on": ran_on, "jobs": took, "stood": stood, "killed": len(killed)}
+
+
+def _outcomes(stood: list[bool], function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        try:
+            results = function(*args)
+        except TasksLostError:
+            stood.append(False)
+            raise
+        stood.append(True)
+        return results
+
+    return run
 
 
 def _noted(took: list[int], number: int, function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
-        took.append(number)
+        took.append(2 if args[0]._is_handed else number)
         return function(*args)
 
     return run

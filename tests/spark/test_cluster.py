@@ -21,7 +21,8 @@ from bucket_store.places.local import local_place
 from deduper.sources.files import batch
 from deduper.tasks import exchange, on_executors
 from deduper.tasks.readers import reading_tasks
-from deduper.window.cluster_jobs import ClusterRun
+from deduper.window import cluster_jobs
+from deduper.window.cluster_jobs import ClusterJobs, ClusterRun
 from deduper.window.table_folder import table_room
 from tests.deduper.engine import comparable
 from tests.deduper.streams import random_shape, random_stream
@@ -42,6 +43,7 @@ from tests.spark.test_job_oracle import (
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 SHARDS = 8
+KILLS = [(step, jobs) for jobs in (3, 2) for step in ("read", "judge", "write")] + [("judge", 1), ("write", 1)]
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +98,10 @@ def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int) -> list[
     ("mode", "kind", "seed", "jobs"),
     [
         ("event_time", "parquet", 1, 1),
+        ("event_time", "parquet", 1, 2),
         ("event_time", "parquet", 1, 3),
         ("category", "parquet", 2, 1),
+        ("category", "parquet", 2, 2),
         ("category", "parquet", 2, 3),
         ("processing_time", "parquet", 0, 1),
         ("ordered", "json", 8, 3),  # with a secure digest Spark reads it
@@ -106,7 +110,7 @@ def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int) -> list[
 def test_two_executors_say_what_the_oracle_says(
     mode: str, kind: str, seed: int, jobs: int, two: Cluster, tmp_path: Path
 ) -> None:
-    """Port, reason and first copy of every row, by one job a window and by three."""
+    """Port, reason and first copy of every row, by one job a window, by the driver's hands, and by three jobs."""
     check_stream(two, tmp_path / "job", mode, kind, seed, jobs)
 
 
@@ -140,13 +144,17 @@ def stayed_put(places: list[dict[int, str]]) -> list[int]:
 
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
-    """8 of 8 over 20 windows; after an executor was killed they are where they stay within 3 windows."""
+    """8 of 8 over 20 windows; after an executor was killed they are where they stay within 3 windows.
+
+    Standing tasks judge all small windows but the one that meets an executor's death.
+    """
     job = store_of(tmp_path / "job")
     while two.call(executors) < 2:
         time.sleep(0.2)  # an earlier test may have killed one
     often = numbered(job, 21, 50)
     ran = two.call(run_job, job, jobs=jobs)
     assert set(ran["jobs"]) == {jobs}
+    assert ran["stood"] == [True] * (21 if jobs == 1 else 0)
     places = ran["ran_on"]
     assert [set(where) for where in places] == [set(range(SHARDS))] * 21
     stayed = stayed_put(places)
@@ -170,14 +178,20 @@ def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
     check_counts(job, often)
 
 
-@pytest.mark.parametrize(("step", "jobs"), [("read", 3), ("judge", 3), ("write", 3), ("judge", 1), ("write", 1)])
+@pytest.mark.parametrize(("step", "jobs"), KILLS)
 def test_an_executor_that_is_killed_loses_no_row(step: str, jobs: int, two: Cluster, tmp_path: Path) -> None:
-    """Before each step of a window; before writing, the records and verdicts of three jobs are lost with it."""
+    """Before each step of a window; before writing, the records and verdicts of three jobs are lost with it.
+
+    Records outlive an executor whose host lives.
+    """
     job = store_of(tmp_path / "job")
     often = numbered(job, 3, 500)
     ran = two.call(run_job, job, ("", step), jobs=jobs)
     assert ran["killed"] == 1
     assert ran["windows"] == 3
+    assert ran["jobs"] == [jobs] * 3
+    if jobs < 3 and (step, jobs) != ("write", 1):
+        assert not all(ran["stood"])
     check_counts(job, often)
 
 
@@ -250,6 +264,24 @@ def test_a_small_window_that_spark_must_help_to_read(two: Cluster, tmp_path: Pat
     job = store_of(tmp_path / "job")
     often = numbered(job, 2, 100)
     assert two.call(run_refusing, job)["jobs"] == [3, 3]
+    check_counts(job, often)
+
+
+def run_with_little_room(session: SparkSession, job: Job) -> dict[str, Any]:
+    """Run a job whose driver has room for the records of its windows, and none for their keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_jobs, "_MOST_BYTES", 100)
+        patch.setattr(ClusterJobs, "hands_over", lambda *_: True)
+        return run_job(session, job, jobs=2)
+
+
+def test_keys_that_the_driver_has_no_room_for(two: Cluster, tmp_path: Path) -> None:
+    """They go through the shuffle, and every row leaves once."""
+    job = store_of(tmp_path / "job")
+    often = numbered(job, 2, 100)
+    ran = two.call(run_with_little_room, job)
+    assert ran["jobs"] == [3, 3]
+    assert ran["stood"] == [True, True]
     check_counts(job, often)
 
 
