@@ -56,6 +56,7 @@ def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSo
     """The job's source of topics, which continues after the judged offsets of the store's log."""
     # Kafka's client is optional.
     from deduper.kafka.cluster import KafkaCluster
+    from deduper.kafka.offsets import ENDS, judged_ends
     from deduper.sources.kafka.batch import KafkaBatches
     from deduper.sources.kafka.broker_watch import BrokerWatch
     from deduper.sources.kafka.plain_topics import topic_reading
@@ -63,6 +64,7 @@ def open_topics_source(config: Config, log: CommitLog, stop: Event) -> PlannedSo
     source = config.source
     assert isinstance(source, KafkaSource)
     plain = topic_reading(config, source, log.manifest.salt)
+    judged = judged_ends(log.state) if ENDS in log.state.extra else None
     return KafkaBatches(
-        source, KafkaCluster(source, stop), log.state, BrokerWatch(source, stop), plain, config.checkpoint_path
+        source, KafkaCluster(source, stop), judged, BrokerWatch(source, stop), plain, config.checkpoint_path
     )

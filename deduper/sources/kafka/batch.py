@@ -23,7 +23,6 @@ from typing import Any, Protocol
 from confluent_kafka import IsolationLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from bucket_store.log.records import LogState
 from deduper.config.kafka import KafkaSource
 from deduper.errors import IntegrityError
 from deduper.kafka.cluster import KafkaCluster
@@ -38,7 +37,6 @@ from deduper.kafka.offsets import (
     Offsets,
     after_losses,
     ends_to_wire,
-    judged_ends,
     limited,
     new_offsets,
 )
@@ -172,21 +170,26 @@ class KafkaBatches:
         self,
         source: KafkaSource,
         cluster: KafkaCluster,
-        state: LogState,
+        judged: Ends | None,
         watch: BrokerWatch,
         plain: TopicReading | None = None,
         checkpoint: Path | None = None,
+        until: Offsets | None = None,
     ) -> None:
-        """`plain`: how records are read without Spark, None if they are not. `checkpoint`: of an earlier release."""
+        """`judged`: of the store; None of a new one. `plain`: how records are read without Spark, None if they are not.
+
+        `checkpoint`: of an earlier release. `until`: the ends to drain to, if they are not those of the beginning.
+        """
         self._source = source
         self._checkpoint = checkpoint
         self._watch = watch
         self._cluster = cluster
-        self._is_new = ENDS not in state.extra
-        self._ends = judged_ends(state, source.reads)
+        self._is_new = judged is None
+        self._ends = {place: end for place, end in (judged or {}).items() if source.reads(place.topic)}
         # Of topics that the configuration no longer names: they stay recorded, for the day when it does again.
-        self._parked = judged_ends(state, lambda topic: not source.reads(topic))
+        self._parked = {place: end for place, end in (judged or {}).items() if place not in self._ends}
         self._topics: set[str] = set()
+        self._ends_at = until
         self._until: Offsets | None = None
         self._is_recorded = True
         self._reading = SparkReading(source)
@@ -217,7 +220,7 @@ class KafkaBatches:
         for place in held.earliest:
             if place not in self._ends and place in begun:
                 self._ends[place] = End(held.topic_ids[place.topic], begun[place])
-        self._until = dict(held.latest) if drain else None
+        self._until = self._ends_at if self._ends_at is not None or not drain else dict(held.latest)
 
     def next_batch(self) -> KafkaBatch | None:
         """The oldest offsets that were not judged; None when there are none.

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from bucket_store.log.records import LogState
 from deduper.errors import IntegrityError
-from deduper.kafka.offsets import ENDS, End, Ends, Held, Offsets, TopicPartition, ends_to_wire
+from deduper.kafka.offsets import ENDS, End, Ends, Held, Offsets, TopicPartition
 from deduper.sources.kafka import batch as kafka_batch
 from deduper.sources.kafka.batch import KafkaBatch, KafkaBatches
 from tests.deduper.kafka_configs import BASE, kafka_source, loaded
@@ -66,10 +65,9 @@ def source_of(
     directory: Path, cluster: Cluster, judged: Ends | None, *, checkpoint: Path | None = None, **settings: Any
 ) -> KafkaBatches:
     """The source of a job whose store has judged so far; None for a new one."""
-    state = LogState(extra={} if judged is None else {ENDS: ends_to_wire(judged)})
     source = kafka_source(loaded(BASE, directory)).model_copy(update=settings)
     return KafkaBatches(
-        source, cast("Any", cluster), state, cast("Any", Watch()), checkpoint=checkpoint or directory / "checkpoint"
+        source, cast("Any", cluster), judged, cast("Any", Watch()), checkpoint=checkpoint or directory / "checkpoint"
     )
 
 
