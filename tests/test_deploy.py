@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,17 @@ from xml.etree import ElementTree
 import kubernetes_validate
 import pyspark
 import pytest
+from kubeflow_spark_api.models import SparkV1beta2SparkApplication
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 import deduper
 from deduper.config.load import load_config
 from deduper.errors import ExitCode
+from deduper.spark_promises import JVM_PROPERTIES
 from tests.services.draw_dashboard import filled
 from tests.services.jars import BROKER_JARS, KAFKA_VERSION
 
@@ -110,7 +114,9 @@ def test_what_is_waited_for_can_come_true() -> None:
         for other, how in service.get("depends_on", {}).items():
             assert how["condition"] in CONDITIONS
             assert (how["condition"] == "service_healthy") == (other in LASTING), (name, other)
-            assert set(SERVICES[other].get("profiles", ())) <= set(service.get("profiles", ())), (name, other)
+            # Without a profile a service is started by any; with some, by each that starts the one that waits for it.
+            started_by = SERVICES[other].get("profiles")
+            assert started_by is None or set(service.get("profiles", [None])) <= set(started_by), (name, other)
     order: list[str] = []
     while len(order) < len(SERVICES):
         ready = [
@@ -144,12 +150,107 @@ def test_versions_are_those_that_the_tests_run() -> None:
     assert jars["kafka_2.13"] == KAFKA_VERSION
     (client,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
     assert image("namenode") == image("datanode") == ("apache/hadoop", client.stem.rpartition("-")[2])
-    assert image("deduper") == ("deduper", deduper.__version__)
+    for name in ("deduper", *OF_CLUSTER):
+        assert image(name) == ("deduper", deduper.__version__)
     for name in SERVICES:
         assert re.fullmatch(r"v?\d+\.\d+\.\d+", image(name)[1]), name
 
 
+OF_CLUSTER = ("spark-master", "spark-worker-1", "spark-worker-2", "deduper-cluster")
+
+
+def test_the_job_of_the_cluster_uses_what_its_profile_starts() -> None:
+    """Store, ports, brokers and master are services at their ports; executors fit into the workers."""
+    config = load_config(DEPLOY / "cluster.yaml", environment={})
+    hdfs = loaded_properties("core-site.xml")["fs.defaultFS"]
+    assert config.store.url.startswith(f"{hdfs}/")
+    assert all(sink.url.startswith(f"{hdfs}/") for sink in config.file_ports.values())
+    source: Any = config.source
+    assert source.bootstrap_servers == SERVICES["topics"]["environment"]["BROKER"]
+    master = str(config.spark["spark.master"])
+    host, port = master.removeprefix("spark://").split(":")
+    words = SERVICES[host]["command"]
+    assert words[words.index("--host") + 1] == SERVICES[host]["hostname"] == host == "spark-master"
+    assert words[words.index("--port") + 1] == port
+    for worker in ("spark-worker-1", "spark-worker-2"):
+        words = SERVICES[worker]["command"]
+        assert words[-1] == master
+        # Spark adds at least 384 MiB to the heap of an executor.
+        assert gigabytes(words[words.index("--memory") + 1]) > gigabytes(str(config.spark["spark.executor.memory"]))
+        assert config.store.memory < gigabytes(SERVICES[worker]["shm_size"]) * 2**30
+    job = SERVICES["deduper-cluster"]
+    assert config.spark["spark.driver.host"] == job["hostname"] == "deduper-cluster"
+    user = job["environment"]["HADOOP_USER_NAME"]
+    assert config.spark["spark.executorEnv.HADOOP_USER_NAME"] == user
+    assert {*OF_CLUSTER, "namenode", "datanode"} == {
+        name for name, service in SERVICES.items() if "cluster" in service.get("profiles", ())
+    }
+    classes = [SERVICES[name]["entrypoint"][1] for name in OF_CLUSTER[:-1]]
+    assert [name.rpartition(".")[2] for name in classes] == ["Master", "Worker", "Worker"]
+    assert {SERVICES[name]["entrypoint"][0] for name in OF_CLUSTER[:-1]} == {f"{SPARK_HOME}/bin/spark-class"}
+
+
+def gigabytes(text: str) -> int:
+    """Of a size such as 2g."""
+    (number,) = re.fullmatch(r"(\d+)gb?", text).groups()  # type: ignore[union-attr]
+    return int(number)
+
+
 DOCKERFILE = DEPLOY / "Dockerfile"
+(SPARK_HOME,) = re.findall(r"SPARK_HOME=(\S+)", DOCKERFILE.read_text(encoding="utf-8"))
+
+
+ENTRY = DEPLOY / "entrypoint.sh"
+ASKED_OF_EXECUTORS = {
+    "SPARK_EXECUTOR_MEMORY": "2g",
+    "SPARK_DRIVER_URL": "spark://d:1",
+    "SPARK_EXECUTOR_ID": "3",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_APPLICATION_ID": "app",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.1",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_POD_NAME": "pod-3",
+    "SPARK_JAVA_OPT_10": "-Dten=x y",
+    "SPARK_JAVA_OPT_9": "-Dnine",
+}
+
+
+def entered(tmp_path: Path, *words: str, **more: str) -> list[str]:
+    """The command that the image's entry starts, word by word."""
+    for name in ("java", "deduper", "home/bin/spark-submit"):
+        program = tmp_path / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text('#!/bin/bash\nprintf "%s\\n" "$(basename "$0")" "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SPARK_HOME": str(tmp_path / "home"), **more}
+    done = subprocess.run([str(ENTRY), *words], env=variables, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_image_is_the_service_and_the_pods_of_spark(tmp_path: Path) -> None:
+    """Other words go to `deduper`; executors have the driver's options in their order, each one word."""
+    assert entered(tmp_path, "run", "a b.yaml") == ["deduper", "run", "a b.yaml"]
+    assert entered(tmp_path) == ["deduper"]
+    executor = entered(tmp_path, "executor", HADOOP_CONF_DIR="/conf", **ASKED_OF_EXECUTORS)
+    assert executor[:5] == ["java", "-Dnine", "-Dten=x y", "-Xms2g", "-Xmx2g"]
+    assert executor[5:7] == ["-cp", f"/conf:{tmp_path}/home/jars/*"]
+    backend = executor[7]
+    asked = dict(zip(executor[8::2], executor[9::2], strict=True))
+    assert asked == {
+        "--driver-url": "spark://d:1",
+        "--executor-id": "3",
+        "--cores": "2",
+        "--app-id": "app",
+        "--hostname": "10.0.0.1",
+        "--resourceProfileId": "0",
+        "--podName": "pod-3",
+    }
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
+    with zipfile.ZipFile(jar) as found:
+        assert f"{backend.replace('.', '/')}.class" in found.namelist()
+    driver = entered(tmp_path, "driver", "--class", "C", "app.py", SPARK_DRIVER_BIND_ADDRESS="10.0.0.2")
+    assert driver[:3] == ["spark-submit", "--conf", "spark.driver.bindAddress=10.0.0.2"]
+    assert driver[3:] == ["--deploy-mode", "client", "--class", "C", "app.py"]
 
 
 def test_the_image_is_made_of_what_is_here() -> None:
@@ -280,9 +381,18 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
 MANIFEST = DEPLOY / "kubernetes" / "deduper.yaml"
 
 
-def test_kubernetes_reads_the_manifest() -> None:
+CLUSTER, APPLICATION = MANIFEST.with_name("cluster.yaml"), MANIFEST.with_name("spark-application.yaml")
+
+
+def documents_of(manifest: Path) -> dict[str, dict[str, Any]]:
+    """The documents of a manifest by their kind."""
+    return {one["kind"]: one for one in YAML(typ="safe").load_all(manifest.read_text(encoding="utf-8"))}
+
+
+@pytest.mark.parametrize("manifest", [CLUSTER, MANIFEST])
+def test_kubernetes_reads_the_manifest(manifest: Path) -> None:
     """Every document has the form of the API, strictly; an unknown field is refused."""
-    for document in YAML(typ="safe").load_all(MANIFEST.read_text(encoding="utf-8")):
+    for document in YAML(typ="safe").load_all(manifest.read_text(encoding="utf-8")):
         kubernetes_validate.validate(document, "1.36", strict=True)
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate({**document, "spec": {**document["spec"], "replica": 1}}, "1.36", strict=True)
@@ -314,6 +424,63 @@ def test_kubernetes_runs_one_pod_with_room(tmp_path: Path) -> None:
     user = re.findall(r"^USER (\d+)", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert [str(pod["securityContext"]["runAsUser"])] == user
     assert documents["Service"]["spec"]["selector"] == spec["selector"]["matchLabels"] == pod_labels(spec)
+
+
+def test_executors_on_kubernetes_reach_their_driver_and_have_room(tmp_path: Path) -> None:
+    """The names and ports of the config are those of the pod and its service, which answers before the job is ready."""
+    documents = documents_of(CLUSTER)
+    (tmp_path / "clicks.yaml").write_text(documents["ConfigMap"]["data"]["clicks.yaml"], encoding="utf-8")
+    config = load_config(tmp_path / "clicks.yaml", environment={})
+    name = documents["StatefulSet"]["metadata"]["name"]
+    service, pod = documents["Service"]["spec"], documents["StatefulSet"]["spec"]["template"]["spec"]
+    assert config.spark["spark.kubernetes.driver.pod.name"] == f"{name}-0"
+    place = f"{documents['Service']['metadata']['name']}.{config.spark['spark.kubernetes.namespace']}.svc"
+    assert config.spark["spark.driver.host"] == place
+    assert service["publishNotReadyAddresses"]
+    assert service["selector"] == pod_labels(documents["StatefulSet"]["spec"])
+    ports = {one["port"] for one in service["ports"]}
+    assert ports >= {config.spark["spark.driver.port"], config.spark["spark.driver.blockManager.port"]}
+    assert config.spark["spark.kubernetes.container.image"] == pod["containers"][0]["image"]
+    account = documents["ServiceAccount"]["metadata"]["name"]
+    assert pod["serviceAccountName"] == account == documents["RoleBinding"]["subjects"][0]["name"]
+    assert config.spark["spark.kubernetes.authenticate.executor.serviceAccountName"] == account
+    assert documents["RoleBinding"]["roleRef"]["name"] == documents["Role"]["metadata"]["name"]
+    shared = str(config.spark["spark.kubernetes.executor.volumes.emptyDir.shm.options.sizeLimit"])
+    overhead = str(config.spark["spark.executor.memoryOverhead"])
+    assert config.store.memory < int(shared.removesuffix("Gi")) * 2**30 < gigabytes(overhead) * 2**30
+    assert not config.store.url.startswith(("rocksdb:", "file:"))
+    assert config.store.shards % (3 * int(str(config.spark["spark.executor.cores"]))) == 0
+
+
+def test_the_spark_operator_reads_its_resource(tmp_path: Path) -> None:
+    """By the operator's own models: nothing is unknown to them, and the image is the one that they start."""
+    documents = documents_of(APPLICATION)
+    kubernetes_validate.validate(documents["ConfigMap"], "1.36", strict=True)
+    resource = documents["SparkApplication"]
+    read = SparkV1beta2SparkApplication.from_dict(resource)
+    assert read is not None
+    # What a model does not have it leaves out.
+    assert read.to_dict() == resource
+    with pytest.raises(ValidationError):
+        SparkV1beta2SparkApplication.from_dict({**resource, "spec": {**resource["spec"], "restartPolicy": 1}})
+    spec = resource["spec"]
+    assert spec["sparkVersion"] == pyspark.__version__
+    packages = str(Path(SPARK_HOME).parent)
+    main = spec["mainApplicationFile"].removeprefix(f"local://{packages}/")
+    assert (ROOT / main).is_file()
+    (tmp_path / "clicks.yaml").write_text(documents["ConfigMap"]["data"]["clicks.yaml"], encoding="utf-8")
+    config = load_config(tmp_path / "clicks.yaml", environment={})
+    # The operator sets the names of pods, and executors; a job's own would win.
+    assert set(config.spark) == {"spark.master"}
+    command, place, *_ = spec["arguments"]
+    assert command == "run"
+    (mounted,) = spec["driver"]["volumeMounts"]
+    assert place == f"{mounted['mountPath']}/clicks.yaml"
+    named = {one["name"]: one for one in spec["volumes"]}
+    assert named[mounted["name"]]["configMap"]["name"] == documents["ConfigMap"]["metadata"]["name"]
+    assert spec["driver"]["serviceAccount"] == documents_of(CLUSTER)["ServiceAccount"]["metadata"]["name"]
+    options = spec["sparkConf"]["spark.driver.extraJavaOptions"].split()
+    assert options == [f"-D{name}={value}" for name, value in JVM_PROPERTIES.items()]
 
 
 def pod_labels(spec: dict[str, Any]) -> dict[str, str]:
@@ -359,19 +526,22 @@ def topics_script() -> str:
     return acted
 
 
-@pytest.mark.parametrize("name", ["create-topics.sh", "hdfs/namenode.sh"])
+@pytest.mark.parametrize("name", ["create-topics.sh", "entrypoint.sh", "hdfs/namenode.sh", "../scripts/archive.sh"])
 def test_scripts_parse(name: str) -> None:
     """Whatever Bash says of their form."""
     subprocess.run(["bash", "-n", str(DEPLOY / name)], check=True)
 
 
+def loaded_properties(name: str) -> dict[str, str]:
+    """A file of Hadoop's settings."""
+    properties = ElementTree.parse(DEPLOY / "hdfs" / name).getroot().findall("property")
+    return {one.findtext("name", ""): one.findtext("value", "") for one in properties}
+
+
 @pytest.mark.parametrize("name", ["core-site.xml", "hdfs-site.xml"])
 def test_hadoop_reads_its_settings(name: str) -> None:
     """Each with a name and a value; the name node by the name it has here."""
-    found = {
-        one.findtext("name"): one.findtext("value")
-        for one in ElementTree.parse(DEPLOY / "hdfs" / name).getroot().findall("property")
-    }
+    found = loaded_properties(name)
     assert found
     assert all(found.values())
     assert found.get("fs.defaultFS", "hdfs://namenode:8020") == "hdfs://namenode:8020"

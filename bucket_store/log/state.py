@@ -81,6 +81,12 @@ def live_files(state: LogState) -> frozenset[str]:
     return frozenset(ref.file for refs in state.pieces.values() for ref in refs)
 
 
+def named_pieces(state: LogState) -> set[tuple[str, str]]:
+    """(file, name) of the pieces that the log names: live ones, and retired ones whose bytes may be there."""
+    named = {(ref.file, ref.name) for refs in state.pieces.values() for ref in refs}
+    return named | {(retired.ref.file, retired.ref.name) for retired in state.retired}
+
+
 def first_origin(
     published_through: int, pieces: Mapping[int, Sequence[PieceRef]], retired: Iterable[RetiredPiece]
 ) -> int:

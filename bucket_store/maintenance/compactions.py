@@ -4,7 +4,8 @@ The judging thread chooses pieces of some shards and goes on; another process re
 shard (`maintenance.worker_process`, or tasks on the hosts of a cluster). At the end of a later window one record puts
 the new pieces in their place, and they are retired like all others. Then the next ones are chosen.
 
-An owner that dies before the record leaves pieces that no record names; the next start removes them. When one of the
+An owner that dies before the record leaves pieces that no record names; the next start removes them, or on a cluster a
+search of the running owner (`maintenance.unnamed_pieces`). When one of the
 merged pieces has left the store meanwhile, the new piece is left unnamed as well: no dead entry comes back. A merge
 that waits for long, on a suspended machine say, may find the bytes of such pieces deleted. So every merge has an error
 of its own, which counts only while its pieces are live.

@@ -206,6 +206,12 @@ def piece_name(*, window: int, epoch: int, attempt: int, shard: int) -> str:
     return f"{window:012d}-{epoch:06d}-{attempt:03d}-{shard:04d}-{secrets.token_hex(4)}"
 
 
+def window_of(name: str) -> int | None:
+    """The first window of a piece, by its name; None for another name."""
+    first = name.partition("-")[0]
+    return int(first) if first.isdecimal() else None
+
+
 def encode_piece(
     entries: Entries,
     *,

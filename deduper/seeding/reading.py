@@ -10,12 +10,25 @@ from typing import Any
 
 from bucket_store import failpoints
 from bucket_store.log.records import RebaseRecord
+from bucket_store.log.state import LogState
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
+from deduper.config.kafka import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import LeakMeterConfig, NoneSink, SinksConfig, SourceConfig
 from deduper.errors import UsageError
-from deduper.seeding.source import JudgedFiles, KnownByOrder, PlannedFiles, SeedInput, SeedSource, in_order, seeds_of
+from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
+from deduper.seeding.source import (
+    Judged,
+    JudgedFiles,
+    KnownByOrder,
+    PlannedFiles,
+    SeedInput,
+    SeedSource,
+    in_order,
+    is_open,
+    seeds_of,
+)
 from deduper.service.job import Opened
 from deduper.service.stop import Stop
 from deduper.service.topic_loop import TopicLoop
@@ -23,6 +36,7 @@ from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.judged import FOLDER
 from deduper.sources.files.listing import list_files
 from deduper.sources.files.plain_reading import plain_reading
+from deduper.sources.protocol import PlannedSource
 from deduper.window.completeness import SEED, SEED_OPEN
 from deduper.window.recovery import Ownership
 
@@ -53,12 +67,16 @@ def seed_config(config: Config, given: SeedInput) -> Config:
 
 
 def _source(config: Config, given: SeedInput) -> SourceConfig:
+    return _files(config, given) if given.kind == "files" else _topic(config, given)
+
+
+def _files(config: Config, given: SeedInput) -> FilesSource:
     source = config.source
     path = str(Path(given.place).absolute())
     if isinstance(source, FilesSource):
-        form = given.file_format or source.file_format
+        form = given.record_format or source.file_format
         return source.model_copy(update={"path": path, "file_format": form, "header": source.header and form == "csv"})
-    form = given.file_format or source.value.format
+    form = given.record_format or source.value.format
     if form in ("text", "avro"):
         raise UsageError(
             f"the job reads topics with values in {form}, which no file has: add --format json, csv or parquet; "
@@ -68,28 +86,58 @@ def _source(config: Config, given: SeedInput) -> SourceConfig:
     return FilesSource.model_validate({**files, "delimiter": source.value.delimiter})
 
 
+def _topic(config: Config, given: SeedInput) -> KafkaSource:
+    if not is_client_installed():
+        raise UsageError(f"{CLIENT_MISSING}; {INSTALL_CLIENT}")
+    from deduper.seeding.topics import topic_source
+
+    return topic_source(config, given)
+
+
 def open_input(config: Config, own: Config, given: SeedInput, owned: Ownership, stop: Stop) -> Opened:
     """The loop over a seed's input; `own` is the job's own configuration. First one record says that a seed is begun.
 
     Raises:
-        UsageError: a job has judged windows in the store.
+        UsageError: a job has judged windows in the store, or the seed of another input is not over.
     """
     log = owned.log
     seeds = seeds_of(log.state)
     if seeds is None:
         raise has_windows(str(log.root), log.state.next_window)
+    require_no_other(given, log.state)
+    judged, batches = _opened(config, given, owned, seeds, stop)
     if not log.state.extra.get(SEED_OPEN):
-        base = replace(log.state, extra={**log.state.extra, SEED_OPEN: True}, retired=())
-        log.place(RebaseRecord(base, log.state.last_wall_us))
+        extra = {**log.state.extra, SEED: {**seeds, given.name: judged.to_wire()}, SEED_OPEN: given.name}
+        log.place(RebaseRecord(replace(log.state, extra=extra, retired=()), log.state.last_wall_us))
         failpoints.hit("seed.begun")
-    judged = seeds.get(given.name)
     kept = {SEED: seeds} | ({FOLDER: str(own.source.folder)} if isinstance(own.source, FilesSource) else {})
-    assert isinstance(config.source, FilesSource)
-    files = JudgedFiles.from_wire(judged)
-    known = KnownByOrder(files, str(config.source.folder))
-    batches = FileBatches(config.source, known, plain_reading(config, log.manifest.salt))
-    source = SeedSource(PlannedFiles(batches), given.name, kept, files)
+    source = SeedSource(batches, given.name, kept, judged)
     return None, lambda windows: TopicLoop(source, windows, stop, 0.0)
+
+
+def _opened(
+    config: Config, given: SeedInput, owned: Ownership, seeds: Mapping[str, Any], stop: Stop
+) -> tuple[Judged, PlannedSource]:
+    """What was judged of the input, and the rest of it."""
+    salt = owned.log.manifest.salt
+    if isinstance(config.source, FilesSource):
+        files = JudgedFiles.from_wire(seeds.get(given.name))
+        known = KnownByOrder(files, str(config.source.folder))
+        return files, PlannedFiles(FileBatches(config.source, known, plain_reading(config, salt)))
+    from deduper.seeding.topics import open_topic
+
+    return open_topic(config, config.source, given, seeds, owned.log.state, salt, stop.event)
+
+
+def require_no_other(given: SeedInput, state: LogState) -> None:
+    """One seed at a time: the end of another one would let a job start on half of this one.
+
+    Raises:
+        UsageError: the seed of another input was begun and is not over.
+    """
+    other = state.extra.get(SEED_OPEN)
+    if other and not is_open(state, given.name):
+        raise UsageError(f"{given.option}: the seed of {other} is not over: repeat the command for it first")
 
 
 def require_apart(
@@ -104,11 +152,10 @@ def require_apart(
     """
     own: set[str] | None = None
     for name, judged in seeds.items():
-        place = name.removeprefix(f"{given.kind} ")
-        if place == given.place:
+        kind, _, place = name.partition(" ")
+        if kind != given.kind or place == given.place:
             continue
-        source = _source(config, replace(given, place=place))
-        assert isinstance(source, FilesSource)
+        source = _files(config, replace(given, place=place))
         try:
             others = in_order(list_files(source))[: JudgedFiles.from_wire(judged).count]
         except OSError:

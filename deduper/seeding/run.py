@@ -35,13 +35,13 @@ from deduper.config.sections import PORTS
 from deduper.core.complete_since import CompleteSince
 from deduper.core.verdict import PORT_OF_REASON, Verdict
 from deduper.errors import IntegrityError, UsageError
-from deduper.seeding.reading import has_windows, open_input, require_apart, seed_config
+from deduper.seeding.reading import has_windows, open_input, require_apart, require_no_other, seed_config
 from deduper.seeding.source import SeedInput, seeds_of
 from deduper.service.job import Opened, run, wall_clock_us
 from deduper.service.stop import Stop
 from deduper.sources.files.listing import list_files
 from deduper.units import UnitError, parse_time
-from deduper.window.completeness import COMPLETE, SEED_OPEN, complete_since, is_complete
+from deduper.window.completeness import COMPLETE, SEED, SEED_OPEN, complete_since, is_complete
 from deduper.window.progress import BatchProgress
 from deduper.window.recovery import Ownership
 
@@ -53,19 +53,34 @@ if TYPE_CHECKING:
 class SeedReport(AsJson):
     """What is read, what came of it in this run, and the proof: the live keys before and after it.
 
-    `files`: of the input. `is_executed`: the input is judged to its end; False after a signal, and
-    in a plan. `died`: keys of before and unique ones that have expired since. `complete_since` and `is_complete`: the
-    store's mark, and whether `unique` is final by it; in a plan, the stated mark. `reasons`: error rows of all runs of
-    the seed, by reason.
+    `files` of the input, or the `offsets` of a topic that this run judges. `until`: where the topic ends for this seed,
+    as a job on it writes it for `source.starting_offsets`. `is_executed`: the input is judged to its end; False after a
+    signal, and in a plan. `died`: keys of before and unique ones that have expired since. `complete_since` and
+    `is_complete`: the store's mark, and whether `unique` is final by it; in a plan, the stated mark. `reasons`: error
+    rows of all runs of the seed, by reason.
     """
 
     json_names = (
-        *("is_executed", "input", "files", "windows", "counts", "reasons", "before", "died", "after"),
+        *(
+            "is_executed",
+            "input",
+            "files",
+            "offsets",
+            "until",
+            "windows",
+            "counts",
+            "reasons",
+            "before",
+            "died",
+            "after",
+        ),
         *("complete_since", "is_complete"),
     )
 
     input: str
-    files: int
+    files: int | None = None
+    offsets: int | None = None
+    until: dict[str, dict[str, int]] | None = None
     windows: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)
@@ -123,31 +138,48 @@ def plan_seed(config: Config, given: SeedInput, statement: Statement | None) -> 
     """What `seed` is to do. Changes nothing.
 
     Raises:
-        UsageError: the job cannot read such an input, no file is there, one was seeded as a file of another input, or a
-            job has judged windows in the store.
+        UsageError: the job cannot read such an input, nothing is there, a file was seeded as one of another input, the
+            seed of another input is not over, or a job has judged windows in the store.
+        BrokerUnavailableError, KafkaDeniedError: of a topic.
     """
     source = seed_config(config, given).source
-    assert isinstance(source, FilesSource)
-    try:
-        files = list_files(source)
-    except OSError as error:
-        raise UsageError(f"--files {given.place}: it cannot be listed: {error.strerror}") from error
-    if not files:
-        raise UsageError(f"--files {given.place}: no file is there; names that begin with `_` or `.` are passed over")
+    seeds, state = _seeded(config)
+    report = SeedReport(input=given.name, complete_since=None if statement is None else _shown(config, statement.point))
+    if isinstance(source, FilesSource):
+        try:
+            files = list_files(source)
+        except OSError as error:
+            raise UsageError(f"--files {given.place}: it cannot be listed: {error.strerror}") from error
+        if not files:
+            raise UsageError(
+                f"--files {given.place}: no file is there; names that begin with `_` or `.` are passed over"
+            )
+        require_apart(config, given, files, seeds)
+        require_no_other(given, state)
+        report = replace(report, files=len(files))
+    else:
+        from deduper.seeding.topics import planned_offsets
+
+        require_no_other(given, state)
+        judged = planned_offsets(source, given, seeds, state)
+        report = replace(report, offsets=judged.left, until=judged.next_offsets)
+    return report
+
+
+def _seeded(config: Config) -> tuple[dict[str, dict[str, Any]], LogState]:
+    """What was judged of each input, and the store's state; those of a new store if there is none.
+
+    Raises:
+        UsageError: a job has judged windows in the store.
+    """
     try:
         log = CommitLog.open(config.store.place)
     except StoreMissingError:
-        pass  # the seed creates it
-    else:
-        seeds = seeds_of(log.state)
-        if seeds is None:
-            raise has_windows(str(log.root), log.state.next_window)
-        require_apart(config, given, files, seeds)
-    return SeedReport(
-        input=given.name,
-        files=len(files),
-        complete_since=None if statement is None else _shown(config, statement.point),
-    )
+        return {}, LogState()  # the seed creates it
+    seeds = seeds_of(log.state)
+    if seeds is None:
+        raise has_windows(str(log.root), log.state.next_window)
+    return seeds, log.state
 
 
 def seed(
@@ -189,7 +221,7 @@ def seed(
     if summary.stopped_by != "drained":
         return judged
     failpoints.hit("seed.drained")
-    return _finish(config, judged, statement, opening.epoch, clock())
+    return _finish(config, given, judged, statement, opening.epoch, clock())
 
 
 class _Opening:
@@ -209,7 +241,9 @@ class _Opening:
         return opened
 
 
-def _finish(config: Config, judged: SeedReport, statement: Statement | None, epoch: int, now_us: int) -> SeedReport:
+def _finish(
+    config: Config, given: SeedInput, judged: SeedReport, statement: Statement | None, epoch: int, now_us: int
+) -> SeedReport:
     """Steps c and d."""
     log = CommitLog.open(config.store.place)
     state = log.state
@@ -221,6 +255,10 @@ def _finish(config: Config, judged: SeedReport, statement: Statement | None, epo
             one: rows for one, rows in state.reason_totals.items() if PORT_OF_REASON.get(one) == Verdict.ERROR.port
         }
         report = replace(judged, after=after, reasons=errors)
+        if given.kind == "topic":
+            from deduper.seeding.topics import JudgedOffsets
+
+            report = replace(report, until=JudgedOffsets.from_wire(state.extra[SEED][given.name]).next_offsets)
         died = report.died
         assert died is not None
         if died < 0 or (died and config.expiry.by == "never"):

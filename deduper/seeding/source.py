@@ -5,6 +5,7 @@ interrupted continues after its last window, and the same input once more has no
 would bring back keys that have expired since. A commit of the job has no `seed`: from there on nothing can be seeded.
 
 Files are known by their order, which is the order of judging: their number, and a chained digest of paths and times.
+Of a topic it is the judged end of each partition, and where the seed ends (`topics.JudgedOffsets`).
 Names of a seed's source partitions begin with `seed:`, so no file or topic of the job has such a name.
 """
 
@@ -14,7 +15,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Self
 
 from bucket_store.log.sources_file import GONE
 from bucket_store.log.state import LogState
@@ -30,24 +31,49 @@ PREFIX = "seed:"
 
 @dataclass(frozen=True, slots=True)
 class SeedInput:
-    """What to read: files below a path or pattern. `file_format` of files, if it is not the job's own."""
+    """What to read: files below a path or pattern, or a topic. `record_format`, if it is not the job's own.
 
-    kind: Literal["files"]
+    Of a topic: `start` as an operator writes it, `earliest`, a time, or offsets; `brokers`, if they are not the job's.
+    """
+
+    kind: Literal["files", "topic"]
     place: str
-    file_format: str | None = None
+    record_format: str | None = None
+    start: str = "earliest"
+    brokers: str | None = None
 
     @property
     def name(self) -> str:
         """Identifies the input in the store."""
         return f"{self.kind} {self.place}"
 
+    @property
+    def option(self) -> str:
+        """The input as it is asked for, for messages."""
+        return f"--{self.kind} {self.place}"
+
 
 def seeds_of(state: LogState) -> dict[str, dict[str, Any]] | None:
     """What was judged of each input, by its name; None after a window of a job."""
-    if not state.next_window:
-        return {}
     found = state.extra.get(SEED)
-    return dict(found) if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        return dict(found)
+    return None if state.next_window else {}
+
+
+def is_open(state: LogState, name: str) -> bool:
+    """Whether the seed of this input was begun and is not over. An earlier release has not kept which one is."""
+    return state.extra.get(SEED_OPEN) in (name, True)
+
+
+class Judged(Protocol):
+    """What was judged of an input."""
+
+    def after(self, batch: SourceBatch) -> Self:
+        """With a batch of it."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The value for a commit."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +82,7 @@ class SeedBatch:
 
     inner: SourceBatch
     name: str
-    before: JudgedFiles
+    before: Judged
     kept: Mapping[str, Any]
 
     @cached_property
@@ -82,13 +108,13 @@ class SeedBatch:
         return self if inner is self.inner else replace(self, inner=_whole(inner))
 
     @property
-    def after(self) -> JudgedFiles:
-        """The judged files with those of this batch."""
-        return self.before.then(one.digest for one in self.inner.partitions)
+    def after(self) -> Judged:
+        """What is judged of the input with this batch."""
+        return self.before.after(self.inner)
 
     def extra(self) -> dict[str, Any]:
         seeds = {**self.kept.get(SEED, {}), self.name: self.after.to_wire()}
-        return {**self.kept, SEED: seeds, SEED_OPEN: True}
+        return {**self.kept, SEED: seeds, SEED_OPEN: self.name}
 
 
 def _whole(batch: SourceBatch) -> SourceBatch:
@@ -104,13 +130,13 @@ def _whole(batch: SourceBatch) -> SourceBatch:
 
 
 class SeedSource:
-    """A planned source whose windows are a seed's. `files`: what was judged of an input of files."""
+    """A planned source whose windows are a seed's. `judged`: of the input, by earlier runs."""
 
-    def __init__(self, inner: PlannedSource, name: str, kept: Mapping[str, Any], files: JudgedFiles) -> None:
+    def __init__(self, inner: PlannedSource, name: str, kept: Mapping[str, Any], judged: Judged) -> None:
         self._inner = inner
         self._name = name
         self._kept = kept
-        self._files = files
+        self._judged = judged
 
     @property
     def place(self) -> str:
@@ -124,13 +150,13 @@ class SeedSource:
     def next_batch(self) -> SourceBatch | None:
         """See `PlannedSource`. Raises UsageError for a file that is gone."""
         batch = self._inner.next_batch()
-        return None if batch is None else SeedBatch(_whole(batch), self._name, self._files, self._kept)
+        return None if batch is None else SeedBatch(_whole(batch), self._name, self._judged, self._kept)
 
     def judged(self, batch: SourceBatch) -> None:
         """See `PlannedSource`."""
         assert isinstance(batch, SeedBatch)
         self._inner.judged(batch.inner)
-        self._files = batch.after
+        self._judged = batch.after
 
 
 class PlannedFiles:
@@ -172,6 +198,10 @@ class JudgedFiles:
     def to_wire(self) -> dict[str, Any]:
         """The value for a commit."""
         return {"files": self.count, "digest": self.digest}
+
+    def after(self, batch: SourceBatch) -> JudgedFiles:
+        """With the files of a batch."""
+        return self.then(one.digest for one in batch.partitions)
 
     def then(self, digests: Iterable[bytes]) -> JudgedFiles:
         """With more files, by their digests. Windows may divide them in any way."""

@@ -226,12 +226,15 @@ def _opened_runner(
 ) -> Iterator[WindowRunner]:
     """The runner of the job's windows, with all that it uses; closed at the end of the `with` block."""
     jobs = _jobs(session, config, owned)
+    shared = owned.pieces if isinstance(jobs, ClusterJobs) and owned.pieces.is_remote else None
     with (
         contextlib.closing(MaintenanceWorker(owned.pieces.url)) as worker,
         _merging(worker, jobs, config, owned, by_tasks=merges_by_tasks) as maintenance,
         contextlib.closing(WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))) as judge,
         contextlib.closing(jobs),
-        contextlib.closing(WindowRunner(config, owned.log, maintenance, judge, clock, topics, files)) as runner,
+        contextlib.closing(
+            WindowRunner(config, owned.log, maintenance, judge, clock, topics, files, pieces=shared)
+        ) as runner,
     ):
         yield runner
 

@@ -5,8 +5,8 @@ the six steps of `slot` with producers of its own, from the init on, and answers
 published the offset alone says. So it does not matter whether Spark loses a task, runs it twice, or runs it after its
 driver is gone: see docs/kafka.md, *On a cluster*.
 
-Producers end with the task. Kept for the next window they would be in any of an executor's workers, and the next task
-would fence them from another one.
+Producers end with the task. Kept, they would be in the worker that Spark uses last of all for the next windows: the one
+that has been idle for the shortest time. Until then tasks in other workers have fenced them.
 """
 
 from __future__ import annotations

@@ -78,6 +78,8 @@ _SETTINGS = {
 }
 
 _WORKERS_PYTHON = "spark.pyspark.python"
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""A variable of a program that `spark-submit` runs: its JVM was there first, with options of its own."""
 _ON_CLUSTER = {
     # Shards stay where their tables are: a shuffle would prefer the places of its largest outputs.
     "spark.shuffle.reduceLocality.enabled": "false",
@@ -154,9 +156,8 @@ def session_options(requested: Mapping[str, object]) -> dict[str, object]:
     settings = {**_SETTINGS, **requested}
     if not is_one_process(_master(requested)):
         of_package = {"spark.executorEnv.PYTHONPATH": str(package_root())}
-        properties = " ".join(f"-D{name}={value}" for name, value in JVM_PROPERTIES.items())
         settings = {**_SETTINGS, **_ON_CLUSTER, **of_package, **requested}
-        settings[EXECUTOR_JAVA_OPTIONS] = f"{properties} {requested.get(EXECUTOR_JAVA_OPTIONS, '')}".rstrip()
+        settings[EXECUTOR_JAVA_OPTIONS] = f"{_properties()} {requested.get(EXECUTOR_JAVA_OPTIONS, '')}".rstrip()
     settings[JAVA_OPTIONS] = java_options(str(requested.get(JAVA_OPTIONS, "")))
     return settings
 
@@ -216,7 +217,13 @@ def _origin(name: str) -> str:
     for variable in ("PYSPARK_SUBMIT_ARGS", *_READ_BY_JAVA):
         if name in os.environ.get(variable, ""):
             return f": it is in {variable}"
+    if name.removeprefix("-D") in JVM_PROPERTIES and _SUBMITTED in os.environ:
+        return f": add --conf '{JAVA_OPTIONS}={_properties()}' to spark-submit"
     return ": check the program that makes the session, Hadoop's configuration and the locale"
+
+
+def _properties() -> str:
+    return " ".join(f"-D{name}={value}" for name, value in JVM_PROPERTIES.items())
 
 
 def java_options(requested: str) -> str:

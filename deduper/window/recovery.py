@@ -24,7 +24,7 @@ from bucket_store.log.heartbeat import HeartBeat, Sign
 from bucket_store.log.marks import PUBLISHED_NAME, read_intents, read_published, remove_intents
 from bucket_store.log.sources_file import DIRECTORY as SOURCES_DIRECTORY
 from bucket_store.log.sources_file import remove_unnamed
-from bucket_store.log.state import live_files
+from bucket_store.log.state import live_files, named_pieces
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.store import PieceStore, StoredPiece
 from bucket_store.places.open import open_place
@@ -213,9 +213,7 @@ def _require_whole_rewind(config: names.Ports, log: CommitLog) -> None:
 
 
 def _orphan_pieces(log: CommitLog, pieces: PieceStore) -> list[StoredPiece]:
-    named = {(ref.file, ref.name) for refs in log.state.pieces.values() for ref in refs}
-    named |= {(retired.ref.file, retired.ref.name) for retired in log.state.retired}
-    epoch = log.state.epoch
+    named, epoch = named_pieces(log.state), log.state.epoch
     return [piece for piece in pieces.pieces() if piece.epoch < epoch and (piece.file, piece.name) not in named]
 
 

@@ -31,8 +31,10 @@ from bucket_store.log.wall_clock import is_far_ahead, next_wall_us
 from bucket_store.maintenance.background_task import BackgroundTask, InBackground
 from bucket_store.maintenance.compactions import Compactions
 from bucket_store.maintenance.deletions import Deletions
+from bucket_store.maintenance.unnamed_pieces import UnnamedPieces
 from bucket_store.maintenance.worker_process import Maintenance
 from bucket_store.pieces.piece import PieceRef
+from bucket_store.pieces.store import PieceStore
 from bucket_store.places.place import Place
 from bucket_store.threads import on_a_thread
 from deduper.config.model import Config
@@ -79,7 +81,8 @@ class WindowRunner:
     """Runs windows one after another for the owner of a store. Not for several threads.
 
     Everything goes through the file system that `log` was opened on. `in_background` runs work that no window waits
-    for; `close` ends it. `maintenance` deletes and merges pieces in the background.
+    for; `close` ends it. `maintenance` deletes and merges pieces in the background. `pieces`: a store to which tasks of
+    other hosts append, whose unnamed pieces are removed too.
     `files` are those of a source of files. `fold_windows`: see `sources.files.folding`.
     """
 
@@ -94,12 +97,14 @@ class WindowRunner:
         files: FilesToFold | None = None,
         in_background: InBackground = on_a_thread,
         fold_windows: int | None = None,
+        pieces: PieceStore | None = None,
     ) -> None:
         self._config = config
         self._log = log
         self._maintenance = maintenance
         self._deletion = Deletions(maintenance, in_background)
         self._compaction = Compactions(maintenance, in_background)
+        self._unnamed = None if pieces is None else UnnamedPieces(pieces, in_background)
         self._judge = judge
         self._wall_clock_us = wall_clock_us
         self._publishing = Publishing(config, log, topics, in_background)
@@ -220,6 +225,8 @@ class WindowRunner:
         self._profile_file.close()
         self._deletion.close()
         self._folding.close()
+        if self._unnamed is not None:
+            self._unnamed.close()
         unnamed = self._compaction.close()
         if not unnamed:
             return
@@ -414,10 +421,18 @@ class WindowRunner:
     def _compact(self, state: LogState) -> None:
         """Replace many small pieces by those merged of them, and begin to merge the next ones in the background."""
         state = self._record_merged(state)
-        if not self._compaction.is_under_way:
+        if not self._compaction.is_under_way and not self._is_searched(state):
             tasks = policy.next_compactions(self._config, self._log.manifest.store_id, state)
             if tasks:
                 self._compaction.begin(tasks)
+
+    def _is_searched(self, state: LogState) -> bool:
+        """While no merge is under way: whether unnamed pieces are searched for, which begins here when it is due."""
+        if self._unnamed is None:
+            return False
+        if not self._unnamed.is_under_way:
+            self._unnamed.begin_if_due(state, self._now(state))
+        return self._unnamed.is_under_way
 
     def _record_merged(self, state: LogState) -> LogState:
         """Put merged pieces in their place.

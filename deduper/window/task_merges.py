@@ -2,7 +2,7 @@
 
 The driver chooses what is merged, and its record names the new pieces (`maintenance.compactions`). A merge is a task of
 Spark's on the shard's executor, whose host has copies of pieces. A task that is lost, runs twice, or runs after its
-driver is gone leaves a piece that no record names, as any attempt at a window may.
+driver is gone leaves a piece that no record names, as any attempt at a window may: see `maintenance.unnamed_pieces`.
 
 Merges run in rounds, a Spark job each, with one merge on every executor: so it takes one core of an executor for the
 time of a merge, a second for the largest, and the judging of a window never waits behind a queue of them.

@@ -31,9 +31,12 @@ def _daemon(name: str, directory: Path, words: list[str], environment: Mapping[s
 
 
 class Standalone:
-    """One master, and workers with a core and 1 GiB each."""
+    """One master, and workers with a core and 1 GiB each; `apart`: on loopback addresses of their own, as other hosts.
 
-    def __init__(self, directory: Path, workers: int = 2) -> None:
+    Spark repeats a slow task on another host alone.
+    """
+
+    def __init__(self, directory: Path, workers: int = 2, *, apart: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(["rpc", "web", *(f"web-{number}" for number in range(workers))], None)
         self.url = f"spark://127.0.0.1:{ports['rpc']}"
@@ -46,15 +49,23 @@ class Standalone:
             "SPARK_DAEMON_JAVA_OPTS": " ".join([*BRIEF, "-Dspark.worker.timeout=10"]),
             "SPARK_LOCAL_DIRS": str(directory),
         }
-        here = ["--host", "127.0.0.1"]
-        master = [f"{_DEPLOY}.master.Master", *here, "--port", str(ports["rpc"]), "--webui-port", str(ports["web"])]
+        master = [
+            f"{_DEPLOY}.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(ports["rpc"]),
+            "--webui-port",
+            str(ports["web"]),
+        ]
         self.master = _daemon("master", directory, master, of_all)
         self.workers = [
             _daemon(
                 f"worker-{number}",
                 directory,
                 [
-                    *(f"{_DEPLOY}.worker.Worker", *here, "--cores", "1", "--memory", "1g"),
+                    *(f"{_DEPLOY}.worker.Worker", "--host", f"127.0.0.{1 + apart * number}"),
+                    *("--cores", "1", "--memory", "1g"),
                     *("--webui-port", str(ports[f"web-{number}"])),
                     *("--work-dir", str(directory / f"work-{number}"), self.url),
                 ],
@@ -85,9 +96,9 @@ def _has_registered(worker: Daemon, before: int) -> bool:
 
 
 @contextlib.contextmanager
-def standalone(directory: Path, workers: int = 2) -> Iterator[Standalone]:
+def standalone(directory: Path, workers: int = 2, *, apart: bool = False) -> Iterator[Standalone]:
     """A started one."""
-    one = Standalone(directory, workers)
+    one = Standalone(directory, workers, apart=apart)
     try:
         one.start()
         yield one

@@ -1,8 +1,12 @@
-"""A job on topics whose store is seeded from files: it goes on as one that had seen those records."""
+"""Stores that are seeded from files for a job on topics, and from topics: the job goes on as one that had seen it."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +14,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from bucket_store import failpoints
+from deduper.admin.open_store import OpenStore, open_store
+from deduper.admin.verify.run import verify_store
 from deduper.errors import UsageError
-from deduper.seeding.run import plan_seed, seed
+from deduper.seeding.run import Statement, plan_seed, seed
 from deduper.seeding.source import SeedInput
+from deduper.window.completeness import SEED_OPEN, complete_since
 from tests.oracle import Oracle, Row, Settings
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob
 from tests.services.kafka_traffic import Record, send
-from tests.spark.harness import PORTS
+from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
@@ -101,3 +110,140 @@ def test_values_that_are_no_files_need_a_format(
     job.settings["expiry"] = {"by": "never"}
     with pytest.raises(UsageError, match=r"values in text.*--format json, csv or parquet.*value string, `?k`? string"):
         plan_seed(job.config, SeedInput("files", str(tmp_path)), None)
+
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _record(k: str, t: int) -> Record:
+    return Record(json.dumps({"t": t}).encode(), key=k.encode())
+
+
+def _begun(broker: Broker, topic: str, name: str, rows: Rows) -> Producer:
+    """A transaction with these rows, which is open."""
+    producer = Producer(broker.plain().confluent(transactional_id=f"{topic}-{name}"))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for k, t in rows:
+        record = _record(k, t)
+        producer.produce(topic, value=record.value, key=record.key, partition=0)
+    producer.flush(30)
+    return producer
+
+
+def _seeded(job: KafkaJob, *words: str, armed: str = "") -> subprocess.CompletedProcess[str]:
+    """One run of the command as a process."""
+    sections = {"name": "test", "store": {"url": "rocksdb:state", "shards": 2}, **job.settings}
+    (job.directory / "job.yaml").write_text(json.dumps(sections), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "tests.crash.seed_driver", "seed", "job.yaml", *words, "--execute", "--json"],
+        cwd=job.directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT), failpoints.ENVIRONMENT: armed},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_seed_of_a_topic_is_killed_and_ends_where_the_first_run_would_have(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Committed records from the start to the end as it began; a job then gives the oracle's verdicts."""
+    job = _job(broker, session, tmp_path, new_topic("in"))
+    job.settings["source"]["max_offsets_per_batch"] = 30
+    own, old = job.settings["source"]["topics"][0], new_topic("old")
+    committed: Rows = [(f"k{number}", 80 + number % 9) for number in range(35, 45)]
+    send(broker.plain(), old, [_record(k, t) for k, t in OLD])
+    _begun(broker, old, "aborted", [("aborted", 85)] * 5).abort_transaction(30)
+    _begun(broker, old, "committed", committed).commit_transaction(30)
+    late = _begun(broker, old, "late", [("late", 90)])
+    words = ("--topic", old, "--from", '{"0": 10}', "--complete-since", "0")
+
+    killed = _seeded(job, *words, armed="window.4.committed=kill@2")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    late.commit_transaction(30)
+    send(broker.plain(), old, [_record("later", 91)])
+    store = open_store(job.config.store.url)
+    assert store.log.state.extra[SEED_OPEN] == f"topic {old}"
+    with pytest.raises(UsageError, match="a seed of this store is not over"):
+        job.run()
+    with pytest.raises(UsageError, match=f"the seed of topic {old} is not over"):
+        plan_seed(job.config, SeedInput("topic", own), None)
+
+    resumed = _seeded(job, *words)
+    assert resumed.returncode == 0, resumed.stderr
+    oracle = Oracle(Settings("ordered", period=100, span=10, lookup="all_live"))
+    (before,) = oracle.judge([[Row((k,), t) for k, t in [*OLD[10:], *committed]]], 0)
+    expected = [answer[0] for answer in before]
+    found = json.loads(resumed.stdout)
+    state = open_store(job.config.store.url).log.state
+    assert state.totals == {port: expected.count(port) for port in PORTS}
+    assert (found["after"]["count"], found["died"]) == (expected.count("unique"), 0)
+    # 80 records, 5 and a mark, 10 and a mark; one more would be of the transaction that was open.
+    assert found["until"] == {old: {"0": 97}}
+    mark = complete_since(state)
+    assert mark is not None
+    assert mark.point == 0
+    assert SEED_OPEN not in state.extra
+
+    again = seed(job.config, SeedInput("topic", old, start='{"0": 10}'), None, session=session)
+    assert again.counts == {"unique": 2, "duplicate": 0, "expired": 0, "error": 0}
+    assert again.until == {old: {"0": 100}}
+    assert again.complete_since == 0
+    oracle.judge([[Row(("late",), 90), Row(("later",), 91)]], 0)
+
+    # The job reads the old topic too, from where the seed has ended.
+    job.settings["source"] |= {"topics": [own, old], "starting_offsets": again.until, "max_offsets_per_batch": 1000}
+    new, behind = [*NEW, ("late", 91), ("aborted", 92)], ("later", 92)
+    send(broker.plain(), own, [_record(k, t) for k, t in new])
+    send(broker.plain(), old, [_record(*behind)])
+    job.run()
+    after = oracle.judge([[Row((k,), t) for k, t in new], [Row(behind[:1], behind[1])]], 0)
+    rows = [(row["_dedup"], port) for port in PORTS for row in job.rows(port)]
+    verdicts = {(dedup["source"], dedup["position"]): port for dedup, port in rows}
+    places = [*((f"{own}-0", position) for position in range(len(new))), (f"{old}-0", 100)]
+    assert verdicts == dict(zip(places, [answer[0] for part in after for answer in part], strict=True))
+    assert verdicts[places[-2]] == "unique"
+    assert verdicts[places[-1]] == "duplicate"
+    first = {row["_dedup"]["first_seen"]["source"] for row in job.rows("duplicate")}
+    assert f"seed:{old}-0" in first
+    assert not verify_store(OpenStore(store.url, job.config, open_store(store.url).log, store.pieces)).findings
+
+
+def test_a_job_on_files_is_seeded_from_a_topic_and_bad_inputs_are_refused(
+    broker: Broker, session: SparkSession, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Its columns are those of the values; what cannot be an input ends before there is a store."""
+    job = Job(tmp_path, session, {"source": {"path": "in"}})
+    old, empty = new_topic("old", partitions=2), new_topic("empty")
+    values = [{"k": f"k{number % 40}", "t": number} for number in range(80)]
+    send(broker.plain(), old, [Record(json.dumps(row).encode(), partition=n % 2) for n, row in enumerate(values)])
+    given = SeedInput("topic", old, brokers=broker.bootstrap)
+    for wrong, reason in (
+        (SeedInput("topic", old), "add --brokers"),
+        (SeedInput("topic", old, brokers="nowhere"), "write HOST:PORT"),
+        (SeedInput("topic", "no topic", brokers=broker.bootstrap), "write the name of one topic"),
+        (SeedInput("topic", "absent", brokers=broker.bootstrap), "has no topic of this name"),
+        (SeedInput("topic", empty, brokers=broker.bootstrap), "it has no record from earliest on"),
+        (SeedInput("topic", old, "parquet", brokers=broker.bootstrap), "--format json or csv"),
+        (SeedInput("topic", old, None, "yesterday", broker.bootstrap), "--from yesterday: write `earliest`"),
+        (SeedInput("topic", old, None, '{"0": 41}', broker.bootstrap), 'from {"0": 41}: beyond the end'),
+        (SeedInput("topic", old, None, '{"7": 1}', broker.bootstrap), "has no partition"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            plan_seed(job.config, wrong, None)
+        assert reason in str(refused.value)
+    assert not (tmp_path / "state").exists()
+    assert plan_seed(job.config, given, None).offsets == 80
+
+    report = seed(job.config, given, Statement(None), session=session)
+    assert report.counts == {"unique": 40, "duplicate": 40, "expired": 0, "error": 0}
+    assert report.until == {old: {"0": 40, "1": 40}}
+    assert report.is_complete
+    with pytest.raises(UsageError, match="was seeded from earliest"):
+        plan_seed(job.config, SeedInput("topic", old, None, "2025-03-01", broker.bootstrap), None)
+    file = job.add_records([{"k": "k39", "t": 1}, {"k": "k40", "t": 2}])
+    job.run()
+    assert job.verdicts([file]) == [["duplicate", "unique"]]

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from deduper.sources.open import session_settings
@@ -33,10 +34,10 @@ _TIMEOUT_S = 900
 class Cluster:
     """The session of a master such as `local-cluster[2,1,1024]`. Functions that it runs are of modules."""
 
-    def __init__(self, master: str, directory: Path) -> None:
+    def __init__(self, master: str, directory: Path, spark: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, master, directory))
+        self._process = context.Process(target=_serve, args=(theirs, master, directory, spark))
         self._process.start()
 
     def call(self, function: Callable[..., _T], *args: Any, **named: Any) -> _T:
@@ -57,10 +58,12 @@ class Cluster:
             self._process.kill()
 
 
-def _serve(pipe: Connection, master: str, directory: Path) -> None:
+def _serve(pipe: Connection, master: str, directory: Path, more: Mapping[str, str]) -> None:
     directory.mkdir()
-    spark = {"spark.master": master, EXECUTOR_JAVA_OPTIONS: " ".join(brief(SPARK))}
-    job = Job(directory, None, {"spark": spark, "store": {"url": "file:state"}})
+    spark = {"spark.master": master, EXECUTOR_JAVA_OPTIONS: " ".join(brief(SPARK)), **more}
+    # Executors of a standalone master are on this machine too.
+    shared = [str(directory)] if master.startswith("spark:") else []
+    job = Job(directory, None, {"spark": spark, "store": {"url": "file:state"}, "shared_folders": shared})
     session = start_session(job.config.name, session_settings(job.config))
     while (asked := pipe.recv()) is not None:
         function, args, named = asked
@@ -68,7 +71,7 @@ def _serve(pipe: Connection, master: str, directory: Path) -> None:
             pipe.send((function(session, *args, **named), None))
         except BaseException:  # noqa: BLE001  told to the test
             pipe.send((None, traceback.format_exc()))
-    work = Path(os.environ["SPARK_HOME"], "work", str(session.sparkContext.applicationId))
+    work = Path(_find_spark_home(), "work", str(session.sparkContext.applicationId))
     session.stop()
     shutil.rmtree(work, ignore_errors=True)  # the executors' logs, which Spark leaves in its own folder
 
@@ -151,9 +154,9 @@ def _killing(step: str, function: Callable[..., Any], steps: list[str], killed: 
 
 
 @contextmanager
-def cluster_of(master: str, directory: Path) -> Iterator[Cluster]:
-    """A cluster for the tests of a module."""
-    cluster = Cluster(master, directory)
+def cluster_of(master: str, directory: Path, spark: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """A cluster for the tests of a module; `spark` has more of its settings."""
+    cluster = Cluster(master, directory, spark or {})
     try:
         yield cluster
     finally:

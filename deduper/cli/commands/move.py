@@ -167,17 +167,34 @@ def restore(
 def seed(
     config: ConfigArgument,
     files: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--files",
             metavar="PATH",
             help="Records in files, read as the job reads: a folder or a pattern.",
             show_default=False,
         ),
-    ],
-    file_format: Annotated[
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            metavar="NAME",
+            help="Or the committed records of a topic, up to its end as the seed begins.",
+            show_default=False,
+        ),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="START", help='Of --topic: earliest, a time, or offsets such as {"0": 12}.'),
+    ] = "earliest",
+    brokers: Annotated[
+        str | None,
+        typer.Option("--brokers", metavar="SERVERS", help="Of --topic, if they are not the job's own."),
+    ] = None,
+    record_format: Annotated[
         FileFormat | None,
-        typer.Option("--format", metavar="FORMAT", help="Of --files, if it is not the job's: json, csv or parquet."),
+        typer.Option("--format", metavar="FORMAT", help="Of the input, if it is not the job's: json, csv or parquet."),
     ] = None,
     since: Annotated[
         str | None,
@@ -203,7 +220,15 @@ def seed(
     from deduper.service.logs import configure_logging
 
     loaded = load_config(config)
-    given = SeedInput("files", str(Path(files).absolute()), None if file_format is None else file_format.value)
+    if (files is None) == (topic is None):
+        raise UsageError("name one input: --files PATH or --topic NAME")
+    form = None if record_format is None else record_format.value
+    if topic is not None:
+        given = SeedInput("topic", topic, form, start, brokers)
+    elif start != "earliest" or brokers is not None:
+        raise UsageError("--from and --brokers are of a --topic")
+    else:
+        given = SeedInput("files", str(Path(files or "").absolute()), form)
     statement = None if since is None else seeding.Statement.of(since, loaded)
     configure_logging(as_json=as_json, verbose=verbose, waits=not as_json, handler=Messages)
     if execute:

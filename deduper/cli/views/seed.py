@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import typer
@@ -27,16 +28,21 @@ def render_seed(report: SeedReport) -> list[RenderableType]:
     """The input, its verdicts, the keys before and after, and the mark."""
     counts = ", ".join(f"{count:,} {port}" for port, count in report.counts.items())
     rows: list[tuple[str, object]] = [
-        ("input", f"{report.input}, {counted(report.files, 'file')}"),
+        ("input", f"{report.input}, {_extent(report)}"),
         ("judged", f"{counts} in {counted(report.windows, 'window')}" if report.counts else None),
         ("errors", ", ".join(f"{rows:,} {name}" for name, rows in report.reasons.items()) or None),
         ("before", report.before),
         ("died since", f"{counted(report.died, 'key')}, by expiry: before + unique - after" if report.died else None),
         ("after", report.after),
         ("complete since", report.complete_since),
+        ("read up to", json.dumps(report.until) if report.until is not None else None),
         ("verdict", _verdict(report)),
     ]
     return [pairs([row for row in rows if row[1] is not None])]
+
+
+def _extent(report: SeedReport) -> str:
+    return counted(report.files, "file") if report.files is not None else counted(report.offsets or 0, "offset")
 
 
 def _verdict(report: SeedReport) -> Text:

@@ -175,8 +175,9 @@ class KafkaBatches:
         watch: BrokerWatch,
         plain: TopicReading | None = None,
         checkpoint: Path | None = None,
+        until: Offsets | None = None,
     ) -> None:
-        """`stored`: the ends of the last commit, None before the first.
+        """`stored`: the ends of the last commit, None before the first. `until`: the ends to drain to, if not the present ones.
 
         `plain`: how records are read without Spark, None if they are not. `checkpoint`: of an earlier release.
         """
@@ -189,6 +190,7 @@ class KafkaBatches:
         # Of topics that the configuration no longer names: they stay recorded, for the day when it does again.
         self._parked = {place: end for place, end in (stored or {}).items() if place not in self._ends}
         self._topics: set[str] = set()
+        self._ends_at = until
         self._until: Offsets | None = None
         self._is_recorded = True
         self._latest: Mapping[TopicPartition, int] = {}
@@ -226,7 +228,7 @@ class KafkaBatches:
         for place in held.earliest:
             if place not in self._ends and place in begun:
                 self._ends[place] = End(held.topic_ids[place.topic], begun[place])
-        self._until = dict(held.latest) if drain else None
+        self._until = self._ends_at if self._ends_at is not None or not drain else dict(held.latest)
 
     def next_batch(self) -> KafkaBatch | None:
         """The oldest offsets that were not judged; None when there are none.

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
@@ -20,6 +21,7 @@ from bucket_store.log.heartbeat import HeartBeat
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.status import store_status
 from deduper.admin.verify.run import verify_store
+from deduper.cli.main import app
 from deduper.errors import UsageError, exit_code_of
 from deduper.seeding.run import SeedReport, Statement, plan_seed, seed
 from deduper.seeding.source import SeedInput
@@ -330,6 +332,28 @@ def test_a_path_without_files_is_refused_and_bad_rows_are_counted_by_reason(new_
     report = seeded(job, SeedInput("files", str(job.directory / "in")))
     assert report.counts["error"] == sum(report.reasons.values()) == 2
     assert len(report.reasons) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "name one input"),
+        (["--files", "old", "--topic", "old"], "name one input"),
+        (["--files", "old", "--from", "2025-03-01"], "are of a --topic"),
+        (["--topic", "old"], "add --brokers"),
+    ],
+)
+def test_the_command_has_one_input(words: list[str], reason: str, tmp_path: Path) -> None:
+    """Exit code 2, and the option that is lacking or too many."""
+    config = tmp_path / "job.yaml"
+    config.write_text(
+        "name: seed\nsource: {format: files, path: in, file_format: json, schema: k string}\nkey: k\n"
+        "expiry: {by: never}\nstore: {url: 'file:state'}\nsinks: {unique: {format: none}, duplicate: {format: none}, "
+        "expired: {format: none}, error: {format: none}}\n"
+    )
+    done = CliRunner().invoke(app, ["seed", str(config), *words])
+    assert done.exit_code == 2
+    assert reason in " ".join(done.output.split())
 
 
 def test_a_seed_is_refused_beside_a_job(new_job: Callable[..., Job]) -> None:

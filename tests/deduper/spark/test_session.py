@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +16,7 @@ from deduper.spark import session
 from deduper.spark.home import require_own_spark
 from deduper.spark.java import require_java, require_user_name
 from deduper.spark.session import java_options
-from deduper.spark_promises import broken
+from deduper.spark_promises import JVM_PROPERTIES, broken
 
 
 def test_ours_are_kept_and_those_asked_for_come_last() -> None:
@@ -67,6 +68,26 @@ def test_a_driver_of_a_cluster_is_reached_from_other_hosts(
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     session._set_environment({"spark.master": master, "spark.pyspark.python": "./environment/bin/python"})
     assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+
+
+def test_a_job_under_spark_submit_is_told_the_option_of_its_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was started before the settings of the job were read; for other settings the advice is the usual one."""
+    monkeypatch.setattr(session, "_find_spark_home", lambda: "/nowhere")
+    for variable in (
+        "SPARK_CONF_DIR",
+        "PYSPARK_SUBMIT_ARGS",
+        "_JAVA_OPTIONS",
+        "JAVA_TOOL_OPTIONS",
+        "SPARK_SUBMIT_OPTS",
+    ):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert "spark-submit" not in session._origin("-Duser.timezone")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    advice = session._origin("-Duser.timezone")
+    (options,) = re.findall(r"add --conf 'spark\.driver\.extraJavaOptions=(.*)' to spark-submit", advice)
+    assert options.split() == [f"-D{name}={value}" for name, value in JVM_PROPERTIES.items()]
+    assert "spark-submit" not in session._origin("spark.sql.ansi.enabled")
 
 
 def test_executors_are_set_like_the_driver() -> None:

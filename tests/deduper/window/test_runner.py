@@ -20,6 +20,8 @@ from bucket_store.log.marks import Published, read_intents, read_published
 from bucket_store.log.profile import read_profiles
 from bucket_store.log.records import ClaimRecord, CommitRecord, DeletionRecord, LogState, OutputFile
 from bucket_store.log.sources_archive import SourcesReader, files_of, remove_left
+from bucket_store.maintenance.compactions import Compactions
+from bucket_store.maintenance.unnamed_pieces import EVERY_US
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import append_piece
@@ -73,11 +75,13 @@ class Job:
         snapshot_every: int = 1000,
         fold_windows: int | None = None,
         in_background: Callable[[Callable[[], None]], object] = lambda action: action(),
+        is_searched: bool = False,
     ) -> None:
-        """`fold_windows` makes it a job that folds what it knows of its files."""
+        """`is_searched`: for unnamed pieces. `fold_windows` makes it a job that folds what it knows of its files."""
         self._directory = directory
         self._fold_windows = fold_windows
         self._in_background = in_background
+        self._is_searched = is_searched
         self.config: Config = Trial(
             settings, backend=backend, shards=2, ports=True, snapshot_every=snapshot_every
         ).config(directory)
@@ -109,6 +113,7 @@ class Job:
             files=None if self._fold_windows is None else FilesToFold.of(source, self.known),
             in_background=self._in_background,
             fold_windows=self._fold_windows,
+            pieces=self.pieces if self._is_searched else None,
         )
 
     def judge(self, batch: Any, state: LogState, wall_us: int) -> Judgement:
@@ -907,3 +912,28 @@ def test_a_stop_ends_deletions_and_folds(tmp_path: Path, monkeypatch: pytest.Mon
     job.runner.close()
     assert "retired pieces could not be deleted, the next start tries again: disk" in caplog.text
     assert list(folded.iterdir()) == []
+
+
+def test_merges_and_searches_for_unnamed_pieces_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge that runs may still name a piece, so none begins before the search is over, and the reverse."""
+    begun: list[Callable[[], None]] = []
+    asked: list[LogState] = []
+    job = Job(tmp_path, in_background=begun.append, is_searched=True)
+    monkeypatch.setattr(policy, "next_compactions", lambda _config, _store_id, state: asked.append(state) or ())
+
+    def after_window(*, hours: int = 0) -> tuple[int, int]:
+        """How many merges were asked for, and what was begun."""
+        job.now_us += hours * EVERY_US
+        asked.clear()
+        job.runner._compact(job.log.state)
+        return len(asked), len(begun)
+
+    assert after_window() == (1, 0)
+    assert after_window(hours=1) == (0, 1)
+    assert after_window() == (0, 1)
+    begun.pop()()
+    assert after_window() == (1, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Compactions, "is_under_way", True)
+        assert after_window(hours=1) == (0, 0)
+    assert after_window() == (0, 1)
