@@ -177,9 +177,9 @@ class KafkaBatches:
         checkpoint: Path | None = None,
         until: Offsets | None = None,
     ) -> None:
-        """`stored`: the ends of the last commit, None before the first. `until`: the ends to drain to, if not the present ones.
+        """`stored`: the ends of the last commit, None before the first. `plain`: how records are read without Spark.
 
-        `plain`: how records are read without Spark, None if they are not. `checkpoint`: of an earlier release.
+        `checkpoint`: of an earlier release. `until`: the ends to drain to, if they are not those of the beginning.
         """
         self._source = source
         self._checkpoint = checkpoint
