@@ -175,11 +175,14 @@ class KafkaBatches:
         watch: BrokerWatch,
         plain: TopicReading | None = None,
         checkpoint: Path | None = None,
+        name: str = "source",
     ) -> None:
         """`stored`: the ends of the last commit, None before the first.
 
-        `plain`: how records are read without Spark, None if they are not. `checkpoint`: of an earlier release.
+        `plain`: how records are read without Spark, None if they are not. `checkpoint`: of an earlier release. `name`:
+        of the source's section, for messages.
         """
+        self._name = name
         self._source = source
         self._checkpoint = checkpoint
         self._watch = watch
@@ -325,9 +328,9 @@ class KafkaBatches:
             return
         if self._source.data_loss == "fail":
             raise IntegrityError(
-                f"source: offsets are gone that were not judged: {'; '.join(map(str, losses))}. Find out why (the "
-                "topic's retention.ms and retention.bytes, who deletes topics); to continue with what is left, set "
-                "`source.data_loss: continue`"
+                f"{self._name}: offsets are gone that were not judged: {'; '.join(map(str, losses))}. Find out why "
+                "(the topic's retention.ms and retention.bytes, who deletes topics); to continue with what is left, set "
+                f"`{self._name}.data_loss: continue`"
             )
         for loss in losses:
-            logger.error("source: lost, and the job continues: %s", loss)
+            logger.error("%s: lost, and the job continues: %s", self._name, loss)
