@@ -329,8 +329,8 @@ class KafkaBatches:
         if self._source.data_loss == "fail":
             raise IntegrityError(
                 f"{self._name}: offsets are gone that were not judged: {'; '.join(map(str, losses))}. Find out why "
-                "(the topic's retention.ms and retention.bytes, who deletes topics); to continue with what is left, set "
-                f"`{self._name}.data_loss: continue`"
+                "(the topic's retention.ms and retention.bytes, who deletes topics); to continue with what is left, "
+                f"set `{self._name}.data_loss: continue`"
             )
         for loss in losses:
             logger.error("%s: lost, and the job continues: %s", self._name, loss)
