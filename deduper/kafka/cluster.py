@@ -134,9 +134,11 @@ class KafkaCluster(ClusterOffsets):
     An error that no waiting mends (no right to a topic, a wrong password) is raised at once.
     """
 
-    def __init__(self, source: KafkaSource, stop: Event | None = None) -> None:
+    def __init__(self, source: KafkaSource, stop: Event | None = None, name: str = "source") -> None:
+        """`name` is that of the source's section, for messages."""
         super().__init__(source, _STEP_S)
         self._stop = stop
+        self._name = name
         self._group = None if source.group is None else GroupOffsets(source_options(source), source.group)
         self._reporter = ThrottledLog()
         self.cluster_id: str = self._ask(
@@ -156,7 +158,8 @@ class KafkaCluster(ClusterOffsets):
         missing = [topic for topic in self._source.topics if topic not in listed and topic not in known]
         if missing:
             raise TopicMissingError(
-                f"source: the cluster has no topic {', '.join(missing)}; create it, or correct source.topics"
+                f"{self._name}: the cluster has no topic {', '.join(missing)}; create it, or correct "
+                f"{self._name}.topics"
             )
         return sorted(topic for topic in self._source.topics if topic in listed)
 
@@ -201,11 +204,15 @@ class KafkaCluster(ClusterOffsets):
         }
         unknown = sorted(named.keys() - held.earliest.keys())
         if unknown:
-            raise DeduperError(f"source.starting_offsets: the cluster has no partition {', '.join(map(str, unknown))}")
+            raise DeduperError(
+                f"{self._name}.starting_offsets: the cluster has no partition {', '.join(map(str, unknown))}"
+            )
         beyond = [place for place in sorted(named) if named[place] > held.latest[place]]
         if beyond:
             reported = "; ".join(f"{place} at {named[place]}, it ends at {held.latest[place]}" for place in beyond)
-            raise DeduperError(f"source.starting_offsets: beyond the end: {reported}; name an offset that is there")
+            raise DeduperError(
+                f"{self._name}.starting_offsets: beyond the end: {reported}; name an offset that is there"
+            )
         return {**held.earliest, **named}
 
     def commit_offsets(self, ranges: Iterable[OffsetRange]) -> None:
@@ -219,7 +226,7 @@ class KafkaCluster(ClusterOffsets):
             try:
                 return ask()
             except KafkaException as exc:
-                lasting = lasting_error(error_of(exc), "source")
+                lasting = lasting_error(error_of(exc), self._name)
                 if lasting is not None:
                     raise lasting from exc
                 retry.wait(what, error_of(exc).str())
@@ -228,7 +235,7 @@ class KafkaCluster(ClusterOffsets):
 
     def _deadline(self) -> RetryDeadline:
         return RetryDeadline(
-            "source",
+            self._name,
             self._source.deadline / 1_000_000,
             self._reporter,
             stop=self._stop,

@@ -142,7 +142,8 @@ class FolderInput:
             DeduperError: a file cannot be read.
         """
         assert self._next is not None, "nothing was planned"
-        through, (self.position, files) = -1 if self.position is None else self.position[1], self._next
+        through = -1 if self.position is None else self.position[1]
+        self.position, files = self._next
         self.waiting -= self.position[1] - through
         read = self._parquet if self._port.format == "parquet" else self._lines
         tables, bad = [], list[tuple[str, str | None]]()

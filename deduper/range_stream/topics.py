@@ -51,7 +51,9 @@ class TopicInput:
         self.declared = schema_of(self._columns)
         self.position = None if position is None else list(position)
         ends = None if position is None else ends_from_wire(position)
-        self._batches = KafkaBatches(source, KafkaCluster(source, stop), ends, BrokerWatch(source, stop))
+        self._batches = KafkaBatches(
+            source, KafkaCluster(source, stop, side), ends, BrokerWatch(source, stop), name=side
+        )
         self._batches.begin(drain=drain)
         self._batch: KafkaBatch | None = None
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from deduper.errors import IntegrityError, UsageError
+from deduper.range_stream.rows import InputRows
+from deduper.range_stream.runner import StreamRunner, owned_store
 from tests.crash.test_range_stream_kills import SETTINGS, windows
 from tests.deduper.range_stream.stream_scene import Model, Row, event, ranged
 from tests.services.kafka_broker import Broker
@@ -104,8 +107,31 @@ def test_lost_offsets_and_another_kind_of_input_are_refused(tmp_path: Path, brok
     assert scene.run().windows == 1
     scene.send("events", [event(2, "a", 5), event(3, "a", 5)])
     forget_before(broker, scene.topics["events"], {0: 2})
-    with pytest.raises(IntegrityError, match="offset"):
+    with pytest.raises(IntegrityError, match=r"events: offsets are gone .* `events.data_loss: continue`"):
         scene.run()
     scene.settings = {"events": "in/events"}
     with pytest.raises(UsageError, match="were taken from topics, and are a folder now"):
         scene.run()
+
+
+def test_brokers_that_are_away_are_waited_for(tmp_path: Path, broker: Broker, new_topic: Topics) -> None:
+    """Killed when a window is planned, back some seconds later: its rows come, and are sent, once."""
+    scene = TopicScene(tmp_path, broker=broker, new_topic=new_topic)
+    scene.send("events", [event(number, "a", 5) for number in range(5)])
+    with owned_store(scene.job, take_over=False, wall_clock_us=lambda: 1) as owned:
+        runner = StreamRunner(scene.job, owned, lambda: 1)
+        take = runner.inputs["events"].take
+
+        def without_broker() -> InputRows:
+            broker.kill()
+            back = threading.Timer(12, broker.start)
+            back.start()
+            try:
+                return take()
+            finally:
+                back.join()
+
+        runner.inputs["events"].take = without_broker  # type: ignore[method-assign]
+        assert runner.run() == {"events": 5, "events.answered": 5}
+    assert sorted(scene.answers()) == list(range(5))
+    assert len(scene.rows()) == 5

@@ -176,11 +176,14 @@ class KafkaBatches:
         plain: TopicReading | None = None,
         checkpoint: Path | None = None,
         until: Offsets | None = None,
+        name: str = "source",
     ) -> None:
         """`stored`: the ends of the last commit, None before the first. `plain`: how records are read without Spark.
 
-        `checkpoint`: of an earlier release. `until`: the ends to drain to, if they are not those of the beginning.
+        `checkpoint`: of an earlier release. `until`: the ends to drain to, if they are not those of the beginning. `name`:
+        of the source's section, for messages.
         """
+        self._name = name
         self._source = source
         self._checkpoint = checkpoint
         self._watch = watch
@@ -327,9 +330,9 @@ class KafkaBatches:
             return
         if self._source.data_loss == "fail":
             raise IntegrityError(
-                f"source: offsets are gone that were not judged: {'; '.join(map(str, losses))}. Find out why (the "
-                "topic's retention.ms and retention.bytes, who deletes topics); to continue with what is left, set "
-                "`source.data_loss: continue`"
+                f"{self._name}: offsets are gone that were not judged: {'; '.join(map(str, losses))}. Find out why "
+                "(the topic's retention.ms and retention.bytes, who deletes topics); to continue with what is left, "
+                f"set `{self._name}.data_loss: continue`"
             )
         for loss in losses:
-            logger.error("source: lost, and the job continues: %s", loss)
+            logger.error("%s: lost, and the job continues: %s", self._name, loss)
