@@ -1,6 +1,6 @@
 """Range aggregates: DataFrames or files of events and ranges in, events with their aggregates out.
 
-A small set of ranges becomes one index, of which every worker has a copy; a large one is cut into parts, one a task.
+A small set of ranges becomes one index, which every worker has whole; a large one is cut into parts, one a task.
 Plain Parquet files need no Spark (`plain_files`).
 
 Doors: `frames.range_aggregate`; `settings.load_settings` and `job.run` for the command. The room touches Spark and the

@@ -18,8 +18,8 @@ CPU seconds of all its processes, the median of `--runs` turns (3) after `--warm
 the least and the greatest; the most memory (PSS) of all its processes in turns that are not counted, for the sampling
 takes time (with `--warm 0`: in all turns), Spark's JVM included, whose heap grows to its limit first; MB that Spark
 shuffled in a turn. Beside `window`: how many times less time and CPU time the others take, the median of the rounds and
-the quotient of the least ones. A turn longer than `--limit` seconds ends its contender. `--write` measures Spark's
-answers written as Parquet instead of summed.
+the quotient of the least ones. Each turn is a line of the error output. A turn longer than `--limit` seconds ends its
+contender. `--write` measures Spark's answers written as Parquet instead of summed.
 """
 
 from __future__ import annotations
@@ -339,6 +339,7 @@ class Contender:
         self.answer = found["answer"]
         if counts:
             self.turns.append(found)
+        print(f"    {self.name} {found['seconds']:.2f} {found['cpu']:.2f}", file=sys.stderr, flush=True)
 
     def _look(self) -> None:
         total = 0

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from deduper.errors import UsageError
+from deduper.range_job import workers
 from deduper.range_job.frames import RangeAggregates, range_aggregate
 from deduper.range_join.aggregates import Own
 from tests.deduper.range_join import oracle
@@ -217,8 +218,10 @@ def test_copies_of_open_ranges_are_bounded(session: SparkSession) -> None:
     assert cuts["wide"] <= 2
 
 
-def test_one_s_own_aggregate(session: SparkSession) -> None:
-    """Plain functions with a state that they change in place."""
+@pytest.mark.parametrize("is_broadcast", [False, True])
+def test_one_s_own_aggregate(session: SparkSession, is_broadcast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain functions with a state that they change in place; in both ways of an index to the workers."""
+    monkeypatch.setattr(workers, "is_this_machine", lambda _: not is_broadcast)
     events, ranges = rows(SEED, 50, 20, 2)
 
     def add(state: dict[int, int], value: int) -> dict[int, int]:
