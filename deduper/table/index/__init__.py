@@ -9,5 +9,5 @@ the keys of files; `matching`, their rows with some keys.
     bloom     a filter and a range of each file; files that may have a key are read
     external  every key with its file, on a Redis server
     simple    nothing is kept; files whose partitions and statistics may have a key are read
-Touches the folder of the index, and reads the files of the table. The caller holds the table's lock.
+Touches the folder of the index, or its server, and reads the files of the table. The caller holds the table's lock.
 """

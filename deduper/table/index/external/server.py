@@ -148,9 +148,8 @@ class ServedEntries:
     def find(self, digests: UInt64s) -> tuple[Int64s, Int64s, list[Head | None]]:
         """(places among the digests, file numbers, the heads after each block); numbers of a place ascend."""
         places, numbers, heads = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
-        keys = self._keys(digests)
-        for begin in range(0, max(len(keys), 1), _BLOCK_KEYS):
-            block = keys[begin : begin + _BLOCK_KEYS]
+        for begin in range(0, max(len(digests), 1), _BLOCK_KEYS):
+            block = self._keys(digests[begin : begin + _BLOCK_KEYS])
             with self._telling():
                 pipe = self._redis.pipeline(transaction=False)
                 if block:
@@ -171,20 +170,20 @@ class ServedEntries:
         is_next = np.ones(len(digests), np.bool_)
         is_next[1:] = (digests[1:] != digests[:-1]).any(axis=1)
         starts = np.append(np.flatnonzero(is_next), len(digests))
-        keys = self._keys(digests[is_next])
-        for begin in range(0, len(keys), _BLOCK_KEYS):
+        different = digests[is_next]
+        for begin in range(0, len(different), _BLOCK_KEYS):
             edges = starts[begin : begin + _BLOCK_KEYS + 1]
-            block = keys[begin : begin + len(edges) - 1]
+            block = self._keys(different[begin : begin + _BLOCK_KEYS])
             added = np.repeat(np.arange(len(block)), np.diff(edges))
             number = file[edges[0] : edges[-1]].astype(np.int64)
             self._written(writer, partial(self._merge, block, added, number, live))
 
     def put(self, writer: str, digests: UInt64s, file: FileNumbers) -> None:
         """Enters the one file of each digest, of which no live file is entered; each digest once."""
-        keys, values = self._keys(digests), list(map(b"%d".__mod__, file.tolist()))
-        for begin in range(0, len(keys), _BLOCK_KEYS):
+        for begin in range(0, len(digests), _BLOCK_KEYS):
             end = begin + _BLOCK_KEYS
-            self._written(writer, partial(_set, keys[begin:end], values[begin:end]))
+            values = map(b"%d".__mod__, file[begin:end].tolist())
+            self._written(writer, partial(_set, self._keys(digests[begin:end]), values))
 
     def listed(self) -> Iterator[tuple[UInt64s, Int64s]]:
         """All entries as (digests, file numbers), in any order; some may come twice."""
