@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _SAMPLE = 1 << 11
+_FEWEST = 1 << 8
+"""Fewer rows say nothing, and their dictionaries cost nothing."""
 _LEAST_REPEATS = 1 / 256
 """With fewer repeats than this in the sample, a column has some 128 times as many values as the sample has rows. Of
 eight bytes each they are 2 MiB, and a dictionary's page has 1 MiB."""
@@ -18,7 +20,7 @@ eight bytes each they are 2 MiB, and a dictionary's page has 1 MiB."""
 
 def dictionary_columns(records: pa.RecordBatch) -> list[str] | bool:
     """The columns that get a dictionary, by a sample of these rows; True for all of them, as with nested ones."""
-    if any(pa.types.is_nested(field.type) for field in records.schema):
+    if records.num_rows < _FEWEST or any(pa.types.is_nested(field.type) for field in records.schema):
         return True  # of nested ones the writer wants the paths of their leaves
     step = records.num_rows // _SAMPLE
     if step > 1:

@@ -105,7 +105,7 @@ def _write(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch], old: P
     try:
         for group in _groups(schema, rows):
             if writer is None:
-                columns = dictionary_columns(group.to_batches()[0])
+                columns = dictionary_columns(max(group.to_batches(), key=len))
                 writer = pq.ParquetWriter(path, schema, compression=_codec(old), use_dictionary=columns)
             writer.write_table(group, ROW_GROUP)
     finally:
