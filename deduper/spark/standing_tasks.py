@@ -25,10 +25,12 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
+import math
 import pickle
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -45,11 +47,19 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _Payload = TypeVar("_Payload")
-_MOST_IN_VAIN = 2
+_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 3600.0
+"""Before tasks begin again that have served nothing, and four times as long after each further one in succession."""
+_VAIN = 4
+"""Until Spark sees that an executor is gone, some begin in vain; of so many the way to the driver is the reason."""
+_MOST = 256
+"""Tasks: each takes one of the files that the driver may have open, 1,024 by default."""
 _NONCE, _NUMBER, _PROOF = 32, 8, 32
 _GREETING_S = 10.0
 """To connect, and for each message of the proof."""
-_IDLE_S = 10.0
+_BEGIN_S = 120.0
+"""An earlier task may still be at work on the only core; a job waits for it as well, but is Spark's to look after."""
+_IDLE_S = 25.0
+"""More than between windows with the usual triggers of 1 s and 10 s, less than with those of 30 s."""
 _UNANSWERED_MS = 60_000
 """A host that is gone acknowledges nothing; the system's own patience is a quarter of an hour."""
 _LOOK_S = 1.0
@@ -63,7 +73,8 @@ class TasksLostError(Exception):
 class Connections:
     """The driver's side: the tasks of one job, each with a connection. For one thread, which is to `close` it.
 
-    `have_served`: all of them have given a result. `is_over`: their job has ended.
+    `have_served`: those that were needed have given a result. `is_over`: their job has ended. `are_whole`: no task has
+    ended for want of work while others were at work.
     """
 
     def __init__(
@@ -83,6 +94,8 @@ class Connections:
         self._job_ended, ended = socket.socketpair()
         self.is_over = threading.Event()
         self.have_served = False
+        self.are_whole = True
+        self._begun = time.monotonic()
         port = self._listener.getsockname()[1]
 
         def run_job() -> None:
@@ -115,6 +128,8 @@ class Connections:
             ready = wait([self._listener, self._job_ended, *number_of], _LOOK_S)
             if not ready and not are_there():
                 raise TasksLostError("an executor is gone")
+            if not ready and len(given) < len(payloads) and time.monotonic() > self._begun + _BEGIN_S:
+                raise TasksLostError("they do not begin")
             for one in ready:
                 if one is self._job_ended:
                     raise TasksLostError("their job has ended")
@@ -122,10 +137,14 @@ class Connections:
                     self._accept()
                 else:
                     assert isinstance(one, Connection)
-                    answer = _received(one)
-                    if answer is None:
+                    number, answer = number_of[one], _received(one)
+                    if answer is not None:
+                        results[number] = pickle.loads(answer)
+                    elif number in payloads and number not in results:
                         raise TasksLostError("a task has ended")
-                    results[number_of[one]] = pickle.loads(answer)
+                    else:
+                        self._of.pop(number).close()
+                        self.are_whole = False
         self.have_served = True
         return results
 
@@ -191,8 +210,9 @@ class StandingTasks:
         self._address = host, conf.get("spark.driver.bindAddress") or host
         self._places: list[Executor] = []
         self._connections: Connections | None = None
-        self._may_begin = True
+        self._is_closed = False
         self._begun_in_vain = 0
+        self._not_before = -math.inf
 
     def map(
         self, function: Callable[[_Payload], _T], payloads: Sequence[_Payload], places: Sequence[Executor]
@@ -202,8 +222,6 @@ class StandingTasks:
         Raises:
             TasksLostError: they have none. The tasks end.
         """
-        if not self._may_begin:
-            raise TasksLostError("they may not stay")
         try:
             connections = self._at(places)
             numbers = [self._places.index(place) for place in places]
@@ -214,32 +232,51 @@ class StandingTasks:
             raise TasksLostError(str(exc)) from exc
         return [results[number] for number in numbers]
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether they do the next work, or begin for it; not for a while after they have begun in vain."""
+        return not self._is_closed and (self._connections is not None or time.monotonic() >= self._not_before)
+
     def end(self) -> None:
         """End the tasks, before a job needs their cores. Safe to repeat."""
         connections, self._connections = self._connections, None
         if connections is None:
             return
         connections.close()
-        self._begun_in_vain = 0 if connections.have_served else self._begun_in_vain + 1
-        if self._begun_in_vain == _MOST_IN_VAIN:
-            self._may_begin = False
-            logger.warning("no task stays on the executors: they have no connection with %s", self._address[0])
+        if connections.have_served:
+            self._begun_in_vain = 0
+            return
+        self._begun_in_vain += 1
+        pause_s = min(_LONGEST_PAUSE_S, _PAUSE_S * 4 ** (self._begun_in_vain - 1))
+        self._not_before = time.monotonic() + pause_s
+        if self._begun_in_vain == _VAIN:
+            logger.warning(
+                "tasks on the executors have no connection with this driver, and Spark jobs do their work: open the "
+                "ports of %s to the executors' hosts",
+                self._address[0],
+            )
 
     def close(self) -> None:
         """End them for good. Safe to repeat."""
-        self._may_begin = False
+        self._is_closed = True
         self.end()
         self._job_thread.close()
 
     def _at(self, places: Sequence[Executor]) -> Connections:
         """The tasks at these places and others; `_places` has their order."""
-        if self._connections is None or self._connections.is_over.is_set() or not set(places) <= set(self._places):
+        old = self._connections
+        if old is None or old.is_over.is_set() or not old.are_whole or not set(places) <= set(self._places):
             self.end()
+            if not self.may_begin:
+                raise TasksLostError("none begins now")
             self._places = sorted({*self._executors.alive(), *places})
+            if len(self._places) > _MOST:
+                raise TasksLostError("too many executors")
             self._connections = Connections(
                 self._address, len(self._places), partial(self._run, self._places), self._job_thread
             )
-        return self._connections
+            return self._connections
+        return old
 
     def _run(self, places: Sequence[Executor], function: Callable[[int], None]) -> None:
         located(self._context, range(len(places)), places).foreach(function)

@@ -75,16 +75,22 @@ def test_a_datanode_dies_under_a_job(
     job.check(on_a_disk.result())
 
 
-@pytest.mark.parametrize("small", [False, True], ids=["three jobs", "one job"])
+@pytest.mark.parametrize("way", ["three jobs", "one job", *(["the driver's hands"] if ALL else [])])
 def test_executors_die_over_hdfs(
-    small: bool, on_a_disk: Future[dict[str, Any]], hdfs_pair: Hdfs, story: Callable[..., Story]
+    way: str,
+    on_a_disk: Future[dict[str, Any]],
+    hdfs_pair: Hdfs,
+    story: Callable[..., Story],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Three executors, store and ports on two DataNodes: as on one machine and a disk, by either way of a window."""
+    """Three executors, store and ports on two DataNodes: as on one machine and a disk, by every way of a window."""
+    if way == "the driver's hands":
+        monkeypatch.setenv("CRASH_HANDED", "1")
     executors = ON_EXECUTORS if ALL else CHOSEN
     armed = dict.fromkeys(executors, "kill-executor") | {WORKER: "kill"}
     if ALL:
         armed |= {DRIVER: "kill"} | dict.fromkeys((RECORD, PIECE, STAGED), "freeze")
-    job = story(WINDOWS, armed, small=small, **CLUSTER)
+    job = story(WINDOWS, armed, small=way == "one job", **CLUSTER)
     job.start()
     for point in executors:
         job.at(point, "executor")

@@ -21,7 +21,8 @@ from bucket_store.places.local import local_place
 from deduper.sources.files import batch
 from deduper.tasks import exchange, on_executors
 from deduper.tasks.readers import reading_tasks
-from deduper.window.cluster_jobs import ClusterRun
+from deduper.window import cluster_jobs
+from deduper.window.cluster_jobs import ClusterJobs, ClusterRun
 from deduper.window.table_folder import table_room
 from tests.deduper.engine import comparable
 from tests.deduper.streams import random_shape, random_stream
@@ -188,9 +189,10 @@ def test_an_executor_that_is_killed_loses_no_row(step: str, jobs: int, two: Clus
     ran = two.call(run_job, job, ("", step), jobs=jobs)
     assert ran["killed"] == 1
     assert ran["windows"] == 3
-    assert ran["jobs"] == [jobs] * 3
+    assert ran["jobs"][:2] == [jobs] * 2
+    assert ran["jobs"][2] in (jobs, 3)
     if jobs < 3 and (step, jobs) != ("write", 1):
-        assert ran["stood"].count(False) == 1
+        assert not all(ran["stood"])
     check_counts(job, often)
 
 
@@ -263,6 +265,24 @@ def test_a_small_window_that_spark_must_help_to_read(two: Cluster, tmp_path: Pat
     job = store_of(tmp_path / "job")
     often = numbered(job, 2, 100)
     assert two.call(run_refusing, job)["jobs"] == [3, 3]
+    check_counts(job, often)
+
+
+def run_with_little_room(session: SparkSession, job: Job) -> dict[str, Any]:
+    """Run a job whose driver has room for the records of its windows, and none for their keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_jobs, "_MOST_BYTES", 100)
+        patch.setattr(ClusterJobs, "hands_over", lambda *_: True)
+        return run_job(session, job, jobs=2)
+
+
+def test_keys_that_the_driver_has_no_room_for(two: Cluster, tmp_path: Path) -> None:
+    """They go through the shuffle, and every row leaves once."""
+    job = store_of(tmp_path / "job")
+    often = numbered(job, 2, 100)
+    ran = two.call(run_with_little_room, job)
+    assert ran["jobs"] == [3, 3]
+    assert ran["stood"] == [True, True]
     check_counts(job, often)
 
 
