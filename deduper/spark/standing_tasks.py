@@ -51,10 +51,15 @@ _PAUSE_S, _LONGEST_PAUSE_S = 2.0, 3600.0
 """Before tasks begin again that have served nothing, and four times as long after each further one in succession."""
 _VAIN = 4
 """Until Spark sees that an executor is gone, some begin in vain; of so many the way to the driver is the reason."""
+_MOST = 256
+"""Tasks: each takes one of the files that the driver may have open, 1,024 by default."""
 _NONCE, _NUMBER, _PROOF = 32, 8, 32
 _GREETING_S = 10.0
 """To connect, and for each message of the proof."""
-_IDLE_S = 10.0
+_BEGIN_S = 120.0
+"""An earlier task may still be at work on the only core; a job waits for it as well, but is Spark's to look after."""
+_IDLE_S = 25.0
+"""More than between windows with the usual triggers of 1 s and 10 s, less than with those of 30 s."""
 _UNANSWERED_MS = 60_000
 """A host that is gone acknowledges nothing; the system's own patience is a quarter of an hour."""
 _LOOK_S = 1.0
@@ -68,7 +73,8 @@ class TasksLostError(Exception):
 class Connections:
     """The driver's side: the tasks of one job, each with a connection. For one thread, which is to `close` it.
 
-    `have_served`: all of them have given a result. `is_over`: their job has ended.
+    `have_served`: those that were needed have given a result. `is_over`: their job has ended. `are_whole`: no task has
+    ended for want of work while others were at work.
     """
 
     def __init__(
@@ -88,6 +94,8 @@ class Connections:
         self._job_ended, ended = socket.socketpair()
         self.is_over = threading.Event()
         self.have_served = False
+        self.are_whole = True
+        self._begun = time.monotonic()
         port = self._listener.getsockname()[1]
 
         def run_job() -> None:
@@ -120,6 +128,8 @@ class Connections:
             ready = wait([self._listener, self._job_ended, *number_of], _LOOK_S)
             if not ready and not are_there():
                 raise TasksLostError("an executor is gone")
+            if not ready and len(given) < len(payloads) and time.monotonic() > self._begun + _BEGIN_S:
+                raise TasksLostError("they do not begin")
             for one in ready:
                 if one is self._job_ended:
                     raise TasksLostError("their job has ended")
@@ -127,10 +137,14 @@ class Connections:
                     self._accept()
                 else:
                     assert isinstance(one, Connection)
-                    answer = _received(one)
-                    if answer is None:
+                    number, answer = number_of[one], _received(one)
+                    if answer is not None:
+                        results[number] = pickle.loads(answer)
+                    elif number in payloads and number not in results:
                         raise TasksLostError("a task has ended")
-                    results[number_of[one]] = pickle.loads(answer)
+                    else:
+                        self._of.pop(number).close()
+                        self.are_whole = False
         self.have_served = True
         return results
 
@@ -208,8 +222,6 @@ class StandingTasks:
         Raises:
             TasksLostError: they have none. The tasks end.
         """
-        if self._is_closed or time.monotonic() < self._not_before:
-            raise TasksLostError("none begins now")
         try:
             connections = self._at(places)
             numbers = [self._places.index(place) for place in places]
@@ -219,6 +231,11 @@ class StandingTasks:
             self.end()
             raise TasksLostError(str(exc)) from exc
         return [results[number] for number in numbers]
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether they do the next work, or begin for it; not for a while after they have begun in vain."""
+        return not self._is_closed and (self._connections is not None or time.monotonic() >= self._not_before)
 
     def end(self) -> None:
         """End the tasks, before a job needs their cores. Safe to repeat."""
@@ -247,13 +264,19 @@ class StandingTasks:
 
     def _at(self, places: Sequence[Executor]) -> Connections:
         """The tasks at these places and others; `_places` has their order."""
-        if self._connections is None or self._connections.is_over.is_set() or not set(places) <= set(self._places):
+        old = self._connections
+        if old is None or old.is_over.is_set() or not old.are_whole or not set(places) <= set(self._places):
             self.end()
+            if not self.may_begin:
+                raise TasksLostError("none begins now")
             self._places = sorted({*self._executors.alive(), *places})
+            if len(self._places) > _MOST:
+                raise TasksLostError("too many executors")
             self._connections = Connections(
                 self._address, len(self._places), partial(self._run, self._places), self._job_thread
             )
-        return self._connections
+            return self._connections
+        return old
 
     def _run(self, places: Sequence[Executor], function: Callable[[int], None]) -> None:
         located(self._context, range(len(places)), places).foreach(function)

@@ -110,11 +110,13 @@ class ClusterJobs:
     def hands_over(self, parts: Sequence[Part]) -> bool:
         """Whether the driver hands over the keys of a window of these parts alone, and its verdicts.
 
-        Not where executors have several cores: there is one standing task on each.
+        Not where executors have several cores: there is one standing task on each. Nor by jobs: the way of a job's
+        payload is long.
         """
+        if self._standing is None or not self._have_one_core or not self._standing.may_begin:
+            return False
         size = self._growth * sum(part.plain_bytes for part in parts)
-        blobs = len(parts) * self._config.store.shards
-        return self._standing is not None and self._have_one_core and size <= _MOST_BYTES and blobs <= _MOST_BLOBS
+        return size <= _MOST_BYTES and len(parts) * self._config.store.shards <= _MOST_BLOBS
 
     def learn(self, parts: Sequence[Part], spilled_bytes: int) -> None:
         """The records of these parts have become so many bytes; packed ones may be much smaller."""

@@ -7,6 +7,7 @@ import pickle
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -77,6 +78,13 @@ def ending(number: int) -> int:
     return number
 
 
+def impatient(seconds: float) -> float:
+    """Work that takes so long; after it tasks hardly wait for more."""
+    time.sleep(seconds)
+    standing_tasks._IDLE_S = 0.01
+    return seconds
+
+
 def thread(_: object) -> int:
     """Who does it."""
     return threading.get_ident()
@@ -140,9 +148,14 @@ def test_nobody_waits_for_a_job_that_ends_or_never_begins(monkeypatch: pytest.Mo
         with connections(job, 1) as one, pytest.raises(TasksLostError, match="ended"):
             each(one, squared, [1], always)
     waits = threading.Event()
-    with connections(lambda _: waits.wait(DEADLINE_S), 1) as one, pytest.raises(TasksLostError, match="executor"):
-        each(one, squared, [1], lambda: False)
+    with connections(lambda _: waits.wait(DEADLINE_S), 1) as one:
+        with pytest.raises(TasksLostError, match="executor"):
+            each(one, squared, [1], lambda: False)
+        monkeypatch.setattr(standing_tasks, "_BEGIN_S", 0.0)
+        with pytest.raises(TasksLostError, match="do not begin"):
+            each(one, squared, [1], always)
     waits.set()
+    monkeypatch.setattr(standing_tasks, "_BEGIN_S", DEADLINE_S)
     job = Threads(1)
     with connections(job, 1) as one:
         assert each(one, squared, [2], always) == [4]
@@ -153,10 +166,14 @@ def test_nobody_waits_for_a_job_that_ends_or_never_begins(monkeypatch: pytest.Mo
 
 def test_a_task_that_hears_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """So a job that needs its core is not kept waiting."""
-    monkeypatch.setattr(standing_tasks, "_IDLE_S", 0.05)
+    monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
     job = Threads(2)
     with connections(job, 2) as two:
         each(two, squared, [1, 2], always)
+        assert two.are_whole
+        # The first ends while the second is at work, which does no harm.
+        assert each(two, impatient, [0.01, 0.5], always) == [0.01, 0.5]
+        assert not two.are_whole
         assert job.is_over.wait(DEADLINE_S)
         assert two.is_over.wait(DEADLINE_S)
         with pytest.raises(TasksLostError):
@@ -245,6 +262,7 @@ def test_tasks_begin_again_where_they_are_needed(monkeypatch: pytest.MonkeyPatch
         assert trial.map(2, 3) == [4, 9]
         trial.executors.reverse()
         assert trial.map(2, 3) == [4, 9]
+        assert trial.standing.may_begin
         assert trial.standing.map(squared, [5], trial.executors[:1]) == [25]
         assert len(trial.jobs) == 1
         trial.standing.end()
@@ -257,8 +275,22 @@ def test_tasks_begin_again_where_they_are_needed(monkeypatch: pytest.MonkeyPatch
             trial.standing.map(failing, [1, 2, 3], trial.executors)
         assert trial.map(2, 3, 4) == [4, 9, 16]
         assert len(trial.jobs) == 4
+        monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
+        assert trial.standing.map(impatient, [0.0, 0.0, 0.5], trial.executors) == [0.0, 0.0, 0.5]
+        monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
+        assert trial.map(2, 3, 4) == [4, 9, 16]
+        assert len(trial.jobs) == 5
     with pytest.raises(TasksLostError):
         trial.map(2, 3, 4)
+
+
+def test_a_driver_has_not_files_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large cluster; jobs do the work there."""
+    trial = Trial(monkeypatch, "0", "1", "2")
+    monkeypatch.setattr(standing_tasks, "_MOST", 2)
+    with closing(trial.standing), pytest.raises(TasksLostError, match="too many"):
+        trial.map(1, 2, 3)
+    assert not trial.jobs
 
 
 def test_tasks_that_cannot_connect_begin_again_ever_later(
@@ -273,12 +305,14 @@ def test_tasks_that_cannot_connect_begin_again_ever_later(
         assert trial.map(2) == [4]
         trial.standing.end()
         trial.can_connect = False
+        assert trial.standing.may_begin
         for second in range(7_000):
             now = float(second)
             with pytest.raises(TasksLostError):
                 trial.map(2)
             if len(trial.jobs) > 1 + len(began):
                 began.append(second)
+            assert not trial.standing.may_begin
         assert began == [0, 2, 10, 42, 170, 682, 2730, 6330]
         trial.can_connect = True
         now += 3600
