@@ -217,12 +217,12 @@ ASKED_OF_EXECUTORS = {
 
 def entered(tmp_path: Path, *words: str, **more: str) -> list[str]:
     """The command that the image's entry starts, word by word."""
-    for name in ("java", "deduper", "home/bin/spark-submit"):
+    for name in ("java", "deduper", "spark/bin/spark-submit"):
         program = tmp_path / name
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text('#!/bin/bash\nprintf "%s\\n" "$(basename "$0")" "$@"\n', encoding="utf-8")
         program.chmod(0o755)
-    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SPARK_HOME": str(tmp_path / "home"), **more}
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SPARK_HOME": str(tmp_path / "spark"), **more}
     done = subprocess.run([str(ENTRY), *words], env=variables, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
@@ -233,7 +233,7 @@ def test_the_image_is_the_service_and_the_pods_of_spark(tmp_path: Path) -> None:
     assert entered(tmp_path) == ["deduper"]
     executor = entered(tmp_path, "executor", HADOOP_CONF_DIR="/conf", **ASKED_OF_EXECUTORS)
     assert executor[:5] == ["java", "-Dnine", "-Dten=x y", "-Xms2g", "-Xmx2g"]
-    assert executor[5:7] == ["-cp", f"/conf:{tmp_path}/home/jars/*"]
+    assert executor[5:7] == ["-cp", f"/conf:{tmp_path}/spark/jars/*"]
     backend = executor[7]
     asked = dict(zip(executor[8::2], executor[9::2], strict=True))
     assert asked == {

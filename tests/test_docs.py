@@ -131,6 +131,8 @@ NOT_RUN = {
     "journalctl": "needs systemd as process 1; tests/test_deploy.py has the unit checked",
     "kafka-topics.sh": "of a Kafka installation; tests/services/test_kafka_pages.py makes these topics by the protocol",
     "kubectl": "needs a cluster; tests/test_deploy.py validates the manifest",
+    "scripts/archive.sh": "takes minutes and gigabytes: it compiles every kernel; tests/test_deploy.py parses it",
+    "spark-submit": "the job is the same but for options of its JVM, which tests/deduper/spark/test_session.py checks",
     "runuser": "needs root and another user; the command behind it is parsed",
     "systemctl": "needs systemd as process 1; tests/test_deploy.py has the unit checked",
     "useradd": "changes the users of the machine",

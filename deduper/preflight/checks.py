@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from bucket_store.errors import StoreError
 from deduper.diagnostics import Diagnostic, Severity
 from deduper.errors import CheckFailedError, DeduperError
-from deduper.preflight import connections, first_file, folders, machine, store, topic_end
+from deduper.preflight import connections, first_file, folders, hadoop, machine, store, topic_end
 from deduper.preflight.found import Check, Failure, Start
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ CHECKS = (
     Check("kernels", "numba", machine.kernels),
     Check("folders", "source.path", folders.source),
     Check("columns", "source.schema", first_file.columns, is_logged=True),
+    Check("hdfs", "store", hadoop.settings, is_logged=True),
     Check("folders", "store", folders.written),
     Check("memory", "store.memory", machine.memory),
     Check("settings", "store", store.settings),

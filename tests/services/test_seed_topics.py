@@ -247,3 +247,7 @@ def test_a_job_on_files_is_seeded_from_a_topic_and_bad_inputs_are_refused(
     file = job.add_records([{"k": "k39", "t": 1}, {"k": "k40", "t": 2}])
     job.run()
     assert job.verdicts([file]) == [["duplicate", "unique"]]
+    (first,) = (row["_dedup"]["first_seen"] for row in job.rows("duplicate"))
+    assert (first["source"], first["position"]) == (f"seed:{old}-1", 19)
+    store = open_store(job.config.store.url)
+    assert not verify_store(OpenStore(store.url, job.config, store.log, store.pieces)).findings
