@@ -180,8 +180,8 @@ class KafkaBatches:
     ) -> None:
         """`stored`: the ends of the last commit, None before the first. `plain`: how records are read without Spark.
 
-        `checkpoint`: of an earlier release. `until`: the ends to drain to, if they are not those of the beginning. `name`:
-        of the source's section, for messages.
+        `checkpoint`: of an earlier release. `until`: the ends to drain to, if they are not those of the beginning.
+        `name`: of the source's section, for messages.
         """
         self._name = name
         self._source = source
