@@ -21,6 +21,16 @@ from tests.java import BRIEF
 from tests.ports import free_ports
 from tests.services.leashed import Daemon
 
+SPECULATES = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    # Also a stage of few tasks, which is what a window and a round of merges have.
+    "spark.speculation.task.duration.threshold": "1s",
+    "spark.locality.wait": "500ms",
+    "spark.driver.host": "127.0.0.1",
+}
+"""Settings by which a task that stands still for a second runs on the other worker too, if the two are apart."""
 _REGISTERED = "Successfully registered with master"
 _DEPLOY = "org.apache.spark.deploy"
 _OF_DRIVER = ("BUCKET_STORE_FAILPOINTS", "PYTHONPATH", "PYSPARK_PYTHON", "NUMBA_CACHE_DIR")

@@ -1,4 +1,4 @@
-"""Store and outputs in HDFS while tasks run twice at a time, as Spark lets slow ones: two workers, as on two hosts."""
+"""Merges of pieces in HDFS that are lost, or run twice at a time as Spark lets slow tasks, on two workers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,13 @@ from bucket_store.maintenance.unnamed_pieces import EVERY_US, UnnamedPieces
 from bucket_store.maintenance.worker_process import MaintenanceWorker
 from bucket_store.pieces.open import open_backend
 from bucket_store.pieces.piece import PieceRef
-from tests.java import BRIEF
 from tests.services.hdfs import Hdfs
-from tests.services.hdfs_story import Story, undisturbed
-from tests.services.spark_standalone import Standalone, standalone
+from tests.services.spark_standalone import SPECULATES, Standalone, standalone
 from tests.spark.cluster import Cluster, cluster_of
 from tests.spark.test_merges_on_executors import SHARDS, facts, merge_by_tasks, plan_for
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
 
-_SPECULATES = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.5",
-    # Also a stage of few tasks, which is what a window and a round of merges have.
-    "spark.speculation.task.duration.threshold": "1s",
-    "spark.locality.wait": "500ms",
-    "spark.driver.host": "127.0.0.1",
-}
 _DIES, _STANDS = "piece.entered", "compact.merged"
 """A merged piece is durable: its executor is killed; its task stands still until Spark kills it."""
 
@@ -55,7 +44,7 @@ def armed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def merging(apart: Standalone, armed: Path, tmp_path: Path) -> Iterator[Cluster]:
     """A session whose merges may run twice."""
     actions = f"{_DIES}=kill-executor:on={armed / _DIES},{_STANDS}=freeze:on={armed / _STANDS}"
-    settings = {**_SPECULATES, f"spark.executorEnv.{failpoints.ENVIRONMENT}": actions}
+    settings = {**SPECULATES, f"spark.executorEnv.{failpoints.ENVIRONMENT}": actions}
     with cluster_of(apart.url, tmp_path / "session", settings) as cluster:
         yield cluster
 
@@ -77,7 +66,8 @@ def test_merges_that_are_lost_or_run_twice(hdfs_pair: Hdfs, merging: Cluster, ar
         there = merging.call(merge_by_tasks, url, tmp_path / "tables", plan)
         assert not (armed / point).exists(), f"{point} was not met"
         assert facts(store, there) == here
-        assert len(list(store.pieces())) == before + SHARDS + 1, f"{point}: no merge ran twice"
+        # On a busy machine Spark takes other merges for slow as well.
+        assert len(list(store.pieces())) > before + SHARDS, f"{point}: no merge ran twice"
     merged = [one for one in there if isinstance(one, PieceRef)]
     state = LogState(epoch=1, next_window=5, pieces={one.shard: (one,) for one in merged})
     searches = UnnamedPieces(store, lambda action: action())
@@ -85,33 +75,3 @@ def test_merges_that_are_lost_or_run_twice(hdfs_pair: Hdfs, merging: Cluster, ar
     searches.begin_if_due(state, EVERY_US)
     assert {piece.name for piece in store.pieces()} == {one.name for one in merged}
     assert facts(store, merged) == here
-
-
-def test_windows_whose_tasks_run_twice(hdfs_pair: Hdfs, apart: Standalone, tmp_path: Path) -> None:
-    """A task stands still with its piece stored, another with its rows staged: a twin takes its place, beside it."""
-    windows = 6
-    points = ("judge.piece.after", "write.done")
-    actions = ",".join(f"{point}=freeze:on={tmp_path / 'job/tmp' / f'at-{point}'}" for point in points)
-    of_executors = {
-        f"spark.executorEnv.{failpoints.ENVIRONMENT}": actions,
-        "spark.executor.extraJavaOptions": " ".join(BRIEF),
-    }
-    job = Story.on(
-        hdfs_pair,
-        tmp_path / "job",
-        windows,
-        {},
-        master=apart.url,
-        spark={**_SPECULATES, **of_executors},
-        shards=4,
-        shared_folders=True,
-    )
-    try:
-        job.start()
-        for point in points:
-            job.at(point, "a task that stands")
-        job.run_to_the_end()
-        job.check(undisturbed(tmp_path / "disk", windows))
-    finally:
-        print(job.table())
-        job.clean_up()
