@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import DeduperError
 from deduper.kafka.errors import CLIENT_MISSING, INSTALL_CLIENT, is_client_installed
 from deduper.kafka.offsets import judged_ends

@@ -38,7 +38,7 @@ from bucket_store.places.probe import is_probe
 from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import bytes_of, inside
 from deduper.as_json import AsJson
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.sinks.names import STAGING, Attempt
 
 

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, NeverExpiry, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
-from deduper.config.kafka import KafkaSink, KafkaSource, KafkaValue
+from deduper.config.kafka.sections import KafkaSink, KafkaSource, KafkaValue
 from deduper.config.model import Config, completed
 from deduper.config.problems import MASK, Finding, is_secret, suggestion
 from deduper.config.rules import disagreements

@@ -21,7 +21,7 @@ from deduper.config.expiry import (
     ProcessingTimeExpiry,
 )
 from deduper.config.files import FileSink
-from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.rules import disagreements
 from deduper.config.sections import (
     ErrorsConfig,

@@ -16,8 +16,8 @@ from zoneinfo import available_timezones
 from deduper.columns import Column
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry, ExpiryConfig, OrderedExpiry, ProcessingTimeExpiry
 from deduper.config.files import FileSink, FilesSource
-from deduper.config.kafka import KafkaSink, KafkaSource
-from deduper.config.kafka_options import KafkaOptionsError, connection_options, librdkafka_options
+from deduper.config.kafka.options import KafkaOptionsError, connection_options, librdkafka_options
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.problems import Finding, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
 from deduper.expiry_key import ExpiryKeyScale

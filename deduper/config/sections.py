@@ -21,7 +21,7 @@ from pydantic import (
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.config.files import FileSink, FilesSource
-from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.values import (
     OBJECT_STORES,
     OTHER_OBJECT_STORES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient
 
-from deduper.config.kafka import KafkaSource
-from deduper.config.kafka_options import KafkaOptionsError, connection_options, librdkafka_options
+from deduper.config.kafka.options import KafkaOptionsError, connection_options, librdkafka_options
+from deduper.config.kafka.sections import KafkaSource
 from deduper.kafka.quiet import QUIET
 
 _OF_CONSUMERS = {"check.crcs", "client.rack", "fetch.max.bytes", "max.partition.fetch.bytes"}

@@ -16,7 +16,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec, TopicMetadata  # type: ignore[attr-defined]  # not in its annotations
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import DeduperError
 from deduper.kafka.client import source_admin, source_isolation, source_options
 from deduper.kafka.error_actions import error_of, lasting_error, names_a_missing_topic, names_a_stale_leader

@@ -13,7 +13,7 @@ from enum import Enum
 
 from confluent_kafka import KafkaError, KafkaException
 
-from deduper.config.kafka_options import KafkaOptionsError
+from deduper.config.kafka.options import KafkaOptionsError
 from deduper.errors import DeduperError
 from deduper.kafka.errors import KafkaDeniedError, RecordRefusedError
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from deduper.config.kafka import KafkaSource
-from deduper.config.kafka_options import KafkaOptionsError
+from deduper.config.kafka.options import KafkaOptionsError
+from deduper.config.kafka.sections import KafkaSource
 from deduper.kafka.client import consumer_options
 from deduper.kafka.cluster import ClusterOffsets
 from deduper.kafka.error_actions import error_of

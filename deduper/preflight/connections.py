@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.sections import MetricsConfig
 from deduper.diagnostics import error, note, warning
 from deduper.errors import DeduperError, PortTakenError, UsageError

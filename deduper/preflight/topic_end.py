@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.diagnostics import warning
 from deduper.errors import DeduperError
 from deduper.kafka.errors import is_client_installed

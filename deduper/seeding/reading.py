@@ -13,7 +13,7 @@ from bucket_store.log.records import RebaseRecord
 from bucket_store.log.state import LogState
 from deduper.config.expiry import EventTimeExpiry, OrderedExpiry
 from deduper.config.files import FilesSource
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import LeakMeterConfig, NoneSink, SinksConfig, SourceConfig
 from deduper.errors import UsageError

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from bucket_store.log.state import LogState
-from deduper.config.kafka import KafkaSource, KafkaValue
-from deduper.config.kafka_options import connection_options
-from deduper.config.kafka_values import Servers, Starting, Topics
+from deduper.config.kafka.options import connection_options
+from deduper.config.kafka.sections import KafkaSource, KafkaValue
+from deduper.config.kafka.values import Servers, Starting, Topics
 from deduper.config.model import Config
 from deduper.errors import DeduperError, UsageError
 from deduper.kafka.cluster import KafkaCluster

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from bucket_store.maintenance.worker_process import Maintenance, MaintenanceWorker
 from bucket_store.tables.generation import table_folder
 from deduper.config.files import FilesSource
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
 from deduper.preflight.checks import require
@@ -36,18 +36,18 @@ from deduper.spark.session import (
     start_session,
 )
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores, is_one_process
-from deduper.tasks.merge import MergeTask
+from deduper.tasks.executors.merge import MergeTask
 from deduper.window.attempt import WindowJudge
-from deduper.window.cluster_jobs import ClusterJobs
 from deduper.window.completeness import require_no_open_seed
-from deduper.window.jobs import Jobs, SparkJobs
+from deduper.window.jobs.cluster import ClusterJobs
+from deduper.window.jobs.local import Jobs, SparkJobs
+from deduper.window.jobs.merges import TaskMerges
 from deduper.window.owner_alive import telling_owner_of_port
 from deduper.window.progress import PROGRESS, BatchProgress, RunSummary
 from deduper.window.publishing import TopicPorts
 from deduper.window.recovery import Ownership, owned_store, recover
 from deduper.window.runner import WindowRunner
 from deduper.window.table_folder import table_room, table_settings
-from deduper.window.task_merges import TaskMerges
 
 if TYPE_CHECKING:
     from deduper.service.lag_watch import SourceWatch

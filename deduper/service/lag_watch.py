@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from bucket_store.log.commit_log import CommitLog
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.kafka.cluster import ClusterOffsets
 from deduper.kafka.offsets import TopicPartition, judged_ends
 from deduper.service.metrics import JobMetrics

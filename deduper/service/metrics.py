@@ -32,7 +32,7 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import LogState
 from bucket_store.pieces.piece import PieceRef
 from deduper import __version__
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import HealthConfig
 from deduper.core.statistics import SpanCounts

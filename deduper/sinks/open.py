@@ -8,7 +8,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from bucket_store.log.commit_log import CommitLog
-from deduper.config.kafka import KafkaSink
+from deduper.config.kafka.sections import KafkaSink
 from deduper.sinks.publish_state import OnUnknown
 
 if TYPE_CHECKING:

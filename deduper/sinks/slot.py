@@ -26,7 +26,7 @@ from confluent_kafka import KafkaException, Producer
 
 from bucket_store import failpoints
 from bucket_store.places.place import Place
-from deduper.config.kafka_options import KafkaOptionsError
+from deduper.config.kafka.options import KafkaOptionsError
 from deduper.errors import IntegrityError
 from deduper.kafka.calls import STEP_S, Calls, HungError
 from deduper.kafka.error_actions import (

@@ -32,7 +32,7 @@ from bucket_store.places.local import LocalNames, on_one_volume
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Names, Place
 from deduper.config.files import FileSink
-from deduper.config.kafka import KafkaSink
+from deduper.config.kafka.sections import KafkaSink
 from deduper.config.model import Config
 from deduper.core.verdict import Verdict
 from deduper.errors import IntegrityError, telling_where

@@ -25,8 +25,8 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.records import OutputFile
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
-from deduper.config.kafka import KafkaSink
-from deduper.config.kafka_options import librdkafka_options
+from deduper.config.kafka.options import librdkafka_options
+from deduper.config.kafka.sections import KafkaSink
 from deduper.errors import UsageError
 from deduper.kafka.errors import ProducerFencedError
 from deduper.kafka.retry import RetryDeadline, ThrottledLog

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.avro.functions import from_avro
 
-from deduper.config.kafka import KafkaValue
+from deduper.config.kafka.sections import KafkaValue
 from deduper.errors import UsageError
 from deduper.spark.kafka_jars import AVRO_MODULE
 

@@ -8,7 +8,7 @@ from threading import Event
 from bucket_store.log.commit_log import CommitLog
 from deduper import tasks
 from deduper.config.files import FilesSource
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.sources.files.batch import FileBatches
 from deduper.sources.files.folding import FilesToFold

@@ -15,7 +15,7 @@ from deduper.columns import Column as SourceColumn
 from deduper.columns import quoted
 from deduper.config.expiry import CategoryExpiry, EventTimeExpiry
 from deduper.config.files import FilesSource
-from deduper.config.kafka import KafkaValue
+from deduper.config.kafka.sections import KafkaValue
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.sources.text_limits import (

@@ -12,7 +12,7 @@ import json
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.clock import ClockRules, domain_ends, guard_bound
 from deduper.core.verdict import Admission

@@ -47,7 +47,7 @@ from deduper.window import policy
 from deduper.window.accessories.leak_watch import sample_bits
 from deduper.window.categories import Categories, arrange_categories
 from deduper.window.exchange_folder import ExchangeFolders
-from deduper.window.jobs import Jobs, WindowRun
+from deduper.window.jobs.local import Jobs, WindowRun
 from deduper.window.progress import Phases
 
 logger = logging.getLogger(__name__)

@@ -87,7 +87,7 @@ def _one(master: str, directory: Path, given: argparse.Namespace) -> None:
     """Run a job, and print its CPU by kind as JSON, in ms a window, and its rows a second."""
     from deduper.config.load import load_config
     from deduper.service.job import run, wall_clock_us
-    from deduper.window import cluster_jobs
+    from deduper.window.jobs import cluster as cluster_jobs
 
     master, _, way = master.partition(" ")
     if way == "jobs":

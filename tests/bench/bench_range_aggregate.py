@@ -51,9 +51,9 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from deduper.range_job.frames import range_aggregate
-from deduper.range_job.job import run
-from deduper.range_job.settings import load_settings
+from deduper.ranges.batch.frames import range_aggregate
+from deduper.ranges.batch.job import run
+from deduper.ranges.batch.settings import load_settings
 from deduper.spark.session import end_session, start_session
 
 SEED = 7

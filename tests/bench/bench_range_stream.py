@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deduper.bench.cpu import cpu_us
-from deduper.range_stream.runner import StreamRunner, owned_store
+from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.service.job import run as run_job
 from deduper.window.progress import BatchProgress
-from tests.deduper.range_stream.stream_scene import Port, Scene
+from tests.deduper.ranges.stream.stream_scene import Port, Scene
 from tests.spark.harness import PORTS, Job
 
 _BASE_US = 1_767_225_600_000_000

@@ -22,7 +22,8 @@ def main() -> None:
         from deduper.service import job
         from deduper.sources.files import folding
         from deduper.tasks import write
-        from deduper.window import cluster_jobs, runner
+        from deduper.window import runner
+        from deduper.window.jobs import cluster as cluster_jobs
     except KeyboardInterrupt:
         sys.exit(130)
     if "CRASH_SMALL" not in os.environ:

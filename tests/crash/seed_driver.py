@@ -12,7 +12,7 @@ def main() -> None:
     """The command line, on a stand-in for a session."""
     from deduper.cli import main as cli
     from deduper.service import job
-    from deduper.window import jobs
+    from deduper.window.jobs import local as jobs
 
     context = SimpleNamespace(master="local[2]", defaultParallelism=2, getConf=dict)
     job.start_session = lambda *_: SimpleNamespace(sparkContext=context)  # type: ignore[assignment, return-value]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bucket_store import failpoints
-from tests.deduper.range_stream.stream_scene import Model, Row, Scene, event, ranged
+from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene, event, ranged
 
 pytestmark = pytest.mark.crash
 

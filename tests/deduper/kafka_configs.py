@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.load import load_config
 from deduper.config.model import Config
 from deduper.config.problems import ConfigError

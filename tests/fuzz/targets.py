@@ -53,7 +53,7 @@ from deduper.config.problems import ConfigError
 from deduper.core import digests
 from deduper.errors import UsageError
 from deduper.kafka import offsets
-from deduper.range_join import aggregates
+from deduper.ranges.aggregate import aggregates
 from deduper.table.index.bloom import filter as bloom_filter
 from deduper.text import block, csv_exact, json_exact, kernels, values
 from deduper.text.format import TextFormat

@@ -15,9 +15,9 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from bucket_store import failpoints
-from deduper.range_stream.job import run
-from deduper.range_stream.settings import load_settings
-from tests.deduper.range_stream.stream_scene import DDL, Row, Scene, written
+from deduper.ranges.stream.job import run
+from deduper.ranges.stream.settings import load_settings
+from tests.deduper.ranges.stream.stream_scene import DDL, Row, Scene, written
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Record, read, send
 
@@ -88,7 +88,7 @@ class TopicScene(Scene):
         file.write_text(json.dumps(self.written))
         # A process of the fork server begins with all modules.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, "deduper.range_stream.topics", "deduper.sinks.topics"])
+        context.set_forkserver_preload([__name__, "deduper.ranges.stream.inputs.topics", "deduper.sinks.topics"])
         process = context.Process(target=_run, args=(file, armed))
         process.start()
         process.join(120)

@@ -25,7 +25,7 @@ from pyarrow import parquet
 from bucket_store import failpoints
 from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
-from deduper.config.kafka_options import librdkafka_options
+from deduper.config.kafka.options import librdkafka_options
 from deduper.kafka.errors import KafkaSinkError
 from deduper.sinks.publisher import PortWork, Publisher, ThreadPublisher, failure
 from deduper.sinks.slot import CommittedWindow

@@ -34,7 +34,7 @@ from pyarrow import parquet
 
 from bucket_store import failpoints
 from bucket_store.places.local import local_place
-from deduper.config.kafka_options import KafkaOptionsError
+from deduper.config.kafka.options import KafkaOptionsError
 from deduper.errors import IntegrityError
 from deduper.kafka import calls, retention
 from deduper.kafka.errors import (

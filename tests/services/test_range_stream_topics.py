@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from deduper.errors import IntegrityError, UsageError
-from deduper.range_stream.rows import InputRows
-from deduper.range_stream.runner import StreamRunner, owned_store
+from deduper.ranges.stream.rows import InputRows
+from deduper.ranges.stream.runner import StreamRunner, owned_store
 from tests.crash.test_range_stream_kills import SETTINGS, windows
-from tests.deduper.range_stream.stream_scene import Model, Row, event, ranged
+from tests.deduper.ranges.stream.stream_scene import Model, Row, event, ranged
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import forget_before
 from tests.services.range_topics import PORTS, TopicScene

@@ -34,7 +34,7 @@ from deduper.tasks import exchange, layout
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.readers.plain_file import NotPlain
 from deduper.tasks.readers.reading_tasks import read_part
-from deduper.window.jobs import SparkJobs
+from deduper.window.jobs.local import SparkJobs
 from tests.deduper.digest_cases import SALT
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob

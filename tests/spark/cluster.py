@@ -23,7 +23,7 @@ from deduper.spark.placing import Executors
 from deduper.spark.session import start_session
 from deduper.spark.standing_tasks import StandingTasks, TasksLostError
 from deduper.spark_promises import EXECUTOR_JAVA_OPTIONS
-from deduper.window.cluster_jobs import ClusterJobs, ClusterRun
+from deduper.window.jobs.cluster import ClusterJobs, ClusterRun
 from tests.java import SPARK, brief
 from tests.spark.harness import Job
 

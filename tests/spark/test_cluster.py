@@ -19,10 +19,11 @@ from pyspark.sql import SparkSession
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
 from deduper.sources.files import batch
-from deduper.tasks import exchange, on_executors
+from deduper.tasks import exchange
+from deduper.tasks.executors import steps
 from deduper.tasks.readers import reading_tasks
-from deduper.window import cluster_jobs
-from deduper.window.cluster_jobs import ClusterJobs, ClusterRun
+from deduper.window.jobs import cluster as cluster_jobs
+from deduper.window.jobs.cluster import ClusterJobs, ClusterRun
 from deduper.window.table_folder import table_room
 from tests.deduper.engine import comparable
 from tests.deduper.streams import random_shape, random_stream
@@ -291,10 +292,10 @@ def test_keys_that_the_driver_has_no_room_for(two: Cluster, tmp_path: Path) -> N
 def run_with_files_of_hosts(session: SparkSession, job: Job) -> list[bool]:
     """Run a job whose driver makes no file for Spark to read, as on other hosts; gives whether any is still there."""
     made: list[Path] = []
-    make = on_executors.make_file
+    make = steps.make_file
     with pytest.MonkeyPatch.context() as patch:
         # A task gets the function by its name, and so the one that makes a file.
-        patch.setattr(on_executors, "make_file", _NotHere(made, make))
+        patch.setattr(steps, "make_file", _NotHere(made, make))
         run_job(session, job)
     return [path.exists() for path in made]
 
@@ -310,7 +311,7 @@ class _NotHere:
         self._made.append(path)
 
     def __reduce__(self) -> Any:
-        return getattr, (on_executors, "make_file")
+        return getattr, (steps, "make_file")
 
 
 def test_a_file_that_no_reader_can_read(two: Cluster, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deduper.window.jobs import SparkRun
+from deduper.window.jobs.local import SparkRun
 from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]

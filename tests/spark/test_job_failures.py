@@ -17,7 +17,8 @@ from bucket_store.places.local import local_place
 from deduper.errors import CannotWriteError, ExitCode, exit_code_of
 from deduper.sinks import staging
 from deduper.sinks.names import STAGING
-from deduper.window import exchange_folder, jobs, table_folder
+from deduper.window import exchange_folder, table_folder
+from deduper.window.jobs import local as jobs
 from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
 pytestmark = pytest.mark.spark

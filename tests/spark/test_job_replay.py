@@ -16,7 +16,7 @@ from bucket_store.errors import SettingsChangedError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.places.local import local_place
 from deduper.errors import IntegrityError, OwnerAliveError, UsageError
-from deduper.window import jobs as window_jobs
+from deduper.window.jobs import local as window_jobs
 from tests.spark.harness import PORTS, Job
 
 pytestmark = pytest.mark.spark

@@ -42,7 +42,7 @@ from deduper.tasks import exchange
 from deduper.tasks.readers.parquet import _int96_writer
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
 from deduper.tasks.readers.reading_tasks import read_part
-from deduper.window.jobs import SparkJobs
+from deduper.window.jobs.local import SparkJobs
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 from tests.spark.test_parquet_records import batch_of, check_same, spill, task_of

@@ -38,9 +38,9 @@ from deduper.tasks import write as write_task
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.plain_file import FilePart, NotPlain, UnreadableFile
-from deduper.window import jobs as window_jobs
 from deduper.window.exchange_folder import ExchangeFolders
-from deduper.window.jobs import SparkJobs
+from deduper.window.jobs import local as window_jobs
+from deduper.window.jobs.local import SparkJobs
 from tests.deduper.digest_cases import SALT, SCALARS
 from tests.spark.harness import PORTS, Job
 

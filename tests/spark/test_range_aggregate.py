@@ -13,10 +13,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from deduper.errors import UsageError
-from deduper.range_job import workers
-from deduper.range_job.frames import RangeAggregates, range_aggregate
-from deduper.range_join.aggregates import Own
-from tests.deduper.range_join import oracle
+from deduper.ranges.aggregate.aggregates import Own
+from deduper.ranges.batch import workers
+from deduper.ranges.batch.frames import RangeAggregates, range_aggregate
+from tests.deduper.ranges.aggregate import oracle
 
 pytestmark = pytest.mark.spark
 

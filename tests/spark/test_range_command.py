@@ -17,10 +17,10 @@ import pytest
 
 from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, UsageError
-from deduper.range_job.job import run
-from deduper.range_job.plain_files import OnlySpark
-from deduper.range_job.report import Report
-from deduper.range_job.settings import load_settings
+from deduper.ranges.batch.job import run
+from deduper.ranges.batch.plain_files import OnlySpark
+from deduper.ranges.batch.report import Report
+from deduper.ranges.batch.settings import load_settings
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parent.parent.parent
@@ -123,8 +123,8 @@ def answered(file: Path, **more: str) -> Report:
 @pytest.fixture
 def shared_session(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in this process take the session of the tests, and leave it running."""
-    monkeypatch.setattr("deduper.range_job.spark_files.start_session", lambda *_: session)
-    monkeypatch.setattr("deduper.range_job.spark_files.end_session", lambda _: None)
+    monkeypatch.setattr("deduper.ranges.batch.spark_files.start_session", lambda *_: session)
+    monkeypatch.setattr("deduper.ranges.batch.spark_files.end_session", lambda _: None)
 
 
 @pytest.mark.usefixtures("shared_session")
@@ -231,7 +231,7 @@ def test_without_spark_the_answers_are_the_same(tmp_path: Path, monkeypatch: pyt
     def only_spark(*_: Any, **__: Any) -> Report:
         raise OnlySpark("asked for")
 
-    monkeypatch.setattr("deduper.range_job.job.run_plain", only_spark)
+    monkeypatch.setattr("deduper.ranges.batch.job.run_plain", only_spark)
     by_spark = answered(file, output="{path: out/spark, format: parquet}")
     assert (found.rows, found.indexed_rows) == (by_spark.rows, by_spark.indexed_rows) == (8, 8)
     ours, spark = (pq.read_table(tmp_path / "out" / name).sort_by("place") for name in ("points", "spark"))
@@ -278,13 +278,13 @@ def test_lines_of_text_mean_the_same_without_spark(tmp_path: Path, monkeypatch: 
     file = tmp_path / "job.yaml"
     file.write_text(inputs + config.replace("points: sum(points)", aggregates), encoding="utf-8")
     with monkeypatch.context() as without_spark:
-        without_spark.delattr("deduper.range_job.spark_files.run_on_spark")
+        without_spark.delattr("deduper.ranges.batch.spark_files.run_on_spark")
         found = answered(file)
 
     def only_spark(*_: Any, **__: Any) -> Report:
         raise OnlySpark("asked for")
 
-    monkeypatch.setattr("deduper.range_job.job.run_plain", only_spark)
+    monkeypatch.setattr("deduper.ranges.batch.job.run_plain", only_spark)
     by_spark = answered(file, output="{path: out/spark, format: parquet}")
     records = len(TEXT_LINES[kind]) - (kind == "csv")
     assert found.rows == by_spark.rows == records + (2 if kind == "csv" else 3)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.core.verdict import Admission
 from deduper.sources.kafka.stream import kafka_parsing
 from deduper.sources.parsing import REC

@@ -19,7 +19,7 @@ import pytest
 from deduper.sources.files.plain_reading import plain_reading
 from deduper.tasks import write as write_task
 from deduper.tasks.readers.text import TextReading
-from deduper.window.jobs import SparkRun
+from deduper.window.jobs.local import SparkRun
 from tests.deduper.digest_cases import SALT
 from tests.deduper.text import csv_lines, json_lines
 from tests.spark.harness import PORTS, READ_BY_SPARK, Job

@@ -19,7 +19,8 @@ from deduper.sources.files import batch as file_batch
 from deduper.sources.files.plan import FilePlan
 from deduper.sources.parsing import REC
 from deduper.tasks.layout import ORDER
-from deduper.window import attempt, jobs
+from deduper.window import attempt
+from deduper.window.jobs import local as jobs
 from tests.spark.harness import PORTS, READ_BY_SPARK, Job
 
 pytestmark = pytest.mark.spark

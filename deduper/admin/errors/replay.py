@@ -36,7 +36,7 @@ from deduper.admin.errors.rows import REASONS, Windows, error_files, error_port,
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
-from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.core.verdict import Admission
 from deduper.errors import IntegrityError, UsageError
 from deduper.sinks.names import FinalName

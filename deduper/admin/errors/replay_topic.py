@@ -17,9 +17,9 @@ from bucket_store.places.place import Place
 from deduper.admin.errors.replay_notes import ReplayNotes
 from deduper.admin.errors.rows import REASONS, Windows
 from deduper.admin.open_store import OpenStore
-from deduper.config.kafka import KafkaSink, KafkaSource
-from deduper.config.kafka_options import connection_options, librdkafka_options
-from deduper.config.kafka_values import DEDUP_HEADERS
+from deduper.config.kafka.options import connection_options, librdkafka_options
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
+from deduper.config.kafka.values import DEDUP_HEADERS
 from deduper.errors import UsageError
 from deduper.kafka.resend import Offsets, Resend, group_positions
 from deduper.kafka.retention import may_have_expired

@@ -9,8 +9,8 @@ from deduper.admin.errors.rows import ERROR, Windows, error_files, error_port, r
 from deduper.admin.open_store import OpenStore
 from deduper.as_json import AsJson
 from deduper.config.files import FilesSource
-from deduper.config.kafka import KafkaSink
-from deduper.config.kafka_options import connection_options, librdkafka_options
+from deduper.config.kafka.options import connection_options, librdkafka_options
+from deduper.config.kafka.sections import KafkaSink
 from deduper.core.verdict import PORT_OF_REASON
 
 _MOST_GROUPS = 10_000

@@ -25,7 +25,7 @@ from deduper.admin.open_store import OpenStore
 from deduper.admin.storage import inside
 from deduper.as_json import AsJson
 from deduper.config.files import FileSink
-from deduper.config.kafka import KafkaSink, KafkaSource
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.config.sections import PORTS
 from deduper.core.digests import KeyValue

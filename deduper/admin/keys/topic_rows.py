@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from deduper.admin.keys.outputs import SoughtKey, has_key
-from deduper.config.kafka import KafkaSink, KafkaSource
-from deduper.config.kafka_options import connection_options, librdkafka_options
+from deduper.config.kafka.options import connection_options, librdkafka_options
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.errors import DeduperError
 from deduper.sources.kafka import partition_queue as queue

@@ -37,12 +37,12 @@ def range_aggregate(
     verbose: VerboseOption = False,
 ) -> None:
     """Add to every event an aggregate of the ranges that cover it, without a join; or to every range, of its events."""
-    from deduper.range_job.settings import load_settings
+    from deduper.ranges.batch.settings import load_settings
 
     job = load_settings(config, overrides=overrides or ())
 
     from deduper.cli.views.ranges import render
-    from deduper.range_job.job import run
+    from deduper.ranges.batch.job import run
     from deduper.service.logs import configure_logging
 
     configure_logging(as_json=as_json, verbose=verbose)
@@ -66,19 +66,19 @@ def range_stream(
     verbose: VerboseOption = False,
 ) -> None:
     """Follow the unique events and ranges of two jobs: every event once, with an aggregate of what covers it."""
-    from deduper.range_stream.settings import load_settings
+    from deduper.ranges.stream.settings import load_settings
 
     job = load_settings(config, overrides=overrides or ())
 
     from deduper.cli.views.ranges import render_status, render_stream
 
     if status:
-        from deduper.range_stream.status import stream_status
+        from deduper.ranges.stream.status import stream_status
 
         answer(stream_status(job), render_status, as_json=as_json)
         return
 
-    from deduper.range_stream.job import run
+    from deduper.ranges.stream.job import run
     from deduper.service.logs import configure_logging
 
     configure_logging(as_json=as_json, verbose=verbose)

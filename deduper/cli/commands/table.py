@@ -32,7 +32,7 @@ app.add_typer(table_app, name="table")
 @command(table_app, "load", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
 def table_load(config: ConfigArgument, as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """Add the records of a batch that a table does not have; all others are duplicates or errors."""
-    from deduper.cli.views.table import render_load
+    from deduper.cli.views.table.load import render_load
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_load
     from deduper.table.settings import load_config
@@ -47,7 +47,7 @@ def table_upsert(
     config: ConfigArgument, execute: ExecuteOption = False, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
     """Add the records of a batch, and replace those whose keys the table has; without --execute, show the plan."""
-    from deduper.cli.views.table_change import render_change
+    from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_upsert
     from deduper.table.settings import load_config
@@ -62,7 +62,7 @@ def table_delete(
     config: ConfigArgument, execute: ExecuteOption = False, as_json: JsonOption = False, verbose: VerboseOption = False
 ) -> None:
     """Remove the records that have the keys of a batch; without --execute, show the plan and write nothing."""
-    from deduper.cli.views.table_change import render_change
+    from deduper.cli.views.table.change import render_change
     from deduper.service.logs import configure_logging
     from deduper.table.job import run_delete
     from deduper.table.settings import load_config
@@ -81,7 +81,7 @@ def table_rollback(
     verbose: VerboseOption = False,
 ) -> None:
     """Return a table and its index to an older version; without --execute, show the plan and write nothing."""
-    from deduper.cli.views.table_change import render_rollback
+    from deduper.cli.views.table.change import render_rollback
     from deduper.service.logs import configure_logging
     from deduper.table.change.rollback import plan_rollback, rollback
     from deduper.table.settings import load_config
@@ -95,7 +95,7 @@ def table_rollback(
 @command(table_app, "status", *BASIC, ExitCode.INTEGRITY)
 def table_status(config: ConfigArgument, as_json: JsonOption = False) -> None:
     """Show a table's rows and files, its index, and loads that have died; safe beside a running load."""
-    from deduper.cli.views.table import render_status
+    from deduper.cli.views.table.load import render_status
     from deduper.table.settings import load_config
     from deduper.table.upkeep.status import table_status as status
 
@@ -105,7 +105,7 @@ def table_status(config: ConfigArgument, as_json: JsonOption = False) -> None:
 @command(table_app, "verify", *READING)
 def table_verify(config: ConfigArgument, as_json: JsonOption = False) -> None:
     """Compare an index with all keys of its table, and find keys that the table has twice; safe beside a load."""
-    from deduper.cli.views.table import render_verify
+    from deduper.cli.views.table.load import render_verify
     from deduper.table.settings import load_config
     from deduper.table.upkeep.verify import verify
 
@@ -118,7 +118,7 @@ def table_verify(config: ConfigArgument, as_json: JsonOption = False) -> None:
 @command(table_app, "rebuild", *BASIC, ExitCode.INTEGRITY, ExitCode.FENCED)
 def table_rebuild(config: ConfigArgument, as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """Build a table's index again from the table; interrupted, the old one counts, and a repetition continues."""
-    from deduper.cli.views.table import render_rebuild
+    from deduper.cli.views.table.load import render_rebuild
     from deduper.service.logs import configure_logging
     from deduper.table.settings import load_config
     from deduper.table.upkeep.rebuild import rebuild

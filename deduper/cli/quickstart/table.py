@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import typer
 
 from deduper.cli.terminal import answer_console, print_parts
-from deduper.cli.views.table_change import render_change
+from deduper.cli.views.table.change import render_change
 from deduper.errors import CheckFailedError, UsageError
 from deduper.service.logs import configure_logging
 from deduper.table.job import run_load, run_upsert

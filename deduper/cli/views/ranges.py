@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from deduper.cli.terminal import pairs
-from deduper.range_job.report import Report, plan_text
-from deduper.range_stream.report import StreamReport, StreamStatus
+from deduper.ranges.batch.report import Report, plan_text
+from deduper.ranges.stream.report import StreamReport, StreamStatus
 from deduper.units import format_time
 
 

@@ -23,8 +23,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # not in its annotations
 
 from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
-from deduper.config.kafka import KafkaSource
-from deduper.config.kafka_options import KafkaOptionsError, librdkafka_options
+from deduper.config.kafka.options import KafkaOptionsError, librdkafka_options
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, Severity, error, note
 from deduper.errors import CheckFailedError

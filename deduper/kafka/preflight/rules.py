@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from deduper.config.kafka import KafkaSink, KafkaSource
-from deduper.config.kafka_options import connection_options
+from deduper.config.kafka.options import connection_options
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic, error, note, warning
 from deduper.kafka.preflight.described import Cluster, Topic

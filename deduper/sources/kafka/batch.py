@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from confluent_kafka import IsolationLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import IntegrityError
 from deduper.kafka.cluster import KafkaCluster
 from deduper.kafka.offsets import (

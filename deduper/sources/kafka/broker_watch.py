@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import StopRequested
 from deduper.kafka.client import source_admin
 from deduper.kafka.error_actions import error_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from deduper.arrow_columns import DeclaredColumn
-from deduper.config.kafka import KafkaSource
-from deduper.config.kafka_options import KafkaOptionsError
+from deduper.config.kafka.options import KafkaOptionsError
+from deduper.config.kafka.sections import KafkaSource
 from deduper.config.model import Config
 from deduper.core.verdict import Admission
 from deduper.kafka.client import consumer_options

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from deduper.config.kafka import HEADER, KafkaSource
+from deduper.config.kafka.sections import HEADER, KafkaSource
 from deduper.core.verdict import Admission
 from deduper.kafka.offsets import OffsetRange, write_offsets
 from deduper.sources.avro import MARK, avro_record, has_valid_text, is_whole

@@ -22,7 +22,7 @@ from deduper.admin.keys.explain import Explanation, explain, since
 from deduper.admin.keys.outputs import SoughtKey, find_rows
 from deduper.cli.views.explain import ScanProgress, render
 from deduper.columns import parse_columns
-from deduper.config.kafka import KafkaSink
+from deduper.config.kafka.sections import KafkaSink
 from deduper.core.digests import KeyValue
 from deduper.errors import UsageError
 from tests.deduper.admin.test_forecast import CATEGORIES, KEYS, STEPS, opened

@@ -25,6 +25,7 @@ OF_THIS_MACHINE = {
     "deduper/preflight/connections.py": "texts of errors of sockets",
     "deduper/preflight/disk_room.py": "the room on disks",
     "deduper/preflight/folders.py": "rights and room on disks, the tables, the folder of the source",
+    "deduper/preflight/hadoop.py": "Hadoop's settings on this machine",
     "deduper/preflight/machine.py": "the machine",
 }
 """What the modules that may import them do with paths."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.kafka.cluster import ClusterOffsets
 from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.offsets import TopicPartition

@@ -37,12 +37,13 @@ from deduper.core.clock import POSITION_BITS, ClockRules
 from deduper.core.judge import JudgeRules
 from deduper.core.verdict import Admission
 from deduper.errors import RowsGoneError
-from deduper.tasks import exchange, on_executors, table_room
-from deduper.tasks.exchange_blobs import packed, unpacked
-from deduper.tasks.host_folder import HostFolder
+from deduper.tasks import exchange, table_room
+from deduper.tasks.executors import steps
+from deduper.tasks.executors.exchange_blobs import packed, unpacked
+from deduper.tasks.executors.host_folder import HostFolder
+from deduper.tasks.executors.steps import Expected, Left
 from deduper.tasks.judge import JudgeTask, judge
 from deduper.tasks.layout import RecordLayout
-from deduper.tasks.on_executors import Expected, Left
 from deduper.tasks.origins import WindowSources
 from deduper.tasks.read import ReadReceipt, ReadTask
 from deduper.tasks.read import spill as spill_records
@@ -207,7 +208,7 @@ def dealt(pairs: Iterable[tuple[int, _V]], count: int, draw: random.Random) -> l
         arrived[pair[0]].append(pickle.loads(pickle.dumps(pair)))
     for of_partition in arrived:
         draw.shuffle(of_partition)
-    return [next(on_executors.gathered(of_partition)) for of_partition in arrived]
+    return [next(steps.gathered(of_partition)) for of_partition in arrived]
 
 
 def by_blobs(
@@ -222,20 +223,20 @@ def by_blobs(
     for host, group in zip(hosts, groups, strict=True):
         host.mkdir()
         receipts = [spill(service.read_task(window, str(host)), *each) for each in group]
-        lefts.append(on_executors.left_in(str(host), [PartRead(receipt) for receipt in receipts]))
+        lefts.append(steps.left_in(str(host), [PartRead(receipt) for receipt in receipts]))
     numbers = itertools.count()
     expected = [[Expected(next(numbers), keys) for keys in left.checksums] for left in lefts]
     keys: list[Any] = []
     for partition, left in enumerate(lefts):
-        keys += on_executors.deal_keys(expected, window.shards, partition, iter([left]))
+        keys += steps.deal_keys(expected, window.shards, partition, iter([left]))
     judging = service.judge_task(window, ())
     room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
     judged = [
-        on_executors.judge_arrived(judging, room, (arrived, view))
+        steps.judge_arrived(judging, room, (arrived, view))
         for view, arrived in zip(service.views(window), dealt(keys, window.shards, draw), strict=True)
     ]
     partitions = [partition for partition, of in enumerate(expected) for _ in of]
-    back = [pair for one in judged for pair in on_executors.deal_verdicts(partitions, one)]
+    back = [pair for one in judged for pair in steps.deal_verdicts(partitions, one)]
     receipts = [receipt for left in lefts for receipt in left.receipts]
     writing = service.write_task(window, receipts)
     writing = replace(writing, groups=tuple(tuple(each.reader for each in of) for of in expected))
@@ -243,7 +244,7 @@ def by_blobs(
     written: list[WriteReceipt] = []
     for partition, arrived in enumerate(dealt(back, len(lefts), draw)):
         pair = iter([(arrived, lefts[partition])])
-        written += on_executors.write_arrived(writing, expected, partition, pair)
+        written += steps.write_arrived(writing, expected, partition, pair)
     return service.took([one.receipt for one in judged]), service.rows(written)
 
 
@@ -252,10 +253,10 @@ def by_driver(service: Service, window: Window) -> tuple[Any, Any]:
     own = service.root / f"driver-{service.window}"
     own.mkdir()
     receipts = [spill(service.read_task(window, str(own)), *each) for each in enumerate(window.readers)]
-    left = on_executors.left_in(str(own), [PartRead(receipt) for receipt in receipts])
+    left = steps.left_in(str(own), [PartRead(receipt) for receipt in receipts])
     expected = [[Expected(reader, keys) for reader, keys in enumerate(left.checksums)]]
     keys: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
-    for shard, of_reader in on_executors.deal_keys(expected, window.shards, 0, iter([left])):
+    for shard, of_reader in steps.deal_keys(expected, window.shards, 0, iter([left])):
         keys[shard].append(of_reader)
     judging = service.judge_task(window, ())
     room = TableRoom(judging.tables.disk_dir, 1 << 24, 1 << 24, judging.tables.layout)
@@ -265,11 +266,11 @@ def by_driver(service: Service, window: Window) -> tuple[Any, Any]:
     for of_executor in (given_to[0::2], given_to[1::2]):
         if of_executor:
             task = pickle.loads(pickle.dumps((judging, HostFolder(f"{STORE}-0000beef", 1, 1, room), of_executor)))
-            judged += pickle.loads(pickle.dumps(on_executors.judge_shards(*task)))
+            judged += pickle.loads(pickle.dumps(steps.judge_shards(*task)))
     assert not Path(earlier).exists()
     writing = service.write_task(window, receipts)
     verdicts = [blob for one in judged for blob in one.verdicts]
-    written = on_executors.write_arrived(writing, expected, 0, iter([(verdicts, left)]))
+    written = steps.write_arrived(writing, expected, 0, iter([(verdicts, left)]))
     rows = service.rows(written)
     return service.took([one.receipt for one in judged]), rows
 
@@ -288,9 +289,9 @@ def by_hands(service: Service, window: Window) -> tuple[Any, Any]:
     groups = [group for group in (numbered[:most], numbered[most:]) if group]
     folders = [HostFolder(f"{STORE}-0000beef", 1, service.window, room_of(service, host)) for host in range(2)]
     task = service.read_task(window)
-    assert not groups or on_executors.read_and_deal(folders[0], 1, spilled, task, groups[0])[1] is None
+    assert not groups or steps.read_and_deal(folders[0], 1, spilled, task, groups[0])[1] is None
     done = [
-        on_executors.read_and_deal(folder, 1 << 20, spilled, task, group)
+        steps.read_and_deal(folder, 1 << 20, spilled, task, group)
         for folder, group in zip(folders, groups, strict=False)
     ]
     lefts = [left for left, _ in done]
@@ -305,16 +306,16 @@ def by_hands(service: Service, window: Window) -> tuple[Any, Any]:
     judged = []
     for of_executor in (given_to[0::2], given_to[1::2]):
         if of_executor:
-            judged += on_executors.judge_shards(judging, folder, of_executor, read_here=True)
+            judged += steps.judge_shards(judging, folder, of_executor, read_here=True)
     receipts = [receipt for left in lefts for receipt in left.receipts]
     writing = service.write_task(window, receipts)
     writing = replace(writing, groups=tuple(tuple(each.reader for each in of) for of in expected))
     partitions = [partition for partition, of in enumerate(expected) for _ in of]
-    blobs = [pair for one in judged for pair in on_executors.deal_verdicts(partitions, one)]
+    blobs = [pair for one in judged for pair in steps.deal_verdicts(partitions, one)]
     written = []
     for partition, left in enumerate(lefts):
         verdicts = [blob for of, blob in blobs if of == partition]
-        written += on_executors.write_given(writing, expected, (partition, verdicts, left))
+        written += steps.write_given(writing, expected, (partition, verdicts, left))
     return service.took([one.receipt for one in judged]), service.rows(written)
 
 
@@ -376,7 +377,7 @@ def test_a_reading_that_gives_others_the_second_time_ends_the_attempt(tmp_path: 
         again = tmp_path / "again"
         again.mkdir()
         receipt = spill(service.read_task(SOME, str(again)), 1, [(9, 7, False)])
-        lefts[1] = on_executors.left_in(str(again), [PartRead(receipt)])
+        lefts[1] = steps.left_in(str(again), [PartRead(receipt)])
 
     with pytest.raises(RowsGoneError, match="was read again, and gave others"):
         by_blobs(service, SOME, lose)
@@ -391,7 +392,7 @@ def test_a_reading_that_is_repeated_elsewhere_is_as_good(tmp_path: Path) -> None
         again.mkdir()
         receipt = spill(service.read_task(SOME, str(again)), 1, SOME.readers[1])
         shutil.rmtree(lefts[1].directory)
-        lefts[1] = on_executors.left_in(str(again), [PartRead(receipt)])
+        lefts[1] = steps.left_in(str(again), [PartRead(receipt)])
 
     assert by_blobs(service, SOME, lose) == by_blobs(Service(tmp_path / "whole"), SOME)
 

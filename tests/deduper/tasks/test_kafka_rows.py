@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deduper.config.kafka_values import DEDUP_HEADERS
+from deduper.config.kafka.values import DEDUP_HEADERS
 from deduper.tasks.kafka_rows import headers_of, rows_to_send, with_headers
 from deduper.tasks.layout import SENT
 

@@ -16,7 +16,7 @@ from bucket_store.log.records import CompactionRecord
 from bucket_store.maintenance.background_task import OneThread
 from bucket_store.pieces import compaction
 from deduper.window import policy
-from deduper.window.jobs import SparkRun
+from deduper.window.jobs.local import SparkRun
 from tests.deduper.window.many_shards import ManyShards
 
 MOST_BYTES = 64 << 10

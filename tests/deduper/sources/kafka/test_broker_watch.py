@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from deduper.config.kafka import KafkaSource
+from deduper.config.kafka.sections import KafkaSource
 from deduper.errors import StopRequested
 from deduper.kafka.errors import BrokerUnavailableError, KafkaDeniedError, RecordRefusedError
 from deduper.kafka.spark_failures import lasting_error, may_pass

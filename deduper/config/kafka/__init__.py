@@ -1,0 +1,1 @@
+"""The settings of topics: sections of the config, their values, options of librdkafka, Avro schemas."""

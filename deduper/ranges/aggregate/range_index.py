@@ -1,0 +1,163 @@
+"""The index of ranges that answers events. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from deduper.ranges.aggregate.aggregates import OF_ONE, Aggregate, AnyAggregate, Kind, Own
+from deduper.ranges.aggregate.best import Best
+from deduper.ranges.aggregate.cells import Cells, Ids, IdTable, Places, cell_of
+from deduper.ranges.aggregate.lists import Coverings
+from deduper.ranges.aggregate.own import run_cells
+from deduper.ranges.aggregate.points import Ints, as_points, closed_ranges
+from deduper.ranges.aggregate.sums import Numbers, sum_answers, sums_of_cells
+
+MOST_LISTED = 1 << 21
+"""Values in the lists of one answer, unless a single event has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges as columns: ids, starts and ends of one type of time, and the columns that aggregates take."""
+
+    ids: Ids
+    start: pa.Array
+    end: pa.Array
+    columns: Mapping[str, pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events as columns: ids, times, and the columns that aggregates take."""
+
+    ids: Ids
+    time: pa.Array
+    columns: Mapping[str, pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Answers from some of the ranges: sums, for the variance those of squares too, or else the `best` values."""
+
+    sums: Numbers | None = None
+    squares: Numbers | None = None
+    best: pa.Array | None = None
+
+
+class Answers(Protocol):
+    """One aggregate, ready to be looked up."""
+
+    def answers(self, places: Places) -> pa.Array:
+        """One for each event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Summed:
+    """`count`, `sum`, `mean` or `variance` from the sums of each cell."""
+
+    name: str
+    aggregate: Aggregate
+    column: pa.DataType | None
+    sums: Numbers
+    squares: Numbers | None
+
+    def part(self, places: Places) -> Part:
+        return Part(self.sums.at(places.cell), None if self.squares is None else self.squares.at(places.cell))
+
+    def answers(self, places: Places) -> pa.Array:
+        if self.squares is None and self.sums.table.shape[1] <= 2:
+            return sum_answers(self.name, self.aggregate, self.column, self.sums.at(places.cell), None)
+        # Large numbers are made once a cell, not once an event.
+        cells, cell_of = np.unique(places.cell, return_inverse=True)
+        squares = None if self.squares is None else self.squares.at(cells)
+        of_cells = sum_answers(self.name, self.aggregate, self.column, self.sums.at(cells), squares)
+        return of_cells.take(pa.array(cell_of))
+
+
+@dataclass(frozen=True, slots=True)
+class _OfCells:
+    """An aggregate of one's own, finished for each cell."""
+
+    finished: pa.Array
+
+    def answers(self, places: Places) -> pa.Array:
+        return self.finished.take(pa.array(places.cell))
+
+
+class RangeIndex:
+    """Answers events from the ranges that cover them; made once, then only read.
+
+    `types` are those of the answers of one's own aggregates, by name.
+    """
+
+    def __init__(
+        self, ranges: Ranges, ends: str, aggregates: Mapping[str, AnyAggregate], types: Mapping[str, pa.DataType]
+    ) -> None:
+        first, last, has_points = closed_ranges(ranges.start, ranges.end, ends)
+        ids, columns = ranges.ids, ranges.columns
+        if not has_points.all():
+            rows = np.flatnonzero(has_points)
+            first, last, ids = first[rows], last[rows], Ids(ids.hi[rows], ids.lo[rows])
+            columns = {name: column.take(pa.array(rows)) for name, column in columns.items()}
+        span = (first, last)
+        self._ids, group = IdTable.of(ids)
+        groups = len(self._ids.hi)
+        cells = Cells.of(group, groups, *span)
+        self._timeline = cells.timeline
+        sums: dict[tuple[str | None, bool], Numbers] = {}
+
+        def summed(column: str | None, *, squared: bool = False) -> Numbers:
+            if (column, squared) not in sums:
+                values = None if column is None else columns[column]
+                numbers = Numbers.of(values, len(first), squared=squared)
+                sums[column, squared] = sums_of_cells(numbers, cells.timeline.offsets, cells.marks)
+            return sums[column, squared]
+
+        def ready(name: str, aggregate: AnyAggregate) -> Answers:
+            column = aggregate.column
+            if isinstance(aggregate, Own):
+                return _OfCells(run_cells(aggregate, types[name], columns[aggregate.column], cells))
+            if aggregate.kind in (Kind.LIST, Kind.SET):
+                is_set = aggregate.kind is Kind.SET
+                return Coverings.of(group, groups, span, columns[column or ""], distinct=is_set)
+            if aggregate.kind in (*OF_ONE, Kind.TOP_K):
+                return Best.of(aggregate, columns[column or ""], span, cells)
+            squares = summed(column, squared=True) if aggregate.kind is Kind.VARIANCE else None
+            return _Summed(name, aggregate, column and columns[column].type, summed(column), squares)
+
+        self._ready = [ready(name, aggregate) for name, aggregate in aggregates.items()]
+
+    def answers(self, events: Events) -> Iterator[tuple[slice, list[pa.Array]]]:
+        """The answers to events, in their order, in as many parts as long lists need: rows, and a column each."""
+        group, point = self._ids.find(events.ids), as_points(events.time)
+        places = Places(group, point, cell_of(self._timeline, group, point))
+        counts = [ready.count(places) for ready in self._ready if isinstance(ready, Coverings)]
+        for begin, end in parts_of(len(point), counts):
+            part = places.part(begin, end)
+            yield slice(begin, end), [ready.answers(part) for ready in self._ready]
+
+    def parts(self, events: Events) -> list[Part]:
+        """The answers as parts of answers of several indexes: see `levels`."""
+        group, point = self._ids.find(events.ids), as_points(events.time)
+        places = Places(group, point, cell_of(self._timeline, group, point))
+        of_ready = (
+            ready.part(places) if isinstance(ready, _Summed) else ready.answers(places) for ready in self._ready
+        )
+        return [one if isinstance(one, Part) else Part(best=one) for one in of_ready]
+
+
+def parts_of(rows: int, counts: Sequence[Ints]) -> Iterator[tuple[int, int]]:
+    """Stretches of rows whose lists have `MOST_LISTED` values together, or that are one row."""
+    listed = np.cumsum(sum(counts, np.zeros(rows, np.int64)))
+    begin = 0
+    while begin < rows:
+        before = int(listed[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(listed, before + MOST_LISTED, side="right")))
+        yield begin, end
+        begin = end

@@ -1,0 +1,105 @@
+"""Which rows cannot be answered, and why; they stop the run, or are kept beside it with their reasons.
+
+Conditions are texts of SQL: one call of the JVM each, where columns of PySpark take a call for every operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from deduper.columns import backticked
+from deduper.errors import UsageError
+from deduper.ranges.batch.times import as_number, step_us
+
+Reasons = list[tuple[str, str]]
+"""Reasons with the condition that they hold under; of several the first counts."""
+
+
+def event_reasons(events: DataFrame, keys: Sequence[str], time: str) -> Reasons:
+    """Why an event is bad."""
+    return [_null("null_id", *keys), _null("null_time", time), *_nan("nan_time", events, time)]
+
+
+def range_reasons(ranges: DataFrame, keys: Sequence[str], start: str, end: str, longest_us: int | None) -> Reasons:
+    """Why a range is bad; a null start or end is open for ever.
+
+    Raises:
+        UsageError: a greatest length for times that are numbers.
+    """
+    reasons = [
+        _null("null_id", *keys),
+        *_nan("nan_end_point", ranges, start, end),
+        ("start_after_end", f"{backticked(start)} > {backticked(end)}"),
+    ]
+    if longest_us is not None:
+        kind = ranges.schema[start].dataType
+        step = step_us(kind)
+        if step is None:
+            raise UsageError(f"`{start}` is a number, so a range has no length in time; leave out the greatest length")
+        steps = f"try_subtract({as_number(end, kind)}, {as_number(start, kind)})"  # null too if it is beyond bigint
+        reasons.append(("too_long", f"NOT coalesce({steps} <= {longest_us // step}L, false)"))
+    return reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The rows of a side, `event` or `range`, and why some of them are bad; if it `stops`, a bad row fails Spark's job.
+
+    `malformed` is a column that is not null in a row that could not be parsed.
+    """
+
+    name: str
+    rows: DataFrame
+    reasons: Reasons
+    stops: bool
+    malformed: str | None
+
+    def good(self) -> DataFrame:
+        """The good rows."""
+        # Every row pays for this: one condition, and the texts only of a bad row.
+        are_bad = " OR ".join(f"({holds})" for _, holds in self._reasons())
+        is_good = f"NOT coalesce({are_bad}, false)"
+        if self.stops:
+            failure = f"concat('bad {self.name}: ', {self._reason()}, ': ', {self._record()})"
+            is_good = f"if({is_good}, true, CAST(raise_error({failure}) AS BOOLEAN))"
+        good = self.rows.where(is_good)
+        return good if self.malformed is None else good.drop(self.malformed)
+
+    def bad(self) -> DataFrame:
+        """The bad ones as (side, reason, record); none if they stop."""
+        bad = self.rows.where(f"{self._reason()} IS NOT NULL")
+        columns = f"'{self.name}' AS side", f"{self._reason()} AS reason", f"{self._record()} AS record"
+        return bad.selectExpr(*columns).limit(0) if self.stops else bad.selectExpr(*columns)
+
+    def _reasons(self) -> Reasons:
+        if self.malformed is None or self.malformed not in self.rows.columns:
+            return self.reasons
+        return [("unparsable", f"{backticked(self.malformed)} IS NOT NULL"), *self.reasons]
+
+    def _reason(self) -> str:
+        cases = " ".join(f"WHEN {holds} THEN '{name}'" for name, holds in self._reasons())
+        return f"CASE {cases} END"
+
+    def _record(self) -> str:
+        columns = ", ".join(map(backticked, self.rows.columns))
+        return f"to_json(struct({columns}), map('ignoreNullFields', 'false'))"
+
+
+def _null(reason: str, *columns: str) -> tuple[str, str]:
+    return reason, " OR ".join(f"{backticked(column)} IS NULL" for column in columns)
+
+
+def _nan(reason: str, rows: DataFrame, *points: str) -> Reasons:
+    """The reason, if the times are of a type that has NaN."""
+    if not isinstance(rows.schema[points[0]].dataType, T.FloatType | T.DoubleType):
+        return []
+    return [(reason, " OR ".join(f"isnan({backticked(point)})" for point in points))]
+
+
+def is_bad_row(failure: str) -> bool:
+    """Whether Spark's job failed for a bad row, by the policy `stop`."""
+    return failure.startswith(("bad event: ", "bad range: "))

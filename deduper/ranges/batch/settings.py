@@ -1,0 +1,108 @@
+"""The settings of `deduper range-aggregate`: a file of its own kind, read with the places of all mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from deduper.columns import parse_columns
+from deduper.config.own_file import load_own_file
+from deduper.config.problems import suggestion
+from deduper.config.sections import Key, SparkSettings
+from deduper.config.values import Duration, LocalPath, Schema, Section, refusal
+from deduper.errors import UsageError
+from deduper.ranges.aggregate.aggregates import parse_aggregate
+
+
+class InputFiles(Section):
+    """Files that are read once, whole."""
+
+    path: LocalPath = Field(examples=["in/events"])
+    format: Literal["parquet", "csv", "json"] = Field(examples=["parquet"])
+    columns: Schema | None = Field(default=None, alias="schema", examples=['"id BIGINT, at TIMESTAMP"'])
+    header: bool = Field(default=True, examples=["true"])
+
+    @model_validator(mode="after")
+    def _text_has_a_schema(self) -> InputFiles:
+        if self.format != "parquet" and self.columns is None:
+            write = 'write the columns as Spark DDL, as "id BIGINT, at TIMESTAMP"'
+            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
+        return self
+
+
+class OutputFiles(Section):
+    """A folder that does not exist yet."""
+
+    path: LocalPath = Field(examples=["out/points"])
+    format: Literal["parquet", "json"] = Field(examples=["parquet"])
+
+
+def _readable(text: str) -> str:
+    try:
+        parse_aggregate(text)
+    except UsageError as error:
+        what, _, write = str(error).partition("; ")
+        raise refusal(what, write) from None
+    return text
+
+
+class RangeJob(Section):
+    """What is read, asked and written."""
+
+    events: InputFiles = Field(examples=["{path: in/events, format: parquet}"])
+    ranges: InputFiles = Field(examples=["{path: in/ranges, format: parquet}"])
+    on: Key = Field(examples=["id"])
+    time: str = Field(examples=["at"])
+    start: str = Field(examples=["start"])
+    end: str = Field(examples=["end"])
+    ends: Literal["[]", "[)", "(]", "()"] = Field(default="[]", examples=['"[]"'])
+    per: Literal["event", "range"] = Field(default="event", examples=["event"])
+    aggregates: dict[str, Annotated[str, AfterValidator(_readable)]] = Field(
+        min_length=1, examples=['{points: "sum(points)"}']
+    )
+    longest: Duration | None = Field(default=None, examples=["30d"])
+    output: OutputFiles = Field(examples=["{path: out/points, format: parquet}"])
+    errors: OutputFiles | None = Field(default=None, examples=["{path: out/errors, format: json}"])
+    spark: SparkSettings = Field(default_factory=dict, examples=["{spark.driver.memory: 4g}"])
+
+    @model_validator(mode="after")
+    def _columns_are_there(self) -> RangeJob:
+        for side, files in (("events", self.events), ("ranges", self.ranges)):
+            names = None if files.columns is None else [column.name for column in parse_columns(files.columns)]
+            for setting, column in self._columns_of(side):
+                if names is not None and column not in names:
+                    write = suggestion(column, names, "its columns are")
+                    raise refusal(f"the schema of {side} has no column `{column}`", write, at=setting)
+        return self
+
+    def _columns_of(self, side: str) -> Iterator[tuple[tuple[str, ...], str]]:
+        """The settings that name a column of a side, with the column."""
+        yield from ((("on",), column) for column in self.on)
+        points = ("time",) if side == "events" else ("start", "end")
+        yield from (((setting,), getattr(self, setting)) for setting in points)
+        if side == ("ranges" if self.per == "event" else "events"):
+            for name, text in self.aggregates.items():
+                column = parse_aggregate(text).column
+                if column is not None:
+                    yield ("aggregates", name), column
+
+    @model_validator(mode="after")
+    def _outputs_are_two(self) -> RangeJob:
+        if self.errors is not None and self.errors.path == self.output.path:
+            raise refusal("output and errors are one folder", "write another one", at=("errors", "path"))
+        return self
+
+
+def load_settings(
+    file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
+) -> RangeJob:
+    """The settings of a file, the environment (default: the process's) and `path=value` overrides.
+
+    Raises:
+        ConfigError: everything that is wrong, with places.
+    """
+    page = "docs/range-aggregates.md"
+    return load_own_file(RangeJob, file, page=page, overrides=overrides, environment=environment)[0]

@@ -1,0 +1,123 @@
+"""The command's work on Spark: files in, one call of `range_aggregate`, files out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from deduper.config.files import FilesSource
+from deduper.core.verdict import Admission
+from deduper.errors import DeduperError, IntegrityError
+from deduper.ranges.batch.bad_rows import is_bad_row
+from deduper.ranges.batch.frames import RangeAggregates, range_aggregate
+from deduper.ranges.batch.outputs import written_whole
+from deduper.ranges.batch.report import Report, plan_text
+from deduper.ranges.batch.settings import InputFiles, RangeJob
+from deduper.sources.parsing import CHANGED, LINE, ROW, file_parsing, record_column
+from deduper.spark.failures import cannot_write, plain_cause, raised_in_worker
+from deduper.spark.session import end_session, start_session
+from deduper.tasks.layout import ADMISSION, ORDER, RAW
+
+_MALFORMED = "__range_job_malformed"
+_ERROR_COLUMNS = "side string, reason string, record string"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_TASKS_A_CORE = 2
+
+
+def run_on_spark(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -> Report:
+    """See `job.run`."""
+    on_progress("Spark starts")
+    session = start_session("range-aggregate", job.spark)
+    try:
+        if _PARTITIONS not in job.spark:
+            session.conf.set(_PARTITIONS, session.sparkContext.defaultParallelism * _TASKS_A_CORE)
+        counted = Observation()
+        sides = {"event": _read(session, job.events), "range": _read(session, job.ranges)}
+        sides[job.per] = sides[job.per].observe(counted, F.count(F.lit(1)).alias("rows"))
+        found = range_aggregate(
+            sides["event"],
+            sides["range"],
+            on=job.on,
+            time=job.time,
+            start=job.start,
+            end=job.end,
+            ends=job.ends,
+            per=job.per,
+            aggs=job.aggregates,
+            bad_rows="stop" if job.errors is None else "keep",
+            longest_us=job.longest,
+            malformed=_MALFORMED,
+        )
+        parts = None if found.plan is None else found.plan.count
+        sliced = 0 if found.plan is None else sum(1 for one in found.plan.large if one.cuts)
+        on_progress(f"plan: {plan_text(job.per, found.indexed_rows, parts, sliced)}")
+        rows, errors = (None, {}) if plan_only else _write(job, found, counted, on_progress)
+        return Report(job.per, found.indexed_rows, parts, sliced, rows, errors)
+    except PySparkException as exc:
+        raise _plainer(exc, job) from exc
+    finally:
+        end_session(session)
+
+
+def _plainer(exc: PySparkException, job: RangeJob) -> Exception:
+    """The error of ours that Spark has wrapped, or Spark's."""
+    full = cannot_write(exc, "rows", job.output.path)
+    if full is not None:
+        return full
+    cause = plain_cause(exc)
+    if is_bad_row(cause):
+        return DeduperError(f"{cause}; correct it, or keep bad rows: write `errors: {{path: DIR, format: json}}`")
+    return raised_in_worker(exc)
+
+
+def _read(session: SparkSession, files: InputFiles) -> DataFrame:
+    if files.format == "parquet":
+        reader = session.read if files.columns is None else session.read.schema(files.columns)
+        return reader.parquet(str(files.path))
+    # Parsed once, with all columns: a reader of fewer columns would find fewer mistakes.
+    return _records(session, files).persist(StorageLevel.DISK_ONLY)
+
+
+def _records(session: SparkSession, files: InputFiles) -> DataFrame:
+    """Lines of text as a source of the deduper reads them, and the text of those that are no records."""
+    has_header = files.format == "csv" and files.header
+    source = FilesSource(
+        format="files", path=str(files.path), file_format=files.format, schema=files.columns or "", header=has_header
+    )
+    # One task reads a file from beginning to end, and no other, so that its number of a row is the file's.
+    row = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
+    lines = session.read.format("text").option("lineSep", "\n").load(str(files.path))
+    rows = lines.select(
+        F.col("value").alias(LINE), row.alias(ROW), F.lit(False).alias(CHANGED), F.lit(0).cast("bigint").alias(ORDER)
+    )
+    parsed = file_parsing(session, source).of(rows.where(F.col(ROW) > 0) if has_header else rows)
+    columns = (record_column(one).alias(one.name) for one in source.parsed_columns)
+    malformed = F.when(F.col(ADMISSION) != int(Admission.ADMITTED), F.col(RAW))
+    return parsed.select(*columns, malformed.alias(_MALFORMED))
+
+
+def _write(
+    job: RangeJob, found: RangeAggregates, read: Observation, on_progress: Callable[[str], None]
+) -> tuple[int, dict[str, int]]:
+    """Both outputs; the counts of rows, and of bad rows by side and reason."""
+    session, written = found.rows.sparkSession, Observation()
+    on_progress("rows are answered and written")
+    errors: dict[str, int] = {}
+    outputs = [job.output] if job.errors is None else [job.errors, job.output]
+    with written_whole(outputs) as folders:
+        answered = found.rows.observe(written, F.count(F.lit(1)).alias("rows"))
+        answered.write.format(job.output.format).save(str(folders[-1]))
+        rows, of_side = int(written.get["rows"]), 0
+        if job.errors is not None:
+            found.errors.write.format(job.errors.format).save(str(folders[0]))
+            by_reason = session.read.schema(_ERROR_COLUMNS).format(job.errors.format).load(str(folders[0]))
+            for row in by_reason.groupBy("side", "reason").count().orderBy("side", "reason").collect():
+                errors[f"{row['side']}.{row['reason']}"] = row[2]
+                of_side += row[2] if row["side"] == job.per else 0
+        if int(read.get["rows"]) != rows + of_side:
+            raise IntegrityError(f"{read.get['rows']} {job.per}s read, {rows} rows and {of_side} bad ones written")
+    return rows, errors

@@ -1,0 +1,210 @@
+"""The rows that a job has published in one of its ports, window by window: of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bucket_store.log.marks import Published, read_published
+from bucket_store.places.local import local_place
+from deduper.arrow_columns import DeclaredColumn
+from deduper.columns import Column, ColumnType
+from deduper.errors import DeduperError, IntegrityError, UsageError
+from deduper.ranges.stream.rows import InputRows
+from deduper.ranges.stream.settings import PortFolder
+from deduper.sinks.names import PUBLISHED, FinalName
+from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
+from deduper.tasks.dedup_column import DEDUP
+from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
+from deduper.tasks.readers.raw_text import texts_of
+from deduper.tasks.readers.text import parsed_lines, require_lines
+from deduper.text.format import TextFormat
+
+UNPARSABLE = "unparsable"
+ZONE = FIXED_BY_STORE[TIME_ZONE]
+"""Of times that are written without one, as the outputs of jobs have them."""
+
+
+class Input(Protocol):
+    """Events or ranges, from where the committed windows have left them. For one thread."""
+
+    kept_in: ClassVar[str]
+    """The name of positions of this kind in the `extra` of a commit record."""
+
+    @property
+    def declared(self) -> pa.Schema | None:
+        """The columns, if the settings name them."""
+
+    @property
+    def position(self) -> list[Any] | None:
+        """How far it is taken, for the record; None before the first rows."""
+
+    @property
+    def waiting(self) -> int:
+        """By the last look: windows of a folder, or offsets of topics, that no committed window has."""
+
+    def plan(self) -> bool:
+        """Find the next rows to take; whether there are some."""
+
+    def take(self) -> InputRows:
+        """Read the planned rows; `position` is behind them then."""
+
+    def committed(self) -> None:
+        """The window with these rows is committed."""
+
+
+def scalars(columns: Sequence[Column]) -> tuple[DeclaredColumn, ...]:
+    """Declared columns of scalar types."""
+    return tuple(map(DeclaredColumn.of, columns))
+
+
+def schema_of(columns: Sequence[DeclaredColumn]) -> pa.Schema | None:
+    """The same as Arrow has them; None of none."""
+    return pa.schema([(column.name, column.arrow) for column in columns]) if columns else None
+
+
+class FolderInput:
+    """The windows that a job has published in the folder of its port, oldest first, at most `most` at a time."""
+
+    kept_in: ClassVar = "inputs"
+
+    def __init__(self, side: str, port: PortFolder, position: Sequence[Any] | None, most: int) -> None:
+        """Raises nothing: the folder need not be there yet."""
+        self._side = side
+        self._port = port
+        self._most = most
+        self._columns = scalars(port.parsed_columns)
+        self.declared = schema_of(self._columns)
+        self.position = None if position is None else list(position)
+        self._next: tuple[list[Any], list[Path]] | None = None
+        self.waiting = 0
+
+    def plan(self) -> bool:
+        """See `Input`: the next published windows; those without files are taken with them.
+
+        Raises:
+            UsageError: the folder is another job's, or its files are of another format.
+            IntegrityError: the job was put back: windows were taken that it has no more.
+        """
+        self._next = self._found()
+        return self._next is not None
+
+    def _found(self) -> tuple[list[Any], list[Path]] | None:
+        mark = read_published(local_place(self._port.path) / PUBLISHED)
+        if mark is None:
+            return None
+        through = self._taken_of(mark)
+        self.waiting = mark.window - through
+        found: dict[int, list[tuple[int, Path]]] = {}
+        for path in self._port.path.iterdir():
+            name = FinalName.of(path.name)
+            if name is None or name.store != mark.store_id[:8] or not through < name.window <= mark.window:
+                continue
+            if name.extension != f".{self._port.format}":
+                raise UsageError(
+                    f"{path}: {self._side} are read from {self._port.format}; write the `format` of the job's sink"
+                )
+            found.setdefault(name.window, []).append((name.number, path))
+        windows = sorted(found)[: self._most]
+        if not windows:
+            return None
+        last = windows[-1] if len(found) > self._most else mark.window
+        return [mark.store_id, last], [path for window in windows for _, path in sorted(found[window])]
+
+    def _taken_of(self, mark: Published) -> int:
+        """The last window that was taken, -1 for none."""
+        if self.position is None:
+            return -1
+        folder, side = self._port.path, self._side
+        store_id, through = self.position
+        if store_id != mark.store_id:
+            raise UsageError(
+                f"{folder}: {side} were taken from the job with the store {store_id[:8]}, and the folder is now "
+                f"of {mark.store_id[:8]}; point `{side}` at the folder of that job, or begin with a new store and new "
+                "ports"
+            )
+        if mark.window < through:
+            raise IntegrityError(
+                f"{folder}: {side} were taken up to window {through}, and the job has published only up to "
+                f"{mark.window}: it was rewound or put back; begin with a new store and new ports"
+            )
+        return int(through)
+
+    def take(self) -> InputRows:
+        """See `Input`: the rows of the files in their order, all columns but `_dedup`.
+
+        Raises:
+            UsageError: the files disagree on the type of a column.
+            DeduperError: a file cannot be read.
+        """
+        assert self._next is not None, "nothing was planned"
+        through = -1 if self.position is None else self.position[1]
+        self.position, files = self._next
+        self.waiting -= self.position[1] - through
+        read = self._parquet if self._port.format == "parquet" else self._lines
+        tables, bad = [], list[tuple[str, str | None]]()
+        for path in files:
+            try:
+                for table, wrong in read(path):
+                    tables.append(table)
+                    bad += wrong
+            except FileNotFoundError as error:
+                raise DeduperError(
+                    f"{path}: a published file of {self._side} went away before it was taken; bring it back, or begin "
+                    "with a new store and new ports"
+                ) from error
+            except (OSError, pa.ArrowException, NotPlain, UnreadableFile) as error:
+                raise DeduperError(f"{path}: cannot be read as {self._port.format}: {error}") from error
+        try:
+            table = pa.concat_tables(tables, promote_options="default").combine_chunks()
+        except pa.ArrowException as error:
+            raise UsageError(
+                f"{self._port.path}: the files of {self._side} disagree on their columns: {error}"
+            ) from error
+        return InputRows(table, bad)
+
+    def _parquet(self, path: Path) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
+        with pq.ParquetFile(path) as opened:
+            wanted = [name for name in opened.schema_arrow.names if name != DEDUP]
+            yield _plain(opened.read(columns=wanted)), []
+
+    def _lines(self, path: Path) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
+        """The rows of a file of text, and its lines that are none."""
+        require_lines(str(path), path.stat().st_size)
+        is_csv = self._port.format == "csv"
+        wanted = range(len(self._columns))
+        # In CSV columns are known by their place, and `_dedup` is the last.
+        more = scalars([Column(DEDUP, ColumnType("string", "string"))]) if is_csv else ()
+        text = TextFormat((*self._columns, *more), ZONE, "," if is_csv else None)
+        yield pa.Table.from_batches([], self.declared), []
+        for some, parsed in parsed_lines(str(path), text, wanted, header=is_csv):
+            table = pa.table([parsed.columns[number] for number in wanted], self.declared)
+            wrong = parsed.malformed | parsed.invalid_utf8
+            if not wrong.any():
+                yield table, []
+                continue
+            texts = texts_of(some.data, some.starts, some.ends, ~parsed.invalid_utf8, wrong)
+            yield table.filter(pa.array(~wrong)), [(UNPARSABLE, line) for line in texts.drop_null().to_pylist()]
+
+    def committed(self) -> None:
+        """See `Input`."""
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Columns as Spark has them: no dictionaries, no long offsets, times in µs."""
+    fields = [pa.field(field.name, _plain_type(field.type)) for field in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _plain_type(found: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(found):
+        return _plain_type(found.value_type)
+    if pa.types.is_timestamp(found):
+        return pa.timestamp("us", found.tz and "UTC")
+    if pa.types.is_large_string(found):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(found) else found

@@ -1,0 +1,41 @@
+"""Opens the inputs of a stream where the committed windows have left them."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from bucket_store.log.records import LogState
+from deduper.config.kafka.sections import KafkaSource
+from deduper.errors import UsageError
+from deduper.ranges.stream.inputs.folders import FolderInput, Input
+from deduper.ranges.stream.settings import INPUTS, StreamJob
+
+_KINDS = {"inputs": "a folder", "topics": "topics"}
+
+
+def open_inputs(job: StreamJob, state: LogState, stop: Event, *, drain: bool) -> dict[str, Input]:
+    """Events and ranges by their names. To drain topics is to come to their ends of now.
+
+    Raises:
+        UsageError: a side was taken from a folder, and is topics now, or the other way round.
+        TopicMissingError, IntegrityError, KafkaOptionsError: as `TopicInput`.
+    """
+    return {side: _opened(job, side, state, stop, drain=drain) for side in INPUTS}
+
+
+def _opened(job: StreamJob, side: str, state: LogState, stop: Event, *, drain: bool) -> Input:
+    source = getattr(job, side)
+    positions = {kind: state.extra[kind][side] for kind in _KINDS if side in state.extra.get(kind, {})}
+    kind = "topics" if isinstance(source, KafkaSource) else "inputs"
+    others = [_KINDS[other] for other in positions if other != kind]
+    if others:
+        raise UsageError(
+            f"{job.store}: {side} were taken from {others[0]}, and are {_KINDS[kind]} now; put `{side}` back, or begin "
+            "with a new store and new ports"
+        )
+    if not isinstance(source, KafkaSource):
+        return FolderInput(side, source, positions.get(kind), job.max_windows)
+    # Kafka's client is optional.
+    from deduper.ranges.stream.inputs.topics import TopicInput
+
+    return TopicInput(side, source.of_job(job.name), positions.get(kind), stop, drain=drain)

@@ -1,0 +1,174 @@
+"""Ranges in levels: what is open, what is withdrawn, what covers events. PURE.
+
+A level is never changed. It has the columns of a piece of ranges (docs/range-aggregates.md) and an index, made when
+it is first asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from deduper.ranges.aggregate import levels as of_levels
+from deduper.ranges.aggregate.cells import Ids
+from deduper.ranges.aggregate.points import Ints, closed_ranges
+from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges
+from deduper.ranges.stream.pieces import PieceName
+from deduper.ranges.stream.rows import numbers, whole
+from deduper.ranges.stream.settings import StreamJob
+
+HI, LO, KEY_HI, KEY_LO, ENTRY, SIGN = "__hi", "__lo", "__key_hi", "__key_lo", "__entry", "__sign"
+RATIO = 4
+_FRESH = -1
+
+
+class RangeLevel:
+    """Ranges and retractions of some windows; `piece` is their file, once there is one."""
+
+    def __init__(self, job: StreamJob, rows: pa.Table, piece: PieceName | None = None) -> None:
+        self._job = job
+        self.rows = rows
+        self.piece = piece
+
+    @cached_property
+    def points(self) -> tuple[Ints, Ints]:
+        """The first and the last instant of each; of a range without any the first is after the last."""
+        start, end = (whole(self.rows[name]) for name in (self._job.start, self._job.end))
+        first, last, _ = closed_ranges(start, end, self._job.ends)
+        return first, last
+
+    @property
+    def last_us(self) -> int:
+        """The last instant of all."""
+        return self.piece.last_us if self.piece is not None else int(self.points[1].max())
+
+    @cached_property
+    def entries(self) -> Ints:
+        """The number of each range."""
+        return numbers(self.rows, ENTRY)
+
+    @cached_property
+    def is_range(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Of each row whether it is a range and not a retraction."""
+        return numbers(self.rows, SIGN) > 0
+
+    @cached_property
+    def withdrawn(self) -> Ints:
+        """The entries of the retractions."""
+        return self.entries[~self.is_range]
+
+    @cached_property
+    def indexes(self) -> list[tuple[RangeIndex, int]]:
+        """The index of the ranges, and one of the retractions if there are any."""
+        found = [(_index(self._job, self.rows.filter(pa.array(self.is_range))), 1)]
+        if not self.is_range.all():
+            found.append((_index(self._job, self.rows.filter(pa.array(~self.is_range))), -1))
+        return found
+
+    @cached_property
+    def _by_key(self) -> tuple[Ints, Ints, Ints]:
+        """The rows in the order of the first word of their keys, and both words in that order."""
+        hi, lo = numbers(self.rows, KEY_HI), numbers(self.rows, KEY_LO)
+        order = np.argsort(hi, kind="stable")
+        return order, hi[order], lo[order]
+
+    def of_keys(self, keys: Ids) -> list[tuple[int, int]]:
+        """(number of the key, row) of every range that has one of these keys."""
+        order, hi, lo = self._by_key
+        begin, end = np.searchsorted(hi, keys.hi, "left"), np.searchsorted(hi, keys.hi, "right")
+        found = []
+        for ask in np.flatnonzero(end > begin).tolist():
+            stretch = slice(begin[ask], end[ask])
+            found += [(ask, row) for row in order[stretch][lo[stretch] == keys.lo[ask]].tolist() if self.is_range[row]]
+        return found
+
+
+def _index(job: StreamJob, rows: pa.Table) -> RangeIndex:
+    ids = Ids(numbers(rows, HI), numbers(rows, LO))
+    columns = {name: whole(rows[name]) for name in job.summed_columns}
+    return RangeIndex(Ranges(ids, whole(rows[job.start]), whole(rows[job.end]), columns), job.ends, job.parsed, {})
+
+
+def answers(job: StreamJob, levels: Sequence[RangeLevel], schema: pa.Schema, events: Events) -> list[pa.Array]:
+    """The aggregates of events, a column each; `schema` has the columns of ranges."""
+    indexes = [index for level in levels for index in level.indexes]
+    if not any(sign > 0 for _, sign in indexes):
+        words = [pa.field(name, pa.int64()) for name in (HI, LO)]
+        indexes.insert(0, (_index(job, pa.schema([*schema, *words]).empty_table()), 1))
+    types = {field.name: field.type for field in schema}
+    return of_levels.answers(indexes, job.parsed, types, events)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """What retractions withdraw: a row with sign -1 for each range of a level, and rows of the window.
+
+    `levels` are those of the ranges; `unknown` are the retractions that withdraw nothing.
+    """
+
+    rows: pa.Table | None
+    levels: tuple[int, ...]
+    fresh: tuple[int, ...]
+    unknown: tuple[int, ...]
+
+
+def withdraw(
+    levels: Sequence[RangeLevel], fresh: RangeLevel | None, keys: Ids, places: Ints, closed_through: int
+) -> Withdrawn:
+    """What retractions withdraw: of each its key, and its place among the rows of the window, ascending.
+
+    `fresh` are the ranges of the window; the lower half of their entries is their place.
+    """
+    known: dict[int, list[tuple[int, int, int]]] = {}
+    for number, level in enumerate(levels):
+        found = level.of_keys(keys)
+        entries = level.entries[[row for _, row in found]]
+        is_open = level.points[1][[row for _, row in found]] > closed_through
+        for later in levels[number:]:
+            is_open &= ~np.isin(entries, later.withdrawn)
+        for (ask, row), entry, is_one in zip(found, entries.tolist(), is_open.tolist(), strict=True):
+            if is_one:
+                known.setdefault(ask, []).append((number, row, entry))
+    if fresh is not None:
+        for ask, row in fresh.of_keys(keys):
+            entry = int(fresh.entries[row])
+            if entry & 0xFFFFFFFF < places[ask]:
+                known.setdefault(ask, []).append((_FRESH, row, entry))
+    gone: set[int] = set()
+    rows: list[tuple[int, int]] = []
+    dropped: list[int] = []
+    unknown = []
+    for ask in range(len(places)):
+        left = [one for one in known.get(ask, ()) if one[2] not in gone]
+        gone.update(entry for _, _, entry in left)
+        rows += [(number, row) for number, row, _ in left if number != _FRESH]
+        dropped += [row for number, row, _ in left if number == _FRESH]
+        if not left:
+            unknown.append(ask)
+    taken = [
+        levels[number].rows.take(pa.array([row for of, row in rows if of == number]))
+        for number in sorted({number for number, _ in rows})
+    ]
+    withdrawn = None
+    if taken:
+        both = pa.concat_tables(taken)
+        at = both.schema.get_field_index(SIGN)
+        withdrawn = both.set_column(at, both.schema.field(at), pa.array(np.full(both.num_rows, -1, np.int8)))
+    return Withdrawn(withdrawn, tuple(sorted({number for number, _ in rows})), tuple(dropped), tuple(unknown))
+
+
+def merged(job: StreamJob, levels: Sequence[RangeLevel], closed_through: int) -> RangeLevel | None:
+    """One level of several: without closed ranges, and without ranges whose retraction is among them. None if empty."""
+    rows = pa.concat_tables([level.rows for level in levels])
+    entries = np.concatenate([level.entries for level in levels])
+    is_range = np.concatenate([level.is_range for level in levels])
+    both = np.intersect1d(entries[is_range], entries[~is_range])
+    is_kept = np.concatenate([level.points[1] for level in levels]) > closed_through
+    if len(both):
+        is_kept &= ~np.isin(entries, both)
+    kept = rows.filter(pa.array(is_kept)).combine_chunks()
+    return RangeLevel(job, kept) if kept.num_rows else None

@@ -1,0 +1,109 @@
+"""Rows that cannot be answered, or come too late, as rows of the ports `late` and `errors`. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from deduper.arrow_columns import kind_of
+from deduper.core.digest_kernels import array_digest, has_array_digest
+from deduper.errors import UsageError
+from deduper.ranges.aggregate.cells import Ids
+from deduper.ranges.aggregate.points import Ints, as_points
+from deduper.ranges.stream.settings import WINDOW
+from deduper.text.json_written import json_lines
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A row of `late` or `errors`."""
+
+    side: str
+    reason: str
+    record: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InputRows:
+    """What a window takes of an input: rows, and the records that are none, as (reason, text)."""
+
+    table: pa.Table
+    bad: Sequence[tuple[str, str | None]] = ()
+
+    @property
+    def count(self) -> int:
+        """Rows and records."""
+        return int(self.table.num_rows) + len(self.bad)
+
+
+def told_rows(side: str, reason: str, rows: pa.Table, where: Ints) -> list[Told]:
+    """Some rows, with a reason."""
+    if not len(where):
+        return []
+    return [Told(side, reason, record) for record in json_lines(rows.take(pa.array(where))).to_pylist()]
+
+
+def told_table(told: Sequence[Told], window: int) -> pa.Table:
+    """The rows of a port."""
+    texts = {name: pa.array([getattr(one, name) for one in told], pa.string()) for name in ("side", "reason", "record")}
+    return pa.table({**texts, WINDOW: pa.array([window] * len(told), pa.int64())})
+
+
+def first_reasons(rows: int, reasons: Sequence[tuple[str, Bools]]) -> list[tuple[str, Bools]]:
+    """Each reason with the rows of which it is the first that holds."""
+    free = np.ones(rows, np.bool_)
+    found = []
+    for name, holds in reasons:
+        found.append((name, holds & free))
+        free &= ~holds
+    return found
+
+
+def has_null(rows: pa.Table, columns: Sequence[str]) -> Bools:
+    """Whether one of the columns is null."""
+    found = np.zeros(rows.num_rows, np.bool_)
+    for name in columns:
+        found |= whole(rows[name]).is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def lengths_beyond(start: pa.Array, end: pa.Array, longest_us: int) -> Bools:
+    """Whether a range is longer, or open for ever; start is not after end."""
+    lengths = as_points(end).view(np.uint64) - as_points(start).view(np.uint64)
+    is_open = pc.or_(start.is_null(), end.is_null()).to_numpy(zero_copy_only=False)
+    beyond: Bools = is_open | (lengths > np.uint64(longest_us))
+    return beyond
+
+
+def digests(side: str, rows: pa.Table, columns: Sequence[str], salt: bytes) -> Ids:
+    """Two words for the values of these columns.
+
+    Raises:
+        UsageError: a column is of a type that has no digest.
+    """
+    kinds = []
+    for name in columns:
+        kind = kind_of(rows.schema.field(name).type)
+        if kind is None or not has_array_digest(kind):
+            raise UsageError(f"`{name}` of {side} is {rows.schema.field(name).type}, which cannot be a key; cast it")
+        kinds.append(kind)
+    hi, lo = array_digest([whole(rows[name]) for name in columns], kinds, salt)
+    return Ids(hi.view(np.int64), lo.view(np.int64))
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def numbers(rows: pa.Table, name: str) -> Ints:
+    """A column of integers without nulls, aligned."""
+    found: Ints = np.array(whole(rows[name]).to_numpy(zero_copy_only=False), np.int64)
+    return found

@@ -1,0 +1,314 @@
+"""The windows of a range stream, in the steps of FORMAT.md, and its start.
+
+docs/range-aggregates.md says what differs from the windows of a job.
+
+2 judge           rows are read and answered
+3 durable         new pieces, then the files of the ports in their staging folders
+4 commit record   names the live pieces and how far the inputs are taken
+5 publish, 6 published mark
+7 remove          staging folders, and pieces that the record names no more
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import xxhash
+
+from bucket_store import failpoints
+from bucket_store.errors import SettingsChangedError, StoreMissingError
+from bucket_store.log.commit_log import CommitLog
+from bucket_store.log.heartbeat import HeartBeat
+from bucket_store.log.records import CommitRecord, LogState, OutputFile
+from bucket_store.log.wall_clock import next_wall_us
+from deduper.config.kafka.sections import KafkaSink
+from deduper.ranges.stream.events import EventLevel
+from deduper.ranges.stream.inputs.folders import Input
+from deduper.ranges.stream.inputs.open import open_inputs
+from deduper.ranges.stream.judge import Judged, StreamState, WindowJudge
+from deduper.ranges.stream.pieces import (
+    EVENTS,
+    RANGES,
+    PieceName,
+    mapped_rows,
+    piece_name,
+    read_piece,
+    remove_pieces,
+    unnamed_pieces,
+    write_piece,
+)
+from deduper.ranges.stream.ports import SLOT, file_bytes, topic_rows
+from deduper.ranges.stream.ranges import RangeLevel
+from deduper.ranges.stream.rows import InputRows
+from deduper.ranges.stream.settings import StreamJob
+from deduper.sinks import staging
+from deduper.sinks.names import STAGING, Attempt, TopicPlace, final_name
+from deduper.sinks.open import open_topics
+from deduper.sinks.publish_state import OnUnknown
+from deduper.window.owner_alive import own_name, require_no_owner
+from deduper.window.present_clock import present_wall_us
+from deduper.window.publishing import TopicPorts, publish_window
+from deduper.window.recovery import publish_unmarked, reason_to_stop
+
+logger = logging.getLogger(__name__)
+
+_QUERY = "range-stream"
+_DELETE_EVERY = 100
+"""Windows between two deletions of folded records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A stream's store whose owner this process is: its log, with an epoch claimed, and the ports that are topics."""
+
+    log: CommitLog
+    topics: TopicPorts | None
+    stop: Event
+
+
+@contextlib.contextmanager
+def owned_store(
+    job: StreamJob,
+    *,
+    take_over: bool,
+    wall_clock_us: Callable[[], int],
+    unpublished: OnUnknown = OnUnknown.REFUSE,
+    stop: Event | None = None,
+) -> Iterator[Owned]:
+    """The stream's store, claimed and with a heartbeat; half-done windows are ended. `stop` ends waits for brokers.
+
+    Raises:
+        OwnerAliveError: another owner is alive and `take_over` is not set.
+        SettingsChangedError: a setting that is fixed for the store's life was changed.
+        UsageError, IntegrityError: the ports are not this store's, or newer than it.
+    """
+    root = job.ports.store.place
+    try:
+        log = CommitLog.open(root)
+    except StoreMissingError:
+        log = CommitLog.create(root, job.fixed, wall_us=wall_clock_us())
+    _require_fixed(job, log)
+    owner = own_name()
+    if not take_over:
+        require_no_owner(root)
+    epoch = log.claim_epoch(owner, present_wall_us(log, wall_clock_us()))
+    failpoints.hit("start.claimed")
+    stop = stop or Event()
+    sinks, deadline = job.topic_ports, job.ports_deadline
+    with (
+        HeartBeat(root, owner),
+        open_topics(sinks, deadline, log, no_session, unpublished, stop, by_tasks=False) as topics,
+    ):
+        owned = Owned(log, topics, stop)
+        try:
+            _recover(job, owned, epoch)
+        except Exception as exc:
+            raise reason_to_stop(log, exc) from exc
+        yield owned
+
+
+def no_session() -> NoReturn:
+    """Spark sends ports of at least once, of which a stream has none."""
+    raise AssertionError("a range stream has no Spark session")
+
+
+def _require_fixed(job: StreamJob, log: CommitLog) -> None:
+    stored, given = log.manifest.settings, job.fixed
+    differing = [name for name in sorted({*stored, *given}) if stored.get(name) != given.get(name)]
+    if differing:
+        changes = "; ".join(
+            f"{name}: the store has {stored.get(name)!r}, not {given.get(name)!r}" for name in differing
+        )
+        raise SettingsChangedError(
+            f"{log.root}: settings that are fixed for the life of a store differ: {changes}; put them back, or begin "
+            "with a new store and new ports"
+        )
+
+
+def _recover(job: StreamJob, owned: Owned, epoch: int) -> None:
+    """Publish committed windows without a mark, then discard what no record names."""
+    log = owned.log
+    publish_unmarked(job.ports, log, owned.topics)
+    failpoints.hit("start.published")
+    staging.discard_abandoned(job.ports, epoch, names=log.root.names)
+    for kind in (RANGES, EVENTS):
+        (log.root / kind).make_directories()
+        remove_pieces(log.root, kind, unnamed_pieces(log.root, kind, _named(log.state, kind), epoch))
+    log.delete_folded()
+    failpoints.hit("start.discarded")
+
+
+def _named(state: LogState, kind: str) -> list[PieceName]:
+    return [PieceName(*piece) for piece in state.extra.get(kind, ())]
+
+
+def state_of(job: StreamJob, log: CommitLog) -> StreamState:
+    """What the committed windows leave, with all pieces read.
+
+    Raises:
+        CorruptionError, UnknownFormatError: a piece is gone or damaged.
+    """
+    state, extra = log.state, log.state.extra
+    ranges = tuple(RangeLevel(job, read_piece(log.root, RANGES, one), one) for one in _named(state, RANGES))
+    events = tuple(EventLevel(job, read_piece(log.root, EVENTS, one), one) for one in _named(state, EVENTS))
+    schema = pa.ipc.read_schema(pa.py_buffer(extra["schema"])) if "schema" in extra else None
+    clock = state.latest_point
+    return StreamState(None if clock is None else int(clock), schema, ranges, events)
+
+
+class StreamRunner:
+    """Runs windows one after another for the owner of a store. Not for several threads.
+
+    `is_publishing`: the last window is committed, and not out on all ports yet.
+    """
+
+    def __init__(self, job: StreamJob, owned: Owned, wall_clock_us: Callable[[], int], *, drain: bool = False) -> None:
+        """To drain inputs that are topics is to come to their ends of now."""
+        log = owned.log
+        assert log.epoch is not None, "no epoch was claimed"
+        self._job = job
+        self.log = log
+        self.is_publishing = False
+        self._topics = owned.topics
+        self._epoch = log.epoch
+        self._wall_clock_us = wall_clock_us
+        self._judge = WindowJudge(job, log.manifest.salt)
+        self.inputs = open_inputs(job, log.state, owned.stop, drain=drain)
+        self.state = state_of(job, log)
+
+    @property
+    def windows(self) -> int:
+        """The committed windows of the store."""
+        return self.log.state.next_window
+
+    def run(self) -> dict[str, int] | None:
+        """The next window: its counts; None if the inputs have nothing new.
+
+        Raises:
+            FencedError: another owner has taken the store.
+            UsageError, IntegrityError, DeduperError: as `inputs`, `WindowJudge.judge` and `publish_window`.
+        """
+        waiting = self._waiting()
+        if not waiting:
+            return None
+        self.log.check_owner()
+        window = self.log.state.next_window
+        failpoints.hit("ranges.0.batch")
+        began = time.perf_counter()
+        rows = {side: one.take() for side, one in waiting.items()}
+        failpoints.hit("ranges.1.read")
+        judged = self._judge.judge(window, self.state, rows.get(EVENTS), rows.get(RANGES) or self._no_ranges())
+        failpoints.hit("ranges.2.judged")
+        state = self._durable(window, judged.state)
+        outputs = self._stage(window, judged)
+        failpoints.hit("ranges.3.staged")
+        self.state, before = state, self.state
+        self.log.place(self._record(window, judged.counts, outputs))
+        failpoints.hit("ranges.4.committed")
+        for one in waiting.values():
+            one.committed()
+        self.is_publishing = True
+        publish_window(self._job.ports, self.log, window, outputs, self._topics)
+        self.is_publishing = False
+        failpoints.hit("ranges.6.marked")
+        staging.discard_window(self._job.ports, window, self._epoch, names=self.log.root.names)
+        self._remove_left(before)
+        if window % _DELETE_EVERY == _DELETE_EVERY - 1:
+            self.log.delete_folded()
+        logger.info("window %d: %s in %.2f s", window, judged.counts, time.perf_counter() - began)
+        return judged.counts
+
+    def _waiting(self) -> dict[str, Input]:
+        """The inputs that have rows to take; the first window waits for both, unless their columns are declared."""
+        found = {side: one for side, one in self.inputs.items() if one.plan()}
+        is_first = self.state.schema is None
+        if is_first and any(side not in found and one.declared is None for side, one in self.inputs.items()):
+            return {}
+        return found
+
+    def _no_ranges(self) -> InputRows | None:
+        """Declared columns without rows, which the first window of events needs."""
+        declared = self.inputs[RANGES].declared
+        return None if self.state.schema is not None or declared is None else InputRows(declared.empty_table())
+
+    def _durable(self, window: int, state: StreamState) -> StreamState:
+        """Step 3 for the levels that have no piece yet."""
+        number = 0
+        for kind, levels in ((RANGES, state.ranges), (EVENTS, state.events)):
+            for level in levels:
+                if level.piece is None:
+                    name = piece_name(window, self._epoch, number)
+                    level.piece = write_piece(self.log.root, kind, name, level.rows, level.last_us)
+                    level.rows = mapped_rows(self.log.root, kind, level.piece)
+                    number += 1
+        return state
+
+    def _stage(self, window: int, judged: Judged) -> tuple[OutputFile, ...]:
+        """Step 3 for the ports: one file each, durable in its staging folder; of topics, in the store's."""
+        attempt = Attempt(window, self._epoch, 0)
+        outputs = []
+        for port, rows in judged.ports.items():
+            sink = self._job.port(port)
+            if isinstance(sink, KafkaSink):
+                home, data, kind = self.log.root, topic_rows(rows, self._job.on, window), "parquet"
+                final = str(TopicPlace(sink.topic, (SLOT,), self._job.name))
+            else:
+                home, data, kind = sink.place, file_bytes(rows, sink.format), sink.format
+                final = str(home / final_name(self.log.manifest.store_id, attempt, 0, kind))
+            folder = staging.through(self.log.root.names, home) / STAGING / attempt.folder
+            folder.make_directories()
+            file = folder / f"{port}.{kind}"
+            file.create(data)
+            outputs.append(OutputFile(port, str(file), final, len(data), xxhash.xxh3_64_intdigest(data), rows.num_rows))
+            failpoints.hit("ranges.3.port")
+        return tuple(outputs)
+
+    def _record(self, window: int, counts: dict[str, int], outputs: tuple[OutputFile, ...]) -> CommitRecord:
+        """Step 4."""
+        last, state = self.log.state, self.state
+        wall_us = next_wall_us(last.last_wall_us, self._wall_clock_us())
+        extra: dict[str, Any] = {
+            RANGES: [level.piece.as_list for level in state.ranges if level.piece is not None],
+            EVENTS: [level.piece.as_list for level in state.events if level.piece is not None],
+        }
+        for side, one in self.inputs.items():
+            if one.position is not None:
+                extra.setdefault(one.kept_in, {})[side] = one.position
+        if state.schema is not None:
+            extra["schema"] = state.schema.serialize().to_pybytes()
+        return CommitRecord(
+            window=window,
+            epoch=self._epoch,
+            attempt=0,
+            query_id=_QUERY,
+            batch_id=window,
+            wall_us=wall_us,
+            settings_hash="",
+            latest_point=state.clock,
+            latest_moved_us=wall_us if state.clock != last.latest_point else last.latest_moved_us,
+            counts=counts,
+            reasons={},
+            pieces=(),
+            outputs=outputs,
+            buckets=(),
+            timestamp=None,
+            sources=None,
+            extra=extra,
+        )
+
+    def _remove_left(self, before: StreamState) -> None:
+        """Step 7: the pieces that the record before names, and the one now does not."""
+        for kind, then, now in (
+            (RANGES, before.ranges, self.state.ranges),
+            (EVENTS, before.events, self.state.events),
+        ):
+            named = {level.piece.name for level in now if level.piece is not None}
+            left = [level.piece.name for level in then if level.piece is not None and level.piece.name not in named]
+            remove_pieces(self.log.root, kind, left)

@@ -1,0 +1,266 @@
+"""The settings of `deduper range-stream`: a file of its own kind, read with the places of all mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from bucket_store.places.open import open_place
+from bucket_store.places.place import Place
+from deduper.columns import Column, parse_columns
+from deduper.config.files import FileSink
+from deduper.config.kafka.sections import KafkaSink, KafkaSource
+from deduper.config.own_file import load_own_file
+from deduper.config.sections import Key, MetricsConfig
+from deduper.config.values import Count, Duration, LocalPath, Schema, Section, refusal
+from deduper.errors import UsageError
+from deduper.ranges.aggregate.aggregates import Aggregate, parse_aggregate
+from deduper.ranges.aggregate.levels import LEVELED, SUBTRACTED
+
+INPUTS = ("events", "ranges")
+PORTS = ("output", "corrections", "late", "errors")
+_CHANGEABLE = ("name", *INPUTS, "store", *PORTS, "max_windows", "trigger", "metrics")
+_DEADLINE_US = 600_000_000
+WINDOW = "_window"
+"""The column of the window in each port."""
+
+
+class Retraction(Section):
+    """The rows of ranges that withdraw others."""
+
+    column: str = Field(examples=["op"])
+    value: Annotated[str, BeforeValidator(lambda value: value if isinstance(value, str) else str(value))] = Field(
+        examples=["withdrawn"]
+    )
+
+
+def _on_a_stream(text: str) -> str:
+    try:
+        aggregate = parse_aggregate(text)
+    except UsageError as error:
+        what, _, write = str(error).partition("; ")
+        raise refusal(what, write) from None
+    if aggregate.kind not in LEVELED:
+        raise refusal(f"`{aggregate.kind}` is not an aggregate of a stream", f"write one of {', '.join(LEVELED)}")
+    return text
+
+
+class PortFolder(Section):
+    """The folder of a job's port."""
+
+    format: Literal["parquet", "json", "csv"] = Field(examples=["json"])
+    path: LocalPath = Field(examples=["unique/events"])
+    columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
+
+    @model_validator(mode="after")
+    def _text_has_a_schema(self) -> PortFolder:
+        if (self.format == "parquet") != (self.columns is None):
+            if self.columns is not None:
+                raise refusal("has no effect: Parquet has types of its own", "remove it", at=("schema",), at_key=True)
+            write = 'write the columns of the job as Spark DDL, as "id string, at timestamp"'
+            raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
+        _require_scalars(self.parsed_columns, ("schema",))
+        return self
+
+    @property
+    def parsed_columns(self) -> tuple[Column, ...]:
+        """The declared columns; none for Parquet."""
+        return () if self.columns is None else parse_columns(self.columns)
+
+
+def _require_scalars(columns: Iterable[Column], at: tuple[str, ...]) -> None:
+    for column in columns:
+        if not column.type.is_scalar:
+            raise refusal(f"column `{column.name}` is of type {column.type.text}", "declare it as string", at=at)
+
+
+def _section(value: object) -> object:
+    """A path is a folder of Parquet."""
+    if isinstance(value, str | Path):
+        return {"format": "parquet", "path": str(value)}
+    return {"format": "parquet", **value} if isinstance(value, dict) else value
+
+
+Input = Annotated[PortFolder | KafkaSource, Field(discriminator="format"), BeforeValidator(_section)]
+Output = Annotated[FileSink | KafkaSink, Field(discriminator="format"), BeforeValidator(_section)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPorts:
+    """The folders of the ports and the store: see `sinks.names.Ports`."""
+
+    file_ports: Mapping[str, FileSink]
+    store: _Store
+
+
+class StreamJob(Section):
+    """What is read, asked and written."""
+
+    name: str = Field(default="range-stream", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100, examples=["points"])
+    events: Input = Field(examples=["in/events"])
+    ranges: Input = Field(examples=["in/ranges"])
+    on: Key = Field(examples=["id"])
+    time: str = Field(examples=["at"])
+    start: str = Field(examples=["start"])
+    end: str = Field(examples=["end"])
+    ends: Literal["[]", "[)", "(]", "()"] = Field(default="[]", examples=['"[]"'])
+    aggregates: dict[str, Annotated[str, AfterValidator(_on_a_stream)]] = Field(
+        min_length=1, examples=['{points: "sum(points)"}']
+    )
+    period: Duration = Field(examples=["6h"])
+    late_ranges: Literal["port", "correct"] = Field(default="port", examples=["port"])
+    range_key: Key | None = Field(default=None, examples=["campaign"])
+    retraction: Retraction | None = Field(default=None, examples=["{column: op, value: withdrawn}"])
+    longest: Duration | None = Field(default=None, examples=["30d"])
+    store: LocalPath = Field(examples=["state/points"])
+    output: Output = Field(examples=["out/points"])
+    corrections: Output | None = Field(default=None, examples=["out/corrections"])
+    late: Output = Field(examples=["out/late"])
+    errors: Output = Field(examples=["out/errors"])
+    max_windows: Count = Field(default=16, ge=1, examples=["16"])
+    trigger: Duration = Field(default=10_000_000, examples=["10s"])
+    metrics: MetricsConfig | None = Field(default=None, examples=["{port: 9108}"])
+
+    @model_validator(mode="after")
+    def _corrections_have_a_port(self) -> StreamJob:
+        if (self.late_ranges == "correct") != (self.corrections is not None):
+            what = "has no effect" if self.corrections else "is missing"
+            write = "write both `late_ranges: correct` and `corrections: out/corrections`, or none of them"
+            raise refusal(what, write, at=("corrections",) if self.corrections else ())
+        return self
+
+    @model_validator(mode="after")
+    def _inputs_are_of_scalars(self) -> StreamJob:
+        for side, source in self._topic_inputs.items():
+            if source.value.format == "avro":
+                raise refusal("`avro` is not read here", "write json, csv or text", at=(side, "value", "format"))
+            _require_scalars(source.parsed_columns, (side, "value", "schema"))
+        return self
+
+    @model_validator(mode="after")
+    def _ports_are_written_here(self) -> StreamJob:
+        for name, sink in self.file_ports.items():
+            if sink.format == "csv":
+                raise refusal("`csv` is no format of these ports", "write parquet or json", at=(name, "format"))
+            if not sink.is_local:
+                raise refusal("is not on this machine", "write a local path", at=(name, "path"))
+        for name, topic in self.topic_ports.items():
+            if topic.delivery != "exactly_once":
+                raise refusal("these ports are sent exactly once", "remove it", at=(name, "delivery"), at_key=True)
+            if "dedup_headers" in topic.model_fields_set:
+                raise refusal("these ports have one header, dedup-window", "remove it", at=(name, "dedup_headers"))
+            if not topic.bootstrap_servers:
+                write = 'write `bootstrap_servers: "host:9092"`, as no input is a topic'
+                raise refusal("the brokers are missing", write, at=(name, "bootstrap_servers"))
+        return self
+
+    @model_validator(mode="after")
+    def _places_differ(self) -> StreamJob:
+        places = {side: f"folder {one.path}" for side, one in self._folder_inputs.items()}
+        places |= {"store": f"folder {self.store}"}
+        places |= {name: f"folder {sink.path}" for name, sink in self.file_ports.items()}
+        places |= {name: f"topic {sink.topic} at {sink.bootstrap_servers}" for name, sink in self.topic_ports.items()}
+        seen: dict[str, str] = {}
+        for name, place in places.items():
+            if seen.setdefault(place, name) != name:
+                raise refusal(f"is the {place.split()[0]} of `{seen[place]}`", "write another one", at=(name,))
+        for side, source in self._topic_inputs.items():
+            for name, sink in self.topic_ports.items():
+                if source.bootstrap_servers == sink.bootstrap_servers and source.reads(sink.topic):
+                    raise refusal(f"is a topic of `{side}`", "write another one", at=(name, "topic"))
+        return self
+
+    @property
+    def _folder_inputs(self) -> dict[str, PortFolder]:
+        inputs = {side: getattr(self, side) for side in INPUTS}
+        return {side: one for side, one in inputs.items() if isinstance(one, PortFolder)}
+
+    @property
+    def _topic_inputs(self) -> dict[str, KafkaSource]:
+        inputs = {side: getattr(self, side) for side in INPUTS}
+        return {side: one for side, one in inputs.items() if isinstance(one, KafkaSource)}
+
+    def port(self, name: str) -> FileSink | KafkaSink:
+        """A port that is written; a topic without brokers of its own has those of the first input that is a topic."""
+        sink: FileSink | KafkaSink | None = getattr(self, name)
+        assert sink is not None, f"{name} is not written"
+        source = next(iter(self._topic_inputs.values()), None)
+        return sink if isinstance(sink, FileSink) or source is None else sink.beside(source)
+
+    @property
+    def _ports(self) -> dict[str, FileSink | KafkaSink]:
+        return {name: self.port(name) for name in PORTS if getattr(self, name) is not None}
+
+    @property
+    def file_ports(self) -> dict[str, FileSink]:
+        """The ports that are folders."""
+        return {name: sink for name, sink in self._ports.items() if isinstance(sink, FileSink)}
+
+    @property
+    def topic_ports(self) -> dict[str, KafkaSink]:
+        """The ports that are topics."""
+        return {name: sink for name, sink in self._ports.items() if isinstance(sink, KafkaSink)}
+
+    @property
+    def ports_deadline(self) -> int:
+        """µs that a port waits for brokers that do not answer: those of the first input that is a topic."""
+        source = next(iter(self._topic_inputs.values()), None)
+        return _DEADLINE_US if source is None else source.deadline
+
+    @property
+    def parsed(self) -> dict[str, Aggregate]:
+        """The aggregates by their names."""
+        return {name: parse_aggregate(text) for name, text in self.aggregates.items()}
+
+    @property
+    def summed_columns(self) -> tuple[str, ...]:
+        """The columns of ranges that aggregates take, each once."""
+        return tuple(dict.fromkeys(one.column for one in self.parsed.values() if one.column is not None))
+
+    @property
+    def range_columns(self) -> tuple[str, ...]:
+        """The columns of ranges that count."""
+        more = () if self.range_key is None else self.range_key
+        return tuple(dict.fromkeys((*self.on, self.start, self.end, *self.summed_columns, *more)))
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns by which a retraction finds ranges."""
+        return self.range_key or tuple(dict.fromkeys((*self.on, self.start, self.end, *self.summed_columns)))
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether withdrawn ranges are subtracted from the answers. If not, their levels are made again."""
+        return all(one.kind in SUBTRACTED for one in self.parsed.values())
+
+    @property
+    def ports(self) -> StreamPorts:
+        """For what windows of jobs and of streams have in common."""
+        return StreamPorts(self.file_ports, _Store(open_place(str(self.store))))
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The settings that must not change for the life of the store."""
+        settings = self.model_dump(mode="json")
+        return {"range_stream": 1, **{name: value for name, value in settings.items() if name not in _CHANGEABLE}}
+
+
+def load_settings(
+    file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
+) -> StreamJob:
+    """The settings of a file, the environment (default: the process's) and `path=value` overrides.
+
+    Raises:
+        ConfigError: everything that is wrong, with places.
+    """
+    page = "docs/range-aggregates.md"
+    return load_own_file(StreamJob, file, page=page, overrides=overrides, environment=environment)[0]

@@ -1,0 +1,272 @@
+"""The three tasks of a window on executors that share no folder: what runs in the partitions of Spark's jobs.
+
+The work is that of `read`, `judge` and `write`; here is how it gets its input and leaves its results:
+
+    Left      of a reading partition: the names of its files, which stay on its host (`host_folder`)
+    Judged    of a shard: its receipt, and the verdicts as blobs (`exchange_blobs`)
+
+Of a small window the driver is the only reading partition: it calls `left_in`, `deal_keys` and `write_arrived` itself,
+and `judge_shards` is the only task.
+
+Spark runs a partition again whose executor is lost. A reading partition must then leave the same keys: the driver tells
+everyone after it their checksums, and a difference ends the attempt (`RowsGoneError`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+import xxhash
+
+from bucket_store import failpoints
+from bucket_store.tables.view import ShardView
+from deduper.errors import CannotWriteError, RowsGoneError
+from deduper.tasks import exchange
+from deduper.tasks.executors.exchange_blobs import ArrivedKeys, ArrivedVerdicts, VerdictBlob, mapped_here, packed
+from deduper.tasks.executors.host_folder import HostFolder
+from deduper.tasks.judge import JudgeTask, judge
+from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows, read_function
+from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
+from deduper.tasks.receipts import Receipt
+from deduper.tasks.table_room import TableRoom
+from deduper.tasks.write import WriteReceipt, WriteTask, write
+
+MOST_AT_ONCE = 8
+"""Shards of a small window that one process judges at a time, on threads."""
+_P = TypeVar("_P", bound=Part)
+_T = TypeVar("_T")
+
+
+class Expected(NamedTuple):
+    """A reading task as the driver counts it: its number in source order, and the checksum of its keys."""
+
+    reader: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The result of a reading partition: its parts, and the names and checksums of what they have left on its host.
+
+    `partition` is its number among those of its job, -1 if that is known otherwise.
+    """
+
+    directory: str = ""
+    parts: tuple[PartRead, ...] = ()
+    checksums: tuple[int, ...] = ()
+    partition: int = -1
+
+    @property
+    def receipts(self) -> list[ReadReceipt]:
+        """Those of the parts with records; each has a checksum."""
+        return [part.receipt for part in self.parts if part.receipt is not None]
+
+    def require(self, expected: Sequence[Expected]) -> list[tuple[int, ReadReceipt]]:
+        """The receipts with their numbers.
+
+        Raises:
+            RowsGoneError: the partition was read again, and gave other keys.
+        """
+        if self.checksums != tuple(each.keys for each in expected):
+            raise RowsGoneError("rows are gone: a lost partition of the source was read again, and gave others")
+        return [(each.reader, receipt) for each, receipt in zip(expected, self.receipts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The result of a shard's task; `ran_on` names the executor's process."""
+
+    receipt: Receipt
+    verdicts: list[VerdictBlob] = field(repr=False)
+    ran_on: str = ""
+
+
+def read_parts(
+    folder: HostFolder, read: Callable[[ReadTask, _P], PartRead], task: ReadTask, parts: Sequence[_P]
+) -> Left:
+    """Read these parts without Spark; on the host's disk if its shared memory is full."""
+    try:
+        return _left(replace(task, directory=folder.make()), read, parts)
+    except CannotWriteError:
+        return _left(replace(task, directory=folder.make(on_disk=True)), read, parts)
+
+
+def read_and_deal(
+    folder: HostFolder, most_bytes: int, read: Callable[[ReadTask, _P], PartRead], task: ReadTask, parts: Sequence[_P]
+) -> tuple[Left, list[tuple[int, tuple[int, bytes]]] | None]:
+    """Read these parts, and (shard, (receipt, keys)); receipts are numbered as in `Left.receipts`.
+
+    None for keys that take more than `most_bytes`: packed records may be many more than their size says.
+    """
+    left = read_parts(folder, read, task, parts)
+    files = (exchange.keys_file(left.directory, receipt.name) for receipt in left.receipts)
+    if sum(Path(file).stat().st_size for file in files) > most_bytes:
+        return left, None
+    own = [Expected(number, checksum) for number, checksum in enumerate(left.checksums)]
+    return left, list(deal_keys([own], task.shards, 0, iter([left])))
+
+
+def _left(task: ReadTask, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P]) -> Left:
+    return left_in(task.directory, read_group(read, task, parts))
+
+
+def left_in(directory: str, parts: Sequence[PartRead], partition: int = -1) -> Left:
+    """What these parts have left in a folder."""
+    names = [part.receipt.name for part in parts if part.receipt is not None]
+    return Left(directory, tuple(parts), tuple(_checksum(directory, name) for name in names), partition)
+
+
+def read_rows(folder: HostFolder, task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Records of a source partition that Spark reads -> one row with the pickled `Left`; none without records."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        here = replace(task, directory=folder.make())
+        for row in read_function(here)(batches):
+            receipt: ReadReceipt = pickle.loads(row.column(0)[0].as_py())
+            left = left_in(here.directory, [PartRead(receipt)], context.partitionId())
+            yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(left)], pa.binary())], ["receipt"])
+
+    return read
+
+
+def left_of_rows(rows: Iterable[tuple[bytes]]) -> Iterator[Left]:
+    """The one `Left` of a partition that Spark has read."""
+    yield next((pickle.loads(row[0]) for row in rows), Left())
+
+
+def deal_keys(
+    expected: Sequence[Sequence[Expected]], shards: int, partition: int, lefts: Iterator[Left]
+) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """(shard, (reader, keys)) of a reading partition.
+
+    Raises:
+        RowsGoneError: see `Left.require` and `mapped_here`.
+    """
+    for left in lefts:
+        for reader, receipt in left.require(expected[partition]):
+            file = mapped_here(exchange.keys_file(left.directory, receipt.name))
+            for shard in range(shards):
+                batch = file.get_batch(shard)
+                if batch.num_rows:
+                    yield shard, (reader, packed(batch))
+
+
+def deal_admitted(
+    task: ReadTask, expected: Sequence[Sequence[Expected]], partition: int, lefts: Iterator[Left]
+) -> Iterator[tuple[int, Admitted]]:
+    """(reader, its admitted rows) of a reading partition."""
+    for left in lefts:
+        for reader, receipt in left.require(expected[partition]):
+            mapped_here(exchange.keys_file(left.directory, receipt.name))
+            yield reader, admitted_rows(replace(task, directory=left.directory), receipt.name)
+
+
+def gathered(dealt: Iterable[tuple[int, _T]]) -> Iterator[list[_T]]:
+    """All that was dealt to a partition, as one element."""
+    yield [each for _, each in dealt]
+
+
+def judge_arrived(task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[int, bytes]], ShardView]) -> Judged:
+    """Judge a shard: its keys have arrived, its view is the payload of its place."""
+    keys, view = arrived
+    travels = ArrivedKeys(keys)
+    receipt = judge(replace(task, tables=tables.here()), view, exchange=travels)
+    return Judged(receipt, travels.left, f"{socket.gethostname()}:{os.getppid()}")
+
+
+def judge_shards(
+    task: JudgeTask,
+    folder: HostFolder,
+    arrived: Sequence[tuple[list[tuple[int, bytes]], ShardView]],
+    *,
+    read_here: bool = False,
+) -> list[Judged]:
+    """Judge the shards of an executor, side by side: they wait for the syncing of their pieces.
+
+    Unless the window is read by tasks (`read_here`) none removes the folders of earlier attempts but this one.
+    """
+    if not read_here:
+        folder.remove_all()
+    with ThreadPoolExecutor(min(MOST_AT_ONCE, len(arrived)), "judge") as threads:
+        return list(threads.map(partial(judge_arrived, task, folder.tables), arrived))
+
+
+def told(judged: Judged) -> tuple[Receipt, str]:
+    """The part of a shard's result that the driver gets."""
+    return judged.receipt, judged.ran_on
+
+
+def deal_verdicts(partitions: Sequence[int], judged: Judged) -> Iterator[tuple[int, VerdictBlob]]:
+    """(reading partition, verdicts) of a shard; `partitions` are those of the readers."""
+    for blob in judged.verdicts:
+        yield partitions[blob.reader], blob
+
+
+def write_arrived(
+    task: WriteTask,
+    expected: Sequence[Sequence[Expected]],
+    partition: int,
+    arrived: Iterator[tuple[list[VerdictBlob], Left]],
+) -> Iterator[WriteReceipt]:
+    """Write the ports' rows of a reading partition: their verdicts have arrived, their records are on this host.
+
+    Raises:
+        RowsGoneError: they are not, or are others.
+    """
+    for verdicts, left in arrived:
+        receipts = left.require(expected[partition])
+        failpoints.hit("write.arrived")
+        files = {reader: exchange.rows_file(left.directory, receipt.name) for reader, receipt in receipts}
+        if files:
+            yield write(task, partition, ArrivedVerdicts(verdicts, files))
+
+
+def admitted_given(
+    task: ReadTask, expected: Sequence[Sequence[Expected]], given: tuple[int, Left]
+) -> list[tuple[int, Admitted]]:
+    """As `deal_admitted`, of a partition and its `Left`."""
+    partition, left = given
+    return list(deal_admitted(task, expected, partition, iter([left])))
+
+
+def write_given(
+    task: WriteTask, expected: Sequence[Sequence[Expected]], given: tuple[int, list[VerdictBlob], Left]
+) -> list[WriteReceipt]:
+    """As `write_arrived`, of a partition, its verdicts and its `Left`."""
+    partition, verdicts, left = given
+    return list(write_arrived(task, expected, partition, iter([(verdicts, left)])))
+
+
+def remove_folders(folder: HostFolder, _: int) -> None:
+    """Remove what the attempts of a store have left on this host."""
+    folder.remove_all()
+
+
+def make_file(path: Path, data: bytes, _: int = 0) -> None:
+    """Make a file on this host, for any user to read, unless it is there."""
+    with contextlib.suppress(FileExistsError), path.open("xb") as file:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(data)
+
+
+def remove_file(path: Path, _: int = 0) -> None:
+    """Remove a file from this host, if it is there."""
+    path.unlink(missing_ok=True)
+
+
+def _checksum(directory: str, name: str) -> int:
+    return xxhash.xxh3_64_intdigest(Path(exchange.keys_file(directory, name)).read_bytes())

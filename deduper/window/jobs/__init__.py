@@ -1,0 +1,1 @@
+"""The Spark jobs of a window: read, judge, write, on one machine or on a cluster, and the merges of small pieces."""

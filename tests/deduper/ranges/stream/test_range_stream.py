@@ -1,0 +1,424 @@
+"""A stream of events and ranges: each event once, with what is known of the ranges by its window."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from bucket_store.errors import CorruptionError, FencedError, SettingsChangedError
+from deduper.admin.open_store import open_store
+from deduper.config.problems import ConfigError
+from deduper.errors import IntegrityError, UsageError
+from deduper.ranges.stream.levels import merged_from
+from deduper.ranges.stream.runner import StreamRunner, owned_store
+from deduper.ranges.stream.settings import load_settings
+from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene, event, instant, ranged
+
+
+def told(scene: Scene, port: str) -> list[tuple[str, str, int, int]]:
+    """(port, reason, number of the row, window) of a port of reasons."""
+    return [
+        (
+            port,
+            row["reason"],
+            json.loads(row["record"])["event" if row["side"] == "event" else "campaign"],
+            row["_window"],
+        )
+        for row in scene.rows(port)
+    ]
+
+
+def test_the_classic_example(tmp_path: Path) -> None:
+    """The first table of docs/range-aggregates.md, with ranges that come before, with and after their events."""
+    scene = Scene(tmp_path)
+    scene.ranges.publish([ranged(1, "1", 0, 3600, 10), ranged(2, "1", 1860, 2100, 20), ranged(3, "1", 2280, 3000, 30)])
+    scene.events.publish([event(1, "1", 1800), event(2, "1", 2700)], [event(3, "2", 1860)])
+    scene.ranges.publish([ranged(4, "1", 3600, 4500, 40), ranged(5, "2", 0, 3600, 50)])
+    scene.events.publish([event(4, "1", 3600), event(5, "2", 3600)])
+    report = scene.run()
+    assert scene.answers() == {1: (10, 1), 2: (40, 2), 3: (None, 0), 4: (50, 2), 5: (50, 1)}
+    assert report.windows == 2
+    assert [row["_window"] for row in scene.rows()] == [0, 0, 0, 1, 1]
+    assert "_dedup" not in scene.rows()[0]
+    assert report.inputs["events"].window == 1
+    assert scene.leftovers() == []
+    assert scene.run().windows == 0
+
+
+def test_the_first_window_waits_for_both_inputs(tmp_path: Path) -> None:
+    """Without a file of ranges nobody knows what a sum of nothing is."""
+    scene = Scene(tmp_path)
+    scene.events.publish([event(1, "a", 5)])
+    assert scene.run().windows == 0
+    scene.ranges.publish([ranged(1, "a", 0, 9)])
+    assert scene.run().windows == 1
+    scene.events.publish([event(2, "a", 6)])
+    assert scene.run().windows == 1
+    assert scene.answers() == {1: (1, 1), 2: (1, 1)}
+
+
+def test_a_range_is_closed_exactly_one_period_after_its_end(tmp_path: Path) -> None:
+    """
+    0          50  51          150
+    |--range 1--|               clock after the first events
+                   e2: 1 behind the period's end, answered; e3 at 50: exactly a period old, expired
+    """
+    scene = Scene(tmp_path)
+    scene.ranges.publish([ranged(1, "a", 0, 50), ranged(2, "a", 0, 51)])
+    scene.events.publish([event(1, "a", 150)])
+    scene.events.publish([event(2, "a", 51), event(3, "a", 50)])
+    scene.ranges.publish([ranged(3, "a", 0, 50), ranged(4, "a", 0, 51), ranged(5, "a", 151, 160)])
+    scene.run()
+    assert scene.answers() == {1: (None, 0), 2: (2, 2)}
+    assert sorted(told(scene, "late")) == [("late", "closed", 3, 1), ("late", "expired", 3, 1), ("late", "late", 4, 1)]
+
+
+def test_bad_rows_have_their_reasons(tmp_path: Path) -> None:
+    """Events and ranges alike; good rows of the same files are answered."""
+    scene = Scene(tmp_path, {"longest": "1000s"})
+    scene.ranges.publish(
+        [
+            ranged(1, None, 0, 9),
+            ranged(2, "a", 9, 0),
+            ranged(3, "a", 0, 1001),
+            ranged(4, "a", 0, None),
+            ranged(5, "a", 0, 1000),
+        ]
+    )
+    scene.events.publish([event(1, None, 5), event(2, "a", None), event(3, "a", 5)])
+    scene.run()
+    assert scene.answers() == {3: (1, 1)}
+    assert sorted(told(scene, "errors")) == [
+        ("errors", "null_id", 1, 0),
+        ("errors", "null_id", 1, 0),
+        ("errors", "null_time", 2, 0),
+        ("errors", "start_after_end", 2, 0),
+        ("errors", "too_long", 3, 0),
+        ("errors", "too_long", 4, 0),
+    ]
+
+
+def test_a_late_range_corrects_what_is_remembered(tmp_path: Path) -> None:
+    """By `correct`: each answered event that it covers, once, and no other one."""
+    scene = Scene(tmp_path, {"late_ranges": "correct"})
+    scene.ranges.publish([ranged(1, "a", 0, 1000, 10)])
+    scene.events.publish([event(1, "a", 50), event(2, "a", 60), event(3, "b", 60), event(4, "a", 120)])
+    scene.ranges.publish([ranged(2, "a", 55, 70, 1), ranged(3, "a", 58, 65, 2), ranged(4, "a", 10, 30, 5)])
+    scene.events.publish([event(5, "a", 61)])
+    scene.run()
+    assert scene.answers() == {1: (10, 1), 2: (13, 3), 3: (None, 0), 4: (10, 1), 5: (13, 3)}
+    assert [(row["event"], row["_window"]) for row in scene.rows("corrections")] == [(2, 1)]
+    assert [row["event"] for row in scene.rows()] == [1, 2, 3, 4, 5]
+    assert told(scene, "late") == [("late", "late", 4, 1)]
+
+
+RETRACTING: Row = {"retraction": {"column": "op", "value": "withdrawn"}, "range_key": ("campaign",)}
+
+
+@pytest.mark.parametrize("aggregates", [{"points": "sum(points)"}, {"points": "sum(points)", "most": "max(points)"}])
+def test_a_retraction_withdraws_all_ranges_of_its_key(aggregates: Row, tmp_path: Path) -> None:
+    """Also one of its own window that came before it, and none that comes after it; one without a range is an error."""
+    scene = Scene(tmp_path, {**RETRACTING, "aggregates": aggregates, "late_ranges": "correct"})
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10), ranged(2, "a", 0, 90, 20)])
+    scene.events.publish([event(1, "a", 50)])
+    scene.ranges.publish(
+        [
+            *(
+                ranged(1, None, None, None, op="withdrawn"),
+                ranged(1, "a", 0, 90, 3),
+                ranged(7, None, None, None, op="withdrawn"),
+            ),
+            *(ranged(3, "a", 0, 90, 100), ranged(3, None, None, None, op="withdrawn")),
+        ]
+    )
+    scene.events.publish([event(2, "a", 51)])
+    scene.ranges.publish([ranged(1, None, None, None, op="withdrawn"), ranged(2, None, None, None, op="withdrawn")])
+    scene.events.publish([event(3, "a", 52)])
+    scene.run()
+    first = {row["event"]: row["points"] for row in scene.rows()}
+    assert first == {1: 30, 2: 23, 3: None}
+    assert {number: found[0] for number, found in scene.answers().items()} == {1: None, 2: None, 3: None}
+    assert told(scene, "errors") == [("errors", "unknown_range", 7, 1)]
+
+
+_SECONDS = st.integers(0, 300)
+_WEIGHTS = st.none() | st.sampled_from([0.1, 0.2, -0.3, 1e16, 2.0**-40, 3.0])
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
+    """Windows of events and ranges, with bad rows and retractions among them."""
+    found = []
+    number = 0
+    for _ in range(draw(st.integers(1, 7))):
+        events, ranges = [], []
+        for _ in range(draw(st.integers(0, 5))):
+            number += 1
+            events.append(event(number, draw(st.sampled_from(["a", "b", "a", "b", None])), draw(_SECONDS)))
+        for _ in range(draw(st.integers(0, 5))):
+            start, end = draw(st.none() | _SECONDS), draw(st.none() | _SECONDS)
+            identity, op = draw(st.sampled_from(["a", "b"])), draw(st.sampled_from(["new", "new", "new", "withdrawn"]))
+            points = draw(st.none() | st.integers(-5, 5))
+            ranges.append(ranged(draw(st.integers(1, 8)), identity, start, end, points, draw(_WEIGHTS), op))
+        found.append((events, ranges))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", ["correct", "port"])
+@pytest.mark.parametrize(
+    "aggregates",
+    [
+        {"points": "sum(points)", "offers": "count", "mean": "mean(weight)", "spread": "variance(weight)"},
+        {"least": "min(weight)", "most": "max(points)", "sum": "sum(weight)"},
+    ],
+    ids=["sums", "bests"],
+)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_every_answer_is_that_of_all_ranges_known(
+    aggregates: Row, late: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Rows in any order, a new start for each window, levels that merge: the model's rows in every port."""
+    scene = Scene(tmp_path_factory.mktemp("stream"), {**RETRACTING, "aggregates": aggregates, "late_ranges": late})
+    model = Model(scene.job)
+    # The first window has a file of both.
+    for events, ranges in [([event(0, "a", 0)], [ranged(0, "a", 0, 20, 7, 0.1)]), *data.draw(windows())]:
+        if not events and not ranges:
+            continue
+        if events:
+            scene.events.publish(events)
+        if ranges:
+            scene.ranges.publish(ranges)
+        model.judge(events, ranges)
+        scene.run()
+    names = list(aggregates)
+    assert {row["event"]: tuple(row[name] for name in names) for row in scene.rows()} == model.first
+    found = {(row["event"], row["_window"]): tuple(row[name] for name in names) for row in scene.rows("corrections")}
+    assert found == model.corrected
+    assert sorted([*told(scene, "late"), *told(scene, "errors")]) == sorted(model.told)
+    assert scene.leftovers() == []
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_lines_of_text_are_answered_as_parquet_is(kind: str, tmp_path: Path) -> None:
+    """Late ranges, retractions, bad rows; and lines that are no rows, each in `errors` with its text."""
+    scene = Scene(tmp_path, {**RETRACTING, "late_ranges": "correct"}, (kind, "json"))
+    model = Model(scene.job)
+    for number in range(4):
+        at = 40.25 * number
+        events = [event(2 * number, "a", at), event(2 * number + 1, [None, 'b,"é\\'][number % 2], at - 30)]
+        ranges = [
+            ranged(number, "a", at - 60, at + 30, number or None, 0.5),
+            ranged(number + 10, 'b,"é\\', at, None, 7),
+            ranged(number - 1, None, None, None, None, op="withdrawn"),
+        ]
+        scene.events.publish(events)
+        scene.ranges.publish(ranges)
+        model.judge(events, ranges)
+    broken = [b'{"id": 1, "at"', b"\xff\xfe"] if kind == "json" else [b'a,"2026', b"\xff\xfe,,"]
+    (last,) = scene.events.folder.glob(f"*-000000000003-0000.{kind}")
+    last.write_bytes(last.read_bytes() + b"\n".join(broken))
+    report = scene.run()
+    names = list(scene.job.aggregates)
+    assert {row["event"]: tuple(row[name] for name in names) for row in scene.rows()} == model.first
+    found = {(row["event"], row["_window"]): tuple(row[name] for name in names) for row in scene.rows("corrections")}
+    assert found == model.corrected
+    assert found
+    unparsable = [row for row in scene.rows("errors") if row["reason"] == "unparsable"]
+    texts = [broken[0].decode(), base64.b64encode(broken[1]).decode()]
+    assert unparsable == [{"side": "event", "reason": "unparsable", "record": text, "_window": 3} for text in texts]
+    assert report.counts["events.unparsable"] == 2
+    others = [row for row in scene.rows("errors") if row not in unparsable]
+    assert len(others) + len(scene.rows("late")) == len(model.told)
+    assert scene.leftovers() == []
+
+
+def test_declared_columns_need_no_first_file(tmp_path: Path) -> None:
+    """A sum of nothing has the type of the declared column."""
+    scene = Scene(tmp_path, kinds=("json", "json"))
+    scene.events.publish([event(1, "a", 5)])
+    assert scene.run().windows == 1
+    scene.ranges.publish([ranged(1, "a", 0, 9)])
+    scene.events.publish([event(2, "a", 6)])
+    assert scene.run().windows == 1
+    assert scene.answers() == {1: (None, 0), 2: (1, 1)}
+
+
+def test_levels_grow_at_least_fourfold() -> None:
+    """A million ranges that come by a thousand are a few levels, and each is moved a few tens of times."""
+    rows: list[int] = []
+    moved = 0
+    for _ in range(1000):
+        rows.append(1000)
+        first = merged_from(rows, 4)
+        if first < len(rows) - 1:
+            moved += sum(rows[first:])
+        rows[first:] = [sum(rows[first:])]
+        assert len(rows) <= 6
+        assert all(one >= 4 * other for one, other in itertools.pairwise(rows))
+    assert moved < 32 * 1_000_000
+
+
+def test_levels_do_not_grow_beyond_their_bound() -> None:
+    """Remembered events: a full level stays as it is."""
+    assert merged_from([100, 60, 50], 1, 100) == 2
+    assert merged_from([100, 40, 50], 1, 100) == 1
+
+
+def test_a_damaged_piece_stops_the_start(tmp_path: Path) -> None:
+    """Each byte that was changed, and a piece that is gone."""
+    scene = Scene(tmp_path)
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
+    scene.events.publish([event(1, "a", 50)])
+    scene.run()
+    (piece,) = (tmp_path / "state/ranges").iterdir()
+    whole = piece.read_bytes()
+    for at in (0, 9, 200, len(whole) - 1):
+        piece.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(CorruptionError, match="piece"):
+            scene.run()
+    piece.unlink()
+    with pytest.raises(CorruptionError, match="no file"):
+        scene.run()
+    piece.write_bytes(whole)
+    assert scene.run().open_ranges == 1
+
+
+def test_inputs_and_settings_that_do_not_continue(tmp_path: Path) -> None:
+    """Another job's folder, a job that was put back, other types, another period: each is refused."""
+    scene = Scene(tmp_path)
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
+    scene.events.publish([event(1, "a", 50)])
+    scene.events.publish([event(2, "a", 51)])
+    scene.run()
+    scene.settings = {"period": "99s"}
+    with pytest.raises(SettingsChangedError, match="period"):
+        scene.run()
+    scene.settings = {}
+    scene.events.mark(0)
+    with pytest.raises(IntegrityError, match="rewound"):
+        scene.run()
+    scene.events.mark(1)
+    scene.events.store = "cc" * 16
+    scene.events.mark(5)
+    with pytest.raises(UsageError, match="cccccccc"):
+        scene.run()
+
+
+def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None:
+    """None of them may repair, clean or read what is no job's."""
+    scene = Scene(tmp_path)
+    scene.run()
+    with pytest.raises(UsageError, match="range-stream CONFIG --status"):
+        open_store(str(tmp_path / "state"))
+
+
+TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"aggregates": {"points": "last(points)"}}, "`last` is not an aggregate of a stream"),
+        ({"late_ranges": "correct"}, "late_ranges: correct"),
+        ({"late": "out/output"}, "late: is the folder of `output`"),
+        ({"period": None}, "period"),
+        ({"events": {"format": "json", "path": "in/events"}}, "files of json have no types of their own"),
+        ({"events": {"path": "in/events", "schema": "id string"}}, "Parquet has types of its own"),
+        (
+            {"ranges": {"format": "json", "path": "in/ranges", "schema": "id array<int>"}},
+            "column `id` is of type array<int>",
+        ),
+        (
+            {"events": {"format": "kafka", "topics": ["in"], "bootstrap_servers": "h:1", "value": {"format": "avro"}}},
+            "avro_schema: is missing",
+        ),
+        ({"output": {"format": "kafka", "topic": "out"}}, "the brokers are missing"),
+        (
+            {"late": {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1", "delivery": "at_least_once"}},
+            "these ports are sent exactly once",
+        ),
+        (
+            {name: {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1"} for name in ("output", "late")},
+            "late: is the topic of `output`",
+        ),
+        (
+            {
+                "events": {**TOPIC, "topic_pattern": "points-.*", "value": {"format": "json", "schema": "id string"}},
+                "output": {"format": "kafka", "topic": "points-out"},
+            },
+            "output.topic: is a topic of `events`",
+        ),
+        ({"output": {"format": "csv", "path": "out/output"}}, "`csv` is no format of these ports"),
+        ({"output": {"format": "json", "path": "hdfs://host:1/out"}}, "is not on this machine"),
+    ],
+)
+def test_mistakes_in_the_settings_have_their_places(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """File, line, setting, and what to write."""
+    scene = Scene(tmp_path)
+    file = tmp_path / "points.yaml"
+    file.write_text(json.dumps({**scene.written, **changed}))
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file, environment={})
+    assert message in "\n".join(problem.headline for problem in caught.value.problems)
+
+
+def test_settings_in_the_docs_are_valid(tmp_path: Path) -> None:
+    """Those of folders, and over them those of topics."""
+    text = (Path(__file__).parents[4] / "docs/range-aggregates.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", text.partition("## On a stream")[2], re.DOTALL)
+    folders, topics = (YAML(typ="safe").load(block) for block in blocks[:2])
+    for written in (folders, folders | topics):
+        (tmp_path / "points.yaml").write_text(json.dumps(written))
+        assert load_settings(tmp_path / "points.yaml", environment={}).aggregates == {
+            "points": "sum(points)",
+            "offers": "count",
+        }
+
+
+def test_the_clock_is_that_of_the_windows_before(tmp_path: Path) -> None:
+    """Rows of one window do not expire one another, in whatever order they lie."""
+    scene = Scene(tmp_path)
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
+    scene.events.publish([event(1, "a", 5000), event(2, "a", 50)])
+    report = scene.run()
+    assert scene.answers() == {1: (None, 0), 2: (10, 1)}
+    at = instant(5000)
+    assert at is not None
+    assert report.clock_us == int(at.timestamp() * 1e6)
+
+
+def test_an_owner_that_was_overtaken_publishes_nothing(tmp_path: Path) -> None:
+    """Whatever step it slept at: its window is the new owner's, once."""
+    scene = Scene(tmp_path)
+    scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
+    scene.events.publish([event(1, "a", 50)])
+    with owned_store(scene.job, take_over=False, wall_clock_us=lambda: 1) as owned:
+        sleeper = StreamRunner(scene.job, owned, lambda: 1)
+        judge = sleeper._judge.judge
+
+        def overtaken(*arguments: Any) -> Any:
+            judged = judge(*arguments)
+            assert scene.run(take_over=True).windows == 1
+            return judged
+
+        sleeper._judge.judge = overtaken  # type: ignore[method-assign]
+        with pytest.raises(FencedError):
+            sleeper.run()
+    assert [(row["event"], row["_window"]) for row in scene.rows()] == [(1, 0)]
+    scene.events.publish([event(2, "a", 51)])
+    assert scene.run().windows == 1
+    assert scene.answers() == {1: (10, 1), 2: (10, 1)}
+    assert scene.leftovers() == []
