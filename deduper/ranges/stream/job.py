@@ -29,7 +29,9 @@ def run(
     unpublished: OnUnknown = OnUnknown.REFUSE,
     stop: Stop | None = None,
 ) -> StreamReport:
-    """Run windows; a signal ends it after the window at hand. `unpublished`: see `deduper run --unpublished`.
+    """Run windows; after the start a signal ends it after the window at hand.
+
+    `unpublished`: see `deduper run --unpublished`.
 
     Raises:
         FencedError: another owner has taken the store.
@@ -38,47 +40,45 @@ def run(
     began = time.monotonic()
     totals: Counter[str] = Counter()
     windows = 0
-    with restoring_handlers():
-        if stop is None:
-            stop = Stop()
-            stop.listen()
-        with (
-            _metrics(job) as metrics,
-            owned_store(
-                job, take_over=take_over, wall_clock_us=_now_us, unpublished=unpublished, stop=stop.event
-            ) as owned,
-        ):
-            log = owned.log
-            try:
-                runner = StreamRunner(job, owned, _now_us, drain=once)
-                if metrics is not None:
-                    metrics.opened(runner)
-                # A wait for brokers ends: nothing of the window is committed, or the next start publishes it.
-                with contextlib.suppress(StopRequested):
-                    while not stop.is_requested:
-                        with contextlib.nullcontext() if metrics is None else metrics.window():
-                            counts = runner.run()
-                        if counts is not None:
-                            windows += 1
-                            totals.update(counts)
-                            on_progress(f"window {log.state.next_window - 1}: {_text(counts)}")
-                        elif once or stop.wait(job.trigger / 1e6):
-                            break
-            except Exception as exc:
-                raise reason_to_stop(log, exc) from exc
-            state = runner.state
-            return StreamReport(
-                windows=windows,
-                counts=dict(totals),
-                next_window=log.state.next_window,
-                clock_us=state.clock,
-                inputs=input_reports(log.state),
-                open_ranges=sum(level.rows.num_rows for level in state.ranges),
-                levels=len(state.ranges),
-                remembered_events=sum(level.rows.num_rows for level in state.events),
-                stopped_by=stop.reason,
-                seconds=time.monotonic() - began,
-            )
+    listens, stop = stop is None, stop or Stop()
+    with (
+        restoring_handlers(),
+        _metrics(job) as metrics,
+        owned_store(job, take_over=take_over, wall_clock_us=_now_us, unpublished=unpublished, stop=stop.event) as owned,
+    ):
+        log = owned.log
+        try:
+            runner = StreamRunner(job, owned, _now_us, drain=once)
+            if listens:  # until here a signal ends the process at once, also while it waits for brokers
+                stop.listen()
+            if metrics is not None:
+                metrics.opened(runner)
+            # A wait for brokers ends: nothing of the window is committed, or the next start publishes it.
+            with contextlib.suppress(StopRequested):
+                while not stop.is_requested:
+                    with contextlib.nullcontext() if metrics is None else metrics.window():
+                        counts = runner.run()
+                    if counts is not None:
+                        windows += 1
+                        totals.update(counts)
+                        on_progress(f"window {log.state.next_window - 1}: {_text(counts)}")
+                    elif once or stop.wait(job.trigger / 1e6):
+                        break
+        except Exception as exc:
+            raise reason_to_stop(log, exc) from exc
+        state = runner.state
+        return StreamReport(
+            windows=windows,
+            counts=dict(totals),
+            next_window=log.state.next_window,
+            clock_us=state.clock,
+            inputs=input_reports(log.state),
+            open_ranges=sum(level.rows.num_rows for level in state.ranges),
+            levels=len(state.ranges),
+            remembered_events=sum(level.rows.num_rows for level in state.events),
+            stopped_by=stop.reason,
+            seconds=time.monotonic() - began,
+        )
 
 
 def _metrics(job: StreamJob) -> contextlib.AbstractContextManager[StreamMetrics | None]:
