@@ -55,7 +55,8 @@ def test_the_tools_after_a_job_to_topics_and_files(
     rows = answer(file, "verify", "--rows")
     ran = {check["check"] for check in rows["checks"] if check["ran"]}
     assert {"outputs.missing", "outputs.bytes", "log.counts", "rows.source", "rows.twice", "rows.port"} <= ran
-    state = CommitLog.open(local_place(tmp_path / "state")).state
+    log = CommitLog.open(local_place(tmp_path / "state"))
+    state = log.state
     assert rows["rows"] == state.totals["unique"] + state.totals["expired"] > 0
 
     lag = answer(file, "status", "--last=1")["lag"]
@@ -65,8 +66,10 @@ def test_the_tools_after_a_job_to_topics_and_files(
     reported = CliRunner().invoke(app, ["status", str(file)], env={"COLUMNS": "200"}).stdout
     assert "7 offsets over 3 partitions" in reported
 
-    lying = {item["kind"] for item in answer(file, "gc", "--grace=0s")["garbage"]}
-    assert lying <= {"intent", "checkpoint"}
+    # Jobs of other stores that die on this machine meanwhile leave their exchange folders.
+    found = answer(file, "gc", "--grace=0s")["garbage"]
+    own = [item for item in found if item["kind"] != "spool" or log.manifest.store_id in item["path"]]
+    assert {item["kind"] for item in own} <= {"intent", "checkpoint"}
     outputs = answer_window(file, 1)["outputs"]
     assert {output["port"] for output in outputs if output["topic"]} in ({"error"}, {"duplicate", "error"})
     assert {output["topic"] for output in outputs} <= {topics["duplicate"], topics["error"], None}
