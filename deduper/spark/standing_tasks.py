@@ -41,6 +41,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from bucket_store.maintenance.background_task import InBackground, OneThread
+from deduper.spark.messages import received, send
 from deduper.spark.placing import Executor, Executors, located
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class Connections:
         while len(results) < len(payloads):
             for number in self._of.keys() & payloads.keys() - given:
                 given.add(number)
-                _send(self._of[number], (function, payloads[number]))
+                send(self._of[number], (function, payloads[number]))
             number_of = {connection: number for number, connection in self._of.items()}
             ready = wait([self._listener, self._job_ended, *number_of], _LOOK_S)
             if not ready and not are_there():
@@ -137,7 +138,7 @@ class Connections:
                     self._accept()
                 else:
                     assert isinstance(one, Connection)
-                    number, answer = number_of[one], _received(one)
+                    number, answer = number_of[one], received(one)
                     if answer is not None:
                         results[number] = pickle.loads(answer)
                     elif number in payloads and number not in results:
@@ -185,14 +186,14 @@ def serve(host: str, port: int, key: bytes, number: int) -> None:
         connected.close()
         return
     with _connection(connected) as driver:
-        while driver.poll(_IDLE_S) and (asked := _received(driver)) is not None:
+        while driver.poll(_IDLE_S) and (asked := received(driver)) is not None:
             function, payload = pickle.loads(asked)
             try:
                 result = function(payload)
             except Exception:  # raised by the job that does it again, where its meaning is found
                 logger.info("a standing task has failed", exc_info=True)
                 return
-            _send(driver, result)
+            send(driver, result)
 
 
 class StandingTasks:
@@ -331,17 +332,3 @@ def _exactly(connected: socket.socket, count: int) -> bytes:
             raise ValueError("it has closed the connection")
         found += part
     return found
-
-
-def _send(connection: Connection, what: object) -> None:
-    """Send; a closed connection shows when the next message is received."""
-    with contextlib.suppress(OSError):
-        connection.send_bytes(pickle.dumps(what))
-
-
-def _received(connection: Connection) -> bytes | None:
-    """The next message; None when the other end has closed."""
-    try:
-        return connection.recv_bytes()
-    except (EOFError, OSError):
-        return None

@@ -37,7 +37,7 @@ def place(root: Path, files: Iterable[NewFile]) -> None:
 
 
 def _make(folders: Iterable[Path]) -> None:
-    """Makes folders that are not there. Durable: whoever made the others may have died before they were.
+    """Makes folders that are not there, and syncs those above all: a process may have died before it did.
 
     As `make_directories`, which syncs the folder above anew for each of them.
     """

@@ -29,7 +29,7 @@ _LEAST_MARK_BITS, _MOST_MARK_BITS = 10, 24
 class WantedKeys:
     """Keys, to be found again in rows; digests with the salt of the look-up that gave them.
 
-    Most rows are told apart by the first bits of their digests, so only the others are sorted.
+    The first bits of a digest rule out most rows; the rest is sorted.
     """
 
     def __init__(self, keys: SortedKeys, columns: KeyColumns, salt: bytes) -> None:
