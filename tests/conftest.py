@@ -24,7 +24,7 @@ _NOT_SLOW = " and not slow"
 _LEDGER = "ledger"
 _HEAVY = {"spark": 1, "services": 1, "faults": 1, "crash": 2}
 """Marks of tests that start processes; a story of kills takes minutes, so it is drawn half as often."""
-_SHARE, _SEED = "TESTS_SHARE", "TESTS_SEED"
+_SHARE, _SEED, _ALL = "TESTS_SHARE", "TESTS_SEED", "CRASH_ALL"
 _told: list[str] = []
 
 
@@ -64,6 +64,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_configure(config: pytest.Config) -> None:
     """The slow ones run too where files or folders are named without a selection of markers."""
     start_sessions_soon()
+    # Of the first process, so that those it starts draw the same.
+    os.environ.setdefault(_SEED, str(random.randrange(10_000)))
     is_named = config.args_source is pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
     if is_named and config.option.markexpr in config.getini("addopts"):
         config.option.markexpr = config.option.markexpr.removesuffix(_NOT_SLOW)
@@ -73,9 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In one process the stories of kills come last; of two processes, one begins them before the short tests.
 
-    With TESTS_SHARE=n, one in n of the tests that start processes is taken, as TESTS_SEED draws them; of those that
-    kill them, one in 2n.
+    Of a test marked `turns(n)`, n variants are taken, as TESTS_SEED draws them; all if they are named, or with
+    CRASH_ALL. With TESTS_SHARE=n, one in n of the tests that start processes is taken; of those that kill them, one in
+    2n.
     """
+    if not os.environ.get(_ALL):
+        _take_turns(config, items)
     share = int(os.environ.get(_SHARE, "1"))
     if share > 1:
         draw = random.Random(os.environ.get(_SEED))
@@ -84,6 +89,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
     is_last = not hasattr(config, "workerinput")
     items.sort(key=lambda item: (item.get_closest_marker("crash") is not None) is is_last)
+
+
+def _take_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the variants whose turn it is not."""
+    variants: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        mark = item.get_closest_marker("turns")
+        if mark is not None and not any("[" in argument for argument in config.args):
+            variants.setdefault((item.nodeid.partition("[")[0], mark.args[0]), []).append(item)
+    left: set[pytest.Item] = set()
+    for (function, taken), of_one in variants.items():
+        draw = random.Random(f"{function} {os.environ[_SEED]}")
+        left.update(draw.sample(of_one, max(0, len(of_one) - taken)))
+    config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
+    items[:] = [item for item in items if item not in left]
 
 
 def _one_in(share: int, item: pytest.Item) -> int:
@@ -111,6 +131,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Kills by victim, the seed that repeats them, the seconds of recovery; the tests that a slow machine left out."""
+    terminalreporter.write_line(f"{_SEED}={os.environ[_SEED]} drew the variants of tests that take turns.")
     if int(os.environ.get(_SHARE, "1")) > 1:
         terminalreporter.write_line(
             f"{_SHARE}={os.environ[_SHARE]} {_SEED}={os.environ.get(_SEED)}: this machine is slow, so only one in "

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bucket_store import failpoints
 from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene, event, ranged
+from tests.forked import command
 
 pytestmark = pytest.mark.crash
 
-ROOT = Path(__file__).parent.parent.parent
 POINTS = (
     *("start.claimed", "start.published", "start.discarded", "ranges.0.batch", "ranges.1.read", "ranges.2.judged"),
     *("ranges.3.piece", "ranges.3.port", "ranges.3.staged", "log.written", "log.linked", "ranges.4.committed"),
@@ -62,9 +58,7 @@ def scene_of(root: Path, made: list[tuple[list[Row], list[Row]]]) -> Scene:
 
 def process(scene: Scene, armed: str) -> int:
     """The exit code of the command; of one that was killed it is negative."""
-    command = [sys.executable, "-m", "deduper.cli", "range-stream", str(scene.root / "points.yaml"), "--once"]
-    environment = {**os.environ, failpoints.ENVIRONMENT: armed, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=scene.root, env=environment, check=False, capture_output=True).returncode
+    return command("range-stream", str(scene.root / "points.yaml"), "--once", armed=armed, cwd=scene.root).returncode
 
 
 def published(scene: Scene) -> dict[str, list[Row]]:
@@ -89,6 +83,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]
     return rows
 
 
+@pytest.mark.turns(9)
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_step_and_resumed(point: str, undisturbed: dict[str, list[Row]], tmp_path: Path) -> None:
     """In the first start or in a later window: no row is missing, none is there twice, nothing is left over."""

@@ -8,22 +8,20 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bucket_store import failpoints
 from bucket_store.log.commit_log import CommitLog
 from deduper.admin.open_store import OpenStore, open_store
 from deduper.admin.verify.run import verify_store
 from deduper.config.load import load_config
 from deduper.window.completeness import SEED_OPEN, complete_since
 from deduper.window.recovery import open_or_create
+from tests.forked import command
 
 pytestmark = pytest.mark.crash
 
-ROOT = Path(__file__).parent.parent.parent
 POINTS = (
     *("start.claimed", "seed.begun", "start.published", "start.discarded", "start.checkpoint"),
     *("window.0.batch", "window.1.intent", "window.2.judged", "window.3.synced", "window.3.durable"),
@@ -48,16 +46,7 @@ sinks:
 def seed(directory: Path, old: Path, armed: str = "") -> subprocess.CompletedProcess[str]:
     """One run of the command, in a session of its own."""
     words = ["seed", "job.yaml", "--files", str(old), "--complete-since", "0", "--execute", "--json"]
-    return subprocess.run(
-        [sys.executable, "-m", "tests.crash.seed_driver", *words],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), failpoints.ENVIRONMENT: armed},
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=300,
-        check=False,
-    )
+    return command(*words, armed=armed, cwd=directory, module="tests.crash.seed_driver")
 
 
 def test_killed_anywhere_and_repeated_it_leaves_the_same_keys(tmp_path: Path) -> None:

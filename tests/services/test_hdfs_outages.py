@@ -75,6 +75,7 @@ def test_a_datanode_dies_under_a_job(
     job.check(on_a_disk.result())
 
 
+@pytest.mark.turns(1)
 @pytest.mark.parametrize("way", ["three jobs", "one job", *(["the driver's hands"] if ALL else [])])
 def test_executors_die_over_hdfs(
     way: str,

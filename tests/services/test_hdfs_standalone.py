@@ -21,6 +21,7 @@ _TWICE = ("judge.piece.after", "write.done")
 """A task stands still with its piece stored, or its rows staged: Spark runs it on the other worker beside it."""
 
 
+@pytest.mark.turns(1)
 @pytest.mark.parametrize("small", [False, True], ids=["three jobs", "one job"])
 def test_tasks_run_twice_and_a_worker_dies_and_comes_back(
     small: bool, hdfs_pair: Hdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

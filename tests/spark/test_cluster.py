@@ -143,6 +143,7 @@ def stayed_put(places: list[dict[int, str]]) -> list[int]:
     return [sum(one[shard] == other[shard] for shard in one) for one, other in pairwise(places)]
 
 
+@pytest.mark.turns(1)
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
     """8 of 8 over 20 windows; after an executor was killed they are where they stay within 3 windows.
@@ -181,6 +182,7 @@ def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
     check_counts(job, often)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("step", "jobs"), KILLS)
 def test_an_executor_that_is_killed_loses_no_row(step: str, jobs: int, two: Cluster, tmp_path: Path) -> None:
     """Before each step of a window; before writing, the records and verdicts of three jobs are lost with it.

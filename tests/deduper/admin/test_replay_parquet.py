@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -32,6 +30,7 @@ from deduper.sources.files.listing import list_files
 from deduper.sources.files.source_file import source_digest
 from tests.deduper.small_service import Killed, armed
 from tests.deduper.store_samples import Window, make_store, write_config
+from tests.forked import command
 
 POINTS = ["replay.written", "replay.recorded", "replay.renamed"]
 FILES = {"a.parquet": 0, "day=1/b.parquet": 0, "c.parquet": 1}
@@ -153,12 +152,10 @@ def test_a_death_at_any_point_loses_and_repeats_nothing(job: Job, point: str, ot
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_command_is_finished_by_the_next(job: Job, point: str) -> None:
     """SIGKILL to the real command."""
-    command = [sys.executable, "-m", "deduper.cli", "replay-errors", str(job.file), "--json"]
-    killed = subprocess.run(
-        command, env={**os.environ, "BUCKET_STORE_FAILPOINTS": f"{point}=kill"}, check=False, capture_output=True
-    )
+    words = ["replay-errors", str(job.file), "--json"]
+    killed = command(*words, armed=f"{point}=kill")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    report = json.loads(command(*words).stdout)
     assert Counter(job.sent()) == Counter(ALL)
     assert (report["number"] is None) == (point != "replay.written")
 

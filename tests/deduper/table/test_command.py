@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from bucket_store import failpoints
 from deduper.cli.main import app
 from deduper.units import approximate_size
 from tests.deduper.table.scene import CHANGE_STEPS, CONFIG, ROLLBACK_STEPS, STEPS, Place, Row, arrow
-
-ROOT = Path(__file__).parent.parent.parent.parent
+from tests.forked import command
 
 
 def deliver(folder: Path, name: str, rows: list[Row]) -> None:
@@ -188,23 +183,29 @@ def test_the_quickstart(tmp_path: Path) -> None:
     assert "is not empty" in again.stderr
 
 
+def lives(*words: str) -> str:
+    """What a process says that nothing kills."""
+    done = command(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.crash
 def test_real_kills_at_every_step(place: Place, tmp_path: Path) -> None:
     """A chain of loads, each killed at another step by SIGKILL, and at last one that lives: all rows, each once."""
     file = str(tmp_path / "load.yaml")
     expected: set[tuple[int, int]] = set()
     killed = 0
-    command = [sys.executable, "-m", "deduper.cli", "table", "load", file, "--json"]
+    words = ["table", "load", file, "--json"]
     for number, step in enumerate(STEPS):
         # Of each batch a part comes again with the next one.
         batch: list[Row] = [(key, "a", key % 3) for key in range(10 * number, 10 * number + 15)]
         deliver(tmp_path, "a", [*batch, (None, "x", 0), batch[0]])
-        environment = {**os.environ, failpoints.ENVIRONMENT: f"{step}=kill"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        done = command(*words, armed=f"{step}=kill")
         assert done.returncode in (-signal.SIGKILL, 0), done.stderr
         killed += done.returncode != 0
         if number % 2:
-            receipt = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+            receipt = json.loads(lives(*words))
             assert receipt["rows"] == 17
             expected |= {(key, day) for key, _, day in batch}  # type: ignore[misc]
         found = place.held()
@@ -234,9 +235,8 @@ def test_real_kills_of_upserts_and_deletes(place: Place, tmp_path: Path) -> None
                 new[key, day] = value
             else:
                 new.pop((key, day), None)
-        command = [sys.executable, "-m", "deduper.cli", "table", kind, file, "--execute", "--json"]
-        environment = {**os.environ, failpoints.ENVIRONMENT: f"{step}=kill"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        words = ["table", kind, file, "--execute", "--json"]
+        done = command(*words, armed=f"{step}=kill")
         assert done.returncode in (-signal.SIGKILL, 0), done.stderr
         killed += done.returncode != 0
         held = {(key, day) for key, _, day in place.rows()}
@@ -246,7 +246,7 @@ def test_real_kills_of_upserts_and_deletes(place: Place, tmp_path: Path) -> None
         assert len(found) == len(place.rows())
         assert found in (rows, new)
         if number % 2:
-            subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+            lives(*words)
             found = {(key, day): value for key, value, day in place.rows()}
             assert found == new
         rows = found
@@ -269,16 +269,15 @@ def test_real_kills_of_rollbacks(place: Place, tmp_path: Path) -> None:
         assert run("upsert", file, "--execute").exit_code == 0
         new = sorted(place.rows())
         (place.root / "_deduper/index/state").unlink()  # so that the index is written
-        command = [sys.executable, "-m", "deduper.cli", "table", "rollback", file, "--to", "0", "--execute", "--json"]
-        environment = {**os.environ, failpoints.ENVIRONMENT: f"{step}=kill"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        words = ["table", "rollback", file, "--to", "0", "--execute", "--json"]
+        done = command(*words, armed=f"{step}=kill")
         assert done.returncode in (-signal.SIGKILL, 0), done.stderr
         killed += done.returncode != 0
         held = {(key, day) for key, _, day in place.rows()}
         assert {(key, day) for key, _, day in old} <= held, f"a key is missing after a death at {step}"
         place.upsert([], "keep_versions: 50\n")
         assert sorted(place.rows()) in (old, new), step
-        subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+        lives(*words)
         assert sorted(place.rows()) == old
         assert place.leftovers() == []
     assert killed >= len(ROLLBACK_STEPS) - 3

@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from bucket_store import failpoints
 from bucket_store.errors import CorruptionError, UnknownFormatError
 from deduper.errors import ExitCode
 from deduper.table.change.rollback import rollback
@@ -37,10 +35,10 @@ from deduper.table.upkeep.rebuild import rebuild
 from deduper.table.upkeep.status import table_status
 from deduper.table.upkeep.verify import verify
 from tests.deduper.table.scene import Place, Row, arrow, dying, foreign
+from tests.forked import command
 from tests.processes import freeze
 from tests.services.redis_server import RedisServer
 
-ROOT = Path(__file__).parents[3]
 SAMPLES = Path(__file__).parent / "samples"
 COLUMNS = KeyColumns((KeyColumn("k", "bigint"),), (KeyColumn("d", "date"),), "partition")
 STATE = ServedState(
@@ -237,13 +235,11 @@ def test_real_kills_within_a_step(shared: Place, tmp_path: Path) -> None:
     """By SIGKILL, of the command: all rows, each once, and the entries are those of the rows."""
     shared.config()
     (tmp_path / "in").mkdir()
-    command = [sys.executable, "-m", "deduper.cli", "table", "upsert", str(tmp_path / "place.yaml"), "--execute"]
     keys = set(range(10))
     for number, step in enumerate(("index.dropped", "index.piece", "index.served", "index.state")):
         batch: list[Row] = [(key, step, key % 2) for key in (number, 20 + number)]
         pq.write_table(arrow(batch), tmp_path / "in/a.parquet")
-        environment = {**os.environ, failpoints.ENVIRONMENT: f"{step}=kill"}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        done = command("table", "upsert", str(tmp_path / "place.yaml"), "--execute", armed=f"{step}=kill")
         assert done.returncode == -signal.SIGKILL, done.stderr
         keys |= {key for key, _, _ in batch if key is not None}
         assert held(shared) == sorted(keys)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bucket_store import failpoints
 from bucket_store.errors import FencedError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
@@ -31,6 +28,7 @@ from deduper.window import policy, recovery
 from tests.deduper.small_service import DriverKilled, armed
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 from tests.deduper.window.test_state_machine import _ROWS, MOVE_POINTS, JobMachine, _die
+from tests.forked import command
 
 WINDOWS, KEYS = 8, 40
 NOW_US = BEGIN_US + HOUR_US
@@ -129,11 +127,9 @@ def test_killed_at_five_points_it_is_finished_by_the_next_run(tmp_path: Path, ba
     """SIGKILL after the claim, within a part, after a part, before and after the record; parts are not done twice."""
     config = made(tmp_path, backend)
     before = without_shard(entries(open_store(str(config))))
-    command = [sys.executable, "-m", "deduper.cli", "reshard", str(config), "--shards", "7", "--execute", "--json"]
 
     def run(point: str = "") -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, failpoints.ENVIRONMENT: point}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return command("reshard", str(config), "--shards", "7", "--execute", "--json", armed=point)
 
     for point in ("move.claimed", "reshard.appended@3", "reshard.moved@2", "reshard.proven"):
         assert run(f"{point}=kill" if "@" not in point else point.replace("@", "=kill@")).returncode == -signal.SIGKILL
