@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +36,7 @@ from deduper.spark.home import pyspark_folder
 from deduper.spark_promises import is_one_process
 from deduper.window.policy import DELETION_BATCH, dead_pieces, entry_expiry_point, fixed_settings, live_from_bucket
 from tests.crash import ledger
+from tests.forked import Forked
 from tests.processes import freeze, is_alive, is_frozen, name_of
 from tests.spark.harness import PORTS, read_rows
 
@@ -67,7 +67,7 @@ class Scene:
     small: bool = False
     clock: Path | None = None
     log: list[str] = field(default_factory=list)
-    drivers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    drivers: list[Forked] = field(default_factory=list)
     _killed_at: float | None = None
 
     def make(self, windows: int = WINDOWS) -> Scene:
@@ -155,21 +155,14 @@ spark:
                     (home / path.name).symlink_to(path)
         return {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
 
-    def start(self, *options: str, armed: str = "") -> subprocess.Popen[bytes]:
+    def start(self, *options: str, armed: str = "") -> Forked:
         """A driver in a session of its own, so that all its processes can be stopped at once."""
         self.log.append(f"{' '.join(options)} {armed}")
         with (self.directory / "driver.log").open("ab") as output:
             output.write(f"--- {self.log[-1]}\n".encode())
-            output.flush()
-            driver = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.driver", "run", str(self.config_path), "--json", *options],
-                cwd=ROOT,
-                env=self.environment(armed),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        words = ("run", str(self.config_path), "--json", *options)
+        log = self.directory / "driver.log"
+        driver = Forked(words, self.environment(armed), log, log, module="tests.crash.driver")
         self.drivers.append(driver)
         return driver
 
@@ -350,7 +343,7 @@ spark:
             shutil.rmtree(records, ignore_errors=True)
 
 
-def session_of(driver: subprocess.Popen[bytes]) -> Iterator[int]:
+def session_of(driver: Forked) -> Iterator[int]:
     """The processes that belong to a driver: itself, its JVM, the Python workers."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -359,20 +352,20 @@ def session_of(driver: subprocess.Popen[bytes]) -> Iterator[int]:
                     yield int(entry.name)
 
 
-def signal_all(driver: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def signal_all(driver: Forked, number: signal.Signals) -> None:
     """Send a signal to every process of a driver."""
     for process in list(session_of(driver)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, number)
 
 
-def freeze_all(driver: subprocess.Popen[bytes]) -> None:
+def freeze_all(driver: Forked) -> None:
     """A machine asleep: no process of a driver does anything more when this returns, until SIGCONT."""
     while awake := [process for process in session_of(driver) if is_alive(process) and not is_frozen(process)]:
         freeze(*awake)
 
 
-def end(driver: subprocess.Popen[bytes]) -> None:
+def end(driver: Forked) -> None:
     """Kill what is left of a driver."""
     signal_all(driver, signal.SIGKILL)
     driver.wait()
@@ -386,6 +379,6 @@ def wait_until(what: str, condition: Any, deadline_s: float = DEADLINE_S) -> Non
         time.sleep(0.1)
 
 
-def living(driver: subprocess.Popen[bytes]) -> dict[int, str]:
+def living(driver: Forked) -> dict[int, str]:
     """The processes of a driver that run, and their names."""
     return {process: name_of(process) for process in session_of(driver) if is_alive(process)}

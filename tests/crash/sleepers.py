@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import threading
 import time
 import zlib
@@ -32,6 +31,7 @@ from tests.crash.scene import (
     wait_until,
 )
 from tests.crash.undisturbed import VARIANTS, Undisturbed
+from tests.forked import Forked
 from tests.processes import is_alive, is_frozen
 
 _SLEEPERS = 3
@@ -141,7 +141,7 @@ def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> 
     woken: list[str] = []
     failures: list[BaseException] = []
 
-    def watch(driver: subprocess.Popen[bytes]) -> None:
+    def watch(driver: Forked) -> None:
         seen: set[str] = set()
         while not over.is_set():
             for process in living(driver):
@@ -157,7 +157,7 @@ def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> 
                     woken.append(point)
             time.sleep(0.1)
 
-    def watched(driver: subprocess.Popen[bytes]) -> None:
+    def watched(driver: Forked) -> None:
         try:
             watch(driver)
         except BaseException as exc:  # noqa: BLE001  # told by the story, not by the thread

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.crash import ledger
 from tests.crash.scene import DEADLINE_S, MANY_WINDOWS, Scene, living, signal_all, wait_until
 from tests.crash.undisturbed import Undisturbed
+from tests.forked import Forked
 from tests.processes import is_frozen
 
 _AT_ONCE_S = 30.0  # a window takes longer on a slow machine; the figures are printed
@@ -82,7 +83,7 @@ def _stop_while_spark_starts(scene: Scene, rng: random.Random) -> int:
     return begun
 
 
-def _at_work(scene: Scene, point: str) -> subprocess.Popen[bytes]:
+def _at_work(scene: Scene, point: str) -> Forked:
     """A driver in the middle of a window, frozen there."""
     driver = scene.start("--once", armed=f"{point}=freeze")
     wait_until(f"a driver at {point}", lambda: is_frozen(driver.pid))
@@ -91,7 +92,7 @@ def _at_work(scene: Scene, point: str) -> subprocess.Popen[bytes]:
 
 def _stop(
     scene: Scene,
-    driver: subprocess.Popen[bytes],
+    driver: Forked,
     what: str,
     send: object,
     codes: set[int],

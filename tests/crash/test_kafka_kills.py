@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
 from tests.crash.scene import freeze_all, living, signal_all, wait_until
+from tests.forked import Forked
 from tests.java import BRIEF
 from tests.processes import is_frozen
 from tests.services.kafka_cluster import Cluster
@@ -120,7 +120,7 @@ class BrokerKills(threading.Thread):
         self.recoveries.append(time.monotonic() - killed)
 
 
-def wait_for_end(driver: subprocess.Popen[bytes], scene: KafkaScene) -> int:
+def wait_for_end(driver: Forked, scene: KafkaScene) -> int:
     """The driver's exit code."""
     wait_until(f"the end of a driver\n{scene.log}", lambda: driver.poll() is not None, DEADLINE_S)
     assert driver.returncode is not None
@@ -382,5 +382,5 @@ def test_old_drivers_show_nothing_when_they_wake(cluster: Cluster, tmp_path: Pat
         scene.clean_up()
 
 
-def _frozen_workers(driver: subprocess.Popen[bytes]) -> bool:
+def _frozen_workers(driver: Forked) -> bool:
     return any(is_frozen(process) for process in living(driver))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 from bucket_store.errors import StoreError
 from bucket_store.places.open import open_place
 from tests.crash.scene import DEADLINE_S, Scene, session_of, wait_until
+from tests.forked import Forked
 from tests.processes import is_alive, is_frozen
 from tests.services.hdfs import Hdfs
 from tests.services.leashed import Daemon
@@ -43,7 +43,7 @@ class Story:
     hdfs: Hdfs
     armed: dict[str, str]
     outages: list[Outage] = field(default_factory=list)
-    driver: subprocess.Popen[bytes] | None = None
+    driver: Forked | None = None
 
     @classmethod
     def on(cls, hdfs: Hdfs, directory: Path, windows: int, armed: dict[str, str], **scene: Any) -> Story:
