@@ -5,7 +5,9 @@ All get the same Parquet file each round; the turn is rotated. The first two rou
 not count. In between, untimed, files that a table has no more are deleted. At the end each table is compared with what
 is to be in it, but for appends, which keep all repeats: of those the rows are counted.
 
-Spark's contenders need the jars delta-spark and delta-storage of one version in the folder `--delta-jars`.
+Delta on Spark needs the jars delta-spark and delta-storage of one version in the folder `--delta-jars`. Hudi needs a
+Python that has PySpark 3.5, pyarrow and psutil (`--hudi-python`) and its bundle for Spark 3.5 in the folder
+`--hudi-jars`; it writes its own first table of the same rows, and its files are not counted.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
@@ -43,6 +46,8 @@ class Contender:
     engine: str
     do: str
     inserts: bool | None
+    index: str | None = None
+    """Of Hudi."""
 
 
 CONTENDERS = (
@@ -55,17 +60,22 @@ CONTENDERS = (
     Contender("deltalake merge", "deltalake", "upsert", False),
     Contender("`deduper table load`", "ours", "insert", True),
     Contender("`deduper table upsert`", "ours", "upsert", False),
+    *(
+        Contender(f"Hudi, index {index} (Spark 3.5)", "hudi", "insert" if inserts else "upsert", inserts, index)
+        for inserts in (True, False)
+        for index in ("simple", "bloom", "record")
+    ),
 )
 
 
 class Engine:
     """A process of `table_contenders`; a context manager."""
 
-    def __init__(self, name: str, log: Path) -> None:
+    def __init__(self, name: str, log: Path, python: str = sys.executable) -> None:
         self._log = log
         with log.open("w", encoding="utf-8") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.bench.table_contenders", name],
+                [python, "-m", "tests.bench.table_contenders", name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -110,6 +120,12 @@ class Lane:
         """Of the rounds that count."""
         return statistics.median(one[what] for one in self.rounds[_NOT_COUNTED:])
 
+    def files(self) -> set[Path]:
+        """The files of the present version; none of Hudi."""
+        if self.contender.engine == "hudi":
+            return set()
+        return {Path(unquote(urlparse(uri).path)) for uri in DeltaTable(str(self.table)).file_uris()}
+
 
 def first_copies(workload: Workload, folder: Path, tables: Sequence[Path]) -> None:
     """The first table, written once; each copy has its own log and links to the same files."""
@@ -129,15 +145,11 @@ def _linked(old: str, new: str) -> None:
         shutil.copy(old, new)
 
 
-def files_of(table: Path) -> set[Path]:
-    """The files of the present version."""
-    return {Path(unquote(urlparse(uri).path)) for uri in DeltaTable(str(table)).file_uris()}
-
-
-def sweep(table: Path) -> None:
+def sweep(lane: Lane) -> None:
     """Deletes the files that the present version does not have."""
-    for path in set(table.glob("**/*.parquet")) - files_of(table):
-        if not path.relative_to(table).parts[0].startswith("_"):
+    files = lane.files()
+    for path in set(lane.table.glob("**/*.parquet")) - files if files else ():
+        if not path.relative_to(lane.table).parts[0].startswith("_"):
             path.unlink()
 
 
@@ -157,22 +169,28 @@ def run(lanes: Sequence[Lane], workload: Workload, rounds: int, folder: Path, en
         days = [str(day) for day in pc.unique(rows["day"]).sort().to_pylist()] if by else []
         turn = number % len(lanes)
         for lane in (*lanes[turn:], *lanes[:turn]):
-            before = files_of(lane.table)
+            before = lane.files()
             is_last = number + 1 == rounds
             if is_last and not workload.shape.inserts_only:
                 lane.held = holding(before, known)
             job = {"do": lane.contender.do, "table": str(lane.table), "batch": str(batch), "by": by, "days": days}
+            job["index"] = lane.contender.index
             lane.rounds.append(engines[lane.contender.engine].ask(**job) | {"load": os.getloadavg()[0]})
-            lane.rewritten = len(before - files_of(lane.table))
-            sweep(lane.table)
+            lane.rewritten = len(before - lane.files())
+            sweep(lane)
         took = ", ".join(f"{lane.contender.name} {lane.rounds[-1]['seconds']:.2f}" for lane in lanes)
         print(f"round {number + 1}: {took}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
 
 
-def check(lanes: Sequence[Lane], workload: Workload) -> None:
+def check(lanes: Sequence[Lane], workload: Workload, engines: dict[str, Engine]) -> None:
     """Compares each table with what is to be in it."""
     for lane in lanes:
-        table = DeltaTable(str(lane.table)).to_pyarrow_dataset()
+        if lane.contender.engine == "hudi":
+            rows = lane.table.with_suffix(".rows")
+            engines["hudi"].ask(do="rows", table=str(lane.table), batch=str(rows))
+            table = ds.dataset(rows, format="parquet")
+        else:
+            table = DeltaTable(str(lane.table)).to_pyarrow_dataset()
         lane.rows = table.count_rows()
         if lane.contender.do != "append":
             # A few batches ahead: a table need not fit into memory.
@@ -189,11 +207,12 @@ def print_table(lanes: Sequence[Lane]) -> None:
           "| with a matched key | rows |\n|---|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for lane in lanes:
         seconds = [one["seconds"] for one in lane.rounds[_NOT_COUNTED:]]
-        memory = "" if lane.contender.engine == "delta" else f"{lane.median('peak_mb'):.0f}"
+        memory = "" if lane.contender.engine in ("delta", "hudi") else f"{lane.median('peak_mb'):.0f}"
+        files = " | " if lane.contender.engine == "hudi" else f"{lane.rewritten} | {lane.held}"
         print(
             f"| {lane.contender.name} | {lane.median('seconds'):.2f} | {min(seconds):.2f} | {max(seconds):.2f} "
             f"| {lane.median('seconds') / floor:.2f} | {lane.median('cpu_seconds'):.2f} "
-            f"| {lane.median('cpu_seconds') / cpu:.2f} | {memory} | {lane.rewritten} | {lane.held} | {lane.rows:,} |"
+            f"| {lane.median('cpu_seconds') / cpu:.2f} | {memory} | {files} | {lane.rows:,} |"
         )
 
 
@@ -205,33 +224,41 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="rows of a round")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--delta-jars", type=Path, help="without it Spark's contenders are left out")
+    parser.add_argument("--hudi-python", help="without it Hudi is left out")
+    parser.add_argument("--hudi-jars", type=Path)
     parser.add_argument("--dir", type=Path, help="for the tables")
     parser.add_argument("--out", type=Path, help="JSON of all rounds")
     asked = parser.parse_args()
     shape = SHAPES[asked.workload]
     workload = Workload(shape, int(shape.rows * asked.scale), asked.batch or shape.batch)
-    if asked.delta_jars is not None:
-        os.environ["DELTA_JARS"] = str(asked.delta_jars)
+    os.environ.update(DELTA_JARS=str(asked.delta_jars), HUDI_JARS=str(asked.hudi_jars))
+    absent = {"delta": asked.delta_jars is None, "hudi": asked.hudi_python is None}
     chosen = [
-        one
-        for one in CONTENDERS
-        if one.inserts in (None, shape.inserts_only) and (one.engine != "delta" or asked.delta_jars is not None)
+        one for one in CONTENDERS if one.inserts in (None, shape.inserts_only) and not absent.get(one.engine, False)
     ]
     folder = Path(tempfile.mkdtemp(prefix="bench-table-", dir=asked.dir))
     try:
-        lanes = [Lane(one, folder / f"{one.engine}-{one.do}") for one in chosen]
-        first_copies(workload, folder, [lane.table for lane in lanes])
+        lanes = [Lane(one, folder / f"{one.engine}-{one.index or one.do}") for one in chosen]
+        first_copies(workload, folder, [lane.table for lane in lanes if lane.contender.engine != "hudi"])
         by = "day" if shape.is_partitioned else None
         with ExitStack() as stack:
             names = dict.fromkeys(one.engine for one in chosen)
-            engines = {name: stack.enter_context(Engine(name, folder / f"{name}.log")) for name in names}
+            pythons = {"hudi": asked.hudi_python}
+            engines = {
+                name: stack.enter_context(Engine(name, folder / f"{name}.log", pythons.get(name, sys.executable)))
+                for name in names
+            }
             ours = next(lane for lane in lanes if lane.contender.engine == "ours")
             built = engines["ours"].ask(do="build", table=str(ours.table), batch=str(folder), by=by)
+            for lane in lanes:
+                if lane.contender.engine == "hudi":
+                    first, index = str(lanes[0].table), lane.contender.index
+                    engines["hudi"].ask(do="create", table=str(lane.table), batch=first, by=by, index=index)
             run(lanes, workload, asked.rounds, folder, engines)
+            check(lanes, workload, engines)
         if asked.out is not None:
             found = {"asked": vars(asked), "built": built, "rounds": {one.contender.name: one.rounds for one in lanes}}
             asked.out.write_text(json.dumps(found, default=str, indent=1), encoding="utf-8")
-        check(lanes, workload)
         size = sum(path.stat().st_size for path in (ours.table / "_deduper" / "index").rglob("*") if path.is_file())
     finally:
         shutil.rmtree(folder)

@@ -1,9 +1,10 @@
 """A process for the writes of one engine: `python -m tests.bench.table_contenders ENGINE`, a job a line of JSON.
 
 A job has `do` (a method of the engine), `table`, `batch` (a Parquet file, whose reading counts) and what else the
-method takes. The answer has `seconds`, `cpu_seconds` (with child processes, of Spark the JVM), `peak_mb` (resident, of
-this process alone; pages of files that it maps count as well) and `found`, what the method gave. Engines get the days
-of the batch, which bound their `MERGE` and anti-join as a careful user would; ours finds them itself.
+method takes; `index` is None but for Hudi. The answer has `seconds`, `cpu_seconds` (with child processes, of Spark the
+JVM), `peak_mb` (resident, of this process alone; pages of files that it maps count as well) and `found`, what the
+method gave. Engines get the days of the batch, which bound their `MERGE` and anti-join as a careful user would; ours
+finds them itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pyarrow.parquet as pq
@@ -93,24 +94,11 @@ class Delta:
     """Delta Lake on Spark, two cores."""
 
     def __init__(self) -> None:
-        from pyspark.sql import SparkSession
-
-        settings = {
-            "spark.jars": ",".join(map(str, sorted(Path(os.environ["DELTA_JARS"]).glob("*.jar")))),
+        extensions = {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            "spark.driver.memory": "4g",
-            "spark.sql.shuffle.partitions": "8",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.ui.enabled": "false",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
         }
-        builder = SparkSession.builder.master("local[2]")
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        self._spark = builder.getOrCreate()
-        self._spark.sparkContext.setLogLevel("ERROR")
+        self._spark = _session("DELTA_JARS", extensions)
 
     def append(self, table: str, batch: str, **_: Any) -> None:
         """Spark's own append."""
@@ -139,7 +127,85 @@ class Delta:
         self._spark.sql(f"MERGE INTO delta.`{table}` t USING s ON {same} {matched} WHEN NOT MATCHED THEN INSERT *")
 
 
-ENGINES: dict[str, type[Any]] = {"append": Deltalake, "deltalake": Deltalake, "ours": Ours, "delta": Delta}
+class Hudi:
+    """Hudi on Spark 3.5, two cores; tables are copied on write. Old files are left to the caller, as of all engines."""
+
+    _INDEXES: ClassVar = {
+        "simple": {"hoodie.index.type": "SIMPLE"},
+        "bloom": {"hoodie.index.type": "BLOOM"},
+        "record": {"hoodie.index.type": "RECORD_INDEX", "hoodie.metadata.record.index.enable": "true"},
+    }
+
+    def __init__(self) -> None:
+        settings = {
+            "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+            "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+            "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+        }
+        self._spark = _session("HUDI_JARS", settings)
+
+    def create(self, table: str, batch: str, *, by: str | None, index: str, **_: Any) -> None:
+        """The first table, of all Parquet files in the folder `batch`."""
+        self._write(table, batch, by, index, "bulk_insert", "overwrite")
+
+    def insert(self, table: str, batch: str, *, by: str | None, index: str, **_: Any) -> None:
+        """An insert that drops what the table has."""
+        self._write(table, batch, by, index, "insert", "append")
+
+    def upsert(self, table: str, batch: str, *, by: str | None, index: str, **_: Any) -> None:
+        """Hudi's own upsert."""
+        self._write(table, batch, by, index, "upsert", "append")
+
+    def rows(self, table: str, batch: str, **_: Any) -> None:
+        """Ids and versions of the table, as Parquet files in the folder `batch`."""
+        self._spark.read.format("hudi").load(table).select("id", "version").write.parquet(batch)
+
+    def _write(self, table: str, batch: str, by: str | None, index: str, operation: str, mode: str) -> None:
+        options = {
+            "hoodie.table.name": "rows",
+            "hoodie.datasource.write.operation": operation,
+            "hoodie.datasource.write.recordkey.field": "id",
+            "hoodie.datasource.write.precombine.field": "version",
+            "hoodie.datasource.write.partitionpath.field": by or "",
+            "hoodie.datasource.write.hive_style_partitioning": "true",
+            "hoodie.datasource.insert.dup.policy": "drop" if operation == "insert" else "none",
+            "hoodie.metadata.enable": "true",
+            "hoodie.clean.automatic": "false",
+            "hoodie.parquet.compression.codec": "snappy",
+        }
+        rows = self._spark.read.parquet(batch)
+        rows.write.format("hudi").options(**options, **self._INDEXES[index]).mode(mode).save(table)
+
+
+ENGINES: dict[str, type[Any]] = {
+    "append": Deltalake,
+    "deltalake": Deltalake,
+    "ours": Ours,
+    "delta": Delta,
+    "hudi": Hudi,
+}
+
+
+def _session(jars: str, settings: dict[str, str]) -> Any:
+    """A session of two cores with the jars of a folder, which an environment variable names."""
+    from pyspark.sql import SparkSession
+
+    common = {
+        "spark.jars": ",".join(map(str, sorted(Path(os.environ[jars]).glob("*.jar")))),
+        "spark.driver.memory": "4g",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in (common | settings).items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
 
 
 def _dates(days: Sequence[str]) -> str:
