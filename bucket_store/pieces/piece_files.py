@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from bucket_store import failpoints
 from bucket_store.pieces.store import Located, PieceLocation, PieceStore, StoredPiece, read_located, write_error
+from bucket_store.places.new_file import create_own
 from bucket_store.places.place import Place
 
 SUFFIX = ".piece"
@@ -90,13 +91,7 @@ class PieceFiles:
 
     def _put(self, file: str, data: bytes) -> str:
         """Put a new file in place, durable on return; gives its name, which is `file` with a suffix."""
-        place = self._root / f"{file}{SUFFIX}"
-        try:
-            place.create(data)
-        except FileExistsError:
-            # After an unclear answer the file may be of this very call.
-            if place.read() != data:
-                raise
+        create_own(self._root / f"{file}{SUFFIX}", data)
         return f"{file}{SUFFIX}"
 
     def _remove(self, files: list[Place]) -> None:

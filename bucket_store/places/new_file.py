@@ -1,4 +1,4 @@
-"""A new file that grows piece by piece, described by what was written into it."""
+"""New files under names of one writer: made at once, or growing piece by piece and described by what was written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from bucket_store.filesystem import read_at, write_at
 from bucket_store.places import steps
 from bucket_store.places.local import LocalNames
 from bucket_store.places.place import Place
+
+
+def create_own(place: Place, data: bytes, *, failpoint: str = "") -> None:
+    """`Place.create` under a name that no other writer uses: after an outage this very call may have taken it."""
+    try:
+        place.create(data, failpoint=failpoint)
+    except FileExistsError:
+        if place.read() != data:
+            raise
 
 
 class NewFile:
@@ -60,13 +69,7 @@ class NewFile:
         if self._file is not None:
             self._file.sync()
             return
-        data = self._held.getvalue()
-        try:
-            self.place.create(data, failpoint=steps.STAGED)
-        except FileExistsError:
-            # No other writer uses this name: after an outage it may be this very call that took it.
-            if self.place.read() != data:
-                raise
+        create_own(self.place, self._held.getvalue(), failpoint=steps.STAGED)
 
     def tail(self, length: int) -> bytes:
         """The last bytes as they lie in the file, once it is finished: on this machine they are read back."""

@@ -5,7 +5,6 @@ The classes mirror the YAML, name for name: see `config.model`.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -76,16 +75,10 @@ class StoreConfig(Section):
     @field_validator("url")
     @classmethod
     def _absolute_url(cls, value: str, info: ValidationInfo) -> str:
+        elsewhere = store_elsewhere(value)
+        if elsewhere is not None:
+            return elsewhere
         scheme, colon, path = value.partition(":")
-        if scheme in OBJECT_STORES:
-            return _object_url(value)
-        if scheme in OTHER_OBJECT_STORES:
-            url = f"`{OTHER_OBJECT_STORES[scheme]}//BUCKET/PREFIX`"
-            raise refusal(f"`{scheme}:` is not the name of an object store here", f"write {url}")
-        if scheme == "hdfs":
-            if find_spec("hdfs_native") is None:
-                raise refusal("HDFS needs the package hdfs-native", "install it: pip install 'stream-deduper[hdfs]'")
-            return read_hdfs_url(value)
         if not colon or scheme not in ("rocksdb", "file"):
             raise refusal(f"`{shown(value)}` is not the URL of a store", _URL_ADVICE)
         path = path[2:] if path.startswith("//") else path
@@ -119,6 +112,21 @@ class StoreConfig(Section):
 
 
 _URL_ADVICE = "write `rocksdb:PATH` or `file:PATH`"
+
+
+def store_elsewhere(url: str) -> str | None:
+    """The URL of a store that is not on this machine; None of any other text.
+
+    Raises:
+        PydanticCustomError: it holds more than a place, or its client is not installed.
+    """
+    scheme = url.partition(":")[0]
+    if scheme in OBJECT_STORES:
+        return _object_url(url)
+    if scheme in OTHER_OBJECT_STORES:
+        right = f"`{OTHER_OBJECT_STORES[scheme]}//BUCKET/PREFIX`"
+        raise refusal(f"`{scheme}:` is not the name of an object store here", f"write {right}")
+    return read_hdfs_url(url) if scheme == "hdfs" else None
 
 
 def _object_url(url: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -235,8 +236,10 @@ def read_hdfs_url(value: str) -> str:
     """The URL of a folder in HDFS, without a slash at its end.
 
     Raises:
-        PydanticCustomError: it has no authority or no path, or more than both.
+        PydanticCustomError: it has no authority or no path, or more than both; or the client is not installed.
     """
+    if find_spec("hdfs_native") is None:
+        raise refusal("HDFS needs the package hdfs-native", "install it: pip install 'stream-deduper[hdfs]'")
     parts = urlsplit(value.strip())
     path = parts.path.rstrip("/")
     if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment or not path:

@@ -6,12 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
-from bucket_store.errors import UnsafeStorageError
-from bucket_store.places.place import Place
-from bucket_store.places.probe import demand_refusal
 from deduper.config.files import FilesSource
 from deduper.diagnostics import note, warning
 from deduper.errors import CannotWriteError, SourceAwayError, UsageError
+from deduper.preflight.elsewhere import reachable
 from deduper.preflight.found import Failure, Found, Start
 from deduper.preflight.machine import file_system_of
 from deduper.sources.files.source_file import missing_folder
@@ -43,7 +41,7 @@ def written(start: Start) -> Found:
     places |= {f"sinks.{port}": sink.place for port, sink in config.file_ports.items()}
     for place, folder in places.items():
         if folder.names.scheme != "file":
-            yield from _reachable(place, folder)
+            yield from reachable(place, folder)
             continue
         path = folder.local
         failure = _not_writable(place, path)
@@ -58,26 +56,6 @@ def written(start: Start) -> Found:
         failure = _not_writable(place, path)
         if failure is not None:
             yield failure
-
-
-def _reachable(place: str, folder: Place) -> Found:
-    """A folder on another storage answers, can be written to, and refuses what two owners would do to each other."""
-    try:
-        folder.exists()
-    except OSError as error:
-        what = f"{place}: {folder} does not answer: {error}; see that the storage runs and lets this user in"
-        yield Failure(place, CannotWriteError(what))
-        return
-    try:
-        if place == "store":
-            demand_refusal(folder)
-    except UnsafeStorageError as error:
-        yield Failure(place, error)
-    except OSError as error:
-        what = f"{place}: {folder} cannot be written to: {error}"
-        yield Failure(place, CannotWriteError(f"{what}; give this user the rights to get, put, list and delete"))
-    else:
-        yield note("space", place, f"{folder} answers; its room is the storage's")
 
 
 def _existing(path: Path) -> Path:

@@ -8,13 +8,13 @@ ticket on their host: the tokens that Spark renews are in the memory of its JVMs
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-from deduper.diagnostics import warning
-from deduper.preflight.found import Found, Start
+from deduper.diagnostics import Diagnostic, warning
+from deduper.preflight.found import Failure, Found, Start
 from deduper.spark_promises import DEFAULT_MASTER, is_this_machine
 
 _CHECK = "hdfs"
@@ -28,10 +28,26 @@ _READ = ("hadoop.security.", "hadoop.rpc.protection", "dfs.ha.", "dfs.namenode.r
 def settings(start: Start) -> Found:
     """What the client, here or in executors, would not find or would not understand."""
     config = start.config
-    urls = [config.store.url, *(sink.url for sink in config.file_ports.values())]
-    clusters = [urlsplit(url).netloc for url in urls if url.startswith("hdfs:")]
+    clusters = _clusters([config.store.url, *(sink.url for sink in config.file_ports.values())])
     if not clusters:
         return
+    found = yield from _of_client()
+    if not is_this_machine(str(config.spark.get("spark.master", DEFAULT_MASTER))):
+        yield from _of_executors(config.spark, found, has_name_service=any(":" not in one for one in clusters))
+
+
+def here(urls: Iterable[str]) -> Found:
+    """What the client of this process would not find or would not understand, if one of the places is in HDFS."""
+    if _clusters(urls):
+        yield from _of_client()
+
+
+def _clusters(urls: Iterable[str]) -> list[str]:
+    return [urlsplit(url).netloc for url in urls if url.startswith("hdfs:")]
+
+
+def _of_client() -> Generator[Diagnostic | Failure, None, dict[str, str]]:
+    """Gives the settings too."""
     folder = _folder()
     found: dict[str, str] = {}
     for name in _FILES if folder is not None else ():
@@ -54,8 +70,7 @@ def settings(start: Start) -> Found:
     if folder is not None and not found:
         what = f"has no settings in {' or '.join(_FILES)}"
         yield warning(_CHECK, f"{_FOLDER}={folder}", what, "name the folder of Hadoop's client configuration")
-    if not is_this_machine(str(config.spark.get("spark.master", DEFAULT_MASTER))):
-        yield from _of_executors(config.spark, found, has_name_service=any(":" not in one for one in clusters))
+    return found
 
 
 def _of_executors(spark: Mapping[str, object], found: Mapping[str, str], *, has_name_service: bool) -> Found:

@@ -77,7 +77,7 @@ def make_staging(config: Config, attempt: Attempt, *, names: Names = _LOCAL) -> 
     home = staging_home(config)
     ports = [through(names, sink.place) for sink in config.file_ports.values()]
     # A user may clear a port's directory away.
-    _for_each(lambda port: None if port.exists() else port.make_directories(), ports, _threads_for(ports))
+    for_each(lambda port: None if port.exists() else port.make_directories(), ports, threads_for(ports))
     homes = dict.fromkeys((*config.file_ports, *config.topic_ports), home)
     for port, sink in config.file_ports.items():
         if sink.format == "parquet" and sink.place != home and not on_one_volume(home, sink.place):
@@ -128,7 +128,7 @@ def _restage(
     # Or blanks at the ends of a text would be lost in CSV.
     writer.options(ignoreLeadingWhiteSpace="false", ignoreTrailingWhiteSpace="false").save(str(target))
     made = [target / entry.name for entry in target.entries() if not entry.is_directory and is_data_file(entry.name)]
-    files = _for_each(lambda place: _read_back(port, place), made)
+    files = for_each(lambda place: _read_back(port, place), made)
     if sink.format == "csv":
         # Quoted fields hold line ends, so only a parser can count CSV rows; the frame was read from counted Parquet.
         staged = sum(file.rows for file in source)
@@ -184,10 +184,10 @@ def make_durable(
     )
     places = [through(names, file.place) for files in staged.values() for file in files]
     folders = list(dict.fromkeys(place.parent for place in places))
-    threads = _threads_for(folders)
+    threads = threads_for(folders)
     there = {
         str(folder / entry.name): entry.size
-        for folder, entries in zip(folders, _for_each(Place.entries, folders, threads), strict=True)
+        for folder, entries in zip(folders, for_each(Place.entries, folders, threads), strict=True)
         for entry in entries
     }
     for output in outputs:
@@ -196,7 +196,7 @@ def make_durable(
             found = "is gone" if size_bytes is None else f"has {size_bytes} bytes"
             raise IntegrityError(f"{output.staged}: staged with {output.size_bytes} bytes, and now {found}")
     above = dict.fromkeys(above for folder in folders for above in _up_to_attempt(folder))
-    _for_each(Place.sync, list(above), threads)
+    for_each(Place.sync, list(above), threads)
     return outputs
 
 
@@ -218,9 +218,9 @@ def publish(outputs: Sequence[OutputFile], *, names: Names = _LOCAL) -> list[Out
         (through(names, open_place(output.staged)), through(names, open_place(output.final))) for output in outputs
     ]
     touched = list(dict.fromkeys(place.parent for pair in renames for place in pair))
-    threads = _threads_for(touched)
-    there = _for_each(lambda pair: _rename(*pair), renames, threads)
-    _for_each(_sync_if_there, touched, threads)
+    threads = threads_for(touched)
+    there = for_each(lambda pair: _rename(*pair), renames, threads)
+    for_each(_sync_if_there, touched, threads)
     return [output for output, is_there in zip(outputs, there, strict=True) if not is_there]
 
 
@@ -308,7 +308,7 @@ def _up_to_attempt(folder: Place) -> Iterator[Place]:
         folder = folder.parent
 
 
-def _for_each(act: Callable[[_T], _R], many: Sequence[_T], threads: int = _THREADS) -> list[_R]:
+def for_each(act: Callable[[_T], _R], many: Sequence[_T], threads: int = _THREADS) -> list[_R]:
     """The results of an action, so many at a time. All are done before the first error is raised."""
     if min(threads, len(many)) < 2:
         return [act(one) for one in many]
@@ -316,7 +316,7 @@ def _for_each(act: Callable[[_T], _R], many: Sequence[_T], threads: int = _THREA
         return list(pool.map(act, many))
 
 
-def _threads_for(places: Iterable[Place]) -> int:
+def threads_for(places: Iterable[Place]) -> int:
     """On this machine one after another: a rename takes 16 µs there, and a thread's turn 60."""
     return 1 if all(place.names.scheme == "file" for place in places) else _THREADS
 

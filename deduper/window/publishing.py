@@ -180,10 +180,8 @@ def mark_published(config: Ports, log: CommitLog, window: int) -> None:
     # By the epoch that was claimed here: another thread may have read a later claim already.
     mark = Published(log.manifest.store_id, window, _own_epoch(log))
     places = mark_places(config, log)
-    prepared: list[Prepared] = []
+    prepared = staging.for_each(lambda place: prepare_published(place, mark), places, staging.threads_for(places))
     try:
-        for place in places:
-            prepared.append(prepare_published(place, mark))
         log.check_owner()
         failpoints.hit("window.6.checked")
         for number, place in enumerate(places):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene, event, ranged
-from tests.forked import command
+from tests.crash.range_stream import process, published, scene_of, windows
+from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene
 
 pytestmark = pytest.mark.crash
 
@@ -20,50 +19,6 @@ POINTS = (
     *("publish.renamed", "window.5.published", "window.6.checked", "window.6.half", "ranges.6.marked"),
     "ranges.7.removed",
 )
-SETTINGS: Row = {
-    "retraction": {"column": "op", "value": "withdrawn"},
-    "range_key": ("campaign",),
-    "late_ranges": "correct",
-    "aggregates": {"points": "sum(points)", "mean": "mean(weight)", "offers": "count"},
-}
-
-
-def windows(seed: int, count: int = 8) -> list[tuple[list[Row], list[Row]]]:
-    """Windows in which ranges come late, are withdrawn, and close."""
-    draw = random.Random(seed)
-    found, number = [], 0
-    for window in range(count):
-        events, ranges = [], []
-        for _ in range(6):
-            number += 1
-            identity, at = draw.choice("ab"), window * 30 + draw.randrange(-120, 30)
-            events.append(event(number, identity if draw.random() < 0.9 else None, at))
-            start = window * 30 + draw.randrange(-90, 60)
-            op = draw.choice(["new", "new", "withdrawn"]) if window else "new"
-            end = start + draw.randrange(-5, 90)
-            ranges.append(ranged(draw.randrange(12), identity, start, end, draw.randrange(9), draw.random(), op))
-        found.append((events, ranges))
-    return found
-
-
-def scene_of(root: Path, made: list[tuple[list[Row], list[Row]]]) -> Scene:
-    """All windows are published, so that the same ones meet in each run."""
-    scene = Scene(root, SETTINGS)
-    for events, ranges in made:
-        scene.events.publish(events)
-        scene.ranges.publish(ranges)
-    (root / "points.yaml").write_text(json.dumps(scene.written))
-    return scene
-
-
-def process(scene: Scene, armed: str) -> int:
-    """The exit code of the command; of one that was killed it is negative."""
-    return command("range-stream", str(scene.root / "points.yaml"), "--once", armed=armed, cwd=scene.root).returncode
-
-
-def published(scene: Scene) -> dict[str, list[Row]]:
-    """The rows of all ports."""
-    return {port: scene.rows(port) for port in ("output", "corrections", "late", "errors")}
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +39,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]
 
 
 @pytest.mark.turns(9)
+@pytest.mark.parametrize("storage", ["file", "objects"])
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_at_a_step_and_resumed(point: str, undisturbed: dict[str, list[Row]], tmp_path: Path) -> None:
+def test_killed_at_a_step_and_resumed(
+    point: str,
+    storage: str,
+    undisturbed: dict[str, list[Row]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In the first start or in a later window: no row is missing, none is there twice, nothing is left over."""
+    monkeypatch.setattr(Scene, "storage", storage)
     scene = scene_of(tmp_path, windows(1))
     nth = 1 if point.startswith("start") else 4
     assert process(scene, f"{point}=kill@{nth}") == -signal.SIGKILL

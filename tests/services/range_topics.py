@@ -79,8 +79,7 @@ class TopicScene(Scene):
 
     def leftovers(self) -> list[str]:
         """As for folders; staged rows lie in the store."""
-        staged = (self.root / "state/_staging").glob("*/*")
-        return super().leftovers() + [str(path.relative_to(self.root)) for path in staged]
+        return super().leftovers() + [str(file) for file in (self.store / "_staging").walk()]
 
     def in_a_process(self, armed: str) -> int:
         """Run to the end in a process with these failpoints armed; its exit code, negative for one that was killed."""

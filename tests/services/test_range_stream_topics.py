@@ -14,7 +14,7 @@ import pytest
 from deduper.errors import IntegrityError, UsageError
 from deduper.ranges.stream.rows import InputRows
 from deduper.ranges.stream.runner import StreamRunner, owned_store
-from tests.crash.test_range_stream_kills import SETTINGS, windows
+from tests.crash.range_stream import SETTINGS, windows
 from tests.deduper.ranges.stream.stream_scene import Model, Row, event, ranged
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import forget_before
@@ -58,8 +58,13 @@ def scene_of(root: Path, broker: Broker, new_topic: Topics, made: list[tuple[lis
     return scene
 
 
-def test_killed_between_the_steps_and_resumed(tmp_path: Path, broker: Broker, new_topic: Topics) -> None:
+@pytest.mark.turns(1)
+@pytest.mark.parametrize("storage", ["file", "objects"])
+def test_killed_between_the_steps_and_resumed(
+    storage: str, tmp_path: Path, broker: Broker, new_topic: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One run that is killed in each start until no window is left: no row is missing, none is there twice."""
+    monkeypatch.setattr(TopicScene, "storage", storage)
     made = windows(1, 20)
     scene = scene_of(tmp_path, broker, new_topic, made)
     model = Model(scene.job)

@@ -1,10 +1,13 @@
 """The files of levels: a frame around an Arrow IPC file, made once, named by commit records, and mapped into memory.
 
-Six zero bytes before the Arrow file let its columns lie at multiples of eight bytes.
+Six zero bytes before the Arrow file let its columns lie at multiples of eight bytes. Of a piece that is not on this
+machine a copy is mapped: a file without a name in the temporary folder, which is gone with the process.
 """
 
 from __future__ import annotations
 
+import mmap
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +18,10 @@ import xxhash
 from bucket_store import failpoints
 from bucket_store.errors import CorruptionError
 from bucket_store.framing import BODY_OFFSET, FRAME_BYTES, frame, unframe
+from bucket_store.places import steps
+from bucket_store.places.new_file import create_own
 from bucket_store.places.place import Place
+from deduper.errors import telling_where
 
 RANGES, EVENTS = "ranges", "events"
 _MAGIC = {RANGES: b"BSRANGES", EVENTS: b"BSEVENTS"}
@@ -45,22 +51,24 @@ def piece_name(window: int, epoch: int, number: int) -> str:
     return f"{window:012d}-{epoch:06d}-{number:03d}"
 
 
-def write_piece(root: Place, kind: str, name: str, rows: pa.Table, last_us: int) -> PieceName:
-    """Make a piece, durable on return."""
+def write_piece(root: Place, kind: str, name: str, rows: pa.Table, last_us: int) -> tuple[PieceName, pa.Table]:
+    """Make a piece, durable on return: its name, and its rows as `read_piece` gives them."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows)
     data = frame(_MAGIC[kind], _VERSION, _PADDING + sink.getvalue().to_pybytes())
-    (root / kind / name).create(data)
+    create_own(root / kind / name, data, failpoint=steps.PIECE)
     failpoints.hit("ranges.3.piece")
-    return PieceName(name, xxhash.xxh3_64_intdigest(data), len(data), rows.num_rows, last_us)
+    piece = PieceName(name, xxhash.xxh3_64_intdigest(data), len(data), rows.num_rows, last_us)
+    return piece, _mapped_rows(root / kind / name, data)
 
 
 def read_piece(root: Place, kind: str, piece: PieceName) -> pa.Table:
-    """The rows of a piece, checked whole.
+    """The rows of a piece, checked whole. They may be read after its file was removed.
 
     Raises:
         CorruptionError, UnknownFormatError: it is gone, or not the one that was written.
+        CannotWriteError: the temporary folder has no room for the copy.
     """
     file = root / kind / piece.name
     try:
@@ -75,15 +83,27 @@ def read_piece(root: Place, kind: str, piece: PieceName) -> pa.Table:
             "piece", file=str(file), offset=0, expected=expected, found=f"{found[0]} bytes of {found[1]:016x}"
         )
     unframe(data, magic=_MAGIC[kind], version=_VERSION, file=str(file))
-    return mapped_rows(root, kind, piece)
+    return _mapped_rows(file, data)
 
 
-def mapped_rows(root: Place, kind: str, piece: PieceName) -> pa.Table:
-    """The rows of a piece that is known to be whole. They may be read after the file was removed."""
-    with pa.memory_map(str((root / kind / piece.name).local)) as mapped:
-        body = mapped.read_buffer().slice(_BEGIN, piece.length - FRAME_BYTES - len(_PADDING))
-    with pa.ipc.open_file(body) as reader:
+def _mapped_rows(file: Place, data: bytes) -> pa.Table:
+    """The rows of a piece that is known to be whole."""
+    if file.is_local:
+        with pa.memory_map(str(file.local)) as opened:
+            mapped = opened.read_buffer()
+    else:
+        mapped = _mapped_copy(data)
+    with pa.ipc.open_file(mapped.slice(_BEGIN, len(data) - FRAME_BYTES - len(_PADDING))) as reader:
         return reader.read_all()
+
+
+def _mapped_copy(data: bytes) -> pa.Buffer:
+    folder = tempfile.gettempdir()
+    with telling_where(f"{folder}, for a copy of a piece"), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def remove_pieces(root: Place, kind: str, names: Iterable[str]) -> None:

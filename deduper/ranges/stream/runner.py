@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, starmap
 from threading import Event
 from typing import Any, NoReturn
 
@@ -28,7 +29,13 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import HeartBeat
 from bucket_store.log.records import CommitRecord, LogState, OutputFile
 from bucket_store.log.wall_clock import next_wall_us
+from bucket_store.places import steps
+from bucket_store.places.new_file import create_own
 from deduper.config.kafka.sections import KafkaSink
+from deduper.diagnostics import Severity
+from deduper.preflight import hadoop
+from deduper.preflight.elsewhere import reachable
+from deduper.preflight.found import Failure
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.inputs.folders import Input
 from deduper.ranges.stream.inputs.open import open_inputs
@@ -37,7 +44,6 @@ from deduper.ranges.stream.pieces import (
     EVENTS,
     RANGES,
     PieceName,
-    mapped_rows,
     piece_name,
     read_piece,
     remove_pieces,
@@ -59,6 +65,7 @@ from deduper.window.recovery import publish_unmarked, reason_to_stop
 
 logger = logging.getLogger(__name__)
 
+Level = RangeLevel | EventLevel
 _QUERY = "range-stream"
 _DELETE_EVERY = 100
 """Windows between two deletions of folded records."""
@@ -86,10 +93,12 @@ def owned_store(
 
     Raises:
         OwnerAliveError: another owner is alive and `take_over` is not set.
+        CannotWriteError, UnsafeStorageError: a storage gives no answer, or does not keep what owners rest on.
         SettingsChangedError: a setting that is fixed for the store's life was changed.
         UsageError, IntegrityError: the ports are not this store's, or newer than it.
     """
     root = job.ports.store.place
+    _require_reachable(job)
     try:
         log = CommitLog.open(root)
     except StoreMissingError:
@@ -117,6 +126,20 @@ def owned_store(
 def no_session() -> NoReturn:
     """Spark sends ports of at least once, of which a stream has none."""
     raise AssertionError("a range stream has no Spark session")
+
+
+def _require_reachable(job: StreamJob) -> None:
+    """Places that are not on this machine answer, and the store's refuses what two owners would do to each other."""
+    places = {"store": job.ports.store.place}
+    places |= {side: folder.place for side, folder in job.folder_inputs.items()}
+    places |= {port: sink.place for port, sink in job.file_ports.items()}
+    elsewhere = {name: place for name, place in places.items() if not place.is_local}
+    checks = [hadoop.here(place.url for place in elsewhere.values()), *starmap(reachable, elsewhere.items())]
+    for found in chain.from_iterable(checks):
+        if isinstance(found, Failure):
+            raise found.error
+        if found.severity is Severity.WARNING:
+            logger.warning("%s", found)
 
 
 def _require_fixed(job: StreamJob, log: CommitLog) -> None:
@@ -240,35 +263,39 @@ class StreamRunner:
 
     def _durable(self, window: int, state: StreamState) -> StreamState:
         """Step 3 for the levels that have no piece yet."""
-        number = 0
-        for kind, levels in ((RANGES, state.ranges), (EVENTS, state.events)):
-            for level in levels:
-                if level.piece is None:
-                    name = piece_name(window, self._epoch, number)
-                    level.piece = write_piece(self.log.root, kind, name, level.rows, level.last_us)
-                    level.rows = mapped_rows(self.log.root, kind, level.piece)
-                    number += 1
+        root = self.log.root
+        kinds: tuple[tuple[str, Sequence[Level]], ...] = ((RANGES, state.ranges), (EVENTS, state.events))
+        new = [(kind, level) for kind, levels in kinds for level in levels if level.piece is None]
+
+        def write(number: int) -> None:
+            kind, level = new[number]
+            name = piece_name(window, self._epoch, number)
+            level.piece, level.rows = write_piece(root, kind, name, level.rows, level.last_us)
+
+        staging.for_each(write, range(len(new)), staging.threads_for([root]))
         return state
 
     def _stage(self, window: int, judged: Judged) -> tuple[OutputFile, ...]:
         """Step 3 for the ports: one file each, durable in its staging folder; of topics, in the store's."""
+        homes = [self.log.root, *(sink.place for sink in self._job.file_ports.values())]
+        ports = list(judged.ports.items())
+        return tuple(staging.for_each(lambda one: self._staged(window, *one), ports, staging.threads_for(homes)))
+
+    def _staged(self, window: int, port: str, rows: pa.Table) -> OutputFile:
         attempt = Attempt(window, self._epoch, 0)
-        outputs = []
-        for port, rows in judged.ports.items():
-            sink = self._job.port(port)
-            if isinstance(sink, KafkaSink):
-                home, data, kind = self.log.root, topic_rows(rows, self._job.on, window), "parquet"
-                final = str(TopicPlace(sink.topic, (SLOT,), self._job.name))
-            else:
-                home, data, kind = sink.place, file_bytes(rows, sink.format), sink.format
-                final = str(home / final_name(self.log.manifest.store_id, attempt, 0, kind))
-            folder = staging.through(self.log.root.names, home) / STAGING / attempt.folder
-            folder.make_directories()
-            file = folder / f"{port}.{kind}"
-            file.create(data)
-            outputs.append(OutputFile(port, str(file), final, len(data), xxhash.xxh3_64_intdigest(data), rows.num_rows))
-            failpoints.hit("ranges.3.port")
-        return tuple(outputs)
+        sink = self._job.port(port)
+        if isinstance(sink, KafkaSink):
+            home, data, kind = self.log.root, topic_rows(rows, self._job.on, window), "parquet"
+            final = str(TopicPlace(sink.topic, (SLOT,), self._job.name))
+        else:
+            home, data, kind = sink.place, file_bytes(rows, sink.format), sink.format
+            final = str(home / final_name(self.log.manifest.store_id, attempt, 0, kind))
+        folder = staging.through(self.log.root.names, home) / STAGING / attempt.folder
+        folder.make_directories()
+        file = folder / f"{port}.{kind}"
+        create_own(file, data, failpoint=steps.STAGED)
+        failpoints.hit("ranges.3.port")
+        return OutputFile(port, str(file), final, len(data), xxhash.xxh3_64_intdigest(data), rows.num_rows)
 
     def _record(self, window: int, counts: dict[str, int], outputs: tuple[OutputFile, ...]) -> CommitRecord:
         """Step 4."""

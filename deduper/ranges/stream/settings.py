@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
@@ -15,8 +16,8 @@ from deduper.columns import Column, parse_columns
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.own_file import load_own_file
-from deduper.config.sections import Key, MetricsConfig
-from deduper.config.values import Count, Duration, LocalPath, Schema, Section, refusal
+from deduper.config.sections import Key, MetricsConfig, store_elsewhere
+from deduper.config.values import Count, Duration, PortUrl, Schema, Section, local_path, refusal, resolve, shown
 from deduper.errors import UsageError
 from deduper.ranges.aggregate.aggregates import Aggregate, parse_aggregate
 from deduper.ranges.aggregate.levels import LEVELED, SUBTRACTED
@@ -53,7 +54,7 @@ class PortFolder(Section):
     """The folder of a job's port."""
 
     format: Literal["parquet", "json", "csv"] = Field(examples=["json"])
-    path: LocalPath = Field(examples=["unique/events"])
+    url: PortUrl = Field(alias="path", examples=["unique/events"])
     columns: Schema | None = Field(default=None, alias="schema", examples=['"id string, at timestamp"'])
 
     @model_validator(mode="after")
@@ -65,6 +66,11 @@ class PortFolder(Section):
             raise refusal(f"files of {self.format} have no types of their own", write, at=("schema",))
         _require_scalars(self.parsed_columns, ("schema",))
         return self
+
+    @property
+    def place(self) -> Place:
+        """The folder."""
+        return open_place(self.url)
 
     @property
     def parsed_columns(self) -> tuple[Column, ...]:
@@ -85,6 +91,22 @@ def _section(value: object) -> object:
     return {"format": "parquet", **value} if isinstance(value, dict) else value
 
 
+def _store_url(value: object, info: ValidationInfo) -> str:
+    """An absolute path of this machine, or the URL of a place elsewhere."""
+    text = str(value) if isinstance(value, str | Path) else ""
+    elsewhere = store_elsewhere(text)
+    if elsewhere is not None:
+        return elsewhere
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", text)
+    if scheme is not None and scheme[1] != "file":
+        raise refusal(f"`{scheme[1]}:` is no place of a stream's store", f"write {_STORES}")
+    path = local_path(text)
+    if not path.strip():
+        raise refusal(f"`{shown(value)}` is not a place", f"write {_STORES}")
+    return str(resolve(path, info))
+
+
+_STORES = "a path such as `state/points`, `hdfs://HOST:PORT/PATH`, or `s3://BUCKET/PREFIX` (`gs:`, `az:`)"
 Input = Annotated[PortFolder | KafkaSource, Field(discriminator="format"), BeforeValidator(_section)]
 Output = Annotated[FileSink | KafkaSink, Field(discriminator="format"), BeforeValidator(_section)]
 
@@ -121,7 +143,7 @@ class StreamJob(Section):
     range_key: Key | None = Field(default=None, examples=["campaign"])
     retraction: Retraction | None = Field(default=None, examples=["{column: op, value: withdrawn}"])
     longest: Duration | None = Field(default=None, examples=["30d"])
-    store: LocalPath = Field(examples=["state/points"])
+    store: Annotated[str, BeforeValidator(_store_url)] = Field(examples=["state/points"])
     output: Output = Field(examples=["out/points"])
     corrections: Output | None = Field(default=None, examples=["out/corrections"])
     late: Output = Field(examples=["out/late"])
@@ -142,7 +164,11 @@ class StreamJob(Section):
     def _inputs_are_of_scalars(self) -> StreamJob:
         for side, source in self._topic_inputs.items():
             if source.value.format == "avro":
-                raise refusal("`avro` is not read here", "write json, csv or text", at=(side, "value", "format"))
+                what = "Spark decodes `avro` for a job, and a stream has no Spark"
+                write = (
+                    "write json, csv or text; or let the job write files, and `{format: parquet, path: unique}` here"
+                )
+                raise refusal(what, write, at=(side, "value", "format"))
             _require_scalars(source.parsed_columns, (side, "value", "schema"))
         return self
 
@@ -151,8 +177,6 @@ class StreamJob(Section):
         for name, sink in self.file_ports.items():
             if sink.format == "csv":
                 raise refusal("`csv` is no format of these ports", "write parquet or json", at=(name, "format"))
-            if not sink.is_local:
-                raise refusal("is not on this machine", "write a local path", at=(name, "path"))
         for name, topic in self.topic_ports.items():
             if topic.delivery != "exactly_once":
                 raise refusal("these ports are sent exactly once", "remove it", at=(name, "delivery"), at_key=True)
@@ -165,9 +189,9 @@ class StreamJob(Section):
 
     @model_validator(mode="after")
     def _places_differ(self) -> StreamJob:
-        places = {side: f"folder {one.path}" for side, one in self._folder_inputs.items()}
+        places = {side: f"folder {one.url}" for side, one in self.folder_inputs.items()}
         places |= {"store": f"folder {self.store}"}
-        places |= {name: f"folder {sink.path}" for name, sink in self.file_ports.items()}
+        places |= {name: f"folder {sink.url}" for name, sink in self.file_ports.items()}
         places |= {name: f"topic {sink.topic} at {sink.bootstrap_servers}" for name, sink in self.topic_ports.items()}
         seen: dict[str, str] = {}
         for name, place in places.items():
@@ -180,7 +204,8 @@ class StreamJob(Section):
         return self
 
     @property
-    def _folder_inputs(self) -> dict[str, PortFolder]:
+    def folder_inputs(self) -> dict[str, PortFolder]:
+        """The inputs that are folders."""
         inputs = {side: getattr(self, side) for side in INPUTS}
         return {side: one for side, one in inputs.items() if isinstance(one, PortFolder)}
 
@@ -245,7 +270,7 @@ class StreamJob(Section):
     @property
     def ports(self) -> StreamPorts:
         """For what windows of jobs and of streams have in common."""
-        return StreamPorts(self.file_ports, _Store(open_place(str(self.store))))
+        return StreamPorts(self.file_ports, _Store(open_place(self.store)))
 
     @property
     def fixed(self) -> dict[str, Any]:

@@ -135,11 +135,13 @@ class SomeLines:
 class Lines:
     """The lines of a file, for one pass; how many there are, `counted` by their ends, when all are taken.
 
-    A byte order mark belongs to the file and not to its first line; so do more of them.
+    A byte order mark belongs to the file and not to its first line; so do more of them. `data` has the bytes of a file
+    that is not on this machine; its name says the compression.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, data: bytes | None = None) -> None:
         self._path = path
+        self._data = data
         self.counted = 0
 
     def __iter__(self) -> Iterator[SomeLines]:
@@ -150,7 +152,8 @@ class Lines:
     def _blocks(self) -> Iterator[tuple[Bytes, Places, Places]]:
         """Blocks of whole lines; a line that is cut by the end of a block is in the next one."""
         with reading(self._path):
-            opened = pa.OSFile(os.fsencode(self._path))  # Arrow takes no name that is not UTF-8 otherwise
+            # Arrow takes no name that is not UTF-8 otherwise.
+            opened = pa.OSFile(os.fsencode(self._path)) if self._data is None else pa.BufferReader(self._data)
         with opened:
             codec = _codec(self._path)
             stream = opened if codec is None else pa.CompressedInputStream(opened, codec)
@@ -181,14 +184,16 @@ class Lines:
 
 
 def parsed_lines(
-    path: str, text: TextFormat, wanted: Sequence[int], *, header: bool
+    path: str, text: TextFormat, wanted: Sequence[int], *, header: bool, data: bytes | None = None
 ) -> Iterator[tuple[SomeLines, block.Parsed]]:
     """The lines of a file, some at a time, and the columns `wanted` of their records; `header`: the first is none.
+
+    `data`: as `Lines`.
 
     Raises:
         IntegrityError: lines are missing.
     """
-    lines, rows, headers = Lines(path), 0, 0
+    lines, rows, headers = Lines(path, data), 0, 0
     for some in lines:
         if header and not headers:
             headers = 1

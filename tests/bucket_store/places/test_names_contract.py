@@ -11,6 +11,7 @@ import pytest
 
 from bucket_store import failpoints
 from bucket_store.places.local import local_place
+from bucket_store.places.new_file import create_own
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from bucket_store.places.probe import demand_refusal
@@ -197,6 +198,15 @@ def test_a_place_goes_by_url_and_by_pickle(root: Place) -> None:
     (root / "with space").create(b"1")
     assert open_place((root / "with space").url).read() == b"1"
     assert pickle.loads(pickle.dumps(root / "with space")).read() == b"1"
+
+
+def test_a_name_of_one_writer_may_be_taken_by_its_earlier_try(root: Place) -> None:
+    """The same bytes are its own; others are not."""
+    create_own(root / "one", b"first")
+    create_own(root / "one", b"first")
+    with pytest.raises(FileExistsError):
+        create_own(root / "one", b"second")
+    assert (root / "one").read() == b"first"
 
 
 def test_a_probe_leaves_nothing(root: Place) -> None:

@@ -115,3 +115,12 @@ def test_a_start_logs_them() -> None:
     """They end none: a client may be told in ways that no file shows."""
     (check,) = [one for one in checks.CHECKS if one.find is hadoop.settings]
     assert check.is_logged
+
+
+def test_a_command_without_a_job_has_the_same_warnings(folder: Path) -> None:
+    """If one of its places is in HDFS; executors are no matter."""
+    write(folder, KERBEROS, name="other.xml")
+    assert [
+        one.what for one in hadoop.here(["/data/in", "hdfs://namenode:8020/dedup"]) if isinstance(one, Diagnostic)
+    ] == ["has no settings in core-site.xml or hdfs-site.xml"]
+    assert list(hadoop.here(["/data/in", "s3://bucket/dedup"])) == []

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bucket_store.log.marks import Published, read_published
-from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.arrow_columns import DeclaredColumn
 from deduper.columns import Column, ColumnType
 from deduper.errors import DeduperError, IntegrityError, UsageError
@@ -80,7 +79,8 @@ class FolderInput:
         self._columns = scalars(port.parsed_columns)
         self.declared = schema_of(self._columns)
         self.position = None if position is None else list(position)
-        self._next: tuple[list[Any], list[Path]] | None = None
+        self._folder = port.place
+        self._next: tuple[list[Any], list[Place]] | None = None
         self.waiting = 0
 
     def plan(self) -> bool:
@@ -93,33 +93,35 @@ class FolderInput:
         self._next = self._found()
         return self._next is not None
 
-    def _found(self) -> tuple[list[Any], list[Path]] | None:
-        mark = read_published(local_place(self._port.path) / PUBLISHED)
+    def _found(self) -> tuple[list[Any], list[Place]] | None:
+        mark = read_published(self._folder / PUBLISHED)
         if mark is None:
             return None
         through = self._taken_of(mark)
         self.waiting = mark.window - through
-        found: dict[int, list[tuple[int, Path]]] = {}
-        for path in self._port.path.iterdir():
-            name = FinalName.of(path.name)
+        found: dict[int, list[tuple[int, str]]] = {}
+        for file in self._folder.listed():
+            name = FinalName.of(file)
             if name is None or name.store != mark.store_id[:8] or not through < name.window <= mark.window:
                 continue
             if name.extension != f".{self._port.format}":
                 raise UsageError(
-                    f"{path}: {self._side} are read from {self._port.format}; write the `format` of the job's sink"
+                    f"{self._folder / file}: {self._side} are read from {self._port.format}; write the `format` of the "
+                    "job's sink"
                 )
-            found.setdefault(name.window, []).append((name.number, path))
+            found.setdefault(name.window, []).append((name.number, file))
         windows = sorted(found)[: self._most]
         if not windows:
             return None
         last = windows[-1] if len(found) > self._most else mark.window
-        return [mark.store_id, last], [path for window in windows for _, path in sorted(found[window])]
+        files = [self._folder / file for window in windows for _, file in sorted(found[window])]
+        return [mark.store_id, last], files
 
     def _taken_of(self, mark: Published) -> int:
         """The last window that was taken, -1 for none."""
         if self.position is None:
             return -1
-        folder, side = self._port.path, self._side
+        folder, side = self._folder, self._side
         store_id, through = self.position
         if store_id != mark.store_id:
             raise UsageError(
@@ -147,41 +149,40 @@ class FolderInput:
         self.waiting -= self.position[1] - through
         read = self._parquet if self._port.format == "parquet" else self._lines
         tables, bad = [], list[tuple[str, str | None]]()
-        for path in files:
+        for file in files:
             try:
-                for table, wrong in read(path):
+                for table, wrong in read(file):
                     tables.append(table)
                     bad += wrong
             except FileNotFoundError as error:
                 raise DeduperError(
-                    f"{path}: a published file of {self._side} went away before it was taken; bring it back, or begin "
+                    f"{file}: a published file of {self._side} went away before it was taken; bring it back, or begin "
                     "with a new store and new ports"
                 ) from error
             except (OSError, pa.ArrowException, NotPlain, UnreadableFile) as error:
-                raise DeduperError(f"{path}: cannot be read as {self._port.format}: {error}") from error
+                raise DeduperError(f"{file}: cannot be read as {self._port.format}: {error}") from error
         try:
             table = pa.concat_tables(tables, promote_options="default").combine_chunks()
         except pa.ArrowException as error:
-            raise UsageError(
-                f"{self._port.path}: the files of {self._side} disagree on their columns: {error}"
-            ) from error
+            raise UsageError(f"{self._folder}: the files of {self._side} disagree on their columns: {error}") from error
         return InputRows(table, bad)
 
-    def _parquet(self, path: Path) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
-        with pq.ParquetFile(path) as opened:
+    def _parquet(self, file: Place) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
+        with pq.ParquetFile(str(file.local) if file.is_local else pa.BufferReader(file.read())) as opened:
             wanted = [name for name in opened.schema_arrow.names if name != DEDUP]
             yield _plain(opened.read(columns=wanted)), []
 
-    def _lines(self, path: Path) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
+    def _lines(self, file: Place) -> Iterator[tuple[pa.Table, list[tuple[str, str | None]]]]:
         """The rows of a file of text, and its lines that are none."""
-        require_lines(str(path), path.stat().st_size)
+        path, data = (str(file.local), None) if file.is_local else (str(file), file.read())
+        require_lines(path, file.stat().size if data is None else len(data))
         is_csv = self._port.format == "csv"
         wanted = range(len(self._columns))
         # In CSV columns are known by their place, and `_dedup` is the last.
         more = scalars([Column(DEDUP, ColumnType("string", "string"))]) if is_csv else ()
         text = TextFormat((*self._columns, *more), ZONE, "," if is_csv else None)
         yield pa.Table.from_batches([], self.declared), []
-        for some, parsed in parsed_lines(str(path), text, wanted, header=is_csv):
+        for some, parsed in parsed_lines(path, text, wanted, header=is_csv, data=data):
             table = pa.table([parsed.columns[number] for number in wanted], self.declared)
             wrong = parsed.malformed | parsed.invalid_utf8
             if not wrong.any():

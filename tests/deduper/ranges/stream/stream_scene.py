@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import Published, prepare_published
 from bucket_store.places.local import local_place
+from bucket_store.places.place import Place
 from deduper.ranges.stream.job import run
 from deduper.ranges.stream.report import StreamReport
 from deduper.ranges.stream.settings import StreamJob
@@ -127,6 +128,8 @@ class Scene:
     settings: Row = field(default_factory=dict)
     kinds: tuple[str, str] = ("parquet", "parquet")
     """The formats of the inputs and of the ports."""
+    storage: ClassVar[str] = "file"
+    """Where the store is: `file`, or the scheme of an object store on this machine, `objects`."""
 
     def __post_init__(self) -> None:
         self.events = Port(self.root / "in/events", EVENTS, "aa" * 16, self.kinds[0])
@@ -140,7 +143,7 @@ class Scene:
             **SETTINGS,
             **{name: self._output(name) for name in ("output", "late", "errors")},
             **{side: self._input(side) for side in sides},
-            "store": "state",
+            "store": "state" if self.storage == "file" else f"{self.storage}:{self.root}/bucket/state",
             **self.settings,
         }
         if settings.get("late_ranges") == "correct":
@@ -176,17 +179,21 @@ class Scene:
         rows = sorted([*self.rows(), *self.rows("corrections")], key=lambda row: row["_window"])
         return {row["event"]: tuple(row[name] for name in names) for row in rows}
 
+    @property
+    def store(self) -> Place:
+        return self.job.ports.store.place
+
     def state(self) -> CommitLog:
-        return CommitLog.open(local_place(self.root / "state"))
+        return CommitLog.open(self.store)
 
     def leftovers(self) -> list[str]:
         """Files that no record names, in the store and in the staging folders."""
         extra = self.state().state.extra
         found = [
-            str(path.relative_to(self.root))
+            f"{kind}/{name}"
             for kind in ("ranges", "events")
-            for path in (self.root / "state" / kind).iterdir()
-            if path.name not in {one[0] for one in extra.get(kind, [])}
+            for name in (self.store / kind).listed()
+            if name not in {one[0] for one in extra.get(kind, [])}
         ]
         staged = (self.root / "out").glob("*/_staging/*")
         return found + [str(path.relative_to(self.root)) for path in staged]

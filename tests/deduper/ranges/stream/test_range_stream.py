@@ -23,6 +23,8 @@ from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import load_settings
 from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene, event, instant, ranged
 
+pytestmark = pytest.mark.usefixtures("storage")
+
 
 def told(scene: Scene, port: str) -> list[tuple[str, str, int, int]]:
     """(port, reason, number of the row, window) of a port of reasons."""
@@ -174,6 +176,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("late", ["correct", "port"])
 @pytest.mark.parametrize(
     "aggregates",
@@ -283,16 +286,17 @@ def test_a_damaged_piece_stops_the_start(tmp_path: Path) -> None:
     scene.ranges.publish([ranged(1, "a", 0, 90, 10)])
     scene.events.publish([event(1, "a", 50)])
     scene.run()
-    (piece,) = (tmp_path / "state/ranges").iterdir()
-    whole = piece.read_bytes()
+    (name,) = (scene.store / "ranges").listed()
+    piece = scene.store / "ranges" / name
+    whole = piece.read()
     for at in (0, 9, 200, len(whole) - 1):
-        piece.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        piece.replace(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(CorruptionError, match="piece"):
             scene.run()
-    piece.unlink()
+    piece.remove()
     with pytest.raises(CorruptionError, match="no file"):
         scene.run()
-    piece.write_bytes(whole)
+    piece.create(whole)
     assert scene.run().open_ranges == 1
 
 
@@ -322,10 +326,14 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
     scene = Scene(tmp_path)
     scene.run()
     with pytest.raises(UsageError, match="range-stream CONFIG --status"):
-        open_store(str(tmp_path / "state"))
+        open_store(scene.store.url)
 
 
 TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
+AVRO: Row = {
+    "format": "avro",
+    "avro_schema": json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "string"}]}),
+}
 
 
 @pytest.mark.parametrize(
@@ -345,6 +353,7 @@ TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
             {"events": {"format": "kafka", "topics": ["in"], "bootstrap_servers": "h:1", "value": {"format": "avro"}}},
             "avro_schema: is missing",
         ),
+        ({"events": {**TOPIC, "topics": ["in"], "value": AVRO}}, "events.value.format: Spark decodes `avro` for a job"),
         ({"output": {"format": "kafka", "topic": "out"}}, "the brokers are missing"),
         (
             {"late": {"format": "kafka", "topic": "t", "bootstrap_servers": "h:1", "delivery": "at_least_once"}},
@@ -362,7 +371,15 @@ TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
             "output.topic: is a topic of `events`",
         ),
         ({"output": {"format": "csv", "path": "out/output"}}, "`csv` is no format of these ports"),
-        ({"output": {"format": "json", "path": "hdfs://host:1/out"}}, "is not on this machine"),
+        ({"store": None}, "store: `null` is not a place"),
+        ({"store": "file:"}, "store: `file:` is not a place"),
+        ({"store": "rocksdb:state"}, "store: `rocksdb:` is no place of a stream's store"),
+        ({"store": "s3a://bucket/points"}, "store: `s3a:` is not the name of an object store here"),
+        ({"store": "s3://key:secret@bucket/points"}, "store: is not the URL of an object store"),
+        ({"store": "hdfs:///points"}, "is not the URL of a folder in HDFS"),
+        ({"store": "hdfs://h:1/out", "late": "hdfs://h:1/out"}, "late: is the folder of `store`"),
+        ({"late": "s3://bucket/late"}, "late: a port of files cannot be in an object store"),
+        ({"events": "s3://bucket/unique"}, "events: a port of files cannot be in an object store"),
     ],
 )
 def test_mistakes_in_the_settings_have_their_places(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -373,6 +390,7 @@ def test_mistakes_in_the_settings_have_their_places(changed: dict[str, Any], mes
     with pytest.raises(ConfigError) as caught:
         load_settings(file, environment={})
     assert message in "\n".join(problem.headline for problem in caught.value.problems)
+    assert all(problem.place.line == 1 and problem.write for problem in caught.value.problems)
 
 
 def test_settings_in_the_docs_are_valid(tmp_path: Path) -> None:
