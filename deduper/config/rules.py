@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from zoneinfo import available_timezones
 
@@ -20,6 +20,7 @@ from deduper.config.kafka.options import KafkaOptionsError, connection_options, 
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.problems import Finding, suggestion
 from deduper.config.sections import SinksConfig, SourceConfig, StoreConfig
+from deduper.config.values import overlap
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.spark_promises import (
     DEFAULT_MASTER,
@@ -188,7 +189,7 @@ def _sink_paths(sinks: SinksConfig) -> Iterator[Finding]:
                 yield Finding(
                     ("sinks", port, "path"), f"is also the path of port `{other}`", "give every port its own directory"
                 )
-            elif _overlap(sink.url, url):
+            elif overlap(sink.url, url):
                 yield Finding(
                     ("sinks", port, "path"),
                     f"overlaps the path of port `{other}`: one lies inside the other",
@@ -202,7 +203,7 @@ def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterat
         return
     folder = source.folder
     for port, sink in sinks.items():
-        if isinstance(sink, FileSink) and _overlap(sink.url, folder):
+        if isinstance(sink, FileSink) and overlap(sink.url, folder):
             yield Finding(
                 ("sinks", port, "path"),
                 f"overlaps source.path ({folder}): the job would read its own output",
@@ -211,7 +212,7 @@ def _sinks_apart_from_source(source: SourceConfig, sinks: SinksConfig) -> Iterat
 
 
 def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterator[Finding]:
-    if isinstance(source, FilesSource) and store.is_local and _overlap(store.path, source.folder):
+    if isinstance(source, FilesSource) and store.is_local and overlap(store.path, source.folder):
         yield Finding(
             ("store", "url"),
             f"overlaps source.path ({source.folder}): one lies inside the other",
@@ -221,7 +222,7 @@ def _store_apart_from_source(source: SourceConfig, store: StoreConfig) -> Iterat
 
 def _sinks_apart_from_store(store: StoreConfig, sinks: SinksConfig) -> Iterator[Finding]:
     for port, sink in sinks.items():
-        if isinstance(sink, FileSink) and _overlap(sink.url, store.path if store.is_local else store.url):
+        if isinstance(sink, FileSink) and overlap(sink.url, store.path if store.is_local else store.url):
             yield Finding(
                 ("sinks", port, "path"),
                 f"overlaps the store ({store.place}): one lies inside the other",
@@ -241,7 +242,7 @@ def _csv_sinks_are_flat(source: SourceConfig, sinks: SinksConfig) -> Iterator[Fi
 
 
 def _checkpoint_apart_from_source(source: SourceConfig, checkpoint: Path) -> Iterator[Finding]:
-    if isinstance(source, FilesSource) and _overlap(checkpoint, source.folder):
+    if isinstance(source, FilesSource) and overlap(checkpoint, source.folder):
         yield Finding(
             ("checkpoint",),
             f"overlaps source.path ({source.folder}): one lies inside the other",
@@ -451,20 +452,6 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., Iterator[Finding]]], ...] = (
     (("source", "sinks"), _ports_send_elsewhere),
     (("source", "key", "null_keys", "expiry"), _tombstones_have_keys),
 )
-
-
-def _overlap(one: Path | str, other: Path | str) -> bool:
-    """Whether a folder is, or lies in, the other one: paths of this machine, or URLs."""
-    (storage, path), (others, inner) = _folder(one), _folder(other)
-    return storage == others and (path == inner or path in inner.parents or inner in path.parents)
-
-
-def _folder(place: Path | str) -> tuple[str, PurePosixPath]:
-    scheme, is_url, rest = str(place).partition("://")
-    if not is_url:
-        return "", PurePosixPath(place)
-    authority, _, path = rest.partition("/")
-    return f"{scheme}://{authority}", PurePosixPath("/", path)
 
 
 def _either(names: tuple[str, ...]) -> str:

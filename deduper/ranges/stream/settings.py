@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,18 @@ from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
 from deduper.config.own_file import load_own_file
 from deduper.config.sections import Key, MetricsConfig, store_elsewhere
-from deduper.config.values import Count, Duration, PortUrl, Schema, Section, local_path, refusal, resolve, shown
+from deduper.config.values import (
+    Count,
+    Duration,
+    PortUrl,
+    Schema,
+    Section,
+    local_path,
+    overlap,
+    refusal,
+    resolve,
+    shown,
+)
 from deduper.errors import UsageError
 from deduper.ranges.aggregate.aggregates import Aggregate, parse_aggregate
 from deduper.ranges.aggregate.levels import LEVELED, SUBTRACTED
@@ -189,14 +201,18 @@ class StreamJob(Section):
 
     @model_validator(mode="after")
     def _places_differ(self) -> StreamJob:
-        places = {side: f"folder {one.url}" for side, one in self.folder_inputs.items()}
-        places |= {"store": f"folder {self.store}"}
-        places |= {name: f"folder {sink.url}" for name, sink in self.file_ports.items()}
-        places |= {name: f"topic {sink.topic} at {sink.bootstrap_servers}" for name, sink in self.topic_ports.items()}
-        seen: dict[str, str] = {}
-        for name, place in places.items():
-            if seen.setdefault(place, name) != name:
-                raise refusal(f"is the {place.split()[0]} of `{seen[place]}`", "write another one", at=(name,))
+        folders = {side: one.url for side, one in self.folder_inputs.items()} | {"store": self.store}
+        folders |= {name: sink.url for name, sink in self.file_ports.items()}
+        for (other, earlier), (name, url) in combinations(folders.items(), 2):
+            if url == earlier:
+                raise refusal(f"is the folder of `{other}`", "write another one", at=(name,))
+            if overlap(url, earlier):
+                what = f"overlaps `{other}` ({earlier}): one lies inside the other"
+                raise refusal(what, "write a folder apart from it", at=(name,))
+        topics = {name: (sink.topic, sink.bootstrap_servers) for name, sink in self.topic_ports.items()}
+        for (other, one), (name, topic) in combinations(topics.items(), 2):
+            if topic == one:
+                raise refusal(f"is the topic of `{other}`", "write another one", at=(name,))
         for side, source in self._topic_inputs.items():
             for name, sink in self.topic_ports.items():
                 if source.bootstrap_servers == sink.bootstrap_servers and source.reads(sink.topic):
