@@ -19,12 +19,16 @@ _BATCH_ROWS = 1 << 17
 
 
 class TableRows:
-    """Reads files that `index.reading.opened` has opened. `schema` is the table's, in the one form."""
+    """Reads files that `index.reading.opened` has opened. `schema` is the table's, in the one form.
 
-    def __init__(self, root: Path, schema: pa.Schema, columns: KeyColumns) -> None:
+    `use_threads`: columns of a file are decoded side by side.
+    """
+
+    def __init__(self, root: Path, schema: pa.Schema, columns: KeyColumns, *, use_threads: bool = True) -> None:
         self._root = root
         self._schema = schema
         self._columns = columns
+        self._use_threads = use_threads
 
     def keys(self, parquet: pq.ParquetFile, file: DataFile, groups: Sequence[int]) -> Iterator[list[pa.Array]]:
         """The columns of the key of these row groups, as `key_of` gives them."""
@@ -48,7 +52,7 @@ class TableRows:
         self._require_types(parquet.schema_arrow, stored, file)
         # With a file of no column of the table, any column says how many rows there are.
         read = stored or parquet.schema_arrow.names[:1]
-        for records in parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=read):
+        for records in parquet.iter_batches(_BATCH_ROWS, groups, read, use_threads=self._use_threads):
             arrays = []
             for field in self._schema:
                 if field.name in in_folders:

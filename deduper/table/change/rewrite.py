@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -75,8 +74,8 @@ class FileRewrite:
         target = self._first[rows]
         if self._place.columns.scope == "global" and (target != NO_TARGET).any():
             target = self._in_partition(arrays, target)
-        for partition, number in self._work.filled.items():
-            target = np.where((target == NO_TARGET) & self._is_in(arrays, partition, len(rows)), number, target)
+        if self._work.filled:
+            target = self._filling(arrays, target)
         self._target[rows] = target
         return pa.RecordBatch.from_arrays([*arrays.values()], schema=self.schema), target
 
@@ -134,14 +133,29 @@ class FileRewrite:
                 arrays[column.name] = stays.cast(column.arrow)
         return np.where(is_moved, NO_TARGET, target)
 
-    def _is_in(self, arrays: Mapping[str, pa.Array], partition: tuple[object, ...], rows: int) -> NDArray[np.bool_]:
-        named = zip(self._place.columns.partition_by, partition, strict=True)
-        equal = (_true(pc.equal(plain_of(arrays[column.name], column), value)) for column, value in named)
-        return reduce(np.logical_and, equal, np.ones(rows, np.bool_))
+    def _filling(self, arrays: Mapping[str, pa.Array], target: Int64s) -> Int64s:
+        """The targets, where rows that had none have the file that is filled in their partition."""
+        by = self._place.columns.partition_by
+        free = np.flatnonzero(target == NO_TARGET)
+        target = target.copy()
+        if not by:
+            target[free] = self._work.filled[()]
+            return target
+        names = [str(at) for at in range(len(by))]  # "row" is none of them
+        plain = [plain_of(arrays[column.name], column).take(pa.array(free)) for column in by]
+        rows = pa.Table.from_arrays([*plain, pa.array(free)], [*names, "row"])
+        groups = rows.group_by(names).aggregate([("row", "list")])
+        partitions = zip(*(groups[name].to_pylist() for name in names), strict=True)
+        numbers = np.array([self._work.filled.get(partition, NO_TARGET) for partition in partitions], np.int64)
+        of_groups = groups["row_list"].combine_chunks()
+        target[of_groups.flatten().to_numpy()] = np.repeat(numbers, of_groups.value_lengths().to_numpy())
+        return target
 
     def _of_file(self, number: int, file: DataFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file that stay; counts them and the others."""
-        reader = TableRows(self._place.root, self._place.schema, self._place.columns)
+        # Files are rewritten one a core: with enough of them, more threads only wait for each other.
+        has_spare_cores = len(self.removed) < pa.cpu_count()
+        reader = TableRows(self._place.root, self._place.schema, self._place.columns, use_threads=has_spare_cores)
         self._carried[number] = self._replaced[number] = 0
         with opened(self._place.root, file) as parquet:
             more = sorted(set(parquet.schema_arrow.names) - set(self._place.schema.names))

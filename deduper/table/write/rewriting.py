@@ -35,7 +35,7 @@ class WaitingRows:
         self._path = path
         self._schema = schema
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
-        self._runs: dict[int, list[tuple[int, int, int]]] = {}
+        self._rows: dict[int, list[tuple[int, Int64s]]] = {}
         self._added = 0
         self._batches: list[pa.RecordBatch] = []
 
@@ -43,18 +43,18 @@ class WaitingRows:
         """Adds rows, each with the number of its file."""
         if self._writer is None:
             self._writer = pa.ipc.new_file(str(self._path), self._schema)
+        self._writer.write_batch(records)
         order = np.argsort(number, kind="stable")
-        self._writer.write_batch(records.take(pa.array(order)))
         number = number[order]
         edges = [0, *(np.flatnonzero(number[1:] != number[:-1]) + 1).tolist(), len(number)]
         for begin, end in pairwise(edges):
-            self._runs.setdefault(int(number[begin]), []).append((self._added, begin, end - begin))
+            self._rows.setdefault(int(number[begin]), []).append((self._added, order[begin:end]))
         self._added += 1
 
     def of(self, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of a file, in the order in which they were added. Thread-safe."""
-        for place, begin, rows in self._runs.get(number, ()):
-            yield self._batches[place].slice(begin, rows)
+        for place, rows in self._rows.get(number, ()):
+            yield self._batches[place].take(pa.array(rows))
 
     def __enter__(self) -> WaitingRows:
         return self
@@ -95,8 +95,10 @@ def rewrite_files(
         return number, path, footer
 
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    # Large files first: one that is begun last keeps one core busy and leaves the others idle.
+    numbers = sorted(rewrite.removed, key=lambda number: -rewrite.removed[number].size)
     with ThreadPoolExecutor(threads, thread_name_prefix="rewriter") as pool:
-        return [one for one in pool.map(written, rewrite.removed) if one is not None]
+        return sorted(one for one in pool.map(written, numbers) if one is not None)
 
 
 def _write(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch], old: Path) -> pq.FileMetaData | None:

@@ -212,7 +212,9 @@ def _table_rows(
                 is_new = target == NO_TARGET
                 if is_new.any():
                     yield placed.filter(pa.array(is_new))
-                if not is_new.all():
+                if not is_new.any():
+                    waiting.add(placed, target)
+                elif not is_new.all():
                     waiting.add(placed.filter(pa.array(~is_new)), target[~is_new])
         begin = end
     if begin != len(work.verdict):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from deduper.config.problems import ConfigError
 from deduper.table.change.change import Change
 from deduper.table.change.delete import plan_delete
 from deduper.table.change.receipt import ChangePlan
+from deduper.table.change.rewrite import FileRewrite
 from deduper.table.change.upsert import plan_upsert, upsert
 from deduper.table.change.workload import Workload
 from deduper.table.errors import (
@@ -240,6 +243,45 @@ def test_small_files_are_filled(place: Place) -> None:
     assert verify(place.config()).is_sound
     too_large = planned(place, [(300, "b", 0)], "small_file_bytes: 10B\n")
     assert (too_large.files, too_large.filled_files) == (0, 0)
+
+
+@pytest.mark.parametrize("by", [[], ["p", "d"]])
+def test_files_are_filled_by_all_partition_columns(tmp_path: Path, by: list[str]) -> None:
+    """Of a table without any, the one small file takes all new rows; with two, each row the file of both its values."""
+    place = Place(tmp_path, "delta")
+    file = tmp_path / "by.yaml"
+    settings = CONFIG.replace("FORMAT", "delta").replace("partition_by: d", f"partition_by: {by}")
+    file.write_text(f"{settings}small_file_bytes: 1MiB\n", encoding="utf-8")
+
+    def rows(keys: range) -> pa.Table:
+        days = pa.array([key % 3 for key in keys], pa.int32()).cast(pa.date32())
+        return pa.table({"k": [*keys], "p": ["xy"[key % 2] for key in keys], "d": days})
+
+    config = load_config(file)
+    upsert(rows(range(12)), config)
+    files = len(place.files())
+    receipt = upsert(rows(range(11, 30)), config)
+    assert files == (6 if by else 1)
+    assert (receipt.removed_files, receipt.carried_rows, len(place.files())) == (files, 11, files)
+    table = DeltaTable(str(place.root)).to_pyarrow_table(columns=["k", "p", "d"])
+    assert table.sort_by("k") == rows(range(30))
+
+
+def test_large_files_are_rewritten_first(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is begun last leaves the other cores idle."""
+    for day, count in enumerate((1, 3000, 30)):
+        place.load([(key, str(key), day) for key in range(count)])
+    begun = []
+    kept = FileRewrite.kept
+
+    def counted(rewrite: FileRewrite, number: int) -> Iterator[pa.RecordBatch]:
+        begun.append(rewrite.removed[number].partition)
+        return kept(rewrite, number)
+
+    monkeypatch.setattr(FileRewrite, "kept", counted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    place.upsert([(0, "b", day) for day in range(3)])
+    assert begun == [(1,), (2,), (0,)]
 
 
 def test_repeated_upserts_keep_files_as_they_are(place: Place) -> None:
