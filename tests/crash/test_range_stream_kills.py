@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene, event, ranged
+from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, ranged
 from tests.forked import command
 
 pytestmark = pytest.mark.crash
@@ -46,9 +46,9 @@ def windows(seed: int, count: int = 8) -> list[tuple[list[Row], list[Row]]]:
     return found
 
 
-def scene_of(root: Path, made: list[tuple[list[Row], list[Row]]]) -> Scene:
+def scene_of(root: Path, made: list[tuple[list[Row], list[Row]]], aggregates: Row | None = None) -> Scene:
     """All windows are published, so that the same ones meet in each run."""
-    scene = Scene(root, SETTINGS)
+    scene = Scene(root, SETTINGS if aggregates is None else {**SETTINGS, "aggregates": aggregates})
     for events, ranges in made:
         scene.events.publish(events)
         scene.ranges.publish(ranges)
@@ -68,8 +68,12 @@ def published(scene: Scene) -> dict[str, list[Row]]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    """The rows of a run that nothing disturbs, which are those of the model."""
-    scene = scene_of(tmp_path_factory.mktemp("undisturbed"), windows(1))
+    """The rows of a run that nothing disturbs."""
+    return rows_of_the_model(scene_of(tmp_path_factory.mktemp("undisturbed"), windows(1)))
+
+
+def rows_of_the_model(scene: Scene) -> dict[str, list[Row]]:
+    """The rows of a run, which are those of the model."""
     model = Model(scene.job)
     for events, ranges in windows(1):
         model.judge(events, ranges)
@@ -98,10 +102,25 @@ def test_killed_at_a_step_and_resumed(point: str, undisturbed: dict[str, list[Ro
     assert scene.leftovers() == []
 
 
-def test_killed_again_and_again(undisturbed: dict[str, list[Row]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "aggregates",
+    [
+        SETTINGS["aggregates"],
+        {
+            "last": "last(weight)",
+            "best": "top_k(points, 2)",
+            "all": "list(points)",
+            "set": "set(points)",
+            "own": f"{OWN}:sizes",
+        },
+    ],
+    ids=["sums", "lists"],
+)
+def test_killed_again_and_again(aggregates: Row, tmp_path: Path) -> None:
     """At a random step of each start, recoveries included, until the inputs are drained."""
     draw = random.Random(7)
-    scene = scene_of(tmp_path, windows(1))
+    undisturbed = rows_of_the_model(scene_of(tmp_path / "undisturbed", windows(1), aggregates))
+    scene = scene_of(tmp_path / "killed", windows(1), aggregates)
     kills = 0
     for _ in range(60):
         code = process(scene, f"{draw.choice(POINTS)}=kill@{draw.randrange(1, 3)}")
