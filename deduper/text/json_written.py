@@ -1,8 +1,8 @@
 """Rows as lines of JSON, column by column: what `block.parse` reads as the same values. PURE.
 
 Times are ISO 8601 with microseconds, those with a zone in UTC; bytes are Base64; NaN and infinities are texts, as Spark
-writes them. A null is written as `null`. Values of nested columns are written one by one, with texts for what JSON has
-not.
+writes them. A null is written as `null`. Values of lists are written like these; those of other nested columns one by
+one, with texts for what JSON has not.
 """
 
 from __future__ import annotations
@@ -53,7 +53,17 @@ def _texts(column: pa.Array) -> pa.Array:
         return _quoted(pa.array(values, pa.string()))
     if pa.types.is_decimal(kind):
         return pa.array([None if value is None else f"{value:f}" for value in column.to_pylist()], pa.string())
+    if pa.types.is_list(kind):
+        return _lists(column)
     return pa.array([None if value is None else _JSON.encode(value) for value in column.to_pylist()], pa.string())
+
+
+def _lists(column: pa.Array) -> pa.Array:
+    lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+    values = pa.ListArray.from_arrays(offsets, pc.fill_null(_texts(column.flatten()), "null"))
+    texts = pc.binary_join_element_wise("[", pc.binary_join(values, ","), "]", "")
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.string()))
 
 
 def _floats(column: pa.Array) -> pa.Array:

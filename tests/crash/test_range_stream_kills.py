@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.range_stream import process, published, scene_of, windows
-from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene
+from tests.crash.range_stream import SETTINGS, process, published, scene_of, windows
+from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene
 
 pytestmark = pytest.mark.crash
 
@@ -23,8 +23,12 @@ POINTS = (
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    """The rows of a run that nothing disturbs, which are those of the model."""
-    scene = scene_of(tmp_path_factory.mktemp("undisturbed"), windows(1))
+    """The rows of a run that nothing disturbs."""
+    return rows_of_the_model(scene_of(tmp_path_factory.mktemp("undisturbed"), windows(1)))
+
+
+def rows_of_the_model(scene: Scene) -> dict[str, list[Row]]:
+    """The rows of a run, which are those of the model."""
     model = Model(scene.job)
     for events, ranges in windows(1):
         model.judge(events, ranges)
@@ -61,10 +65,25 @@ def test_killed_at_a_step_and_resumed(
     assert scene.leftovers() == []
 
 
-def test_killed_again_and_again(undisturbed: dict[str, list[Row]], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "aggregates",
+    [
+        SETTINGS["aggregates"],
+        {
+            "last": "last(weight)",
+            "best": "top_k(points, 2)",
+            "all": "list(points)",
+            "set": "set(points)",
+            "own": f"{OWN}:sizes",
+        },
+    ],
+    ids=["sums", "lists"],
+)
+def test_killed_again_and_again(aggregates: Row, tmp_path: Path) -> None:
     """At a random step of each start, recoveries included, until the inputs are drained."""
     draw = random.Random(7)
-    scene = scene_of(tmp_path, windows(1))
+    undisturbed = rows_of_the_model(scene_of(tmp_path / "undisturbed", windows(1), {"aggregates": aggregates}))
+    scene = scene_of(tmp_path / "killed", windows(1), {"aggregates": aggregates})
     kills = 0
     for _ in range(60):
         code = process(scene, f"{draw.choice(POINTS)}=kill@{draw.randrange(1, 3)}")

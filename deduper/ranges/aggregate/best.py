@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bucket_store.compiled import kernel
 from deduper.ranges.aggregate.aggregates import Aggregate, Kind
 from deduper.ranges.aggregate.cells import Cells, Places
+from deduper.ranges.aggregate.found import Found
 from deduper.ranges.aggregate.ordering import ranks
 from deduper.ranges.aggregate.points import Ints
 
@@ -55,22 +56,38 @@ def best_rows(aggregate: Aggregate, values: pa.Array, first: Ints, last: Ints) -
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """For each cell the rows of its k best values, the best first, then -1."""
+    """For each cell the rows of its k best values, the best first, then -1.
+
+    `span` are the first and last points of the rows, kept where they decide between the best of several indexes.
+    """
 
     values: pa.Array
     rows: NDArray[np.int32]
     as_lists: bool
+    span: tuple[Ints, Ints] | None
 
     @classmethod
-    def of(cls, aggregate: Aggregate, values: pa.Array, ranges: tuple[Ints, Ints], cells: Cells) -> Best:
+    def of(
+        cls, aggregate: Aggregate, values: pa.Array, ranges: tuple[Ints, Ints], cells: Cells, *, keeps_span: bool
+    ) -> Best:
         """Of ranges with their first and last points, their values and cells."""
         painted = np.empty((cells.count, aggregate.k), np.int32)
         _paint(best_rows(aggregate, values, *ranges), *cells.spans(), painted)
-        return cls(values, painted, aggregate.kind is Kind.TOP_K)
+        span = ranges if keeps_span and aggregate.kind is Kind.LAST else None
+        return cls(values, painted, aggregate.kind is Kind.TOP_K, span)
 
     def answers(self, places: Places) -> pa.Array:
         """Of the cell of each event."""
         return take_best(self.values, self.rows[places.cell], as_lists=self.as_lists)
+
+    def found(self, places: Places) -> Found:
+        """The best of each event, for those of several indexes."""
+        rows = self.rows[places.cell]
+        is_there = rows >= 0
+        offsets = np.concatenate(([0], np.cumsum(is_there.sum(axis=1))))
+        best = rows[is_there]
+        span = None if self.span is None else (self.span[0][best], self.span[1][best])
+        return Found(offsets, self.values.take(pa.array(best)), span)
 
 
 def take_best(values: pa.Array, rows: NDArray[np.int32], *, as_lists: bool) -> pa.Array:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
-from deduper.ranges.aggregate.aggregates import Aggregate, Kind
-from deduper.ranges.aggregate.ordering import ranks
-from deduper.ranges.aggregate.range_index import Events, RangeIndex
+from deduper.ranges.aggregate.aggregates import Aggregate, Kind, answer_type
+from deduper.ranges.aggregate.found import merged
+from deduper.ranges.aggregate.range_index import Events, Part, RangeIndex, parts_of
 from deduper.ranges.aggregate.sums import added, sum_answers
 
-LEVELED = (Kind.COUNT, Kind.SUM, Kind.MEAN, Kind.VARIANCE, Kind.MIN, Kind.MAX)
-"""What can be put together from parts."""
 SUBTRACTED = (Kind.COUNT, Kind.SUM, Kind.MEAN, Kind.VARIANCE)
 """What can be taken back from a whole."""
 
@@ -23,42 +20,32 @@ def answers(
     aggregates: Mapping[str, Aggregate],
     types: Mapping[str, pa.DataType],
     events: Events,
-) -> list[pa.Array]:
+) -> list[pa.ChunkedArray]:
     """The answers to events, a column an aggregate, of at least one index; each has the sign 1 or -1.
 
     `types` are those of the columns. A sign of -1 is for ranges that another index has too, and only where all
-    aggregates are `SUBTRACTED`.
+    aggregates are `SUBTRACTED`. A column has as many chunks as long lists need.
 
     Raises:
         AnswerTooLargeError: as `RangeIndex.answers`.
     """
-    of_indexes = [(index.parts(events), sign) for index, sign in indexes]
-    found = []
-    for number, (name, aggregate) in enumerate(aggregates.items()):
-        parts = [(of_index[number], sign) for of_index, sign in of_indexes]
-        if aggregate.kind not in SUBTRACTED:
-            found.append(_best(aggregate.kind, [part.best for part, _ in parts]))
-            continue
-        sums = added([(part.sums, sign) for part, sign in parts if part.sums is not None])
-        squares = [(part.squares, sign) for part, sign in parts if part.squares is not None]
-        found.append(
-            sum_answers(
-                name, aggregate, aggregate.column and types[aggregate.column], sums, added(squares) if squares else None
-            )
-        )
-    return found
+    columns = {name: None if one.column is None else types[one.column] for name, one in aggregates.items()}
+    chunks: dict[str, list[pa.Array]] = {name: [] for name in aggregates}
+    places = [(index, index.places(events), sign) for index, sign in indexes]
+    lengths = [length for index, of_events, _ in places for length in index.list_lengths(of_events)]
+    for begin, end in parts_of(len(events.time), lengths):
+        of_indexes = [(index.parts(of_events.part(begin, end)), sign) for index, of_events, sign in places]
+        for number, (name, aggregate) in enumerate(aggregates.items()):
+            parts = [(of_index[number], sign) for of_index, sign in of_indexes]
+            chunks[name].append(_together(name, aggregate, columns[name], parts))
+    return [pa.chunked_array(chunks[name], answer_type(one, columns[name])) for name, one in aggregates.items()]
 
 
-def _best(kind: Kind, columns: Sequence[pa.Array]) -> pa.Array:
-    """The least or the greatest value of each row; null where all are null."""
-    values = pa.concat_arrays(columns)
-    is_there = values.is_valid().to_numpy(zero_copy_only=False)
-    rank = np.zeros(len(values), np.int64)
-    rank[is_there] = ranks(values.take(pa.array(np.flatnonzero(is_there))))
-    rows = len(columns[0])
-    best = np.arange(rows)
-    for begin in range(rows, len(values), max(1, rows)):
-        other = np.arange(begin, begin + rows)
-        is_better = rank[other] < rank[best] if kind is Kind.MIN else rank[other] > rank[best]
-        best = np.where(is_there[other] & (is_better | ~is_there[best]), other, best)
-    return values.take(pa.array(best))
+def _together(
+    name: str, aggregate: Aggregate, column: pa.DataType | None, parts: Sequence[tuple[Part, int]]
+) -> pa.Array:
+    if aggregate.kind not in SUBTRACTED:
+        return merged(aggregate, [part.found for part, _ in parts if part.found is not None])
+    sums = added([(part.sums, sign) for part, sign in parts if part.sums is not None])
+    squares = [(part.squares, sign) for part, sign in parts if part.squares is not None]
+    return sum_answers(name, aggregate, column, sums, added(squares) if squares else None)

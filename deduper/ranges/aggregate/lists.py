@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bucket_store.compiled import kernel
 from deduper.ranges.aggregate.cells import Places, Timeline, offsets_of
+from deduper.ranges.aggregate.found import Found
 from deduper.ranges.aggregate.ordering import ranks
 from deduper.ranges.aggregate.points import FIRST, Ints
 
@@ -85,24 +86,48 @@ class Coverings:
 
     def count(self, places: Places) -> Ints:
         """How many ranges cover each event."""
-        offsets = np.zeros(len(places.point) + 1, np.int64)
-        _covering(self.tree, *self._begun(places), places.point, offsets, offsets, False)
-        return offsets[1:]
+        return self._counted(*self._begun(places.group, places.point), places.point)
 
     def answers(self, places: Places) -> pa.Array:
         """A list for each event."""
-        offsets = np.concatenate(([0], np.cumsum(self.count(places))))
-        rows = np.empty(offsets[-1], np.int64)
-        _covering(self.tree, *self._begun(places), places.point, offsets, rows, True)
-        return take_lists(offsets, rows, self.values, self.ranks, distinct=self.distinct)
+        return take_lists(*self._covering(places), self.values, self.ranks, distinct=self.distinct)
 
-    def _begun(self, places: Places) -> tuple[Ints, Ints]:
-        """From where to where the ranges lie that begin by the time of each event."""
+    def found(self, places: Places) -> Found:
+        """The values of each event, for those of several indexes."""
+        offsets, rows = self._covering(places)
+        if self.distinct:
+            lists = take_lists(offsets, rows, self.values, self.ranks, distinct=True)
+            return Found(lists.offsets.to_numpy().astype(np.int64), lists.values)
+        last = self.tree[len(self.tree) // 2 :]
+        return Found(offsets, self.values.take(pa.array(rows)), (self.begins.times[rows], last[rows]))
+
+    def overlapping(self, group: Ints, first: Ints, last: Ints) -> pa.Array:
+        """The values of the ranges that overlap stretches of time of known ids, stretch by stretch."""
+        _, rows = self._rows(*self._begun(group, last), first)
+        return self.values.take(pa.array(rows))
+
+    def _covering(self, places: Places) -> tuple[Ints, Ints]:
+        return self._rows(*self._begun(places.group, places.point), places.point)
+
+    def _counted(self, begin: Ints, end: Ints, point: Ints) -> Ints:
+        offsets = np.zeros(len(point) + 1, np.int64)
+        _covering(self.tree, begin, end, point, offsets, offsets, False)
+        return offsets[1:]
+
+    def _rows(self, begin: Ints, end: Ints, point: Ints) -> tuple[Ints, Ints]:
+        """Of each stretch of rows those that are not over at a point: where they begin and end, and the rows."""
+        offsets = np.concatenate(([0], np.cumsum(self._counted(begin, end, point))))
+        rows = np.empty(offsets[-1], np.int64)
+        _covering(self.tree, begin, end, point, offsets, rows, True)
+        return offsets, rows
+
+    def _begun(self, group: Ints, point: Ints) -> tuple[Ints, Ints]:
+        """From where to where the ranges lie that begin by a point; of an unknown id there are none."""
         if len(self.begins.offsets) < 2:
-            return (np.zeros(len(places.point), np.int64),) * 2
-        known = np.maximum(places.group, 0)
+            return (np.zeros(len(point), np.int64),) * 2
+        known = np.maximum(group, 0)
         begin = self.begins.offsets[known]
-        return begin, np.where(places.group >= 0, self.begins.place(known, places.point), begin)
+        return begin, np.where(group >= 0, self.begins.place(known, point), begin)
 
 
 @kernel()

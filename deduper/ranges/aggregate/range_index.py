@@ -12,6 +12,7 @@ import pyarrow as pa
 from deduper.ranges.aggregate.aggregates import OF_ONE, Aggregate, AnyAggregate, Kind, Own
 from deduper.ranges.aggregate.best import Best
 from deduper.ranges.aggregate.cells import Cells, Ids, IdTable, Places, cell_of
+from deduper.ranges.aggregate.found import Found
 from deduper.ranges.aggregate.lists import Coverings
 from deduper.ranges.aggregate.own import run_cells
 from deduper.ranges.aggregate.points import Ints, as_points, closed_ranges
@@ -42,11 +43,11 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Answers from some of the ranges: sums, for the variance those of squares too, or else the `best` values."""
+    """Answers from some of the ranges: sums, for the variance those of squares too, or else the values found."""
 
     sums: Numbers | None = None
     squares: Numbers | None = None
-    best: pa.Array | None = None
+    found: Found | None = None
 
 
 class Answers(Protocol):
@@ -93,11 +94,18 @@ class _OfCells:
 class RangeIndex:
     """Answers events from the ranges that cover them; made once, then only read.
 
-    `types` are those of the answers of one's own aggregates, by name.
+    `types` are those of the answers of one's own aggregates, by name. Of an index that is one of several (see `levels`)
+    the parts of answers can be asked; it has no aggregates of one's own.
     """
 
     def __init__(
-        self, ranges: Ranges, ends: str, aggregates: Mapping[str, AnyAggregate], types: Mapping[str, pa.DataType]
+        self,
+        ranges: Ranges,
+        ends: str,
+        aggregates: Mapping[str, AnyAggregate],
+        types: Mapping[str, pa.DataType],
+        *,
+        is_level: bool = False,
     ) -> None:
         first, last, has_points = closed_ranges(ranges.start, ranges.end, ends)
         ids, columns = ranges.ids, ranges.columns
@@ -127,7 +135,7 @@ class RangeIndex:
                 is_set = aggregate.kind is Kind.SET
                 return Coverings.of(group, groups, span, columns[column or ""], distinct=is_set)
             if aggregate.kind in (*OF_ONE, Kind.TOP_K):
-                return Best.of(aggregate, columns[column or ""], span, cells)
+                return Best.of(aggregate, columns[column or ""], span, cells, keeps_span=is_level)
             squares = summed(column, squared=True) if aggregate.kind is Kind.VARIANCE else None
             return _Summed(name, aggregate, column and columns[column].type, summed(column), squares)
 
@@ -135,21 +143,30 @@ class RangeIndex:
 
     def answers(self, events: Events) -> Iterator[tuple[slice, list[pa.Array]]]:
         """The answers to events, in their order, in as many parts as long lists need: rows, and a column each."""
-        group, point = self._ids.find(events.ids), as_points(events.time)
-        places = Places(group, point, cell_of(self._timeline, group, point))
-        counts = [ready.count(places) for ready in self._ready if isinstance(ready, Coverings)]
-        for begin, end in parts_of(len(point), counts):
+        places = self.places(events)
+        for begin, end in parts_of(len(places.point), self.list_lengths(places)):
             part = places.part(begin, end)
             yield slice(begin, end), [ready.answers(part) for ready in self._ready]
 
-    def parts(self, events: Events) -> list[Part]:
-        """The answers as parts of answers of several indexes: see `levels`."""
+    def places(self, events: Events) -> Places:
+        """Where these events are."""
         group, point = self._ids.find(events.ids), as_points(events.time)
-        places = Places(group, point, cell_of(self._timeline, group, point))
-        of_ready = (
-            ready.part(places) if isinstance(ready, _Summed) else ready.answers(places) for ready in self._ready
-        )
-        return [one if isinstance(one, Part) else Part(best=one) for one in of_ready]
+        return Places(group, point, cell_of(self._timeline, group, point))
+
+    def list_lengths(self, places: Places) -> list[Ints]:
+        """Of each aggregate that is as long as the ranges are many, how many values events have."""
+        return [ready.count(places) for ready in self._ready if isinstance(ready, Coverings)]
+
+    def parts(self, places: Places) -> list[Part]:
+        """The answers as parts of answers of several indexes: see `levels`."""
+        return [self._part(ready, places) for ready in self._ready]
+
+    @staticmethod
+    def _part(ready: Answers, places: Places) -> Part:
+        if isinstance(ready, _Summed):
+            return ready.part(places)
+        assert isinstance(ready, Best | Coverings), "a state of one's own has no parts"
+        return Part(found=ready.found(places))
 
 
 def parts_of(rows: int, counts: Sequence[Ints]) -> Iterator[tuple[int, int]]:

@@ -9,6 +9,8 @@ Doors: `settings.load_settings`, `job.run`, `status.stream_status`, `report`.
     rows     good, bad and late rows; PURE
     levels   which pieces become one; PURE
     ranges   ranges by levels: what is open, what is withdrawn, what covers an event; PURE
+    functions  the names of aggregates of one's own
+    own      their answers, from the ranges that overlap a window's events; PURE
     events   answered events that a correction may need; PURE
     pieces   the files of levels
     ports    rows as the bytes of a file of a port; PURE

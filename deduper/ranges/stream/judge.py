@@ -17,6 +17,7 @@ from deduper.ranges.stream import events as of_events
 from deduper.ranges.stream import ranges as of_ranges
 from deduper.ranges.stream.events import EventLevel
 from deduper.ranges.stream.levels import merged_from
+from deduper.ranges.stream.own import own_answers
 from deduper.ranges.stream.ranges import ENTRY, HI, KEY_HI, KEY_LO, LO, SIGN, RangeLevel, answers, merged, withdraw
 from deduper.ranges.stream.rows import (
     Bools,
@@ -201,16 +202,8 @@ class _Window:
         self._withdrawn = RangeLevel(self._job, found.rows.combine_chunks())
         if not self._job.subtracts:
             self._from = min(found.levels)
-        keys_late = self._late_keys(self._withdrawn)
-        is_late = np.array([pair in keys_late for pair in zip(keys.hi.tolist(), keys.lo.tolist(), strict=True)])
-        is_late[unknown] = False
-        self._tell_late("late_retraction", asks, np.flatnonzero(is_late))
-
-    def _late_keys(self, withdrawn: RangeLevel) -> set[tuple[int, int]]:
-        first, last = withdrawn.points
-        is_late = (first <= self._final) & (first <= last)
-        hi, lo = numbers(withdrawn.rows, KEY_HI)[is_late], numbers(withdrawn.rows, KEY_LO)[is_late]
-        return set(zip(hi.tolist(), lo.tolist(), strict=True))
+        first, last = self._withdrawn.points
+        self._tell_late("late_retraction", asks, np.unique(found.asks[(first <= self._final) & (first <= last)]))
 
     def make_levels(self) -> None:
         """The levels with the rows of this window; small ones become one, and closed ones leave."""
@@ -246,7 +239,7 @@ class _Window:
         ids = Ids(np.concatenate([one[0].hi for one in found]), np.concatenate([one[0].lo for one in found]))
         first, last = (np.concatenate([one[at] for one in found]) for at in (1, 2))
         parts = [level.covered(ids, first, last, self._gone) for level in self._remembered]
-        rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
+        rows = pa.concat_tables(parts, promote_options="default")
         if rows.num_rows:
             self._ports["corrections"] = self._answered(rows)
             self._counts["corrections"] += rows.num_rows
@@ -282,10 +275,11 @@ class _Window:
         """Events with their aggregates and the window."""
         assert self._schema is not None, "no window comes before the types of ranges"
         events = Events(Ids(numbers(rows, HI), numbers(rows, LO)), whole(rows[self._job.time]), {})
-        found = answers(self._job, self._levels, self._schema, events)
+        asked = (self._job, self._levels, self._schema, events)
+        found = dict(zip((*self._job.known, *self._job.own), (*answers(*asked), *own_answers(*asked)), strict=True))
         shown = rows.drop_columns([HI, LO])
-        for name, column in zip(self._job.aggregates, found, strict=True):
-            shown = shown.append_column(name, column)
+        for name in self._job.aggregates:
+            shown = shown.append_column(name, found[name])
         return shown.append_column(WINDOW, pa.array(np.full(rows.num_rows, self._window, np.int64)))
 
     def _remember(self, rows: pa.Table) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from deduper.tasks.dictionary_columns import dictionary_columns
 from deduper.tasks.kafka_rows import HEADERS, KEY, TIMESTAMP, VALUE, with_headers
 from deduper.tasks.kafka_rows import SLOT as SLOT_COLUMN
 from deduper.text.json_written import json_lines
@@ -25,7 +26,7 @@ def file_bytes(rows: pa.Table, sink_format: str) -> bytes:
 
 def _parquet(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, store_schema=False, write_page_checksum=True)
+    pq.write_table(rows, sink, store_schema=False, write_page_checksum=True, use_dictionary=dictionary_columns(rows))
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from deduper.ranges.aggregate import levels as of_levels
-from deduper.ranges.aggregate.cells import Ids
+from deduper.ranges.aggregate.cells import Ids, IdTable
+from deduper.ranges.aggregate.lists import Coverings
 from deduper.ranges.aggregate.points import Ints, closed_ranges
 from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges
 from deduper.ranges.stream.pieces import PieceName
@@ -69,6 +70,19 @@ class RangeLevel:
             found.append((_index(self._job, self.rows.filter(pa.array(~self.is_range))), -1))
         return found
 
+    def overlapping(self, ids: Ids, first: Ints, last: Ints) -> pa.Table:
+        """The rows that overlap one of these stretches of time of their ids, retractions too."""
+        known, ranges = self._by_time
+        group = known.find(ids)
+        asked = np.flatnonzero(group >= 0)
+        return self.rows.take(ranges.overlapping(group[asked], first[asked], last[asked]))
+
+    @cached_property
+    def _by_time(self) -> tuple[IdTable, Coverings]:
+        known, group = IdTable.of(Ids(numbers(self.rows, HI), numbers(self.rows, LO)))
+        numbered = pa.array(np.arange(self.rows.num_rows))
+        return known, Coverings.of(group, len(known.hi), self.points, numbered, distinct=False)
+
     @cached_property
     def _by_key(self) -> tuple[Ints, Ints, Ints]:
         """The rows in the order of the first word of their keys, and both words in that order."""
@@ -89,28 +103,32 @@ class RangeLevel:
 
 def _index(job: StreamJob, rows: pa.Table) -> RangeIndex:
     ids = Ids(numbers(rows, HI), numbers(rows, LO))
-    columns = {name: whole(rows[name]) for name in job.summed_columns}
-    return RangeIndex(Ranges(ids, whole(rows[job.start]), whole(rows[job.end]), columns), job.ends, job.parsed, {})
+    columns = {one.column: whole(rows[one.column]) for one in job.known.values() if one.column is not None}
+    ranges = Ranges(ids, whole(rows[job.start]), whole(rows[job.end]), columns)
+    return RangeIndex(ranges, job.ends, job.known, {}, is_level=True)
 
 
-def answers(job: StreamJob, levels: Sequence[RangeLevel], schema: pa.Schema, events: Events) -> list[pa.Array]:
-    """The aggregates of events, a column each; `schema` has the columns of ranges."""
+def answers(job: StreamJob, levels: Sequence[RangeLevel], schema: pa.Schema, events: Events) -> list[pa.ChunkedArray]:
+    """The known aggregates of events, a column each; `schema` has the columns of ranges."""
+    if not job.known:
+        return []
     indexes = [index for level in levels for index in level.indexes]
     if not any(sign > 0 for _, sign in indexes):
         words = [pa.field(name, pa.int64()) for name in (HI, LO)]
         indexes.insert(0, (_index(job, pa.schema([*schema, *words]).empty_table()), 1))
     types = {field.name: field.type for field in schema}
-    return of_levels.answers(indexes, job.parsed, types, events)
+    return of_levels.answers(indexes, job.known, types, events)
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
     """What retractions withdraw: a row with sign -1 for each range of a level, and rows of the window.
 
-    `levels` are those of the ranges; `unknown` are the retractions that withdraw nothing.
+    `asks` are the retractions of the rows, `levels` those of the ranges; `unknown` ones withdraw nothing.
     """
 
     rows: pa.Table | None
+    asks: Ints
     levels: tuple[int, ...]
     fresh: tuple[int, ...]
     unknown: tuple[int, ...]
@@ -139,26 +157,28 @@ def withdraw(
             if entry & 0xFFFFFFFF < places[ask]:
                 known.setdefault(ask, []).append((_FRESH, row, entry))
     gone: set[int] = set()
-    rows: list[tuple[int, int]] = []
+    rows: list[tuple[int, int, int]] = []
     dropped: list[int] = []
     unknown = []
     for ask in range(len(places)):
         left = [one for one in known.get(ask, ()) if one[2] not in gone]
         gone.update(entry for _, _, entry in left)
-        rows += [(number, row) for number, row, _ in left if number != _FRESH]
+        rows += [(number, row, ask) for number, row, _ in left if number != _FRESH]
         dropped += [row for number, row, _ in left if number == _FRESH]
         if not left:
             unknown.append(ask)
+    rows.sort()
     taken = [
-        levels[number].rows.take(pa.array([row for of, row in rows if of == number]))
-        for number in sorted({number for number, _ in rows})
+        levels[number].rows.take(pa.array([row for of, row, _ in rows if of == number]))
+        for number in sorted({number for number, _, _ in rows})
     ]
     withdrawn = None
     if taken:
         both = pa.concat_tables(taken)
         at = both.schema.get_field_index(SIGN)
         withdrawn = both.set_column(at, both.schema.field(at), pa.array(np.full(both.num_rows, -1, np.int8)))
-    return Withdrawn(withdrawn, tuple(sorted({number for number, _ in rows})), tuple(dropped), tuple(unknown))
+    asks = np.array([ask for _, _, ask in rows], np.int64)
+    return Withdrawn(withdrawn, asks, tuple(sorted({of for of, _, _ in rows})), tuple(dropped), tuple(unknown))
 
 
 def merged(job: StreamJob, levels: Sequence[RangeLevel], closed_through: int) -> RangeLevel | None:

@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pyarrow as pa
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from bucket_store.places.open import open_place
@@ -31,8 +32,9 @@ from deduper.config.values import (
     shown,
 )
 from deduper.errors import UsageError
-from deduper.ranges.aggregate.aggregates import Aggregate, parse_aggregate
-from deduper.ranges.aggregate.levels import LEVELED, SUBTRACTED
+from deduper.ranges.aggregate.aggregates import Aggregate, AnyAggregate, Own, parse_aggregate
+from deduper.ranges.aggregate.levels import SUBTRACTED
+from deduper.ranges.stream.functions import answer_type, is_own, own_of
 
 INPUTS = ("events", "ranges")
 PORTS = ("output", "corrections", "late", "errors")
@@ -51,14 +53,15 @@ class Retraction(Section):
     )
 
 
-def _on_a_stream(text: str) -> str:
+def _readable(text: str) -> str:
+    if is_own(text):
+        own_of(text)
+        return text
     try:
-        aggregate = parse_aggregate(text)
+        parse_aggregate(text)
     except UsageError as error:
         what, _, write = str(error).partition("; ")
         raise refusal(what, write) from None
-    if aggregate.kind not in LEVELED:
-        raise refusal(f"`{aggregate.kind}` is not an aggregate of a stream", f"write one of {', '.join(LEVELED)}")
     return text
 
 
@@ -147,7 +150,7 @@ class StreamJob(Section):
     start: str = Field(examples=["start"])
     end: str = Field(examples=["end"])
     ends: Literal["[]", "[)", "(]", "()"] = Field(default="[]", examples=['"[]"'])
-    aggregates: dict[str, Annotated[str, AfterValidator(_on_a_stream)]] = Field(
+    aggregates: dict[str, Annotated[str, AfterValidator(_readable)]] = Field(
         min_length=1, examples=['{points: "sum(points)"}']
     )
     period: Duration = Field(examples=["6h"])
@@ -258,9 +261,24 @@ class StreamJob(Section):
         return _DEADLINE_US if source is None else source.deadline
 
     @property
-    def parsed(self) -> dict[str, Aggregate]:
+    def parsed(self) -> dict[str, AnyAggregate]:
         """The aggregates by their names."""
-        return {name: parse_aggregate(text) for name, text in self.aggregates.items()}
+        return {name: own_of(text) if is_own(text) else parse_aggregate(text) for name, text in self.aggregates.items()}
+
+    @property
+    def known(self) -> dict[str, Aggregate]:
+        """Those that are known by name."""
+        return {name: one for name, one in self.parsed.items() if isinstance(one, Aggregate)}
+
+    @property
+    def own(self) -> dict[str, Own]:
+        """Those of one's own."""
+        return {name: one for name, one in self.parsed.items() if isinstance(one, Own)}
+
+    @property
+    def own_types(self) -> dict[str, pa.DataType]:
+        """The types of their answers."""
+        return {name: answer_type(one) for name, one in self.own.items()}
 
     @property
     def summed_columns(self) -> tuple[str, ...]:
@@ -281,7 +299,7 @@ class StreamJob(Section):
     @property
     def subtracts(self) -> bool:
         """Whether withdrawn ranges are subtracted from the answers. If not, their levels are made again."""
-        return all(one.kind in SUBTRACTED for one in self.parsed.values())
+        return all(one.kind in SUBTRACTED for one in self.known.values())
 
     @property
     def ports(self) -> StreamPorts:
@@ -292,6 +310,8 @@ class StreamJob(Section):
     def fixed(self) -> dict[str, Any]:
         """The settings that must not change for the life of the store."""
         settings = self.model_dump(mode="json")
+        for name, own in self.own.items():
+            settings["aggregates"][name] += f" of {own.column} as {own.type}"
         return {"range_stream": 1, **{name: value for name, value in settings.items() if name not in _CHANGEABLE}}
 
 

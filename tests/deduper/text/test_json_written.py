@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -60,11 +60,16 @@ def test_a_line_is_json_of_any_table() -> None:
             "list": [[1, 2], None],
             "row": [{"at": date(2026, 1, 1)}, None],
             "x": [float("nan"), 2.5],
+            "times": [[datetime(2026, 1, 1, tzinfo=UTC), None], []],
+            "rows": [[[1.5, float("inf")], None], [[]]],
+            "texts": [['a"b', "c"], ["\x00"]],
         }
     )
     assert [json.loads(line) for line in json_lines(rows).to_pylist()] == [
-        {'a "b"': 1, "list": [1, 2], "row": {"at": "2026-01-01"}, "x": "NaN"},
-        {'a "b"': None, "list": None, "row": None, "x": 2.5},
+        {'a "b"': 1, "list": [1, 2], "row": {"at": "2026-01-01"}, "x": "NaN"}
+        | {"times": ["2026-01-01T00:00:00.000000Z", None], "rows": [[1.5, "Infinity"], None], "texts": ['a"b', "c"]},
+        {'a "b"': None, "list": None, "row": None, "x": 2.5, "times": [], "rows": [[]], "texts": ["\x00"]},
     ]
+    assert json_lines(rows.slice(1)).to_pylist() == json_lines(rows).to_pylist()[1:]
     assert json_lines(pa.table({"n": pa.array([Decimal("1E+2")])})).to_pylist() == ['{"n":100}']
     assert json_lines(pa.table({"n": pa.array([], pa.int64())})).to_pylist() == []

@@ -19,11 +19,13 @@ from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.marks import Published, prepare_published
 from bucket_store.places.local import local_place
 from bucket_store.places.place import Place
+from deduper.ranges.aggregate.aggregates import Own
 from deduper.ranges.stream.job import run
 from deduper.ranges.stream.report import StreamReport
 from deduper.ranges.stream.settings import StreamJob
 from tests.deduper.ranges.aggregate import oracle
 
+OWN = "tests.deduper.ranges.stream.own_aggregates"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 INSTANT = pa.timestamp("us", "UTC")
 EVENTS = pa.schema([("id", pa.string()), ("at", INSTANT), ("event", pa.int64())])
@@ -215,12 +217,23 @@ class Model:
     def of(self, event: Row) -> tuple[Any, ...]:
         """The aggregates of an event now."""
         found = []
-        for text in self.job.aggregates.values():
-            column = text.partition("(")[2].strip(")") or "points"
+        for name, text in self.job.aggregates.items():
+            if ":" in text:
+                found.append(self._own(event, self.job.own[name]))
+                continue
+            column = text.partition("(")[2].partition(",")[0].strip(")") or "points"
             held = [{**one, "value": one[column]} for one in self.held]
             kind = "double" if column == "weight" else "int"
             found += oracle.of_events([{**event, "time": event["at"]}], held, self.job.ends, text, kind)
         return tuple(found)
+
+    def _own(self, event: Row, own: Own) -> Any:
+        held = [{**one, "value": one[own.column]} for one in self.held]
+        (values,) = oracle.of_events([{**event, "time": event["at"]}], held, self.job.ends, "list(value)", "double")
+        state = own.zero() if callable(own.zero) else own.zero
+        for value in values:
+            state = own.add(state, value)
+        return own.finish(state)
 
     def judge(self, events: list[Row], ranges: list[Row]) -> None:
         """One window."""
@@ -234,10 +247,10 @@ class Model:
                 mine = [one for one in self.held if one["campaign"] == row["campaign"] and not _ends_by(one, gone)]
                 if not mine:
                     self.told.append(("errors", "unknown_range", row["campaign"], self.window))
-                self.held = [one for one in self.held if one not in mine]
-                old = [one for one in mine if one not in fresh]
+                self.held = _without(self.held, mine)
+                old = _without(mine, fresh)
                 changed += old
-                fresh = [one for one in fresh if one not in mine]
+                fresh = _without(fresh, mine)
                 if any(_begins_by(one, final) for one in old):
                     self.told.append(("late", "late_retraction", row["campaign"], self.window))
                 continue
@@ -273,6 +286,11 @@ class Model:
             self.first[row["event"]] = self.of(row)
             self.answered[row["event"]] = row, self.window
         self.window += 1
+
+
+def _without(rows: list[Row], others: list[Row]) -> list[Row]:
+    """The rows that are not among the others; two of equal values are two."""
+    return [one for one in rows if all(one is not other for other in others)]
 
 
 def _ends_by(row: Row, gone: datetime | None) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import itertools
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,11 @@ from ruamel.yaml import YAML
 from bucket_store.errors import CorruptionError, FencedError, SettingsChangedError
 from deduper.admin.open_store import open_store
 from deduper.config.problems import ConfigError
-from deduper.errors import IntegrityError, UsageError
+from deduper.errors import DeduperError, IntegrityError, UsageError
 from deduper.ranges.stream.levels import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import load_settings
-from tests.deduper.ranges.stream.stream_scene import Model, Row, Scene, event, instant, ranged
+from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
 
 pytestmark = pytest.mark.usefixtures("storage")
 
@@ -152,6 +154,78 @@ def test_a_retraction_withdraws_all_ranges_of_its_key(aggregates: Row, tmp_path:
     assert told(scene, "errors") == [("errors", "unknown_range", 7, 1)]
 
 
+def test_a_retraction_is_late_by_what_it_withdraws_itself(tmp_path: Path) -> None:
+    """The first withdraws a range that an event has been answered without; the second only one of its own window."""
+    scene = Scene(tmp_path, RETRACTING)
+    scene.ranges.publish([ranged(1, "a", 0, 90)])
+    scene.events.publish([event(1, "a", 50)])
+    gone = ranged(1, None, None, None, op="withdrawn")
+    scene.ranges.publish([gone, ranged(1, "a", 0, 90), {**gone, "points": 2}])
+    scene.run()
+    assert [json.loads(row["record"])["points"] for row in scene.rows("late")] == [1]
+
+
+def test_a_withdrawn_range_of_another_level_does_not_count_for_one_s_own(tmp_path: Path) -> None:
+    """The range and its retraction lie in two levels, as after a start too."""
+    scene = Scene(tmp_path, {**RETRACTING, "aggregates": {"n": f"{OWN}:different"}, "late_ranges": "correct"})
+    scene.ranges.publish([ranged(number, "a", 0, 90, 1, float(number)) for number in range(9)])
+    scene.events.publish([event(1, "a", 50)])
+    scene.ranges.publish([ranged(3, None, None, None, op="withdrawn")])
+    scene.events.publish([event(2, "a", 50)])
+    assert scene.run().levels == 2
+    assert scene.answers() == {1: (8,), 2: (8,)}
+    scene.events.publish([event(3, "a", 50)])
+    scene.run()
+    assert scene.answers()[3] == (8,)
+
+
+OF_ONE_S_OWN = """
+from numba import njit
+from deduper.ranges.aggregate.aggregates import Own
+
+less = njit(lambda state, value: state - value)
+doubled = Own("points", 0, njit(lambda state, value: state + value), less, njit(lambda state: 2 * state), "bigint")
+broken = Own("points", 0.0, lambda state, value: state + 1 / value, less, lambda state: state, "double")
+"""
+
+
+def test_aggregates_of_one_s_own_that_fail_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command says which, and after a correction answers the same events; a compiled one beside them."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(text: str) -> None:
+        (tmp_path / "shop_sums.py").write_text(text)
+        sys.modules.pop("shop_sums", None)
+        importlib.invalidate_caches()
+
+    write(OF_ONE_S_OWN)
+    scene = Scene(tmp_path, {"aggregates": {name: f"shop_sums:{name}" for name in ("doubled", "broken")}})
+    scene.ranges.publish([ranged(1, "a", 0, 90, 2), ranged(2, "a", 0, 40, 0), ranged(3, "a", 45, 45, 5)])
+    scene.events.publish([event(1, "a", 50)])
+    assert scene.run().windows == 1
+    scene.events.publish([event(2, "a", 40), event(3, "b", 40)])
+    with pytest.raises(DeduperError, match="aggregate `broken`: its functions have raised ZeroDivisionError"):
+        scene.run()
+    assert scene.answers() == {1: (4, 0.5)}
+    write(OF_ONE_S_OWN.replace("1 / value, less", "value * 1.0, less"))
+    assert scene.run().windows == 1
+    assert scene.answers() == {1: (4, 0.5), 2: (4, 2.0), 3: (0, 0.0)}
+    assert scene.leftovers() == []
+    write(OF_ONE_S_OWN.replace('broken = Own("points"', 'broken = Own("weight"'))
+    with pytest.raises(SettingsChangedError, match="shop_sums:broken of points as double"):
+        scene.run()
+
+
+def test_an_answer_of_another_type_names_its_aggregate(tmp_path: Path) -> None:
+    """A text where a number was promised."""
+    scene = Scene(tmp_path, {"aggregates": {"n": f"{OWN}:text"}})
+    scene.ranges.publish([ranged(1, "a", 0, 90)])
+    scene.events.publish([event(1, "a", 50)])
+    with pytest.raises(DeduperError, match="aggregate `n`: its functions have raised ArrowInvalid"):
+        scene.run()
+    assert scene.rows() == []
+
+
 _SECONDS = st.integers(0, 300)
 _WEIGHTS = st.none() | st.sampled_from([0.1, 0.2, -0.3, 1e16, 2.0**-40, 3.0])
 
@@ -177,23 +251,29 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
 
 @pytest.mark.slow
 @pytest.mark.turns(4)
-@pytest.mark.parametrize("late", ["correct", "port"])
 @pytest.mark.parametrize(
     "aggregates",
     [
         {"points": "sum(points)", "offers": "count", "mean": "mean(weight)", "spread": "variance(weight)"},
         {"least": "min(weight)", "most": "max(points)", "sum": "sum(weight)"},
+        {"last": "last(weight)", "best": "top_k(points, 2)", "all": "list(weight)", "values": "set(points)"},
+        {
+            "different": f"{OWN}:different",
+            "sum": "sum(points)",
+            "sizes": f"{OWN}:sizes",
+        },
     ],
-    ids=["sums", "bests"],
+    ids=["sums", "bests", "lists", "own"],
 )
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 @given(st.data())
 def test_every_answer_is_that_of_all_ranges_known(
-    aggregates: Row, late: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    aggregates: Row, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """Rows in any order, a new start for each window, levels that merge: the model's rows in every port."""
+    late = data.draw(st.sampled_from(["correct", "port"]))
     scene = Scene(tmp_path_factory.mktemp("stream"), {**RETRACTING, "aggregates": aggregates, "late_ranges": late})
     model = Model(scene.job)
     # The first window has a file of both.
@@ -217,7 +297,8 @@ def test_every_answer_is_that_of_all_ranges_known(
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_lines_of_text_are_answered_as_parquet_is(kind: str, tmp_path: Path) -> None:
     """Late ranges, retractions, bad rows; and lines that are no rows, each in `errors` with its text."""
-    scene = Scene(tmp_path, {**RETRACTING, "late_ranges": "correct"}, (kind, "json"))
+    more = {"aggregates": {"points": "sum(points)", "last": "last(points)", "all": "list(weight)"}}
+    scene = Scene(tmp_path, {**RETRACTING, "late_ranges": "correct", **more}, (kind, "json"))
     model = Model(scene.job)
     for number in range(4):
         at = 40.25 * number
@@ -339,7 +420,18 @@ AVRO: Row = {
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"aggregates": {"points": "last(points)"}}, "`last` is not an aggregate of a stream"),
+        ({"aggregates": {"points": "first(points)"}}, "`first(points)` is not an aggregate; write one of count, sum"),
+        ({"aggregates": {"n": "gone:n"}}, "aggregates.n: `gone:n` cannot be imported: ModuleNotFoundError: No module"),
+        ({"aggregates": {"n": f"{OWN}:x"}}, "cannot be imported: AttributeError: module"),
+        ({"aggregates": {"n": f"{OWN}:_add"}}, "own_aggregates:_add` is no `Own`; write `_add = Own(…)` there"),
+        (
+            {"aggregates": {"n": f"{OWN}:nested"}},
+            "its type `array<struct<a:int>>` is not one of a stream; write `type=",
+        ),
+        (
+            {"aggregates": {"n": f"{OWN}:mistyped"}},
+            "aggregates.n: its type `int64`: `int64` is not a type; write `type=",
+        ),
         ({"late_ranges": "correct"}, "late_ranges: correct"),
         ({"late": "out/output"}, "late: is the folder of `output`"),
         ({"period": None}, "period"),
