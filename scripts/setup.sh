@@ -112,9 +112,15 @@ setup_redis() {
     missing "a Redis server, which the tests of the external index start" redis-server
 }
 
+# The programs of a KDC, which the tests of HDFS with a login start.
+setup_kerberos() {
+  install_disabled krb5-kdc krb5kdc && install_disabled krb5-admin-server kadmin.local && install_disabled krb5-user kinit ||
+    missing "MIT Kerberos, whose KDC the tests of HDFS with a login start" krb5-kdc krb5-admin-server krb5-user
+}
+
 # $1: a package with a service of its name, $2: a program of it.
 install_disabled() {
-  command -v "$2" >/dev/null && return
+  PATH="$PATH:/usr/sbin:/sbin" command -v "$2" >/dev/null && return
   try_install "$1" || return
   [[ ! -d /run/systemd/system ]] || systemctl disable --now --quiet "$1" || true
 }

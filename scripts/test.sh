@@ -33,6 +33,7 @@ if [[ "${selected[*]}" == *-m* ]]; then
   setup_java
   setup_prometheus
   setup_redis
+  setup_kerberos
   command -v zsh >/dev/null || try_install zsh || say "Without zsh its completion is not tested."
 fi
 cd "$REPO"

@@ -27,6 +27,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from bucket_store.filesystem import temporary_name
 from bucket_store.places import steps
+from bucket_store.places.hadoop_settings import FOLDER, PROTECTION, asks_for_login, hadoop_settings
+from bucket_store.places.kerberos import TOKENS, LoginError, ticket
 from bucket_store.places.place import Entry, NotPlacedError, Place, Prepared, UnansweredError
 from bucket_store.places.prepared import prepared_below, prepared_name
 from bucket_store.threads import bounded, on_a_thread
@@ -59,8 +61,9 @@ _OPTIONS = {
     "dfs.client.failover.sleep.max.millis": "2000",
 }
 
-# By authority, the newest last. Never emptied: dropping a client that hangs waits for its threads.
-_clients: dict[str, list[Client]] = {}
+# By authority, the newest last; after None the next call makes one. Never emptied: dropping a client that hangs waits
+# for its threads.
+_clients: dict[str, list[Client | None]] = {}
 _owner: int | None = None
 """The process whose clients these are."""
 
@@ -378,16 +381,32 @@ def _client(authority: str) -> Client:
     _owner = os.getpid()
     # Two threads may make one each: no harm.
     clients = _clients.setdefault(authority, [])
-    if not clients:
-        clients.append(Client(f"hdfs://{authority}", _OPTIONS))
-    return clients[-1]
+    client = clients[-1] if clients else None
+    if client is None:
+        client = _new_client(authority)
+        clients.append(client)
+    return client
+
+
+def _new_client(authority: str) -> Client:
+    """A client that has no connection yet.
+
+    Raises:
+        PermissionError: it could not log in, and HADOOP_TOKEN_FILE_LOCATION names no tokens either.
+    """
+    if asks_for_login(hadoop_settings()) and TOKENS not in os.environ:
+        try:
+            ticket()
+        except LoginError as exc:
+            raise PermissionError(errno.EACCES, f"HDFS: no login: {exc}", f"hdfs://{authority}") from exc
+    return Client(f"hdfs://{authority}", _OPTIONS)
 
 
 def _throw_away(authority: str, client: Client) -> None:
     """The next call gets a new client, if this one is still the newest."""
     clients = _clients[authority]
     if clients[-1] is client:
-        clients.append(Client(f"hdfs://{authority}", _OPTIONS))
+        clients.append(None)
 
 
 def _entry(status: FileStatus, name: str) -> Entry:
@@ -413,6 +432,8 @@ _LONGEST_REASON = 300
 _NO_NAMENODE = "No NameNode hosts found"
 # Of GSSAPI's texts for a ticket; they begin with its name, or are MIT Kerberos's own words.
 _TICKET = re.compile(r"GSSAPI|[Kk]erberos|[Tt]icket|credentials? cache|libgssapi")
+_NO_TOKENS = "the tokens are none of this cluster, or end within a minute, and "
+_GSSAPI_TEXT = re.compile(r'GSSAPIError\(.*, "(.*)"\)$', re.DOTALL)
 # What to do, behind the cluster's own words.
 _REMEDIES = {
     errno.EACCES: "let this user write there (`hdfs dfs -chown`), or run the job as another one",
@@ -439,12 +460,30 @@ def as_os_error(error: BaseException, url: str) -> OSError:
     elif _NO_NAMENODE in reason:
         return OSError(errno.EINVAL, f"HDFS: {_unknown_name(urlsplit(url).netloc)}", url)
     elif java is None and _TICKET.search(reason):
-        return PermissionError(errno.EACCES, f"HDFS: no login: {reason[:_LONGEST_REASON]}: {_LOGIN}", url)
-    remedy = _REMEDIES.get(name) or _REMEDIES.get(code)
+        return PermissionError(errno.EACCES, f"HDFS: no login: {_why_no_login(reason)}", url)
+    remedy = _REMEDIES.get(name) or _REMEDIES.get(code) or _remedy_of_closed(reason)
     return OSError(code, f"HDFS: {reason[:_LONGEST_REASON]}{f'; {remedy}' if remedy else ''}", url)
 
 
-_LOGIN = "get a ticket (`kinit`), as its user and in its cache (KRB5CCNAME), and renew it before it expires"
+def _why_no_login(reason: str) -> str:
+    try:
+        ticket()
+    except LoginError as exc:
+        return f"{_NO_TOKENS if TOKENS in os.environ else ''}{exc}"
+    message = _GSSAPI_TEXT.search(reason)
+    text = message[1] if message else reason
+    return f"{text[:_LONGEST_REASON]}; see that the KDC answers, and that the servers' principals are in its realm"
+
+
+def _remedy_of_closed(reason: str) -> str | None:
+    """A server that wants a login, or another one, closes the connection and says nothing."""
+    if "RPC listener disconnected" in reason and not asks_for_login(hadoop_settings()):
+        return f"if this NameNode wants Kerberos, name the folder of its client configuration in {FOLDER}"
+    if "Connection reset" in reason or "onnection closed" in reason or "early eof" in reason:
+        settings = hadoop_settings()
+        if asks_for_login(settings) and PROTECTION not in settings:
+            return f"{FOLDER} has no {PROTECTION}: if the DataNodes have one, write it into hdfs-site.xml"
+    return None
 
 
 def _unknown_name(authority: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -106,6 +107,12 @@ class Config(Section):
     def file_ports(self) -> dict[str, FileSink]:
         """The ports that are written to files."""
         return {port: sink for port, sink in self.sinks.items() if isinstance(sink, FileSink)}
+
+    @property
+    def hdfs_clusters(self) -> list[str]:
+        """The authorities of the store and of the ports in HDFS, `HOST:PORT` or a name service."""
+        urls = [self.store.url, *(sink.url for sink in self.file_ports.values())]
+        return sorted({urlsplit(url).netloc for url in urls if url.startswith("hdfs:")})
 
     @property
     def topic_ports(self) -> dict[str, KafkaSink]:

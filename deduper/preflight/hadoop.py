@@ -9,26 +9,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Mapping
-from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+from bucket_store.places.hadoop_settings import (
+    FILES,
+    FOLDER,
+    asks_for_login,
+    files_of_settings,
+    properties,
+    settings_folder,
+)
+from bucket_store.places.kerberos import CACHE, KEYTAB, TOKENS, LoginError, ticket
 from deduper.diagnostics import Diagnostic, warning
 from deduper.preflight.found import Failure, Found, Start
+from deduper.spark.hdfs_login import travel_with_tasks
 from deduper.spark_promises import DEFAULT_MASTER, is_this_machine
 
 _CHECK = "hdfs"
-_FOLDER, _TICKET = "HADOOP_CONF_DIR", "KRB5CCNAME"
-_FILES = ("core-site.xml", "hdfs-site.xml")
-_AUTHENTICATION = "hadoop.security.authentication"
 _READ = ("hadoop.security.", "hadoop.rpc.protection", "dfs.ha.", "dfs.namenode.rpc-address", "dfs.nameservices")
 """Settings that decide about name services, login and encryption."""
+_ENCRYPTED = "spark.network.crypto.enabled"
+_SHORT_S = 1800
+"""A ticket that ends sooner may be one that nothing renews."""
 
 
 def settings(start: Start) -> Found:
     """What the client, here or in executors, would not find or would not understand."""
     config = start.config
-    clusters = _clusters([config.store.url, *(sink.url for sink in config.file_ports.values())])
+    clusters = config.hdfs_clusters
     if not clusters:
         return
     found = yield from _of_client()
@@ -38,54 +47,53 @@ def settings(start: Start) -> Found:
 
 def here(urls: Iterable[str]) -> Found:
     """What the client of this process would not find or would not understand, if one of the places is in HDFS."""
-    if _clusters(urls):
+    if any(urlsplit(url).scheme == "hdfs" for url in urls):
         yield from _of_client()
-
-
-def _clusters(urls: Iterable[str]) -> list[str]:
-    return [urlsplit(url).netloc for url in urls if url.startswith("hdfs:")]
 
 
 def _of_client() -> Generator[Diagnostic | Failure, None, dict[str, str]]:
     """Gives the settings too."""
-    folder = _folder()
     found: dict[str, str] = {}
-    for name in _FILES if folder is not None else ():
-        assert folder is not None
-        try:
-            root = ElementTree.parse(folder / name).getroot()
-        except FileNotFoundError:
+    for path, root in files_of_settings():
+        if not isinstance(root, ElementTree.Element):
+            yield warning(_CHECK, f"{path}", f"cannot be read: {root}", "correct it, or name another folder")
             continue
-        except (OSError, ElementTree.ParseError) as exc:
-            yield warning(_CHECK, f"{folder / name}", f"cannot be read: {exc}", "correct it, or name another folder")
-            continue
-        found |= {one.findtext("name", "").strip(): one.findtext("value", "").strip() for one in root.iter("property")}
+        found |= properties(root)
         if any(one.tag.endswith("}include") for one in root.iter()):
             what = "has an xi:include, which the client of the store does not follow"
-            yield warning(_CHECK, f"{folder / name}", what, "write the settings into the file itself")
+            yield warning(_CHECK, f"{path}", what, "write the settings into the file itself")
+    folder = settings_folder()
     for name, value in sorted(found.items()):
         if name.startswith(_READ) and "${" in value:
             what = f"{name} is `{value}`, and the client of the store fills in no variables"
             yield warning(_CHECK, f"{folder}", what, "write the value itself")
     if folder is not None and not found:
-        what = f"has no settings in {' or '.join(_FILES)}"
-        yield warning(_CHECK, f"{_FOLDER}={folder}", what, "name the folder of Hadoop's client configuration")
+        what = f"has no settings in {' or '.join(FILES)}"
+        yield warning(_CHECK, f"{FOLDER}={folder}", what, "name the folder of Hadoop's client configuration")
+    if asks_for_login(found):
+        yield from _of_ticket()
     return found
 
 
-def _of_executors(spark: Mapping[str, object], found: Mapping[str, str], *, has_name_service: bool) -> Found:
-    is_secure = found.get(_AUTHENTICATION, "simple").lower() == "kerberos"
-    if (is_secure or has_name_service) and f"spark.executorEnv.{_FOLDER}" not in spark:
+def _of_ticket() -> Found:
+    if TOKENS in os.environ:
+        what = "the file of tokens is read as it is; nothing here renews it, and tokens end"
+        yield warning(_CHECK, TOKENS, what, f"let {CACHE} name a ticket, which is renewed")
+        return
+    try:
+        ends_in_s = ticket().seconds_left
+    except LoginError:
+        return  # the checks of the store and of the ports say so
+    if ends_in_s < _SHORT_S and KEYTAB not in os.environ:
+        what = f"the ticket ends in {ends_in_s // 60} minutes"
+        yield warning(_CHECK, CACHE, what, f"renew it beside the job, or let {KEYTAB} name a keytab")
+
+
+def _of_executors(spark: Mapping[str, object], found: dict[str, str], *, has_name_service: bool) -> Found:
+    is_secure = asks_for_login(found)
+    if (is_secure or has_name_service) and f"spark.executorEnv.{FOLDER}" not in spark:
         what = "Python workers of executors read Hadoop's settings from the variables of their host, if it has any"
-        yield warning(_CHECK, "spark", what, f"set `spark.executorEnv.{_FOLDER}` to the folder's path there")
-    if is_secure and f"spark.executorEnv.{_TICKET}" not in spark:
-        what = "Python workers of executors log in by a ticket of their host; tokens that Spark renews stay in its JVMs"
-        remedy = f"keep a ticket on every host (`k5start`), and name it in `spark.executorEnv.{_TICKET}`"
-        yield warning(_CHECK, "spark", what, remedy)
-
-
-def _folder() -> Path | None:
-    named, home = os.environ.get(_FOLDER), os.environ.get("HADOOP_HOME")
-    if named:
-        return Path(named)
-    return Path(home, "etc", "hadoop") if home else None
+        yield warning(_CHECK, "spark", what, f"set `spark.executorEnv.{FOLDER}` to the folder's path there")
+    if is_secure and travel_with_tasks(spark) and str(spark.get(_ENCRYPTED, "false")).lower() != "true":
+        what = "tokens of HDFS travel to the executors, and Spark's calls are not encrypted"
+        yield warning(_CHECK, "spark", what, f"set `spark.authenticate` and `{_ENCRYPTED}` to true")

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -27,6 +27,8 @@ from deduper.sinks.open import open_topics
 from deduper.sinks.publish_state import OnUnknown
 from deduper.sources.files.folding import FilesToFold
 from deduper.sources.open import open_files, open_topics_source, session_settings
+from deduper.spark.hdfs_login import LogsIn, needs_none
+from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
 from deduper.spark.session import (
     JVM_ERRORS,
     end_session,
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from deduper.service.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 Opened = tuple[FilesToFold | None, Callable[[Windows], FileLoop | TopicLoop]]
 """The judged files of a source of files, and the loop that follows the source."""
@@ -106,6 +110,7 @@ def run(
             unpublished,
             stop.event,
             by_tasks=engine.have_spare_cores,
+            logged_in=engine.logged_in,
         ) as topics,
     ):
         if opened is None:  # once more: a seed may have been begun since the checks
@@ -118,9 +123,7 @@ def run(
             spark = engine.session()
             stop.listen()
             files, loop_over = (opened or _open_source)(config, owned, stop)
-            with _opened_runner(
-                config, owned, spark, files, topics, clock, merges_by_tasks=engine.have_spare_cores
-            ) as runner:
+            with _opened_runner(config, owned, engine, files, topics, clock) as runner:
                 reports = Reports(on_progress, metrics, watch, ErrorWatch(config.errors))
                 windows = Windows(owned.log, runner, reports, stop, max_batches)
                 try:
@@ -181,6 +184,7 @@ class _Engine:
         self._given = given
         self._stop = stop
         self._session: SparkSession | None = None
+        self._logs_in: LogsIn | None = None
 
     def session(self) -> SparkSession:
         """The session. Its first use is on the main thread."""
@@ -192,6 +196,14 @@ class _Engine:
                 self._stop.end_at_once(kill_children)
                 self._session = start_session(self._config.name, session_settings(self._config))
         return self._session
+
+    def logged_in(self, function: Callable[..., _T], /) -> Callable[..., _T]:
+        """See `LogsIn`: with tokens of HDFS, where executors have no login to it."""
+        if self._logs_in is None:
+            self._logs_in = needs_none
+            if tokens_are_needed(self._config.spark, self._config.hdfs_clusters):
+                self._logs_in = TokenSource(self.session(), self._config.hdfs_clusters).logged_in
+        return self._logs_in(function)
 
     @property
     def have_spare_cores(self) -> bool:
@@ -217,19 +229,17 @@ class _Engine:
 def _opened_runner(
     config: Config,
     owned: Ownership,
-    session: SparkSession,
+    engine: _Engine,
     files: FilesToFold | None,
     topics: TopicPorts | None,
     clock: Callable[[], int],
-    *,
-    merges_by_tasks: bool,
 ) -> Iterator[WindowRunner]:
     """The runner of the job's windows, with all that it uses; closed at the end of the `with` block."""
-    jobs = _jobs(session, config, owned)
+    jobs = _jobs(engine, config, owned)
     shared = owned.pieces if isinstance(jobs, ClusterJobs) and owned.pieces.is_remote else None
     with (
         contextlib.closing(MaintenanceWorker(owned.pieces.url)) as worker,
-        _merging(worker, jobs, config, owned, by_tasks=merges_by_tasks) as maintenance,
+        _merging(worker, jobs, config, owned, by_tasks=engine.have_spare_cores) as maintenance,
         contextlib.closing(WindowJudge(jobs, config, owned.log, owned.pieces, table_settings(config))) as judge,
         contextlib.closing(jobs),
         contextlib.closing(
@@ -248,15 +258,17 @@ def _merging(
     task = MergeTask(
         owned.pieces.url, table_folder(owned.log.manifest.store_id, config.store.place), table_room(config)
     )
-    return contextlib.closing(TaskMerges(worker, jobs.session.sparkContext, task, lambda: jobs.last_places))
+    return contextlib.closing(
+        TaskMerges(worker, jobs.session.sparkContext, task, lambda: jobs.last_places, jobs.logged_in)
+    )
 
 
-def _jobs(session: SparkSession, config: Config, owned: Ownership) -> Jobs:
+def _jobs(engine: _Engine, config: Config, owned: Ownership) -> Jobs:
     """By files that all tasks see on one machine, else through Spark's shuffle."""
-    manifest = owned.log.manifest
+    session, manifest = engine.session(), owned.log.manifest
     if is_one_process(session.sparkContext.master or DEFAULT_MASTER):
         return SparkJobs(session, config, manifest.salt)
-    return ClusterJobs(session, config, manifest.store_id, manifest.salt)
+    return ClusterJobs(session, config, manifest.store_id, manifest.salt, engine.logged_in)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bucket_store.log.commit_log import CommitLog
 from deduper.config.kafka.sections import KafkaSink
 from deduper.sinks.publish_state import OnUnknown
+from deduper.spark.hdfs_login import LogsIn, needs_none
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,11 +27,12 @@ def open_topics(
     stop: Event,
     *,
     by_tasks: bool,
+    logged_in: LogsIn = needs_none,
 ) -> contextlib.AbstractContextManager[KafkaPorts | None]:
     """The ports that are topics, by name; None for none. `unpublished`: see `deduper run --unpublished`.
 
     Brokers that do not answer are waited for until the deadline. What is sent once is sent `by_tasks` of Spark's
-    executors, or by this process; `session` is only needed for those, and for ports of at least once.
+    executors (`logged_in`), or by this process; `session` is only needed for those, and for ports of at least once.
     """
     if not sinks:
         return contextlib.nullcontext()
@@ -39,5 +41,5 @@ def open_topics(
     from deduper.sinks.task_publisher import TaskPublisher
     from deduper.sinks.topics import KafkaPorts
 
-    publisher = TaskPublisher(session, stop) if by_tasks else ThreadPublisher()
+    publisher = TaskPublisher(session, stop, logged_in) if by_tasks else ThreadPublisher()
     return contextlib.closing(KafkaPorts(sinks, deadline_us / 1_000_000, log, session, publisher, unpublished, stop))

@@ -27,6 +27,7 @@ from deduper.kafka.errors import BrokerUnavailableError
 from deduper.kafka.retry import NOTHING_LOST
 from deduper.sinks.publisher import Outcome, PortWork, ThreadPublisher
 from deduper.spark.failures import raised_in_worker
+from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.placing import Executors
 
 if TYPE_CHECKING:
@@ -46,10 +47,16 @@ class _Slot(NamedTuple):
 
 
 class TaskPublisher:
-    """A `Publisher` by tasks of Spark. `session` gives the session, on the caller's thread."""
+    """A `Publisher` by tasks of Spark. `session` gives the session, on the caller's thread.
 
-    def __init__(self, session: Callable[[], SparkSession], stop: Event | None = None) -> None:
+    `logged_in` is for tasks that read the staged rows.
+    """
+
+    def __init__(
+        self, session: Callable[[], SparkSession], stop: Event | None = None, logged_in: LogsIn = needs_none
+    ) -> None:
         self._session = session
+        self._logged_in = logged_in
         self._stop = stop or Event()
         self._executors: Executors | None = None
 
@@ -105,7 +112,7 @@ class TaskPublisher:
         tasks = min(len(slots), max(1, len(self._executors.alive())))
         parts = [_parts(works, slots[number::tasks]) for number in range(tasks)]
         try:
-            answers = context.parallelize(parts, tasks).map(publish_here).collect()
+            answers = context.parallelize(parts, tasks).map(self._logged_in(publish_here)).collect()
         except (PySparkException, Py4JJavaError) as exc:
             raise raised_in_worker(exc) from None
         return {

@@ -63,6 +63,7 @@ class Scene:
     ports: str = "out"
     shards: int = 2
     spark: dict[str, str] = field(default_factory=dict)
+    java_options: str = ""
     shared_folders: bool = False
     small: bool = False
     clock: Path | None = None
@@ -93,7 +94,7 @@ trigger: 1s
 spark:
   spark.master: "{self.master}"
   spark.driver.memory: 1g
-  spark.driver.extraJavaOptions: "-Djava.io.tmpdir={self.directory / "tmp"}"
+  spark.driver.extraJavaOptions: "-Djava.io.tmpdir={self.directory / "tmp"} {self.java_options}"
 {"".join(f"  {name}: {json.dumps(value)}{chr(10)}" for name, value in self.spark.items())}"""
         )
         self.add_windows(0, windows)

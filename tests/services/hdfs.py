@@ -25,7 +25,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -70,7 +70,14 @@ class Server(Daemon):
     """One JVM: the NameNode or a DataNode. Not for several threads at once."""
 
     def __init__(
-        self, name: str, kind: str, directory: Path, conf: Path, main_class: str, options: Mapping[str, object]
+        self,
+        name: str,
+        kind: str,
+        directory: Path,
+        conf: Path,
+        main_class: str,
+        options: Mapping[str, object],
+        java_options: Sequence[str],
     ) -> None:
         """`options` are settings. It reads no file of them: a folder on its class path would forbid a class archive."""
         super().__init__(name, directory, self.command)
@@ -78,6 +85,7 @@ class Server(Daemon):
         self._conf = conf
         self._main_class = main_class
         self._options = options
+        self._java_options = java_options
 
     @property
     def pid(self) -> int:
@@ -96,6 +104,7 @@ class Server(Daemon):
             "-Xmx256m",
             *brief(self._kind),
             "-XX:-UsePerfData",
+            *self._java_options,
             f"-Dlog4j2.configurationFile={self._conf / 'log4j2.properties'}",
             "-cp",
             class_path,
@@ -137,8 +146,10 @@ class Hdfs:
         replication: int | None = None,
         early_close: bool = False,
         settings: Mapping[str, str | int] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         """`early_close` lets a file be closed before a DataNode reported its last block; `settings` go over FAST."""
+        self._java_options = java_options
         self.directory = directory.absolute()
         self.conf = self.directory / "conf"
         names = ["rpc", "http"]
@@ -271,7 +282,9 @@ class Hdfs:
     # ---- the processes
 
     def _server(self, name: str, kind: str, main_class: str, options: Mapping[str, object]) -> Server:
-        return Server(name, kind, self.directory, self.conf, main_class, {**self._settings, **options})
+        return Server(
+            name, kind, self.directory, self.conf, main_class, {**self._settings, **options}, self._java_options
+        )
 
     def _write_configuration(self) -> None:
         self.conf.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ class Story:
     def start(self) -> None:
         """Start the driver, and wait for its first commit."""
         setting = ",".join(f"{point}={action}:on={self._trigger(point)}" for point, action in self.armed.items())
-        with _environment(HADOOP_CONF_DIR=str(self.hdfs.conf)):
+        with environment(HADOOP_CONF_DIR=str(self.hdfs.conf)):
             self.driver = self.scene.start("--once", armed=setting)
         before = self._windows()
         wait_until("a commit", lambda: self._windows() > before or self._has_ended())
@@ -153,7 +153,8 @@ class Story:
 
 
 @contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
+def environment(**values: str) -> Iterator[None]:
+    """These variables are set meanwhile."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

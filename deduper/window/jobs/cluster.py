@@ -45,6 +45,7 @@ from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
 from deduper.spark import placing
+from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.placing import Executors, ShardPlaces, located, unbatched, zipped
 from deduper.spark.standing_tasks import StandingTasks, TasksLostError
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
@@ -78,7 +79,10 @@ class _NotSmall(Exception):
 class ClusterJobs:
     """The jobs on a session whose executors are other processes."""
 
-    def __init__(self, session: SparkSession, config: Config, store_id: str, salt: bytes) -> None:
+    def __init__(
+        self, session: SparkSession, config: Config, store_id: str, salt: bytes, logged_in: LogsIn = needs_none
+    ) -> None:
+        """`logged_in` is for tasks that use the store or the ports."""
         self.session = session
         self._config = config
         self._store_folder = table_folder(store_id, config.store.place)
@@ -90,6 +94,7 @@ class ClusterJobs:
         self._have_one_core = not _have_spare_cores(settings)
         if tasks_may_stay(settings, config):
             self._standing = StandingTasks(session.sparkContext, self._executors)
+        self.logged_in = logged_in
         self._places = ShardPlaces(config.store.shards)
         self._ran_on: dict[int, str] = {}
         self.last_places: list[placing.Executor | None] = []
@@ -353,7 +358,7 @@ class ClusterRun:
         for view, place in zip(views, self._jobs.places(), strict=True):
             shards_at.setdefault(place, []).append((keys[view.shard], view))
         judging = partial(steps.judge_shards, task, self._folder, read_here=self._is_handed)
-        of_executors = self._jobs.at_places(judging, list(shards_at.values()), list(shards_at))
+        of_executors = self._jobs.at_places(self._jobs.logged_in(judging), list(shards_at.values()), list(shards_at))
         judged = [one for of_executor in of_executors for one in of_executor]
         self._verdicts = [blob for one in judged for blob in one.verdicts]
         return [steps.told(one) for one in judged]
@@ -376,7 +381,9 @@ class ClusterRun:
         dealt = self._all_reads.mapPartitionsWithIndex(deal).partitionBy(shards, _itself)
         keys = dealt.mapPartitions(steps.gathered)
         judging = partial(steps.judge_arrived, task, self._folder.tables)
-        judged = unbatched(zipped(unbatched(keys), placed).map(judging)).persist(StorageLevel.MEMORY_AND_DISK)
+        judged = unbatched(zipped(unbatched(keys), placed).map(self._jobs.logged_in(judging))).persist(
+            StorageLevel.MEMORY_AND_DISK
+        )
         self._cached.append(judged)
         self._judged = judged
         return judged.map(steps.told).collect()
@@ -394,7 +401,7 @@ class ClusterRun:
         reads = self._all_reads
         deal = partial(steps.deal_verdicts, self._partition_of)
         back = self._judged.flatMap(deal).partitionBy(len(groups), _itself).mapPartitions(steps.gathered)
-        writing = partial(steps.write_arrived, task, self._expected)
+        writing = self._jobs.logged_in(partial(steps.write_arrived, task, self._expected))
         return zipped(unbatched(back), reads).mapPartitionsWithIndex(writing).collect()
 
     def _write_given(self, task: WriteTask) -> list[WriteReceipt]:
@@ -403,7 +410,7 @@ class ClusterRun:
         for blob in self._verdicts:
             verdicts[self._partition_of[blob.reader]].append(blob)
         given = [(partition, verdicts[partition], left) for partition, left in enumerate(self._left)]
-        writing = partial(steps.write_given, task, self._expected)
+        writing = self._jobs.logged_in(partial(steps.write_given, task, self._expected))
         return [receipt for of_left in self._jobs.at_places(writing, given, self._places) for receipt in of_left]
 
     @property

@@ -26,6 +26,7 @@ from bucket_store.pieces.compaction import CompactionTask
 from bucket_store.pieces.piece import PieceRef
 from bucket_store.pieces.store import Located
 from deduper.spark.failures import raised_in_worker
+from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.placing import Executor, located
 from deduper.tasks.executors.merge import MergeTask
 
@@ -33,15 +34,24 @@ logger = logging.getLogger(__name__)
 
 
 class TaskMerges(Maintenance):
-    """Merges by tasks; `deletes` deletes, in the driver. `places` gives the executor of each shard, if it is known."""
+    """Merges by tasks; `deletes` deletes, in the driver. `places` gives the executor of each shard, if it is known.
+
+    `logged_in` is for tasks that use the store.
+    """
 
     def __init__(
-        self, deletes: Deletes, context: SparkContext, task: MergeTask, places: Callable[[], Sequence[Executor | None]]
+        self,
+        deletes: Deletes,
+        context: SparkContext,
+        task: MergeTask,
+        places: Callable[[], Sequence[Executor | None]],
+        logged_in: LogsIn = needs_none,
     ) -> None:
         self._deletes = deletes
         self._context = context
         self._task = task
         self._places = places
+        self._logged_in = logged_in
         # Every thread that calls the JVM has a connection of its own.
         self._thread = ThreadPoolExecutor(1, "merge")
 
@@ -76,7 +86,7 @@ class TaskMerges(Maintenance):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _round(self, tasks: Sequence[CompactionTask], places: Sequence[Executor | None]) -> list[Answer]:
-        return located(self._context, tasks, places).map(self._task.merged).collect()
+        return located(self._context, tasks, places).map(self._logged_in(self._task.merged)).collect()
 
 
 def rounds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
@@ -207,6 +207,28 @@ def test_an_error_says_what_to_do(text: str, code: int, said: str) -> None:
     assert error.errno == code
     assert said in str(error)
     assert error.filename == "hdfs://dedup/state"
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "said"),
+    [
+        ("RPC listener disconnected", [], "wants Kerberos, name the folder"),
+        ("Connection reset by peer (os error 104)", ["hadoop.security.authentication"], "dfs.data.transfer.protection"),
+    ],
+)
+def test_a_closed_connection_has_a_remedy(
+    text: str, settings: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts are those of a NameNode that wants a login, and of a DataNode that wants a handshake.
+
+    There is none where the settings have what is wanted.
+    """
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    every = ("hadoop.security.authentication", "dfs.data.transfer.protection")
+    for names, is_said in ((settings, True), (every, False)):
+        lines = "".join(f"<property><name>{name}</name><value>kerberos</value></property>" for name in names)
+        (tmp_path / "core-site.xml").write_text(f"<configuration>{lines}</configuration>", encoding="utf-8")
+        assert (said in str(as_os_error(OSError(text), "hdfs://namenode:8020/state"))) is is_said
 
 
 def test_an_unknown_name_service_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:

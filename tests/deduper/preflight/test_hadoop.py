@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bucket_store.places.kerberos import Ticket
 from deduper.config.model import Config
 from deduper.diagnostics import Diagnostic
 from deduper.preflight import checks, hadoop
@@ -48,6 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """HADOOP_CONF_DIR."""
     monkeypatch.delenv("HADOOP_HOME", raising=False)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("KRB5CCNAME", str(tmp_path / "no-ticket"))
+    monkeypatch.delenv("HADOOP_TOKEN_FILE_LOCATION", raising=False)
     return tmp_path
 
 
@@ -89,26 +92,53 @@ def test_files_that_are_none(folder: Path) -> None:
     assert empty == only
 
 
+ENCRYPTED = {"spark.network.crypto.enabled": "true"}
+
+
 @pytest.mark.parametrize(
     ("settings", "url", "spark", "missing"),
     [
-        (KERBEROS, "hdfs://namenode:8020/dedup", {}, ["HADOOP_CONF_DIR", "KRB5CCNAME"]),
-        (KERBEROS, "hdfs://namenode:8020/dedup", HERE, ["KRB5CCNAME"]),
-        (KERBEROS, "hdfs://namenode:8020/dedup", {**HERE, "spark.kerberos.keytab": "/a.keytab"}, ["KRB5CCNAME"]),
-        ({"dfs.nameservices": "ns"}, "hdfs://ns/dedup", {}, ["HADOOP_CONF_DIR"]),
+        (KERBEROS, "hdfs://namenode:8020/dedup", {}, ["executorEnv.HADOOP_CONF_DIR", "network.crypto.enabled"]),
+        (KERBEROS, "hdfs://namenode:8020/dedup", HERE, ["network.crypto.enabled"]),
+        (KERBEROS, "hdfs://namenode:8020/dedup", {**HERE, **ENCRYPTED}, []),
+        (KERBEROS, "hdfs://namenode:8020/dedup", {**HERE, **TICKET}, []),
+        ({"dfs.nameservices": "ns"}, "hdfs://ns/dedup", {}, ["executorEnv.HADOOP_CONF_DIR"]),
         ({"dfs.nameservices": "ns"}, "hdfs://ns/dedup", HERE, []),
     ],
 )
-def test_executors_have_settings_and_tickets_of_their_own(
+def test_executors_have_settings_of_their_own_and_tokens_of_the_driver(
     folder: Path, settings: dict[str, str], url: str, spark: dict[str, str], missing: list[str]
 ) -> None:
-    """With a keytab too: what Spark renews by it, Python workers do not get. A local master has the driver's."""
+    """Tokens, which are secrets, where no host has a ticket. A local master has what the driver has."""
     write(folder, settings)
     warnings = found(url, **ON_CLUSTER, **spark)
-    assert [f"spark.executorEnv.{name}" in text for name, text in zip(missing, warnings, strict=True)] == [
-        True for _ in missing
-    ]
+    assert [f"spark.{name}" in text for name, text in zip(missing, warnings, strict=True)] == [True for _ in missing]
     assert found(url) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "keytab", "said"), [(1799, "", "ends in 29 minutes"), (1801, "", ""), (1, "/a.keytab", "")]
+)
+def test_a_ticket_that_ends_soon(
+    seconds_left: int, keytab: str, said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keytab gives the next one."""
+    write(folder, KERBEROS)
+    monkeypatch.setattr(hadoop, "ticket", lambda: Ticket("job@REALM", seconds_left))
+    if keytab:
+        monkeypatch.setenv("KRB5_CLIENT_KTNAME", keytab)
+    else:
+        monkeypatch.delenv("KRB5_CLIENT_KTNAME", raising=False)
+    warnings = found()
+    assert [said in text for text in warnings] == [True] * bool(said)
+
+
+def test_a_file_of_tokens_is_not_renewed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job outlives it."""
+    write(folder, KERBEROS)
+    monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", "/run/tokens")
+    (only,) = found()
+    assert only.startswith("HADOOP_TOKEN_FILE_LOCATION: ")
 
 
 def test_a_start_logs_them() -> None:
