@@ -10,8 +10,8 @@ import pytest
 
 from deduper.errors import DeduperError
 from deduper.spark import hdfs_login
-from deduper.spark.hdfs_login import Tokens, logged_in
-from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed, travel_with_tasks
+from deduper.spark.hdfs_login import Tokens, logged_in, travel_with_tasks
+from deduper.spark.hdfs_tokens import TokenSource, tokens_are_needed
 
 VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 
