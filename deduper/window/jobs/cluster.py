@@ -45,6 +45,7 @@ from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
 from deduper.spark import placing
+from deduper.spark.executor_watch import ExecutorWatch
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.placing import Executors, ShardPlaces, located, unbatched, zipped
 from deduper.spark.standing_tasks import StandingTasks, TasksLostError
@@ -95,6 +96,8 @@ class ClusterJobs:
         if tasks_may_stay(settings, config):
             self._standing = StandingTasks(session.sparkContext, self._executors)
         self.logged_in = logged_in
+        self._watch = ExecutorWatch(Executors(session.sparkContext).alive, _wanted(settings))
+        self._watch.start()
         self._places = ShardPlaces(config.store.shards)
         self._ran_on: dict[int, str] = {}
         self.last_places: list[placing.Executor | None] = []
@@ -170,6 +173,7 @@ class ClusterJobs:
 
     def close(self) -> None:
         """No window comes any more: remove the last one's folders, if that can be. Safe to repeat."""
+        self._watch.close()
         if self._standing is not None:
             self._standing.close()
         last, self._last = self._last, None
@@ -438,6 +442,12 @@ def tasks_may_stay(settings: Mapping[str, str], config: Config) -> bool:
 
 def _have_spare_cores(settings: Mapping[str, str]) -> bool:
     return have_spare_cores(settings.get("spark.master", DEFAULT_MASTER), settings.get("spark.executor.cores"))
+
+
+def _wanted(settings: Mapping[str, str]) -> str:
+    cores = settings.get("spark.executor.cores")
+    memory = settings.get("spark.executor.memory", "1g")
+    return f"an executor of {memory}{f' and {cores} cores' if cores else ''} from {settings.get('spark.master')}"
 
 
 _itself = int
