@@ -476,9 +476,9 @@ def _why_no_login(reason: str) -> str:
 
 
 def _remedy_of_closed(reason: str) -> str | None:
-    """A server that wants a login, or another one, closes the connection and says nothing."""
+    """A server that requires a login, or another one, closes the connection and says nothing."""
     if "RPC listener disconnected" in reason and not asks_for_login(hadoop_settings()):
-        return f"if this NameNode wants Kerberos, name the folder of its client configuration in {FOLDER}"
+        return f"if this NameNode requires Kerberos, name the folder of its client configuration in {FOLDER}"
     if "Connection reset" in reason or "onnection closed" in reason or "early eof" in reason:
         settings = hadoop_settings()
         if asks_for_login(settings) and PROTECTION not in settings:

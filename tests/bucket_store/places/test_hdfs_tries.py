@@ -212,14 +212,14 @@ def test_an_error_says_what_to_do(text: str, code: int, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "settings", "said"),
     [
-        ("RPC listener disconnected", [], "wants Kerberos, name the folder"),
+        ("RPC listener disconnected", [], "requires Kerberos, name the folder"),
         ("Connection reset by peer (os error 104)", ["hadoop.security.authentication"], "dfs.data.transfer.protection"),
     ],
 )
 def test_a_closed_connection_has_a_remedy(
     text: str, settings: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The texts are those of a NameNode that wants a login, and of a DataNode that wants a handshake.
+    """The texts are those of a NameNode that requires a login, and of a DataNode that requires a handshake.
 
     There is none where the settings have what is wanted.
     """
