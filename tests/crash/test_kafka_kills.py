@@ -127,7 +127,7 @@ def wait_for_end(driver: Forked, scene: KafkaScene) -> int:
     return driver.returncode
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_path: Path, way: str) -> None:
     """100,000 records, three kills each of brokers, driver and workers: every key once, every record on one port.
@@ -268,7 +268,7 @@ BESIDE = (
 )
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(1)
 @pytest.mark.parametrize(("sending", "judging"), BESIDE)
 def test_a_driver_dies_while_one_window_is_sent_and_the_next_is_judged(
     cluster: Cluster, tmp_path: Path, sending: str, judging: str
