@@ -45,7 +45,6 @@ from deduper.config.model import Config
 from deduper.sources.protocol import BatchRead, SourceBatch
 from deduper.sources.read_plan import ReadPlan
 from deduper.spark import placing
-from deduper.spark.executor_watch import ExecutorWatch
 from deduper.spark.hdfs_login import LogsIn, needs_none
 from deduper.spark.placing import Executors, ShardPlaces, located, unbatched, zipped
 from deduper.spark.standing_tasks import StandingTasks, TasksLostError
@@ -59,6 +58,7 @@ from deduper.tasks.read import Admitted, ReadReceipt, ReadTask, admitted_rows
 from deduper.tasks.readers.reading_tasks import Part, PartRead, read_group
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small
+from deduper.window.jobs.executor_watch import ExecutorWatch
 from deduper.window.table_folder import table_room
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from tests.oracle import Settings
 def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same hosts, where each removes the earlier attempts of its own store."""
     monkeypatch.setattr(cluster_jobs, "ReadPlan", lambda *_: None)
-    monkeypatch.setattr(cluster_jobs, "Executors", lambda _: None)
+    monkeypatch.setattr(cluster_jobs, "Executors", lambda _: SimpleNamespace(alive=list))
     conf = SimpleNamespace(getAll=lambda: [("spark.authenticate", "true")])
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
     names = set()
@@ -30,6 +30,7 @@ def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: p
         assert isinstance(jobs._last, HostFolder)
         assert jobs._last.store.startswith("ab" * 16)
         names.add(jobs._last.store)
+        jobs._watch.close()
     assert len(names) == 2
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from deduper.spark.executor_watch import ExecutorWatch
+from deduper.window.jobs.executor_watch import ExecutorWatch
 
 WANTED = "an executor of 4g from spark://h:7077"
 
@@ -32,7 +32,7 @@ def told(caplog: pytest.LogCaptureFixture, count: int) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _all_lines(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.INFO, "deduper.spark.executor_watch"):
+    with caplog.at_level(logging.INFO, "deduper.window.jobs.executor_watch"):
         yield
 
 
