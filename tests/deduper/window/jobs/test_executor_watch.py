@@ -1,4 +1,4 @@
-"""A session without an executor is told of in the log, and so is the first one that comes."""
+"""The log says that a session has no executor, and when the first one has come."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def told(caplog: pytest.LogCaptureFixture, count: int) -> list[str]:
     return caplog.messages[:count]
 
 
+def look_again(looks: list[int], times: int) -> None:
+    """Wait until the watch has looked so many times more."""
+    wanted, deadline = len(looks) + times, time.monotonic() + 10
+    while len(looks) < wanted and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert len(looks) >= wanted
+
+
 @pytest.fixture(autouse=True)
 def _all_lines(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.INFO, "deduper.window.jobs.executor_watch"):
@@ -39,7 +47,13 @@ def _all_lines(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def test_no_executor_is_a_warning_again_and_again_until_one_comes(caplog: pytest.LogCaptureFixture) -> None:
     """With what Spark waits for."""
     executors: list[str] = []
-    with closing(watch(lambda: executors)):
+    looks = []
+
+    def alive() -> list[str]:
+        looks.append(len(executors))
+        return executors
+
+    with closing(watch(alive)):
         warnings = told(caplog, 2)
         assert all(line.startswith("no executor for 0 s") and WANTED in line for line in warnings)
         executors.append("0")
@@ -48,7 +62,7 @@ def test_no_executor_is_a_warning_again_and_again_until_one_comes(caplog: pytest
             time.sleep(0.001)
         count = len(caplog.messages)
         assert caplog.messages[-1].startswith("executors: 1, after 0 s")
-        time.sleep(0.2)
+        look_again(looks, 50)
         assert len(caplog.messages) == count
         executors.clear()
         assert told(caplog, count + 1)[-1].startswith("no executor")
@@ -56,9 +70,14 @@ def test_no_executor_is_a_warning_again_and_again_until_one_comes(caplog: pytest
 
 def test_executors_that_come_in_time_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
     """Those of a cluster take some seconds."""
-    looks = iter([*[[]] * 5, *[["0"]] * 10_000])
-    with closing(watch(lambda: next(looks), patience_s=5.0)):
-        time.sleep(0.1)
+    looks: list[int] = []
+
+    def alive() -> list[str]:
+        looks.append(0)
+        return ["0"] if len(looks) > 5 else []
+
+    with closing(watch(alive, patience_s=5.0)):
+        look_again(looks, 50)
     assert caplog.messages == []
 
 
