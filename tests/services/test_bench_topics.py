@@ -63,8 +63,8 @@ def test_latency_is_measured_from_create_time_to_the_reader(
     ours, spark = document["latency"]
     assert (ours["failure"], spark["failure"]) == (None, None)
     for found in (ours, spark):
-        # Six seconds, a fifth of the records repeats.
-        assert 0.5 * 960 < found["records"] < 1.1 * 960
+        # Of six seconds at 200 a second, with a fifth of repeats; a sender that was held up makes good one second.
+        assert 0.5 * 960 < found["records"] <= 7 * 200
         assert 0 < found["read"]["p50"] <= found["read"]["p99"] <= found["read"]["max"]
         assert found["appended"]["p50"] <= found["read"]["p50"]
     assert ours["phases"]["rows"] > 0
