@@ -26,7 +26,7 @@ from deduper.table.upkeep.rebuild import rebuild
 from deduper.table.upkeep.status import table_status
 from deduper.table.upkeep.verify import verify
 from tests.deduper.table.scene import Place, Row, arrow
-from tests.forked import ROOT
+from tests.forked import ROOT, command
 from tests.services.certificates import make_certificates, make_expired
 from tests.services.redis_server import RedisServer, Tls
 
@@ -92,7 +92,7 @@ def rows(first: int, end: int) -> list[Row]:
 
 
 def refused(place: Place, what: str) -> None:
-    """A load, an upsert and a question fail for a reason, `status` has it, and nothing is written."""
+    """A load, an upsert and a question fail for a reason, and nothing is written."""
     folder = sorted(place.root.parent.rglob("*"))
     config = place.config()
     asks: tuple[Callable[[], object], ...] = (
@@ -159,6 +159,25 @@ def test_questions_need_fewer_rights(secured: RedisServer, certificates: Path, t
         with pytest.raises(ServerRefusedError, match=r"ACL SETUSER`: ~dd:\* .*\+mset .*\+watch"):
             write(rows(0, 6))
     assert len(place.rows()) == 4
+    place.index = index(secured.url, "asks", password="wrong", **own_files(certificates))
+    status = table_status(place.config()).index
+    assert (status.state, "refuses the login" in (status.why or "")) == (Condition.AWAY, True)
+
+
+def test_the_command(secured: RedisServer, certificates: Path, tmp_path: Path) -> None:
+    """Ends with 2 and one message, without secrets and a trace."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(arrow(rows(0, 4)), tmp_path / "in/a.parquet")
+    files = own_files(certificates) | {"ca_file": certificates / "other-ca.pem"}
+    place = Place(tmp_path, "delta", index(secured.url.replace("//", f"//{USER}:{PASSWORD}@"), **files))
+    place.config()
+    done = command("table", "load", str(tmp_path / "place.yaml"))
+    assert done.returncode == ExitCode.USAGE
+    shown = done.stdout + done.stderr
+    assert "name the file with the certificate of the authority that signed it as `ca_file`" in " ".join(shown.split())
+    assert PASSWORD not in shown
+    assert "Traceback" not in shown
+    assert place.rows() == []
 
 
 @pytest.mark.parametrize("right", granted(USER))
