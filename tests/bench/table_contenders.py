@@ -131,8 +131,8 @@ class Hudi:
     """Hudi on Spark 3.5, two cores; tables are copied on write. Old files are left to the caller, as of all engines.
 
     First tables are made by `bulk_insert` without sorting, as Hudi advises for a first load: rows come by partitions
-    already, so each has one file. The statistics of columns, which the table of metadata has by default, are gathered
-    by one task a core instead of 200.
+    already, so each has one file. What the table of metadata gathers by default (statistics of columns and partitions)
+    takes a task a core, not up to 200.
     """
 
     _INDEXES: ClassVar = {
@@ -147,6 +147,7 @@ class Hudi:
             "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
             "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+            "spark.driver.memory": "6g",  # a record index of ten million keys is made at once
         }
         self._spark = _session("HUDI_JARS", settings)
 
@@ -178,6 +179,8 @@ class Hudi:
             "hoodie.bulkinsert.sort.mode": "NONE",
             "hoodie.metadata.enable": "true",
             "hoodie.metadata.index.column.stats.parallelism": "2",
+            "hoodie.metadata.index.partition.stats.parallelism": "2",
+            "hoodie.metadata.record.preparation.parallelism": "2",
             "hoodie.clean.automatic": "false",
             "hoodie.parquet.compression.codec": "snappy",
         }
