@@ -70,7 +70,7 @@ class IndexSetting(Section):
     """Which files hold a key: the kind of index, or one's own class, with its keyword arguments."""
 
     kind: str = Field(default="exact", examples=["bloom"])
-    options: dict[str, Any] = Field(default={})
+    options: dict[str, Any] = Field(default={}, repr=False)  # passwords may be among them
 
 
 class LoadConfig(Section):

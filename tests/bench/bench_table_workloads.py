@@ -7,7 +7,8 @@ is to be in it, but for appends, which keep all repeats: of those the rows are c
 
 Delta on Spark needs the jars delta-spark and delta-storage of one version in the folder `--delta-jars`. Hudi needs a
 Python that has PySpark 3.5, pyarrow and psutil (`--hudi-python`) and its bundle for Spark 3.5 in the folder
-`--hudi-jars`; it writes its own first table of the same rows, and its files are not counted.
+`--hudi-jars`; it writes its own first tables of the same rows, and its files are not counted. With `--first-tables`
+these and the first table of the others are kept in a folder, and are made there once.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,20 +128,65 @@ class Lane:
         return {Path(unquote(urlparse(uri).path)) for uri in DeltaTable(str(self.table)).file_uris()}
 
 
-def first_copies(workload: Workload, folder: Path, tables: Sequence[Path]) -> None:
-    """The first table, written once; each copy has its own log and links to the same files."""
-    by = ["day"] if workload.shape.is_partitioned else None
-    first = folder / "first"
-    for part in workload.first_table():
-        write_deltalake(str(first), part, mode="append", partition_by=by)
-    for table in tables:
-        shutil.copytree(first, table, copy_function=_linked)
-    shutil.rmtree(first)
+class FirstTables:
+    """The first table of a workload in the forms of the engines, each made when it is first asked for.
+
+    A form that is there is whole: it has another name while it is made.
+    """
+
+    def __init__(self, folder: Path, workload: Workload) -> None:
+        self._folder = folder / f"{workload.shape.name}-{workload.rows}"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._workload = workload
+        self._by = "day" if workload.shape.is_partitioned else None
+
+    def copies(self, lanes: Sequence[Lane], hudi: Engine | None) -> None:
+        """The tables of the lanes; each has its own log and links to the same files."""
+        for lane in lanes:
+            if lane.contender.engine == "hudi":
+                assert hudi is not None
+                shutil.copytree(self._hudi(lane.contender, hudi), lane.table, copy_function=_linked)
+            else:
+                shutil.copytree(self._delta(), lane.table, copy_function=_linked)
+
+    def _delta(self) -> Path:
+        with _made(self._folder / "delta") as making:
+            if making is not None:
+                for part in self._workload.first_table():
+                    by = None if self._by is None else [self._by]
+                    write_deltalake(str(making), part, mode="append", partition_by=by)
+        return self._folder / "delta"
+
+    def _hudi(self, contender: Contender, hudi: Engine) -> Path:
+        # The kinds without entries of their own differ in the writes alone.
+        table = self._folder / ("hudi-record" if contender.index == "record" else "hudi")
+        first = str(self._delta())
+        with _made(table) as making:
+            if making is not None:
+                made = hudi.ask(do="create", table=str(making), batch=first, by=self._by, index=contender.index)
+                took = f"{made['seconds']:.0f} s, {made['cpu_seconds']:.0f} CPU s"
+                print(f"{table.name}: {took}; load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
+        return table
+
+
+@contextmanager
+def _made(table: Path) -> Iterator[Path | None]:
+    """A folder that becomes the table if all goes well; None if the table is there."""
+    if table.exists():
+        yield None
+        return
+    making = table.with_suffix(".making")
+    shutil.rmtree(making, ignore_errors=True)
+    yield making
+    making.rename(table)
 
 
 def _linked(old: str, new: str) -> None:
-    if old.endswith(".parquet") and "_delta_log" not in old:
-        os.link(old, new)
+    if old.endswith(".parquet") and not {"_delta_log", ".hoodie"} & set(Path(old).parts):
+        try:
+            os.link(old, new)
+        except OSError:  # first tables are kept on another disk
+            shutil.copy(old, new)
     else:
         shutil.copy(old, new)
 
@@ -226,6 +272,7 @@ def main() -> None:
     parser.add_argument("--delta-jars", type=Path, help="without it Spark's contenders are left out")
     parser.add_argument("--hudi-python", help="without it Hudi is left out")
     parser.add_argument("--hudi-jars", type=Path)
+    parser.add_argument("--first-tables", type=Path, help="keeps them in this folder, and takes those that are there")
     parser.add_argument("--dir", type=Path, help="for the tables")
     parser.add_argument("--out", type=Path, help="JSON of all rounds")
     asked = parser.parse_args()
@@ -239,7 +286,6 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-table-", dir=asked.dir))
     try:
         lanes = [Lane(one, folder / f"{one.engine}-{one.index or one.do}") for one in chosen]
-        first_copies(workload, folder, [lane.table for lane in lanes if lane.contender.engine != "hudi"])
         by = "day" if shape.is_partitioned else None
         with ExitStack() as stack:
             names = dict.fromkeys(one.engine for one in chosen)
@@ -248,12 +294,9 @@ def main() -> None:
                 name: stack.enter_context(Engine(name, folder / f"{name}.log", pythons.get(name, sys.executable)))
                 for name in names
             }
+            FirstTables(asked.first_tables or folder / "first", workload).copies(lanes, engines.get("hudi"))
             ours = next(lane for lane in lanes if lane.contender.engine == "ours")
             built = engines["ours"].ask(do="build", table=str(ours.table), batch=str(folder), by=by)
-            for lane in lanes:
-                if lane.contender.engine == "hudi":
-                    first, index = str(lanes[0].table), lane.contender.index
-                    engines["hudi"].ask(do="create", table=str(lane.table), batch=first, by=by, index=index)
             run(lanes, workload, asked.rounds, folder, engines)
             check(lanes, workload, engines)
         if asked.out is not None:

@@ -77,13 +77,14 @@ class Workload:
 
     def first_table(self) -> Iterator[pa.Table]:
         """The first table in parts of whole days; one part for each file of a table without partitions."""
+        random = np.random.default_rng(_SEED)  # its own: batches are the same when the first table is there already
         edges = self._starts if self.shape.is_partitioned else np.linspace(0, self.rows, 9).astype(np.int64)
         begin = 0
         for place, end in enumerate(edges.tolist()):
             is_due = end - begin >= _CHUNK or place + 1 == len(edges) or not self.shape.is_partitioned
             if is_due and end > begin:
                 k = np.arange(begin, end)
-                yield self._table(k, np.searchsorted(self._starts, k, side="right") - 1, 0)
+                yield self._table(k, np.searchsorted(self._starts, k, side="right") - 1, 0, random)
                 begin = end
 
     def next_batch(self) -> tuple[pa.Table, Int64s]:
@@ -105,7 +106,7 @@ class Workload:
         k, day = np.concatenate([old, new]), np.concatenate([day_of_old, new_day])
         order = self._random.permutation(len(k))
         self.appended += len(k)
-        return self._table(k[order], day[order], version), ids_of(old)
+        return self._table(k[order], day[order], version, self._random), ids_of(old)
 
     def problem(self, table: Iterable[pa.RecordBatch]) -> str | None:
         """What is wrong with a table that had all batches: keys lost, repeated, of another round; None for nothing."""
@@ -156,7 +157,7 @@ class Workload:
                 day[part[at] == k] = added
         return day
 
-    def _table(self, k: Int64s, day: Int64s, version: int) -> pa.Table:
+    def _table(self, k: Int64s, day: Int64s, version: int, random: np.random.Generator) -> pa.Table:
         count = len(k)
         columns = {
             "id": pa.array(ids_of(k)),
@@ -165,10 +166,10 @@ class Workload:
         }
         if not self._has_payload:
             return pa.table(columns)
-        signs = _SIGNS[self._random.integers(0, 16, (count, 32), np.uint8)]
+        signs = _SIGNS[random.integers(0, 16, (count, 32), np.uint8)]
         offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * 160)
         payload = pa.StringArray.from_buffers(count, offsets, pa.py_buffer(np.tile(signs, 5).tobytes()))
-        return pa.table({**columns, "amount": pa.array(self._random.random(count)), "payload": payload})
+        return pa.table({**columns, "amount": pa.array(random.random(count)), "payload": payload})
 
 
 def ids_of(k: Int64s) -> Int64s:

@@ -30,15 +30,21 @@ def make_certificates(directory: Path) -> None:
     _identity(directory, "stranger", "other-ca", extension="extendedKeyUsage=clientAuth")
 
 
+def make_expired(directory: Path) -> None:
+    """Beside those: `expired-server.pem` and `expired-client.pem`, which ended yesterday."""
+    _identity(directory, "expired-server", "ca", extension=_SERVER, days="-1")
+    _identity(directory, "expired-client", "ca", extension="extendedKeyUsage=clientAuth", days="-1")
+
+
 def _authority(directory: Path, name: str) -> None:
     files = ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
     _openssl(directory, "req", "-x509", *_EC, "-subj", f"/CN={name}", "-days", _DAYS, *files)
 
 
-def _identity(directory: Path, name: str, authority: str, *, extension: str) -> None:
+def _identity(directory: Path, name: str, authority: str, *, extension: str, days: str = _DAYS) -> None:
     _openssl(directory, "req", *_EC, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
     (directory / f"{name}.ext").write_text(extension + "\n", encoding="ascii")
-    signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", _DAYS]
+    signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", days]
     _openssl(directory, "x509", "-req", "-in", f"{name}.csr", *signer, "-extfile", f"{name}.ext", "-out", f"{name}.crt")
     key, certificate = directory / f"{name}.key", directory / f"{name}.crt"
     (directory / f"{name}.pem").write_bytes(key.read_bytes() + certificate.read_bytes())

@@ -349,6 +349,30 @@ def test_kinds_beside_each_other(place: Place) -> None:
             "1:34: index.options: `password` is no",
         ),
         ("index: {kind: external, options: {url: 'redis://h', port: 5}}\n", "1:34: index.options: `external` does not"),
+        (
+            "index: {kind: external, options: {url: 'redis://h', ca_file: /ca.pem}}\n",
+            "1:34: index.options: `redis://` is without TLS and needs no files; write `rediss://`, or leave them out",
+        ),
+        (
+            "index: {kind: external, options: {url: 'rediss://h', ca_file: ca.pem}}\n",
+            "1:34: index.options: `ca_file` is `ca.pem`, which is no absolute path; write the whole path",
+        ),
+        (
+            "index: {kind: external, options: {url: 'rediss://h', key_file: /k.pem}}\n",
+            "1:34: index.options: `key_file` is without its certificate; name it as `certificate_file`",
+        ),
+        (
+            "index: {kind: external, options: {url: 'rediss://h', key_password: 7}}\n",
+            "1:34: index.options: `key_password` is no text; put it in quotes",
+        ),
+        (
+            "index: {kind: external, options: {url: 'rediss://me:secret@h', password: other}}\n",
+            "1:34: index.options: the URL has a password, and `password` is another; leave one of them out",
+        ),
+        (
+            "index: {kind: external, options: {url: 'rediss://h?ssl_cert_reqs=none'}}\n",
+            "1:34: index.options: `ssl_cert_reqs` in the URL is not read; leave it out",
+        ),
         ("index: {kinds: bloom}\n", "1:9: index.kinds: unknown setting; did you mean `kind`?"),
         ("index: 5\n", "1:8: index: `5` is not valid"),
         ("index: {kind: 5}\n", "1:15: index.kind: `5` is not valid"),
@@ -358,9 +382,9 @@ def test_mistakes_in_the_setting(text: str, found: str, tmp_path: Path) -> None:
     """File, line, column, what is wrong, what to write instead."""
     from tests.deduper.table.test_settings import PLAIN, headlines
 
-    assert [line for line in headlines(text + PLAIN, tmp_path) if line.startswith(found)], headlines(
-        text + PLAIN, tmp_path
-    )
+    lines = headlines(text + PLAIN, tmp_path)
+    assert [line for line in lines if line.startswith(found)], lines
+    assert not [line for line in lines if "secret" in line or "other;" in line]
 
 
 def test_the_default_is_exact(tmp_path: Path) -> None:

@@ -132,12 +132,14 @@ class ServedIndex(KeptIndex[ServedState]):
     def _require_fit(self, folder: Path) -> None:
         """Before anything is written. An index on a server that evicts counts as lost, whatever it is set to later."""
         kept = [state for state in (FORM.sound(folder), FORM.sound(folder, REBUILDING)) if state is not None]
+        server = ServedEntries(self._address, "")
         try:
-            ServedEntries(self._address, "").require_fit()
+            server.require_fit()
         except EvictingError:
             for state in kept:
                 ServedEntries(self._address, state.index_id).forget()
             raise
+        server.require_rights()
 
     def _is_ours(self, state: ServedState) -> bool:
         head = ServedEntries(self._address, state.index_id).head()

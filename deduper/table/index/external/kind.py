@@ -25,13 +25,29 @@ class ExternalIndex(KeptKind[ServedState]):
     form = FORM
     folder_name = "external"
 
-    def __init__(self, url: str = "", password: str | None = None) -> None:
-        """`url`: `redis://`, `rediss://` or `unix://`; a `password` in it is percent-encoded.
+    def __init__(
+        self,
+        url: str = "",
+        password: str | None = None,
+        *,
+        ca_file: str | None = None,
+        certificate_file: str | None = None,
+        key_file: str | None = None,
+        key_password: str | None = None,
+    ) -> None:
+        """`url`: `redis://`, `rediss://` or `unix://`; a `password` in it is percent-encoded. Files are of PEM.
 
         Raises:
             SettingError: they are no server.
         """
-        self._address = server_address(url, password)
+        self._address = server_address(
+            url,
+            password,
+            ca_file=ca_file,
+            certificate_file=certificate_file,
+            key_file=key_file,
+            key_password=key_password,
+        )
 
     def open(self, root: Path, columns: KeyColumns) -> ServedIndex:
         """See `TableIndex`.

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from deduper.config.problems import mask_text
 from deduper.table.errors import IndexDamagedError, IndexServerError, ServerRefusedError
 from deduper.table.index.entries import FileNumbers
-from deduper.table.index.external.settings import INSTALL_EXTRA, ServerAddress
+from deduper.table.index.external.settings import INSTALL_EXTRA, ServerAddress, TlsFiles
+from deduper.table.index.external.tls import refusal, require_sound
 from deduper.table.index.keys import Int64s, UInt64s
 
 try:
@@ -31,6 +32,8 @@ try:
     from redis.retry import Retry
 except ImportError as error:
     raise ServerRefusedError(f"`index: external` needs the package redis: {INSTALL_EXTRA}") from error
+
+from deduper.table.index.external.rights import lacking  # imports redis
 
 _CONNECT_S = 5.0
 _CALL_S = 10.0
@@ -55,15 +58,17 @@ class ServedEntries:
     """
 
     def __init__(self, address: ServerAddress, index_id: str) -> None:
+        self._address = address
         self._shown = address.shown
         self._prefix = f"dd:{index_id[:16]}"
         self._key_prefix = f"{self._prefix}:".encode()
         self._run: dict[str, Any] = {}
+        require_sound(address)
         try:
             # Any: the client's types leave open whether replies are bytes or texts; these are bytes.
             self._redis: Any = redis.Redis.from_url(
                 address.url,
-                **({} if address.password is None else {"password": address.password}),
+                **_given(address),
                 socket_connect_timeout=_CONNECT_S,
                 socket_timeout=_CALL_S,
                 retry=Retry(ExponentialBackoff(cap=1.0, base=0.1), _RETRIES),
@@ -113,6 +118,19 @@ class ServedEntries:
             )
         self._run = {"run": info["run_id"], "evicted": info["evicted_keys"]}
         return info
+
+    def require_rights(self) -> None:
+        """Raises ServerRefusedError if the user may not do all that a write does; nothing is written."""
+        with self._telling():
+            pool = self._redis.connection_pool
+            connection = pool.get_connection()
+            try:
+                lacks = lacking(connection, self._prefix)
+            finally:
+                pool.release(connection)
+        if lacks:
+            what = f"the user lacks rights; grant them with `ACL SETUSER`: {' '.join(lacks)}"
+            raise ServerRefusedError(f"{self._shown}: {what}")
 
     def begin(self, token: str, writer: str, table: Path) -> None:
         """The head of a new index, which has no entries; after `require_fit`, as `claim`."""
@@ -258,14 +276,37 @@ class ServedEntries:
         except WatchError as error:
             what = "the server went away, or another process took the index; repeat the command"
             raise IndexServerError(f"{self._shown}: {_text(error)} {what}") from error
-        except (AuthenticationError, AuthorizationError, NoPermissionError) as error:
-            raise ServerRefusedError(f"{self._shown}: refuses the login: {_text(error)}") from error
+        except NoPermissionError as error:
+            what = f"refuses a command: {_text(error)}; grant the right with `ACL SETUSER` (docs/tables.md lists all)"
+            raise ServerRefusedError(f"{self._shown}: {what}") from error
+        except (AuthenticationError, AuthorizationError) as error:
+            what = f"refuses the login: {_text(error)}; correct the user in `url`, or `password`"
+            raise ServerRefusedError(f"{self._shown}: {what}") from error
         except RedisError as error:
+            asked = (
+                redis.ConnectionError if self._address.files is None else (redis.ConnectionError, redis.TimeoutError)
+            )
+            why = refusal(self._address) if isinstance(error, asked) else None
+            if why is not None:
+                raise ServerRefusedError(f"{self._shown}: {why}") from error
             raise IndexServerError(f"{self._shown}: {_text(error)}") from error
 
 
 class EvictingError(ServerRefusedError):
     """A server drops entries. The operator: set `maxmemory-policy noeviction`, or use another server."""
+
+
+def _given(address: ServerAddress) -> dict[str, str | Path]:
+    """What the client is given besides the URL, whose settings go before."""
+    files = address.files or TlsFiles()
+    given = {
+        "password": address.password,
+        "ssl_ca_certs": files.ca,
+        "ssl_certfile": files.certificate,
+        "ssl_keyfile": files.key,
+        "ssl_password": files.key_password,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _text(error: RedisError) -> str:
