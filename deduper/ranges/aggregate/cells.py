@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bucket_store.compiled import kernel
 from deduper.ranges.aggregate.points import LAST, Ints
+from deduper.ranges.aggregate.sorting import sorted_in_groups
 
 _ODD = -0x61C8864680B583EB
 """2^64 over the golden ratio: numbers of any step are spread over the slots."""
@@ -79,28 +80,6 @@ def _slots(count: int) -> Ints:
     return np.full(1 << (2 * count + 1).bit_length(), -1, np.int64)
 
 
-def sorted_by(group: Ints, point: Ints) -> Ints:
-    """The order of rows by group, then point. Equal rows are in no certain order."""
-    if len(point) == 0:
-        return np.empty(0, np.int64)
-    least, width = int(point.min()), int(point.max()) - int(point.min()) + 1
-    if (int(group.max()) + 1) * width > LAST:
-        return np.lexsort((point, group))
-    # numpy sorts words five times faster than it finds their order, so a word has its row in its last bits.
-    keys = group * width + (point - least)
-    row_bits = len(keys).bit_length()
-    cut = max(0, int(keys.max()).bit_length() + row_bits - 63)
-    words = (keys >> cut) << row_bits | np.arange(len(keys))
-    words.sort()
-    order = words & ((1 << row_bits) - 1)
-    if cut:  # rows of equal leading bits are few, and lie where they are to be sorted
-        leading = words >> row_bits
-        are_equal = leading[1:] == leading[:-1]
-        tied = np.flatnonzero(np.append(are_equal, False) | np.append(False, are_equal))
-        order[tied] = order[tied][np.argsort(keys[order[tied]])]
-    return order
-
-
 def offsets_of(group: Ints, groups: int) -> Ints:
     """Where each group begins and ends in rows sorted by group: groups + 1 numbers."""
     return np.concatenate(([0], np.cumsum(np.bincount(group, minlength=groups)))).astype(np.int64)
@@ -141,6 +120,8 @@ def _places(
     out: Ints,
 ) -> None:
     """How many times, of all groups before and of its own group, are at or before each point."""
+    # Two loops: a wrong guess of the second one's branches throws away no load that the first one has begun.
+    until = np.empty_like(out)
     for row in range(len(point)):
         number, sought = group[row], point[row]
         low, high = offsets[number], offsets[number + 1]
@@ -153,6 +134,9 @@ def _places(
             else:
                 slot = np.int64((np.uint64(sought) - np.uint64(base[number])) >> np.uint64(shift[number]))
                 low, high = np.int64(marks[rule[number] + slot]), np.int64(marks[rule[number] + slot + 1])
+        out[row], until[row] = low, high
+    for row in range(len(point)):
+        sought, low, high = point[row], out[row], until[row]
         while low < high:
             middle = (low + high) >> 1
             if times[middle] <= sought:
@@ -239,10 +223,10 @@ class Cells:
         """Cells of ranges, each with the number of its id and its first and last point."""
         ends = np.flatnonzero(last != LAST)
         marked = np.concatenate((group, group[ends]))
-        point = np.concatenate((first, last[ends] + 1))
-        order = sorted_by(marked, point)
-        rows = np.concatenate((np.arange(len(group)), ~ends))
-        return cls(Timeline.of(offsets_of(marked, groups), point[order]), rows[order], len(group))
+        offsets = offsets_of(marked, groups)
+        marked_rows = np.concatenate((np.arange(len(group)), ~ends))
+        times, marks = sorted_in_groups(marked, offsets, np.concatenate((first, last[ends] + 1)), marked_rows)
+        return cls(Timeline.of(offsets, times), marks, len(group))
 
     def spans(self) -> tuple[Ints, Ints]:
         """The cells of each range: the first, and the one behind the last."""

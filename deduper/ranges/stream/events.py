@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from deduper.ranges.aggregate.cells import Ids, IdTable, Timeline, offsets_of, sorted_by
+from deduper.ranges.aggregate.cells import Ids, IdTable, Timeline, offsets_of
 from deduper.ranges.aggregate.points import FIRST, Ints, as_points
+from deduper.ranges.aggregate.sorting import sorted_in_groups
 from deduper.ranges.stream.pieces import PieceName
 from deduper.ranges.stream.ranges import HI, LO
 from deduper.ranges.stream.rows import numbers, whole
@@ -32,8 +33,9 @@ class EventLevel:
     @classmethod
     def of(cls, job: StreamJob, rows: pa.Table) -> EventLevel:
         """Of rows in any order; one at least."""
-        _, group = IdTable.of(Ids(numbers(rows, HI), numbers(rows, LO)))
-        order = sorted_by(group, as_points(whole(rows[job.time])))
+        known, group = IdTable.of(Ids(numbers(rows, HI), numbers(rows, LO)))
+        offsets = offsets_of(group, len(known.hi))
+        _, order = sorted_in_groups(group, offsets, as_points(whole(rows[job.time])), np.arange(len(group)))
         return cls(job, rows.take(pa.array(order)).combine_chunks())
 
     def covered(self, ids: Ids, first: Ints, last: Ints, after: int) -> pa.Table:

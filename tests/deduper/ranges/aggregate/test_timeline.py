@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from deduper.ranges.aggregate.cells import Timeline, offsets_of, sorted_by
+from deduper.ranges.aggregate.cells import Timeline, offsets_of
+from deduper.ranges.aggregate.sorting import sorted_in_groups
 
 SEED = 20_261_126
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -41,16 +42,27 @@ def test_a_place_is_behind_all_times_up_to_the_point(names: tuple[str, ...]) -> 
         assert np.array_equal(found, offsets[number] + np.searchsorted(column, points, side="right")), SEED
 
 
-@pytest.mark.parametrize("bits", range(63))
-@pytest.mark.parametrize("groups", [1, 5])
-def test_rows_are_in_the_order_of_group_and_time(groups: int, bits: int) -> None:
-    """Spread over any width of times, and some of them equal in all bits but the last ones."""
+@pytest.mark.parametrize("bits", range(64))
+@pytest.mark.parametrize(("groups", "rows"), [(1, 300), (5, 300), (50, 300), (2, 20_000)])
+def test_rows_are_in_the_order_of_group_and_time(groups: int, rows: int, bits: int) -> None:
+    """Spread over any width of times, some of them equal in all bits but the last ones; equal ones in their order."""
     draw = np.random.default_rng([SEED, bits, groups])
-    spread = draw.integers(0, 1 << bits, 300, endpoint=True)
-    point = np.concatenate((spread, spread[:100] ^ draw.integers(0, 16, 100), [0, 1 << bits])) - (1 << bits >> 1)
+    half = (1 << bits) >> 1
+    spread = draw.integers(-half, max(half, 1), rows)
+    point = np.concatenate((spread, spread[:100] ^ draw.integers(0, 16, 100), spread[:9], [-half, max(half, 1) - 1]))
     group = draw.integers(0, groups, len(point))
-    order = sorted_by(group, point)
-    expected = np.lexsort((point, group))
-    assert np.array_equal(np.sort(order), np.arange(len(point))), SEED
-    assert np.array_equal(group[order], group[expected]), SEED
-    assert np.array_equal(point[order], point[expected]), SEED
+    times, order = sorted_in_groups(group, offsets_of(group, groups), point, np.arange(len(point)))
+    assert np.array_equal(order, np.lexsort((point, group))), SEED
+    assert np.array_equal(times, point[order]), SEED
+
+
+def test_times_far_from_the_others_and_groups_without_rows_are_sorted_too() -> None:
+    """Both ends of int64, as of ranges that are open for ever, among times of a day, and of every list above."""
+    columns = [column.astype(np.int64) for column in TIMES.values()]
+    group = np.repeat(np.arange(len(columns)) * 2, [len(column) for column in columns])
+    point = np.concatenate(columns)
+    mixed = DRAW.permutation(len(point))
+    group, point = group[mixed], point[mixed]
+    times, order = sorted_in_groups(group, offsets_of(group, 2 * len(columns)), point, np.arange(len(point)))
+    assert np.array_equal(order, np.lexsort((point, group))), SEED
+    assert np.array_equal(times, point[order]), SEED
