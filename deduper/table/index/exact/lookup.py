@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bucket_store.errors import CorruptionError
 from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket, decode_header
-from bucket_store.tables.kernels import match_sorted
+from bucket_store.tables.matching import match_sorted
 from deduper.table.index.entries import FileNumbers, SortedKeys
 from deduper.table.index.keys import Int64s, UInt64s
 from deduper.table.index.protocol import ABSENT
