@@ -1,4 +1,4 @@
-"""PURE. The loops over a resident table and over sorted digests, compiled by numba.
+"""PURE. The loops over a resident table, compiled by numba; those over sorted digests alone are in `matching`.
 
 A table is open addressing kept in order ("ordered linear probing"). `slots` is uint64[capacity + slack, 2], (0, 0) an
 empty slot. A digest's home is the slot hi * capacity / 2^64; it stands there or behind, with no empty slot between, and
@@ -32,9 +32,9 @@ UInt64s = NDArray[np.uint64]
 Int64s = NDArray[np.int64]
 UInt32s = NDArray[np.uint32]
 
-_DIGESTS = types.Array(types.uint64, 2, "C", readonly=True)
+DIGESTS = types.Array(types.uint64, 2, "C", readonly=True)
 _SLOTS = types.Array(types.uint64, 2, "C")
-_I64 = types.Array(types.int64, 1, "C")
+I64 = types.Array(types.int64, 1, "C")
 _I64_IN = types.Array(types.int64, 1, "C", readonly=True)
 _U32 = types.Array(types.uint32, 1, "C")
 _U32_IN = types.Array(types.uint32, 1, "C", readonly=True)
@@ -68,7 +68,7 @@ def _prefetch_code(_typing_context: Any, row: Any, *columns: Any) -> Any:
     return types.void(row, types.StarArgTuple(columns)), generate  # type: ignore[no-untyped-call]
 
 
-_prefetch_row: Any = intrinsic(_prefetch_code)
+prefetch_row: Any = intrinsic(_prefetch_code)
 
 
 @kernel(types.int64(types.uint64, types.uint64), inline="always")
@@ -87,14 +87,14 @@ def _shift(column: Any, at: int, end: int) -> None:
             column[to] = column[to - 1]
 
 
-@kernel(types.void(_DIGESTS, types.uint64, _DIGESTS, _I64))
+@kernel(types.void(DIGESTS, types.uint64, DIGESTS, I64))
 def _find(slots: UInt64s, capacity: int, digests: UInt64s, found: Int64s) -> None:
     """See `find_sorted`. The cursor never moves back: the next digest is greater, so it stands no earlier."""
     count = digests.shape[0]
     cursor = 0
     for i in range(count):
         if i + _AHEAD < count:
-            _prefetch_row(home_slot(digests[i + _AHEAD, 0], capacity), slots)
+            prefetch_row(home_slot(digests[i + _AHEAD, 0], capacity), slots)
         hi, lo = digests[i, 0], digests[i, 1]
         at = max(home_slot(hi, capacity), cursor)
         while True:
@@ -111,7 +111,7 @@ def _find(slots: UInt64s, capacity: int, digests: UInt64s, found: Int64s) -> Non
 
 @kernel(
     types.UniTuple(types.int64, 2)(  # type: ignore[no-untyped-call]
-        _SLOTS, _I64, _I64, _U32, types.uint64, _DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.uint32, types.int64
+        _SLOTS, I64, I64, _U32, types.uint64, DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.uint32, types.int64
     ),
 )
 def _apply(
@@ -147,7 +147,7 @@ def _apply(
     added = 0
     for i in range(start, count):
         if i + _AHEAD < count:
-            _prefetch_row(home_slot(digests[i + _AHEAD, 0], capacity), slots, expiry, origin, window)
+            prefetch_row(home_slot(digests[i + _AHEAD, 0], capacity), slots, expiry, origin, window)
         hi, lo = digests[i, 0], digests[i, 1]
         of_window = new_window[i] if own_windows else only_window
         at = max(home_slot(hi, capacity), cursor)
@@ -192,9 +192,7 @@ def _apply(
 
 
 @kernel(
-    types.int64(
-        _DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.boolean, types.int64, _SLOTS, _I64, _I64, _U32, types.uint64
-    ),
+    types.int64(DIGESTS, _I64_IN, _I64_IN, _U32_IN, types.boolean, types.int64, _SLOTS, I64, I64, _U32, types.uint64),
 )
 def _copy_live(
     slots: UInt64s,
@@ -236,7 +234,7 @@ def _copy_live(
     return copied
 
 
-@kernel(types.int64(_DIGESTS, _I64_IN, types.int64))
+@kernel(types.int64(DIGESTS, _I64_IN, types.int64))
 def _count_live(slots: UInt64s, expiry: Int64s, expiry_point: int) -> int:
     """See `count_live`."""
     live = 0
@@ -246,42 +244,10 @@ def _count_live(slots: UInt64s, expiry: Int64s, expiry_point: int) -> int:
     return live
 
 
-@kernel(types.void(_DIGESTS, _DIGESTS, _I64))
-def _match(entries: UInt64s, digests: UInt64s, found: Int64s) -> None:
-    """See `match_sorted`."""
-    count = entries.shape[0]
-    low = 0
-    for i in range(digests.shape[0]):
-        hi, lo = digests[i, 0], digests[i, 1]
-        # Every entry below `low` is less than the digest. Gallop, then halve.
-        step = 1
-        high = low
-        while high < count and (entries[high, 0] < hi or (entries[high, 0] == hi and entries[high, 1] < lo)):
-            low = high + 1
-            high += step
-            step *= 2
-        high = min(high, count)
-        while low < high:
-            middle = (low + high) >> 1
-            if entries[middle, 0] < hi or (entries[middle, 0] == hi and entries[middle, 1] < lo):
-                low = middle + 1
-            else:
-                high = middle
-        is_there = low < count and entries[low, 0] == hi and entries[low, 1] == lo
-        found[i] = low if is_there else -1
-
-
 def find_sorted(slots: UInt64s, capacity: int, digests: UInt64s) -> Int64s:
     """Slot of every digest, -1 where the table has none."""
     found = np.empty(len(digests), np.int64)
     _find(slots, capacity, digests, found)
-    return found
-
-
-def match_sorted(entries: UInt64s, digests: UInt64s) -> Int64s:
-    """Row of every digest among sorted entries without a table, -1 where there is none."""
-    found = np.empty(len(digests), np.int64)
-    _match(entries, digests, found)
     return found
 
 
@@ -386,7 +352,6 @@ def warm() -> None:
         start=0,
     )
     find_sorted(slots, 4, digests)
-    match_sorted(digests, digests)
     count_live(slots, np.zeros(8, np.int64), 0)
     copy_live(
         slots,

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bucket_store.pieces.reader import Part, PieceReader
-from bucket_store.tables.kernels import float_expiry, match_sorted, ordered_expiry
+from bucket_store.tables.kernels import float_expiry, ordered_expiry
 from bucket_store.tables.matches import Matches, TableLayout, no_matches
+from bucket_store.tables.matching import match_sorted
 
 
 def find_in_parts(

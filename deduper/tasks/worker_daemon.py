@@ -31,10 +31,11 @@ import deduper.tasks.readers.reading_tasks
 import deduper.tasks.readers.text
 import deduper.tasks.write
 import deduper.text.block
-from bucket_store.tables import kernels
+from bucket_store.tables import kernels, matching
 from deduper.spark.allocator import keep_heap
 
 kernels.warm()
+matching.warm()
 deduper.core.digest_kernels.warm()
 deduper.core.judge.warm()
 deduper.core.clock.warm()

@@ -45,7 +45,8 @@ def _fuzz(name: str, options: list[str]) -> None:
     import atheris
 
     # The kernels are compiled by numba, which must see plain bytecode.
-    kernels = ["bucket_store.tables.kernels", "deduper.core.kernels", "deduper.text.kernels"]
+    kernels = ["bucket_store.tables.kernels", "bucket_store.tables.matching"]
+    kernels += ["deduper.core.kernels", "deduper.text.kernels"]
     with atheris.instrument_imports(include=["bucket_store", "deduper"], exclude=kernels):
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]

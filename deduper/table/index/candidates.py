@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from bucket_store.tables.kernels import match_sorted
+from bucket_store.tables.matching import match_sorted
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.formats.protocol import DataFile, PartitionValue
 from deduper.table.index.entries import SortedKeys, in_order

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from bucket_store.tables.kernels import match_sorted
+from bucket_store.tables.matching import match_sorted
 from deduper.table.columns import KeyColumn, KeyColumns
 from deduper.table.index.entries import SortedKeys, in_order
 from deduper.table.index.keys import UInt64s, row_keys, without_null

@@ -16,10 +16,11 @@ from bucket_store.tables.kernels import (
     find_sorted,
     float_expiry,
     home_slot,
-    match_sorted,
     ordered_expiry,
     warm,
 )
+from bucket_store.tables.matching import _match, _match_sparse, match_sorted
+from bucket_store.tables.matching import warm as warm_matching
 from tests.bucket_store.table_samples import Key, digests_of
 
 WORD = (1 << 64) - 1
@@ -241,11 +242,28 @@ def test_only_a_later_window_replaces_an_entry_without_an_expiry_key() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.sets(keys, max_size=60), st.sets(keys, max_size=30))
 def test_matching_sorted_entries_is_a_dict_too(entries: set[Key], asked: set[Key]) -> None:
-    """Rows of those that are there, -1 for the others."""
+    """Rows of those that are there, -1 for the others; whichever way they are reached."""
     ordered = sorted(entries)
     wanted = sorted(asked | set(ordered[::3]))
     expected = [ordered.index(key) if key in entries else -1 for key in wanted]
     assert match_sorted(digests_of(ordered), digests_of(wanted)).tolist() == expected
+    for match in (_match, _match_sparse) if entries else ():
+        found = np.empty(len(wanted), np.int64)
+        match(digests_of(ordered), digests_of(wanted), found)
+        assert found.tolist() == expected
+
+
+def test_few_digests_among_many_evenly_spread_entries() -> None:
+    """The first and the last entry, those beside them and beyond; all, and none; the same as by galloping."""
+    rng = np.random.default_rng(3)
+    entries = np.unique(rng.integers(1 << 20, 1 << 63, (50_000, 2), np.uint64), axis=0)
+    for asked in (entries[[0, 1, -2, -1]], entries[rng.choice(50_000, 1_000)], entries[:0]):
+        beside = [asked + np.array([0, step], np.uint64) for step in (0, 1, WORD)]
+        digests = np.unique(np.concatenate([*beside, np.array([[0, 1], [WORD, WORD]], np.uint64)]), axis=0)
+        expected = np.empty(len(digests), np.int64)
+        _match(entries, digests, expected)
+        assert match_sorted(entries, digests).tolist() == expected.tolist()
+        assert (expected >= 0).sum() == len(np.unique(asked, axis=0))
 
 
 @given(st.integers(0, WORD), st.integers(1, (1 << 32) - 1))
@@ -271,6 +289,7 @@ def test_floats_keep_their_order_as_ints(values: list[float]) -> None:
 def test_arrays_over_bytes_need_no_second_compilation() -> None:
     """One signature a kernel, read-only input included; warm() runs them all."""
     warm()
+    warm_matching()
     table = Columns(8, 8, expiry=False, origin=False)
     table.apply({(1, 1): (0, 0, 0)})
     read_only = np.frombuffer(digests_of([(1, 1)]).tobytes(), np.uint64).reshape(1, 2)

@@ -6,21 +6,47 @@ import random
 from collections import defaultdict
 from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bucket_store.errors import CorruptionError
+from bucket_store.pieces.piece import Entries, PieceRef
 from deduper.table.columns import KeyColumns, key_columns
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import FileKeys, in_order, layers
-from deduper.table.index.exact.index import PieceIndex, _to_merge
+from deduper.table.index.entries import FileKeys, SortedKeys, in_order, layers
+from deduper.table.index.exact import index as indexing
+from deduper.table.index.exact import lookup
+from deduper.table.index.exact import mapped as mapping
+from deduper.table.index.exact import slices as slicing
+from deduper.table.index.exact.index import PieceIndex
+from deduper.table.index.exact.mapped import MappedPieces
+from deduper.table.index.exact.slices import bounds, by_digests, cuts, overlap, overlaps, slices_for, to_merge, within
 from deduper.table.index.keys import buckets_of, row_keys
 from deduper.table.index.protocol import ABSENT
 from tests.deduper.table.scene import EPOCH, ROWS, dying
 
 DAYS = 4
+
+
+@pytest.fixture(params=["large", "small"])
+def slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes of slices: as they are, or so small that a few keys are spread over them, and they are merged."""
+    if request.param == "small":
+        make_small(monkeypatch)
+
+
+def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes with which the keys of a few files make several slices."""
+    monkeypatch.setattr(indexing, "_PIECE_ROWS", 8)
+    monkeypatch.setattr(indexing, "_MOST_MERGED", 16)
+    monkeypatch.setattr(indexing, "_MOST_YOUNG", 12)
+    monkeypatch.setattr(slicing, "_LEAST_ROWS", 16)
+    monkeypatch.setattr(slicing, "_SLICES", 8)
+    monkeypatch.setattr(lookup, "_LEAST_SHARED", 0)  # in threads
 
 
 @pytest.fixture(params=["partition", "global"])
@@ -76,6 +102,7 @@ def check(index: PieceIndex, files: Files, live: list[DataFile], columns: KeyCol
         assert set(paths) == holders[one], f"{one} is believed to be in {paths}"
 
 
+@pytest.mark.usefixtures("slices")
 @pytest.mark.parametrize("seed", range(4))
 def test_random_files_against_a_dictionary(seed: int, columns: KeyColumns, tmp_path: Path) -> None:
     """Commits, foreign ones with keys again, removals, restores, deaths of the index at each step, reopenings."""
@@ -84,16 +111,17 @@ def test_random_files_against_a_dictionary(seed: int, columns: KeyColumns, tmp_p
     live: list[DataFile] = []
     versions: list[list[DataFile]] = [[]]
     for _ in range(30):
-        step = rng.random()
-        if step < 0.6 or not live:
+        kind = rng.random()
+        if kind < 0.6 or not live:
             for _ in range(rng.randint(1, 3)):
                 live = [*live, files.add(rng.choices(range(60), k=rng.randint(1, 15)), rng.randrange(DAYS))]
-        elif step < 0.8:
+        elif kind < 0.8:
             live = rng.sample(live, rng.randint(0, len(live) - 1))
         else:
             live = rng.choice(versions)
         versions.append(live)
-        with dying(rng.choice(["never", "index.piece", "index.state", "index.merged"])):
+        step = rng.choice(["never", "index.piece", "index.state", "index.slice", "index.merged"])
+        with dying(step, rng.randint(1, 3)):
             PieceIndex(tmp_path / "index", columns).catch_up(tmp_path / "table", live)
         index = PieceIndex(tmp_path / "index", columns)
         assert index.began_anew is None
@@ -120,7 +148,7 @@ def test_rows_are_sorted_whatever_the_buckets_are() -> None:
     for buckets in (3, 1 << 40, 1, 1 << 63):
         bucket = rng.integers(-buckets // 2, buckets - buckets // 2, 3000)
         hi, lo = rng.integers(0, 50, 3000).astype(np.uint64), rng.integers(0, 3, 3000).astype(np.uint64)
-        order, found = in_order(bucket, hi, lo)
+        order, found = in_order(bucket, hi, lo, in_runs=buckets == 3)
         expected = sorted(zip(bucket.tolist(), hi.tolist(), lo.tolist(), strict=True))
         assert list(zip(found.bucket.tolist(), *found.digests.T.tolist(), strict=True)) == expected
         assert sorted(order.tolist()) == list(range(3000))
@@ -151,15 +179,16 @@ def test_dates_and_numbers_have_buckets_of_their_own() -> None:
 
 def test_pieces_are_merged_as_they_grow() -> None:
     """Young small ones with each other; an old large one when half as much has come beside it."""
-    assert _to_merge([]) == _to_merge([5]) == _to_merge([1] * 7) == 0
-    assert _to_merge([1] * 8) == 8
-    assert _to_merge([1000, *[1] * 8]) == 8
-    assert _to_merge([16, *[1] * 8]) == 9
-    assert _to_merge([17, *[1] * 8]) == 8
+    assert to_merge([], 99) == to_merge([5], 99) == to_merge([1] * 7, 99) == 0
+    assert to_merge([1] * 8, 99) == to_merge([1] * 8, 8) == 8
+    assert to_merge([1] * 8, 7) == 0
+    assert to_merge([1000, *[1] * 8], 9999) == 8
+    assert to_merge([16, *[1] * 8], 99) == 9
+    assert to_merge([17, *[1] * 8], 99) == 8
     sizes: list[int] = []
     for _ in range(1000):
         sizes.append(10)
-        while count := _to_merge(sizes):
+        while count := to_merge(sizes, 1 << 20):
             sizes[-count:] = [sum(sizes[-count:])]
     assert len(sizes) < 25
 
@@ -194,3 +223,138 @@ def test_a_key_takes_twenty_bytes(columns: KeyColumns, tmp_path: Path) -> None:
     PieceIndex(tmp_path / "index", columns).catch_up(files.root, live)
     size = sum(path.stat().st_size for path in (tmp_path / "index/pieces").iterdir())
     assert 20 * 20_000 <= size <= 20 * 20_000 + 200
+
+
+def test_slices_are_nodes_of_a_tree() -> None:
+    """Those of one depth have all digests once; cuts are where the slices that have a digest change."""
+    assert bounds(slicing.YOUNG) == bounds(1) == (0, (1 << 64) - 1)
+    assert [bounds(number) for number in (2, 3)] == [(0, (1 << 63) - 1), (1 << 63, (1 << 64) - 1)]
+    assert cuts([]) == cuts([0, 1]) == [0]
+    assert cuts([0, 2, 6]) == [0, 1 << 63, (1 << 63) + (1 << 62)]
+    for one in range(32):
+        for other in range(32):
+            (low, high), (least, greatest) = bounds(one), bounds(other)
+            assert overlap(one, other) == (low <= greatest and least <= high)
+    edge = slicing._LEAST_ROWS
+    assert [len(slices_for(keys)) for keys in (0, 1, edge, edge + 1, 2 * edge, 2 * edge + 1)] == [1, 1, 1, 2, 2, 4]
+    assert [len(slices_for(keys)) for keys in (10**8, 10**9, 4 * 10**9)] == [32, 64, 256]
+    assert within(2, slices_for(4 * edge)) == [4, 5]
+    assert within(9, slices_for(2)) == [9]
+
+
+def test_pieces_are_grouped_by_digests() -> None:
+    """A slice with what is within it, from old to young."""
+    refs = [SimpleNamespace(shard=number) for number in (5, 4, 9, 3, 5, 4, 6)]
+    groups = by_digests(refs)  # type: ignore[arg-type]
+    assert [[ref.shard for ref in group] for group in groups] == [[3, 6], [4, 9, 4], [5, 5]]
+
+
+@pytest.mark.parametrize(("step", "nth"), [("index.slice", 1), ("index.slice", 3), ("index.merged", 1)])
+def test_a_death_while_keys_are_spread(step: str, nth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces before count as before; the next write spreads them again, and deletes what the dead one left."""
+    make_small(monkeypatch)
+    columns = key_columns(ROWS, ["k"], ["d"], "global")
+    files = Files(tmp_path / "table")
+    live = [files.add(list(range(9 * place, 9 * place + 10)), 0) for place in range(9)]
+    with dying(step, nth) as died:
+        PieceIndex(tmp_path / "index", columns).catch_up(files.root, live)
+    assert died
+    index = PieceIndex(tmp_path / "index", columns)
+    before = [piece.shard for piece in index.state.pieces]
+    assert set(before) == {slicing.YOUNG}
+    assert len(list((tmp_path / "index/pieces").iterdir())) == len(before)
+    check(index, files, live, columns, 99)
+    assert index.catch_up(files.root, live) == 0
+    after = [piece.shard for piece in index.state.pieces]
+    assert set(after) == set(slices_for(90))
+    named = {piece.file for piece in index.state.pieces}
+    assert {f"pieces/{path.name}" for path in (tmp_path / "index/pieces").iterdir()} == named
+    check(index, files, live, columns, 99)
+
+
+def test_no_load_waits_for_a_rewriting_of_the_whole_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load writes a bounded number of keys; in all each key is written a few times, and has few pieces to look in."""
+    make_small(monkeypatch)
+    monkeypatch.setattr(slicing, "_SLICES", 16)
+    monkeypatch.setattr(indexing, "_MOST_YOUNG", 200)
+    monkeypatch.setattr(indexing, "_MOST_MERGED", 200)
+    index = PieceIndex(tmp_path / "index", key_columns(ROWS, ["k"], [], "global"))
+    written: list[int] = []
+    place = index._place
+
+    def counted(entries: Entries, number: int = slicing.YOUNG) -> PieceRef:
+        written.append(len(entries.digests))
+        return place(entries, number)
+
+    monkeypatch.setattr(index, "_place", counted)
+    keys = np.arange(4_000, dtype=np.uint64)
+    digests = np.stack([keys * np.uint64(0x9E3779B97F4A7C15), keys + np.uint64(1)], axis=1)
+    most = 0
+    live: list[DataFile] = []
+    for begin in range(0, len(digests), 20):
+        part = digests[begin : begin + 20]
+        part = part[np.argsort(part[:, 0])]
+        live.append(DataFile(f"{begin}.parquet", 1, begin, ()))
+        before = sum(written)
+        keys_of_file = SortedKeys(np.zeros(20, np.int64), part)
+        index._enter(live[-1:], [keys_of_file.entries(np.full(20, len(live) - 1, np.uint32))])
+        index.catch_up(tmp_path, live)
+        most = max(most, sum(written) - before)
+    pieces = index.state.pieces
+    assert sum(piece.entries for piece in pieces) == len(digests)
+    edges = cuts(piece.shard for piece in pieces)
+    asked = [sum(overlaps(piece.shard, edge, edge) for piece in pieces) for edge in edges]
+    assert len(edges) >= 16
+    assert most < len(digests) / 5
+    assert sum(written) < 8 * len(digests)
+    assert max(asked) < 20
+
+
+def test_a_process_checks_a_piece_once_until_its_file_changes(tmp_path: Path) -> None:
+    """The same piece for all who ask; one that was changed or cut since is found damaged, one that is gone is gone."""
+    columns = key_columns(ROWS, ["k"], ["d"], "global")
+    files = Files(tmp_path / "table")
+    index = PieceIndex(tmp_path / "index", columns)
+    live = [files.add(list(range(100)), 0)]
+    index.catch_up(files.root, live)
+    (ref,) = index.state.pieces
+    pieces = MappedPieces()
+    one = pieces.piece(tmp_path / "index", ref)
+    entries = one.bucket(0)
+    assert pieces.piece(tmp_path / "index", ref) is one
+    assert one.bucket(0) is entries
+    path = tmp_path / "index" / ref.file
+    whole = path.read_bytes()
+    path.unlink()  # a file that is mapped must not be cut
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    changed = pieces.piece(tmp_path / "index", ref)
+    assert changed is not one
+    with pytest.raises(CorruptionError, match="block checksum"):
+        changed.bucket(0)
+    path.unlink()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(CorruptionError):
+        pieces.piece(tmp_path / "index", ref)
+    path.write_bytes(whole)
+    again = pieces.piece(tmp_path / "index", ref)
+    pieces.keep(tmp_path / "index", [])
+    assert pieces.piece(tmp_path / "index", ref) is not again
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        pieces.piece(tmp_path / "index", ref)
+
+
+def test_pieces_of_other_indexes_are_left_when_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a file open; those of the index that was asked last stay."""
+    monkeypatch.setattr(mapping, "_MOST_KEPT", 2)
+    columns = key_columns(ROWS, ["k"], ["d"], "global")
+    files = Files(tmp_path / "table")
+    live = [files.add([1], 0)]
+    pieces = MappedPieces()
+    found = {}
+    for name in ("a", "b", "c"):
+        index = PieceIndex(tmp_path / name, columns)
+        index.catch_up(files.root, live)
+        (ref,) = index.state.pieces
+        found[name] = ref, pieces.piece(tmp_path / name, ref)
+    assert [pieces.piece(tmp_path / name, found[name][0]) is found[name][1] for name in "cba"] == [True, True, False]

@@ -3,7 +3,12 @@
     <folder>/pieces/<name>.piece   pieces of the bucket store: a bucket for each partition value, the file number in
                                    the column `window`
 
-Order of a step: the new piece is durable, then the state that names it (`kept`).
+Order of a step: the new piece is durable, then the state that names it (`kept`), then what it replaced is deleted.
+
+Young pieces are merged as they grow. Where all keys are in one bucket, each key would be looked up in each piece; so
+when young pieces have grown large, they are spread over slices of the digests (`slices`), and what comes into a slice
+is merged there. A merge is of one slice, in memory; a call of `catch_up` does few, so no load waits for a rewriting of
+the whole index. In the state the pieces of slices stand before the young ones.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ from bucket_store.pieces.piece import Entries, PieceRef, decode_header, encode_p
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.entries import FileKeys, files_of_buckets, joined, keys_of, layers
-from deduper.table.index.exact.lookup import MappedPiece
+from deduper.table.index.exact.mapped import MappedPiece, mapped_pieces
+from deduper.table.index.exact.slices import YOUNG, bounds, by_digests, rows_of_slice, slices_for, to_merge, within
 from deduper.table.index.exact.state import FORM, IndexState
 from deduper.table.index.exact.version import EntryKeys, telling_damage
 from deduper.table.index.kept import STATE, KeptIndex, NumberedFile
@@ -32,10 +38,11 @@ _PIECES = "pieces"
 _PIECE_ROWS = 4 << 20
 """About so many keys are read for a piece: an interrupted building continues after the last whole one."""
 _MOST_MERGED = 8 << 20
-"""Keys of the largest piece that a merge makes, which is in memory as a whole."""
-_FEWEST_MERGED = 8
-_GROWTH = 2
-"""A piece is merged when it is at most this many times as large as all younger ones together."""
+"""Keys of the largest merge of young pieces, which is in memory as a whole."""
+_MOST_YOUNG = 8 << 20
+"""With more keys than these in young pieces, and more than a part of all, they are spread over slices."""
+_YOUNG_SHARE = 64
+"""So in a large index the pieces that come into slices are not tiny."""
 
 
 class PieceIndex(KeptIndex[IndexState]):
@@ -45,7 +52,7 @@ class PieceIndex(KeptIndex[IndexState]):
     parts = _PIECES
 
     def __init__(self, folder: Path, columns: KeyColumns, state_file: str = STATE) -> None:
-        self._mapped: dict[str, MappedPiece] = {}
+        self._mapped = mapped_pieces(columns)
         super().__init__(folder, columns, state_file)
 
     @property
@@ -92,9 +99,12 @@ class PieceIndex(KeptIndex[IndexState]):
         before = {ref.file for ref in self._state.pieces}
         self._drop(files)
         self._merge(files)
+        if self._columns.bucket_column is None:
+            self._spread(files)
+            self._merge_slices(files)
         gone = before.difference(ref.file for ref in self._state.pieces)
         if gone:
-            self._mapped = {file: piece for file, piece in self._mapped.items() if file not in gone}
+            self._mapped.keep(self._folder, self._state.pieces)
             self._sweep()
         return len(missing)
 
@@ -143,19 +153,19 @@ class PieceIndex(KeptIndex[IndexState]):
         )
         failpoints.hit("index.state")
 
-    def _place(self, entries: Entries) -> PieceRef:
+    def _place(self, entries: Entries, number: int = YOUNG) -> PieceRef:
         assert entries.window is not None
         first, last = int(entries.window.min()), int(entries.window.max())
         data = encode_piece(
             entries,
             store_id=bytes.fromhex(self._state.index_id),
-            shard=0,
+            shard=number,
             first_window=first,
             last_window=last,
             epoch=0,
             attempt=0,
         )
-        name = piece_name(window=first, epoch=0, attempt=0, shard=0)
+        name = piece_name(window=first, epoch=0, attempt=0, shard=number)
         file = f"{_PIECES}/{name}.piece"
         place_new(LOCAL, self._folder / file, data)
         return decode_header(data, file=file, offset=0).to_ref(file=file, name=name, offset=0)
@@ -177,41 +187,63 @@ class PieceIndex(KeptIndex[IndexState]):
 
     def _merge(self, files: Iterable[DataFile]) -> None:
         """Merges young pieces into one as they grow, without the entries of files that the table has no more."""
-        while chosen := _to_merge([piece.entries for piece in self._state.pieces]):
-            merged = self._state.pieces[-chosen:]
-            kept, live = self._present(files)
-            with telling_damage(self._folder):
-                keys = joined([self._kept(piece, live) for piece in merged])
-            pieces = tuple(map(self._place, layers(keys)))
-            failpoints.hit("index.merged")
-            # Files that lost entries lose their numbers: should they come back, they are read again.
-            self._write(
-                replace(
-                    self._state,
-                    files=kept,
-                    pieces=self._state.pieces[:-chosen] + pieces,
-                )
-            )
+        # Those that are spread soon are not merged twice before.
+        most = _MOST_MERGED if self._columns.bucket_column is not None else _MOST_YOUNG // 2
+        while chosen := to_merge([piece.entries for piece in self._young()], most):
+            pieces = self._merged(files, self._young()[-chosen:], [YOUNG])
             if len(pieces) >= chosen:
                 return  # as many layers as pieces: nothing is gained by another turn
 
-    def _kept(self, ref: PieceRef, live: NDArray[np.bool_]) -> FileKeys:
-        keys = joined([keys_of(block) for block in self._piece(ref).blocks()])
+    def _spread(self, files: Iterable[DataFile]) -> None:
+        """Spreads the young pieces over slices when they are many; interrupted, it begins again with the next call."""
+        keys = self._keys()
+        young = self._young()
+        if sum(piece.entries for piece in young) > max(_MOST_YOUNG, keys // _YOUNG_SHARE):
+            self._merged(files, young, slices_for(keys))
+
+    def _merge_slices(self, files: Iterable[DataFile]) -> None:
+        """Merges the pieces of slices as they grow: of some slices with each call, so that no load waits for all."""
+        slices, most = slices_for(self._keys()), 2 * rows_of_slice(self._keys())
+        merged = 0
+        for group in by_digests(piece for piece in self._state.pieces if piece.shard != YOUNG):
+            sizes = [piece.entries for piece in group]
+            if chosen := to_merge(sizes, most):
+                self._merged(files, group[-chosen:], within(min(piece.shard for piece in group), slices))
+                merged += sum(sizes[-chosen:])
+                if merged >= _PIECE_ROWS:
+                    return
+
+    def _keys(self) -> int:
+        return sum(piece.entries for piece in self._state.pieces)
+
+    def _young(self) -> tuple[PieceRef, ...]:
+        return tuple(piece for piece in self._state.pieces if piece.shard == YOUNG)
+
+    def _merged(
+        self, files: Iterable[DataFile], refs: Sequence[PieceRef], slices: Iterable[int]
+    ) -> tuple[PieceRef, ...]:
+        """Puts new pieces in the place of these, which are the youngest of their digests and have them in these slices.
+
+        One slice after another is in memory.
+        """
+        kept, live = self._present(files)
+        pieces: list[PieceRef] = []
+        for number in slices:
+            with telling_damage(self._folder):
+                keys = joined([self._kept(ref, live, bounds(number)) for ref in refs])
+            pieces += [self._place(entries, number) for entries in layers(keys, in_runs=True)]
+            failpoints.hit("index.slice")
+        failpoints.hit("index.merged")
+        rest = [ref for ref in self._state.pieces if ref not in refs]
+        ordered = tuple(sorted((*rest, *pieces), key=lambda ref: ref.shard == YOUNG))  # stable: from old to young
+        # Files that lost entries lose their numbers: should they come back, they are read again.
+        self._write(replace(self._state, files=kept, pieces=ordered))
+        return tuple(pieces)
+
+    def _kept(self, ref: PieceRef, live: NDArray[np.bool_], among: tuple[int, int]) -> FileKeys:
+        keys = joined([keys_of(block) for block in self._piece(ref).between(*among)])
         kept = live[keys.file]
         return keys if kept.all() else keys.chosen(kept)
 
     def _piece(self, ref: PieceRef) -> MappedPiece:
-        if ref.file not in self._mapped:
-            self._mapped[ref.file] = MappedPiece(self._folder / ref.file, ref)
-        return self._mapped[ref.file]
-
-
-def _to_merge(entries: Sequence[int]) -> int:
-    """How many of the youngest pieces to merge, 0 for none; `entries` from old to young."""
-    total = count = 0
-    for size in reversed(entries):
-        if (count and size > _GROWTH * total) or total + size > _MOST_MERGED:
-            break
-        total += size
-        count += 1
-    return count if count >= _FEWEST_MERGED else 0
+        return self._mapped.piece(self._folder, ref)

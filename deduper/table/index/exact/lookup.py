@@ -1,80 +1,53 @@
-"""Look-ups in sorted pieces, mapped into memory. Pieces never change; each block is checked once."""
+"""Look-ups in sorted pieces, part by part: the digests of a part are in the same slices, so in few pieces."""
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bucket_store.errors import CorruptionError
-from bucket_store.pieces.piece import BucketEntries, PieceHeader, PieceRef, decode_bucket, decode_header
-from bucket_store.tables.kernels import match_sorted
+from bucket_store.pieces.piece import BucketEntries
+from bucket_store.tables.matching import match_sorted
 from deduper.table.index.entries import FileNumbers, SortedKeys
+from deduper.table.index.exact.slices import cuts, overlaps, places_of
 from deduper.table.index.keys import Int64s, UInt64s
 from deduper.table.index.protocol import ABSENT
 
+_THREADS = 4
+_LEAST_SHARED = 1 << 14
+"""Keys of a part that is worth a thread of its own."""
+
 
 class Keys(Protocol):
-    """Keys with their files, by bucket."""
-
-    def bucket(self, key: int) -> BucketEntries | None:
-        """The entries of a bucket, None when it has none."""
-
-
-class MappedPiece:
-    """A piece in memory. Its blocks are checked when they are first asked for.
-
-    Raises: CorruptionError, UnknownFormatError, FileNotFoundError, at any call.
-    """
-
-    def __init__(self, path: Path, ref: PieceRef) -> None:
-        with path.open("rb") as file:
-            self._data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        self._header: PieceHeader = decode_header(self._data, file=str(path), offset=0)
-        self._path = path
-        if (self._header.checksum, self._header.length) != (ref.checksum, len(self._data)):
-            raise CorruptionError(
-                "identity of an index's piece",
-                file=str(path),
-                offset=0,
-                expected=(hex(ref.checksum), ref.length),
-                found=(hex(self._header.checksum), len(self._data)),
-            )
-        self._blocks: dict[int, BucketEntries] = {}
+    """Keys with their files, by bucket; of a slice of the digests (`slices`)."""
 
     @property
-    def buckets(self) -> list[int]:
-        """Their keys."""
-        return [int(key) for key in self._header.buckets]
+    def slice(self) -> int:
+        """Its number."""
 
     def bucket(self, key: int) -> BucketEntries | None:
         """The entries of a bucket, None when it has none."""
-        index = self._header.index_of(key)
-        return None if index is None else self._block(index)
-
-    def blocks(self) -> Iterator[BucketEntries]:
-        """All buckets."""
-        return (self._block(index) for index in range(len(self._header.buckets)))
-
-    def _block(self, index: int) -> BucketEntries:
-        if index not in self._blocks:
-            start, length = self._header.block_range(index)
-            block = self._data[start : start + length]
-            self._blocks[index] = decode_bucket(self._header, index, block, file=str(self._path), offset=0)
-        return self._blocks[index]
 
 
 def first_files(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys) -> NDArray[np.int32]:
     """The number of the first `live` file that has each key, ABSENT for none. `pieces` from old to young."""
     found = np.full(keys.count, ABSENT, np.int32)
-    starts = keys.runs().tolist()
-    for begin, end in pairwise(starts):
-        found[begin:end] = _in_bucket(pieces, live, int(keys.bucket[begin]), keys.digests[begin:end])
+
+    def look_up(part: _Part) -> None:
+        found[part.begin : part.end] = _in_bucket(part.pieces, live, part.bucket, keys.digests[part.begin : part.end])
+
+    parts = list(_parts(pieces, keys))
+    if keys.count < len(parts) * _LEAST_SHARED or len(parts) == 1:
+        for part in parts:
+            look_up(part)
+    else:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="table-index") as pool:
+            list(pool.map(look_up, parts))
     return found
 
 
@@ -82,14 +55,34 @@ def all_files(pieces: Sequence[Keys], live: NDArray[np.bool_], keys: SortedKeys)
     """(places among the keys, numbers of `live` files) by place; of a key those of older pieces come first."""
     places = [np.zeros(0, np.int64)]
     files = [np.zeros(0, np.int64)]
-    for begin, end in pairwise(keys.runs().tolist()):
-        for piece in pieces:
-            hit, file = _hits(piece, live, int(keys.bucket[begin]), keys.digests[begin:end])
-            places.append(begin + hit)
+    for part in _parts(pieces, keys):
+        for piece in part.pieces:
+            hit, file = _hits(piece, live, part.bucket, keys.digests[part.begin : part.end])
+            places.append(part.begin + hit)
             files.append(file.astype(np.int64))
     place, number = np.concatenate(places), np.concatenate(files)
     order = np.argsort(place, kind="stable")
     return place[order], number[order]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A range of places among asked keys of one bucket, and the pieces that may have them, from old to young."""
+
+    begin: int
+    end: int
+    bucket: int
+    pieces: Sequence[Keys]
+
+
+def _parts(pieces: Sequence[Keys], keys: SortedKeys) -> Iterator[_Part]:
+    edges = cuts(piece.slice for piece in pieces)
+    of_edge = [[piece for piece in pieces if overlaps(piece.slice, edge, edge)] for edge in edges]
+    for begin, end in pairwise(keys.runs().tolist()):
+        places = [begin + place for place in places_of(keys.digests[begin:end], edges)]
+        for low, high, among in zip(places, [*places[1:], end], of_edge, strict=True):
+            if low < high:
+                yield _Part(low, high, int(keys.bucket[low]), among)
 
 
 def _in_bucket(pieces: Sequence[Keys], live: NDArray[np.bool_], bucket: int, digests: UInt64s) -> NDArray[np.int32]:

@@ -12,8 +12,10 @@ from bucket_store.pieces.piece import BucketEntries, Entries
 from deduper.core.digests import SALT_BYTES
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
-from deduper.table.index.entries import NO_KEYS, FileKeys, counted_files, in_order, joined, layers
-from deduper.table.index.exact.lookup import Keys, MappedPiece
+from deduper.table.index.entries import NO_KEYS, FileKeys, counted_files, in_order, joined, keys_of, layers
+from deduper.table.index.exact.lookup import Keys
+from deduper.table.index.exact.mapped import MappedPiece, mapped_pieces
+from deduper.table.index.exact.slices import YOUNG, entries_between
 from deduper.table.index.exact.state import IndexState, read_state
 from deduper.table.index.exact.version import EntryKeys, telling_damage
 from deduper.table.index.kept import serving
@@ -36,10 +38,12 @@ class PieceView:
         self._columns = columns
         self.state = self._state_of(folder, columns)
         self.pieces: list[MappedPiece] = []
+        mapped = mapped_pieces(columns)
         with telling_damage(folder):
             while self.state is not None:
                 try:
-                    self.pieces = [MappedPiece(folder / ref.file, ref) for ref in self.state.pieces]
+                    self.pieces = [mapped.piece(folder, ref) for ref in self.state.pieces]
+                    mapped.keep(folder, self.state.pieces)
                     break
                 except FileNotFoundError:
                     # Gone, or merged by a load since the state was read: then there is another state.
@@ -92,6 +96,8 @@ class PieceView:
 class KeysInMemory:
     """Keys that were read from files, to be asked as those of a piece."""
 
+    slice = YOUNG
+
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
 
@@ -109,11 +115,4 @@ def _stored(piece: MappedPiece, bucket: int, least: int, greatest: int) -> FileK
     entries = piece.bucket(bucket)
     if entries is None:
         return NO_KEYS
-    assert entries.window is not None
-    hi = entries.digests[:, 0]
-    begin = int(np.searchsorted(hi, np.uint64(least)))
-    end = int(np.searchsorted(hi, np.uint64(greatest), side="right"))
-    count = end - begin
-    return FileKeys(
-        np.full(count, bucket, np.int64), hi[begin:end], entries.digests[begin:end, 1], entries.window[begin:end]
-    )
+    return keys_of(entries_between(entries, least, greatest))
