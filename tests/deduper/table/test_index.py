@@ -127,6 +127,21 @@ def test_rows_are_sorted_whatever_the_buckets_are() -> None:
         assert [int(bucket[row]) for row in order] == found.bucket.tolist()
 
 
+@pytest.mark.parametrize("repeats", [1, 2, 700, 10_000])
+def test_spread_keys_are_sorted_as_numpy_sorts_them(repeats: int) -> None:
+    """Digests as they are, each some times, in buckets of unequal sizes; equal keys in the order of their rows."""
+    rng = np.random.default_rng(repeats)
+    keys = rng.integers(0, 1 << 64, (20_000 // repeats, 2), np.uint64)
+    keys[::500, 0] = keys[0, 0]  # some have one half in common
+    keys = rng.permutation(np.repeat(keys, repeats, axis=0))
+    bucket = rng.geometric(0.3, len(keys)).astype(np.int64) - 5
+    order, found = in_order(bucket, keys[:, 0], keys[:, 1])
+    expected = np.lexsort((keys[:, 1], keys[:, 0], bucket))
+    assert order.tolist() == expected.tolist()
+    assert found.bucket.tolist() == bucket[expected].tolist()
+    assert found.digests.tolist() == keys[expected].tolist()
+
+
 def test_each_layer_has_a_key_once() -> None:
     """The first with its file of the lowest number; a file twice says nothing more."""
     bucket, one = np.zeros(6, np.int64), np.ones(6, np.uint64)
