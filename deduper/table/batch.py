@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deduper.table.errors import SchemaDriftError, SettingError, SourceChangedError, TableUsageError
 from deduper.table.schema import one_form, type_name
 
-_BATCH_ROWS = 1 << 19
+_BATCH_ROWS = 1 << 16
 BAD_LINE = "_load"
 """A column that a batch of lines has beside its own: the line, if it is no record; else null. No other has the name."""
 

@@ -48,10 +48,11 @@ class TableRows:
         """
         values = dict(zip(self._columns.partition_by, file.partition, strict=True))
         in_folders = {column.name: (column, value) for column, value in values.items()}
-        stored = [name for name in self._schema.names if name not in in_folders and name in parquet.schema_arrow.names]
-        self._require_types(parquet.schema_arrow, stored, file)
+        found = parquet.schema_arrow
+        stored = [name for name in self._schema.names if name not in in_folders and name in found.names]
+        self._require_types(found, stored, file)
         # With a file of no column of the table, any column says how many rows there are.
-        read = stored or parquet.schema_arrow.names[:1]
+        read = stored or found.names[:1]
         for records in parquet.iter_batches(_BATCH_ROWS, groups, read, use_threads=self._use_threads):
             arrays = []
             for field in self._schema:

@@ -20,6 +20,7 @@ from deduper.table.index.matching import WantedKeys
 from deduper.table.index.protocol import NO_TARGET, AddedKeys
 from deduper.table.index.reading import opened
 from deduper.table.table_rows import TableRows
+from deduper.table.write.encoding import codec_of
 
 _NOT_PLACED = -2
 
@@ -46,6 +47,7 @@ class FileRewrite:
         self.removed = work.removed
         self._carried: dict[int, int] = {}
         self._replaced: dict[int, int] = {}
+        self._codecs: dict[int, str] = {}
         self._place = place
         self._work = work
         self._first = work.verdicts.first_files()
@@ -117,6 +119,10 @@ class FileRewrite:
                 "(`deduper table rebuild`); nothing was committed"
             )
 
+    def codec(self, number: int) -> str:
+        """See `Rewrite`."""
+        return self._codecs[number]
+
     def _in_partition(self, arrays: dict[str, pa.Array], target: Int64s) -> Int64s:
         """The targets of rows whose keys may lie in other partitions; or the rows stay there, with its values."""
         is_found = target != NO_TARGET
@@ -158,6 +164,7 @@ class FileRewrite:
         reader = TableRows(self._place.root, self._place.schema, self._place.columns, use_threads=has_spare_cores)
         self._carried[number] = self._replaced[number] = 0
         with opened(self._place.root, file) as parquet:
+            self._codecs[number] = codec_of(parquet.metadata)
             more = sorted(set(parquet.schema_arrow.names) - set(self._place.schema.names))
             if more:
                 raise SchemaDriftError(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -59,6 +59,10 @@ class DeltaFiles:
     def __init__(self, root: Path, partition_by: Sequence[KeyColumn]) -> None:
         self._root = root
         self._partition_by = tuple(column.name for column in partition_by)
+        self._read: DeltaTable | None = None
+        """As `snapshot` has read it last: a commit on top of that version does not read the log again."""
+        self._has_committed = False
+        """Whether a commit was made on top of it: then what is read next is what came since."""
 
     @property
     def root(self) -> Path:
@@ -67,7 +71,7 @@ class DeltaFiles:
 
     def snapshot(self) -> Snapshot:
         """See `Table`."""
-        table = self._open()
+        self._read = table = self._newest()
         if table is None:
             if data_paths(self._root):
                 raise UnsupportedTableError(
@@ -136,6 +140,7 @@ class DeltaFiles:
                     f"{self._root}: version {commit.after} was judged, and the table is at {version}"
                 ) from error
             raise CommitRefusedError(f"{self._root}: {error}") from error
+        self._has_committed = commit.to is None
         self._sync(commit)
         failpoints.hit("table.5.committed")
 
@@ -147,13 +152,27 @@ class DeltaFiles:
         unplace(self._root, commit.files)
         return False
 
+    def _newest(self) -> DeltaTable | None:
+        table, has_committed = self._read, self._has_committed
+        self._read, self._has_committed = None, False
+        if table is None or not has_committed:
+            return self._open()
+        with self._telling():
+            table.update_incremental()
+        return table
+
     def _open(self) -> DeltaTable | None:
         if not (self._root / _LOG).is_dir():
             return None
-        try:
+        with self._telling(), suppress(TableNotFoundError):
             return DeltaTable(str(self._root))
-        except TableNotFoundError:
-            return None
+        return None
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Errors of reading the log, as ours."""
+        try:
+            yield
         except DeltaError as error:
             raise TableError(f"{self._root}: the Delta log cannot be read: {error}") from error
 
@@ -208,7 +227,9 @@ class DeltaFiles:
             schema = Schema.from_arrow(pa.ipc.read_schema(pa.py_buffer(commit.schema)))
             create_table_with_add_actions(str(self._root), schema, added, mode="error", **made)
         else:
-            table = DeltaTable(str(self._root), version=commit.after)
+            table = self._read
+            if table is None or table.version() != commit.after:
+                table = DeltaTable(str(self._root), version=commit.after)
             removed = self._removals(table, commit)
             table.create_write_transaction([*added, *removed], "append", table.schema(), **made)
 

@@ -17,11 +17,9 @@ from bucket_store.pieces.piece import BucketEntries, Entries
 from deduper.table.columns import KeyColumns
 from deduper.table.formats.protocol import DataFile
 from deduper.table.index.keys import Int64s, UInt64s
+from deduper.table.index.sorting import sorted_rows
 
 FileNumbers = NDArray[np.uint32]
-
-_CODES = 1 << 16
-"""So many buckets, or a range of them, are sorted by radix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +60,17 @@ class SortedKeys:
 
     def chosen(self, rows: NDArray[np.bool_]) -> SortedKeys:
         """Those of a mask."""
-        return SortedKeys(self.bucket[rows], self.digests[rows])
+        if rows.all():
+            return self
+        places = np.flatnonzero(rows)
+        return SortedKeys(self.bucket[places], self.digests.take(places, axis=0))
 
     def again(self) -> NDArray[np.bool_]:
         """Whether each key is that of the row before."""
         again = np.zeros(self.count, np.bool_)
-        again[1:] = (self.bucket[1:] == self.bucket[:-1]) & (self.digests[1:] == self.digests[:-1]).all(axis=1)
+        again[1:] = self.bucket[1:] == self.bucket[:-1]
+        for half in self.digests.T:
+            again[1:] &= half[1:] == half[:-1]
         return again
 
     def entries(self, file: FileNumbers) -> Entries:
@@ -99,25 +102,15 @@ def keys_of(entries: BucketEntries) -> FileKeys:
     )
 
 
-def in_order(bucket: Int64s, hi: UInt64s, lo: UInt64s, *, in_runs: bool = False) -> tuple[Int64s, SortedKeys]:
-    """(rows by (bucket, hi, lo), the keys in that order); equal keys in any order.
-
-    `in_runs`: they are long runs by `hi`, as those of pieces: merging these takes a third of the time of sorting.
-    """
-    order = np.argsort(hi, kind="stable" if in_runs else None)
-    order = order[np.argsort(_codes(bucket)[order], kind="stable")]
-    found = _gathered(bucket, hi, lo, order)
-    alike = (found.bucket[1:] == found.bucket[:-1]) & (found.digests[1:, 0] == found.digests[:-1, 0])
-    # Two digests of one half: next to never.
-    if (alike & (found.digests[1:, 1] < found.digests[:-1, 1])).any():
-        order = np.lexsort((lo, hi, bucket))
-        found = _gathered(bucket, hi, lo, order)
-    return order, found
+def in_order(bucket: Int64s, hi: UInt64s, lo: UInt64s) -> tuple[Int64s, SortedKeys]:
+    """(rows by (bucket, hi, lo), the keys in that order); equal keys in the order of their rows."""
+    rows, bucket, digests = sorted_rows(bucket, hi, lo)
+    return rows, SortedKeys(bucket, digests)
 
 
-def layers(keys: FileKeys, *, in_runs: bool = False) -> Iterator[Entries]:
+def layers(keys: FileKeys) -> Iterator[Entries]:
     """The keys as pieces' entries; the first has each key once, with the file of the lowest number."""
-    order, found = in_order(keys.bucket, keys.hi, keys.lo, in_runs=in_runs)
+    order, found = in_order(keys.bucket, keys.hi, keys.lo)
     again = found.again()
     if not again.any():
         if found.count:
@@ -153,23 +146,6 @@ def counted_files(files: NDArray[np.integer]) -> Counter[int]:
     """How often each number is there."""
     number, count = np.unique(files, return_counts=True)
     return Counter(dict(zip(number.tolist(), count.tolist(), strict=True)))
-
-
-def _gathered(bucket: Int64s, hi: UInt64s, lo: UInt64s, order: Int64s) -> SortedKeys:
-    digests = np.empty((len(order), 2), np.uint64)
-    digests[:, 0], digests[:, 1] = hi[order], lo[order]
-    return SortedKeys(bucket[order], digests)
-
-
-def _codes(bucket: Int64s) -> NDArray[np.integer]:
-    """Numbers in the order of the buckets, of 16 bits if possible: numpy sorts those by radix."""
-    if not len(bucket):
-        return bucket
-    least = int(bucket.min())
-    if int(bucket.max()) - least < _CODES:
-        return (bucket - least).astype(np.uint16)
-    different = np.unique(bucket)
-    return np.searchsorted(different, bucket).astype(np.uint16) if len(different) < _CODES else bucket
 
 
 def _run_starts(bucket: Int64s) -> Int64s:

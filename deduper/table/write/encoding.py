@@ -1,4 +1,4 @@
-"""How new Parquet files are encoded: which columns get a dictionary.
+"""How new Parquet files are encoded: which columns get a dictionary, and the compression of an old one.
 
 Of a column whose values hardly repeat, a writer builds a dictionary until that outgrows its page, and gives it up: two
 fifths of the time of writing, for a larger file.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 _SAMPLE = 1 << 11
 _FEWEST = 1 << 8
@@ -34,3 +35,9 @@ def _repeats(values: pa.Array) -> bool:
     """Whether values come again, or there are none."""
     values = values.drop_null()
     return len(values) - len(pc.unique(values)) >= len(values) * _LEAST_REPEATS
+
+
+def codec_of(footer: pq.FileMetaData) -> str:
+    """The compression of a file, by its first column, as writers name it."""
+    found = footer.row_group(0).column(0).compression if footer.num_row_groups and footer.num_columns else "SNAPPY"
+    return {"UNCOMPRESSED": "none", "LZO": "snappy"}.get(found, found)

@@ -51,6 +51,9 @@ class Rewrite(Protocol):
             TableError: it cannot be read.
         """
 
+    def codec(self, number: int) -> str:
+        """The compression of a removed file. Called after `kept` has read it, from any thread."""
+
 
 @dataclass(frozen=True, slots=True)
 class Work:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -70,7 +71,6 @@ class WaitingRows:
 
 def rewrite_files(
     rewrite: Rewrite,
-    root: Path,
     waiting: WaitingRows,
     in_folders: Sequence[str],
     folder: Path,
@@ -83,12 +83,13 @@ def rewrite_files(
     Raises: as `Rewrite.kept`.
     """
     make_directories(LOCAL, folder)
+    dictionaries = _Dictionaries()
     schema = pa.schema([field for field in rewrite.schema if field.name not in in_folders])
 
     def written(number: int) -> tuple[int, Path, pq.FileMetaData] | None:
         path = folder / f"{number}.parquet"
         rows = (records for of in (rewrite.kept(number), waiting.of(number)) for records in of)
-        footer = _write(path, schema, rows, root / rewrite.removed[number].path)
+        footer = _write(path, schema, rows, dictionaries, lambda: rewrite.codec(number))
         if footer is None:
             return None
         begin_sync(path)
@@ -101,19 +102,46 @@ def rewrite_files(
         return sorted(one for one in pool.map(written, numbers) if one is not None)
 
 
-def _write(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch], old: Path) -> pq.FileMetaData | None:
-    """A Parquet file of these columns of the rows, compressed as an old one, and its footer; without rows none."""
+class _Dictionaries:
+    """The columns that get a dictionary, by the rows that are written first: a sample of each file tells no more."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._columns: list[str] | bool | None = None
+
+    def of(self, rows: pa.Table) -> list[str] | bool:
+        """Thread-safe."""
+        with self._lock:
+            if self._columns is None:
+                self._columns = dictionary_columns(max(rows.to_batches(), key=len))
+            return self._columns
+
+
+def _write(
+    path: Path,
+    schema: pa.Schema,
+    rows: Iterable[pa.RecordBatch],
+    dictionaries: _Dictionaries,
+    codec: Callable[[], str],
+) -> pq.FileMetaData | None:
+    """A Parquet file of these columns of the rows, and its footer; without rows none.
+
+    `codec` is called once there are rows.
+    """
     writer: pq.ParquetWriter | None = None
+    footers: list[pq.FileMetaData] = []
     try:
         for group in _groups(schema, rows):
             if writer is None:
-                columns = dictionary_columns(max(group.to_batches(), key=len))
-                writer = pq.ParquetWriter(path, schema, compression=_codec(old), use_dictionary=columns)
+                columns = dictionaries.of(group)
+                writer = pq.ParquetWriter(
+                    path, schema, compression=codec(), use_dictionary=columns, metadata_collector=footers
+                )
             writer.write_table(group, ROW_GROUP)
     finally:
         if writer is not None:
             writer.close()
-    return None if writer is None else pq.read_metadata(path)
+    return footers[0] if footers else None
 
 
 def _groups(schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -126,13 +154,3 @@ def _groups(schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Ta
             held = []
     if held:
         yield pa.Table.from_batches(held, schema)
-
-
-def _codec(path: Path) -> str:
-    """The compression of a file, by the first column of it."""
-    try:
-        footer = pq.read_metadata(path)
-    except FileNotFoundError:
-        return "SNAPPY"  # it went meanwhile; whether that matters is for the reading of its rows to say
-    found = footer.row_group(0).column(0).compression if footer.num_row_groups and footer.num_columns else "SNAPPY"
-    return {"UNCOMPRESSED": "none", "LZO": "snappy"}.get(found, found)

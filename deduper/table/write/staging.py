@@ -78,7 +78,7 @@ def require_free_names(batch: Batch) -> None:
 
 
 def stage(
-    batch: Batch, work: Work, table: Path, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
+    batch: Batch, work: Work, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
 ) -> Staged:
     """Writes the rows; the files are durable.
 
@@ -93,7 +93,7 @@ def stage(
         if work.rewrite is not None:
             in_folders = [column.name for column in partition_by]
             folder = staging.rows.with_name("rewritten")
-            for number, path, footer in rewrite_files(work.rewrite, table, waiting, in_folders, folder, syncs.begin):
+            for number, path, footer in rewrite_files(work.rewrite, waiting, in_folders, folder, syncs.begin):
                 file = _in_place_of(work.rewrite.removed[number], path, footer, partition_by, staging.load)
                 files += (file,)
                 in_place_of[file.path] = number
@@ -157,6 +157,7 @@ class _PortWriter:
         self._schema = batch.schema.append(pa.field(ABOUT, self._about))
         self._load = load
         self._writer: pq.ParquetWriter | None = None
+        self._footers: list[pq.FileMetaData] = []
         self.written: list[tuple[Path, pq.FileMetaData]] = []
 
     def write(self, records: pa.RecordBatch, verdict: NDArray[np.int8], first_file: pa.Array) -> None:
@@ -164,7 +165,7 @@ class _PortWriter:
         path = self._folder / "0.parquet"
         if self._writer is None:
             make_directories(LOCAL, self._folder)
-            self._writer = pq.ParquetWriter(path, self._schema)
+            self._writer = pq.ParquetWriter(path, self._schema, metadata_collector=self._footers)
         reasons = pa.array([Verdict(code).reason for code in verdict.tolist()], pa.string())
         load = pa.repeat(self._load, len(verdict))
         *own, lines = (*records.columns, None) if self._about == _ABOUT else records.columns
@@ -178,8 +179,7 @@ class _PortWriter:
     def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
-            path = self._folder / "0.parquet"
-            self.written = [(path, pq.read_metadata(path))]
+            self.written = [(self._folder / "0.parquet", footer) for footer in self._footers]
 
 
 def _table_rows(

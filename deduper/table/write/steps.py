@@ -157,7 +157,7 @@ class WriteSteps:
             folder / "rows",
             {name: (port, port / PORT_STAGING / load) for name, port in self._ports.items()},
         )
-        staged = stage(self._batch, work, self._table.root, self._columns.partition_by, before.required, staging)
+        staged = stage(self._batch, work, self._columns.partition_by, before.required, staging)
         self._require_counts(work, staged.files, staged.ports)
         commit = Commit(
             load=load,

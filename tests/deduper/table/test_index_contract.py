@@ -366,7 +366,7 @@ def test_kinds_beside_each_other(place: Place) -> None:
             "1:34: index.options: `key_password` is no text; put it in quotes",
         ),
         (
-            "index: {kind: external, options: {url: 'rediss://me:secret@h', password: other}}\n",
+            "index: {kind: external, options: {url: 'rediss://me:secret@h', password: hidden}}\n",
             "1:34: index.options: the URL has a password, and `password` is another; leave one of them out",
         ),
         (
@@ -384,7 +384,7 @@ def test_mistakes_in_the_setting(text: str, found: str, tmp_path: Path) -> None:
 
     lines = headlines(text + PLAIN, tmp_path)
     assert [line for line in lines if line.startswith(found)], lines
-    assert not [line for line in lines if "secret" in line or "other;" in line]
+    assert not [line for line in lines if "secret" in line or "hidden" in line]
 
 
 def test_the_default_is_exact(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from deduper.table.formats.delta import DeltaFiles
 from deduper.table.formats.plain import PlainFiles
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.index.exact import index as index_module
+from deduper.table.index.exact.slices import FEWEST_MERGED
 from deduper.table.index.exact.state import FORM
 from deduper.table.index.exact.version import EntryKeys
 from deduper.table.load import load
@@ -525,7 +526,7 @@ def test_without_an_index(place: Place) -> None:
         assert (receipt.inserted, receipt.updated, receipt.read_files) == (1, 1, turn + 1 if turn == 5 else 0)
     assert len(place.rows()) == 14
     assert (1, "11", 0) in place.rows()
-    assert index_module._FEWEST_MERGED < 12
+    assert FEWEST_MERGED < 12
     assert verify(place.config()).is_sound
 
 

@@ -231,7 +231,7 @@ class PieceIndex(KeptIndex[IndexState]):
         for number in slices:
             with telling_damage(self._folder):
                 keys = joined([self._kept(ref, live, bounds(number)) for ref in refs])
-            pieces += [self._place(entries, number) for entries in layers(keys, in_runs=True)]
+            pieces += [self._place(entries, number) for entries in layers(keys)]
             failpoints.hit("index.slice")
         failpoints.hit("index.merged")
         rest = [ref for ref in self._state.pieces if ref not in refs]

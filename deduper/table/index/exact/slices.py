@@ -14,6 +14,7 @@ from bucket_store.pieces.piece import BucketEntries, PieceRef
 from deduper.table.index.keys import UInt64s
 
 YOUNG = 0
+FEWEST_MERGED = 8
 _LEAST_ROWS, _MOST_ROWS = 4 << 20, 16 << 20
 _SLICES = 64
 """A slice gets at most so many keys that there are no more slices than these, between the two; each has a file open."""
@@ -90,7 +91,7 @@ def cuts(numbers: Iterable[int]) -> list[int]:
     return sorted(edges - {1 << 64})
 
 
-def to_merge(entries: Sequence[int], most: int, fewest: int = 8, growth: int = 2) -> int:
+def to_merge(entries: Sequence[int], most: int, fewest: int = FEWEST_MERGED, growth: int = 2) -> int:
     """How many of the youngest pieces to merge, 0 for none; `entries` from old to young.
 
     Fewer than `fewest`, or more than `most` entries, are not merged. A piece is merged when it is at most `growth`
