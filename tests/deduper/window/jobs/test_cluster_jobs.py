@@ -11,7 +11,9 @@ import pytest
 from deduper.config.model import Config
 from deduper.tasks.executors.host_folder import HostFolder
 from deduper.window.jobs import cluster as cluster_jobs
-from deduper.window.jobs.cluster import ClusterJobs, tasks_may_stay
+from deduper.window.jobs import executor_tasks
+from deduper.window.jobs.cluster import ClusterJobs
+from deduper.window.jobs.executor_tasks import tasks_may_stay
 from tests.deduper.small_service import Trial
 from tests.oracle import Settings
 
@@ -19,7 +21,7 @@ from tests.oracle import Settings
 def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same hosts, where each removes the earlier attempts of its own store."""
     monkeypatch.setattr(cluster_jobs, "ReadPlan", lambda *_: None)
-    monkeypatch.setattr(cluster_jobs, "Executors", lambda _: SimpleNamespace(alive=list))
+    monkeypatch.setattr(executor_tasks, "Executors", lambda _: SimpleNamespace(alive=list))
     conf = SimpleNamespace(getAll=lambda: [("spark.authenticate", "true")])
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
     names = set()
@@ -30,7 +32,7 @@ def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: p
         assert isinstance(jobs._last, HostFolder)
         assert jobs._last.store.startswith("ab" * 16)
         names.add(jobs._last.store)
-        jobs._watch.close()
+        jobs.tasks.close()
     assert len(names) == 2
 
 
