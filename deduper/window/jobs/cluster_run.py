@@ -7,10 +7,10 @@
 Each step is a job. Keys and verdicts go through Spark's shuffle as blobs, never through the driver. Spark runs the
 partitions of a lost executor again.
 
-Where executors have one core, the driver hands over the keys and verdicts of a window up to `window_sizes.MOST_BYTES`
-that is read without Spark: the same steps by tasks that stay on the executors (`spark.standing_tasks`), without a job
-and a shuffle. Records stay on the host of their task, as ever. What a lost executor had to do a job does elsewhere, and
-a window whose records are gone is judged again.
+Of a window up to `window_sizes.MOST_BYTES` that is read without Spark the driver hands over keys and verdicts: the same
+steps by tasks that stay on the executors (`spark.standing_tasks`), without a job and a shuffle. Records stay on the
+host of their task, as ever. What a lost executor had to do a job does elsewhere, and a window whose records are gone is
+judged again.
 
 A small window that is read without Spark needs tasks only to be judged. The driver is its only reading partition: it
 reads, gives the tasks their keys, gets the verdicts as their results, and writes. They are standing tasks or those of
@@ -24,6 +24,7 @@ import logging
 import pickle
 import secrets
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -97,7 +98,8 @@ class ClusterRun:
         self._may_read_here = True
         self._is_handed = False
         self._dealt: list[list[tuple[int, tuple[int, bytes]]]] = []
-        self._places: list[placing.Executor] = []
+        self._places: Sequence[placing.Executor] = ()
+        self._tasks_at: Counter[placing.Executor | None] = Counter()
         self._verdicts: list[VerdictBlob] = []
         self._expected: tuple[tuple[Expected, ...], ...] = ()
         self._partition_of: tuple[int, ...] = ()
@@ -190,24 +192,29 @@ class ClusterRun:
             return []
         if are_all and self._may_read_here and self._sizes.is_small(parts):
             self._read.append((None, [steps.left_in(task.directory, read_group(read, task, parts))]))
-        elif are_all and self._may_read_here and self._hands_over(parts):
-            self._read.append((None, self._read_at_places(read, parts, task)))
+        elif are_all and self._may_read_here and (places := self._places_for(parts)):
+            self._read.append((None, self._read_at_places(read, parts, task, places)))
         else:
             self._read.append(self._read_by_tasks(read, parts, task))
         _, lefts = self._read[-1]
         self._sizes.learn(parts, sum(receipt.spilled_bytes for left in lefts for receipt in left.receipts))
         return [part for left in lefts for part in left.parts]
 
-    def _hands_over(self, parts: Sequence[Part]) -> bool:
-        return self._sizes.fits_driver(parts) and self._tasks.take_windows and bool(self._tasks.executors())
+    def _places_for(self, parts: Sequence[Part]) -> Sequence[placing.Executor]:
+        """Those of the tasks for a window whose keys the driver hands over; none if it does not."""
+        return self._tasks.window_places() if self._sizes.fits_driver(parts) else ()
 
     def _read_at_places(
-        self, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P], task: ReadTask
+        self,
+        read: Callable[[ReadTask, _P], PartRead],
+        parts: Sequence[_P],
+        task: ReadTask,
+        places: Sequence[placing.Executor],
     ) -> list[Left]:
         self._is_handed = True
-        executors = self._tasks.executors()
-        groups = grouped([part.plain_bytes for part in parts], len(executors))
-        self._places = executors[: len(groups)]
+        self._tasks_at = Counter(places)
+        groups = grouped([part.plain_bytes for part in parts], len(places))
+        self._places = places[: len(groups)]
         reading = partial(steps.read_and_deal, self._folder, window_sizes.MOST_BYTES // len(groups), read, task)
         done = self._tasks.at_places(reading, [[parts[place] for place in group] for group in groups], self._places)
         self._dealt = [keys for _, keys in done if keys is not None]
@@ -248,7 +255,10 @@ class ClusterRun:
         return [receipt for receipt, _ in results]
 
     def _judge_given(self, task: JudgeTask, views: Sequence[ShardView]) -> list[tuple[Receipt, str]]:
-        """Judge keys that the driver has: one task an executor gets those of its shards, and returns the verdicts."""
+        """Judge keys that the driver has: the tasks of an executor get those of its shards, and return the verdicts.
+
+        One is enough for a small window, whose judging waits for the storage.
+        """
         keys: dict[int, list[tuple[int, bytes]]] = {view.shard: [] for view in views}
         for shard, of_reader in self._keys_here(len(views)):
             keys[shard].append(of_reader)
@@ -256,9 +266,17 @@ class ClusterRun:
         shards_at: dict[placing.Executor | None, list[tuple[list[tuple[int, bytes]], ShardView]]] = {}
         for view, place in zip(views, self._tasks.places(), strict=True):
             shards_at.setdefault(place, []).append((keys[view.shard], view))
+        given = [
+            (place, shards[first::tasks])
+            for place, shards in shards_at.items()
+            for tasks in (min(len(shards), max(1, self._tasks_at[place])),)
+            for first in range(tasks)
+        ]
         judging = partial(steps.judge_shards, task, self._folder, read_here=self._is_handed)
-        of_executors = self._tasks.at_places(self._logged_in(judging), list(shards_at.values()), list(shards_at))
-        judged = [one for of_executor in of_executors for one in of_executor]
+        of_tasks = self._tasks.at_places(
+            self._logged_in(judging), [shards for _, shards in given], [place for place, _ in given]
+        )
+        judged = [one for of_task in of_tasks for one in of_task]
         self._verdicts = [blob for one in judged for blob in one.verdicts]
         return [steps.told(one) for one in judged]
 

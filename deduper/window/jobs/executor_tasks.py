@@ -34,6 +34,7 @@ class ExecutorTasks:
         self._executors = Executors(context)
         settings = dict(context.getConf().getAll())
         self._have_one_core = not _have_spare_cores(settings)
+        self._spark_writes = _spark_writes(config)
         self._standing: StandingTasks | None = None
         if tasks_may_stay(settings, config):
             self._standing = StandingTasks(context, self._executors)
@@ -43,14 +44,17 @@ class ExecutorTasks:
         self._ran_on: dict[int, str] = {}
         self.last_places: list[Executor | None] = []
 
-    @property
-    def take_windows(self) -> bool:
-        """Whether standing tasks may do all steps of a window whose keys the driver hands over.
+    def window_places(self) -> list[Executor]:
+        """The places of standing tasks that do all steps of a window whose keys the driver hands over; none if not now.
 
-        Not where executors have several cores: there is one standing task on each. Nor by jobs: the way of a job's
-        payload is long.
+        Not by jobs: the way of a job's payload is long. Nor beside ports that Spark writes: their jobs need all cores.
         """
-        return self._standing is not None and self._have_one_core and self._standing.may_begin
+        if self._standing is None or not self._standing.may_begin:
+            return []
+        places = self._standing.places
+        # A task on the only core of an executor would be in the way of merges and of what is sent.
+        have_several = all(self._executors.cores(executor) > 1 for executor in places)
+        return places if self._have_one_core or (have_several and not self._spark_writes) else []
 
     def judged_on(self, ran_on: dict[int, str]) -> None:
         """Note which process judged each shard, and log how many are where they were a window ago."""
@@ -63,10 +67,6 @@ class ExecutorTasks:
         """The place of each shard in the next window. None: no executor is there."""
         self.last_places = self._places.on(self._executors.alive())
         return self.last_places
-
-    def executors(self) -> list[Executor]:
-        """Those that are there."""
-        return self._executors.alive()
 
     def at_places(
         self, function: Callable[[_Payload], _T], payloads: Sequence[_Payload], places: Sequence[Executor | None]
@@ -106,8 +106,13 @@ def tasks_may_stay(settings: Mapping[str, str], config: Config) -> bool:
         return False
     if _have_spare_cores(settings):
         return settings.get("spark.task.cpus", "1") == "1"
-    by_spark = any(sink.format != "parquet" for sink in config.file_ports.values())
-    return not by_spark and all(sink.delivery == "exactly_once" for sink in config.topic_ports.values())
+    return not _spark_writes(config)
+
+
+def _spark_writes(config: Config) -> bool:
+    """Whether jobs of Spark write a port."""
+    files, topics = config.file_ports.values(), config.topic_ports.values()
+    return any(sink.format != "parquet" for sink in files) or any(sink.delivery != "exactly_once" for sink in topics)
 
 
 def _have_spare_cores(settings: Mapping[str, str]) -> bool:

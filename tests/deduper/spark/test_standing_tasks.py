@@ -170,10 +170,10 @@ def test_a_task_that_hears_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None
     job = Threads(2)
     with connections(job, 2) as two:
         each(two, squared, [1, 2], always)
-        assert two.are_whole
+        assert not two.gone
         # The first ends while the second is at work, which does no harm.
         assert each(two, impatient, [0.01, 0.5], always) == [0.01, 0.5]
-        assert not two.are_whole
+        assert two.gone >= {0}
         assert job.is_over.wait(DEADLINE_S)
         assert two.is_over.wait(DEADLINE_S)
         with pytest.raises(TasksLostError):
@@ -238,7 +238,10 @@ class Trial:
         conf = {"spark.driver.host": "127.0.0.1"}
         context: Any = SimpleNamespace(getConf=lambda: conf)
         monkeypatch.setattr(standing_tasks, "located", self._located)
-        executors: Any = SimpleNamespace(alive=lambda: self.executors)
+        self.cores: dict[str, int] = {}
+        executors: Any = SimpleNamespace(
+            alive=lambda: self.executors, cores=lambda executor: self.cores.get(executor.number, 1)
+        )
         self.standing = StandingTasks(context, executors)
 
     def _located(self, _: object, payloads: range, places: list[Executor]) -> Any:
@@ -282,6 +285,58 @@ def test_tasks_begin_again_where_they_are_needed(monkeypatch: pytest.MonkeyPatch
         assert len(trial.jobs) == 5
     with pytest.raises(TasksLostError):
         trial.map(2, 3, 4)
+
+
+def test_an_executor_has_a_task_for_each_core_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In turns of the executors, as many as the driver has files for; all begin once one needs several."""
+    trial = Trial(monkeypatch, "0", "1")
+    zero, one = trial.executors
+    trial.cores = {"0": 4, "1": 2}
+    with closing(trial.standing):
+        assert trial.standing.places == [zero, one, zero, zero]
+        assert trial.map(2, 3) == [4, 9]
+        assert [len(places) for places in trial.jobs] == [2]
+        where = trial.standing.map(thread, [None] * 2, [zero, zero])
+        assert len(set(where)) == 2
+        assert trial.jobs[1:] == [[zero, zero, zero, one]]
+        assert trial.standing.map(thread, [None] * 3, [zero, one, zero])[::2] == where
+        assert len(set(trial.standing.map(thread, [None] * 4, trial.standing.places))) == 4
+        assert trial.standing.map(thread, [None], [zero]) == where[:1]
+        assert len(trial.jobs) == 2
+        trial.cores = {"0": 1, "1": 0}
+        assert trial.standing.places == [zero, one]
+        monkeypatch.setattr(standing_tasks, "_MOST", 6)
+        trial.cores = {"0": 90, "1": 90}
+        assert trial.standing.places == [zero, one] * 3
+
+
+def test_tasks_that_have_no_work_end_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until more are needed than are left, or the executor of one is gone: Spark runs that task elsewhere."""
+    trial = Trial(monkeypatch, "0", "1")
+    zero, one = trial.executors
+    trial.cores = {"0": 4, "1": 2}
+    with closing(trial.standing):
+        trial.standing.map(squared, [1] * 4, trial.standing.places)
+        monkeypatch.setattr(standing_tasks, "_IDLE_S", 0.5)
+        trial.standing.map(squared, [1] * 4, trial.standing.places)  # from now on they wait so long for more
+        until = time.monotonic() + 3.0
+        while time.monotonic() < until:
+            assert trial.map(2, 3) == [4, 9]
+            time.sleep(0.05)  # a window now and then
+        assert len(trial.jobs) == 1
+        assert trial.standing._connections is not None
+        assert len(trial.standing._connections.gone) == 2
+        trial.standing.map(squared, [1] * 4, trial.standing.places)
+        assert [len(places) for places in trial.jobs] == [4, 4]
+        time.sleep(1.5)  # all end
+        assert trial.map(2, 3) == [4, 9]
+        assert len(trial.jobs) == 3
+        trial.executors.remove(one)
+        assert trial.map(2) == [4]
+        while not trial.standing._connections.gone:
+            assert trial.map(2) == [4]
+        assert trial.map(2) == [4]
+        assert trial.jobs[3:] == [[zero]]
 
 
 def test_a_driver_has_not_files_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
