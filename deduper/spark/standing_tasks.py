@@ -250,8 +250,13 @@ class StandingTasks:
 
     @property
     def places(self) -> list[Executor]:
-        """The executor of each task that can stay: all of them, in turns, each as often as it has cores but one."""
+        """The executor of each task that can stay: all of them, in turns, each as often as it has cores but one.
+
+        None where there are too many.
+        """
         executors = self._executors.alive()
+        if len(executors) > _MOST:
+            return []
         most = _MOST // max(1, len(executors))
         count = {executor: max(1, min(self._executors.cores(executor) - 1, most)) for executor in executors}
         turns = range(max(count.values(), default=0))

@@ -280,6 +280,9 @@ def test_tasks_begin_again_where_they_are_needed(monkeypatch: pytest.MonkeyPatch
         assert len(trial.jobs) == 4
         monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
         assert trial.standing.map(impatient, [0.0, 0.0, 0.5], trial.executors) == [0.0, 0.0, 0.5]
+        assert trial.standing._connections is not None
+        while len(trial.standing._connections.gone) < 2:
+            time.sleep(0.01)  # a busy machine lets them end late
         monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
         assert trial.map(2, 3, 4) == [4, 9, 16]
         assert len(trial.jobs) == 5
@@ -343,8 +346,10 @@ def test_a_driver_has_not_files_for_all(monkeypatch: pytest.MonkeyPatch) -> None
     """Of a large cluster; jobs do the work there."""
     trial = Trial(monkeypatch, "0", "1", "2")
     monkeypatch.setattr(standing_tasks, "_MOST", 2)
-    with closing(trial.standing), pytest.raises(TasksLostError, match="too many"):
-        trial.map(1, 2, 3)
+    with closing(trial.standing):
+        assert trial.standing.places == []
+        with pytest.raises(TasksLostError, match="too many"):
+            trial.map(1, 2, 3)
     assert not trial.jobs
 
 
