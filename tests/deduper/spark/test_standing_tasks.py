@@ -85,6 +85,13 @@ def impatient(seconds: float) -> float:
     return seconds
 
 
+def then_patient(given: tuple[float, float]) -> None:
+    """Work that takes some seconds; after it tasks wait for more for so long."""
+    seconds, idle_s = given
+    time.sleep(seconds)
+    standing_tasks._IDLE_S = idle_s
+
+
 def thread(_: object) -> int:
     """Who does it."""
     return threading.get_ident()
@@ -315,29 +322,30 @@ def test_an_executor_has_a_task_for_each_core_but_one(monkeypatch: pytest.Monkey
 
 def test_tasks_that_have_no_work_end_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until more are needed than are left, or the executor of one is gone: Spark runs that task elsewhere."""
+    monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
     trial = Trial(monkeypatch, "0", "1")
     zero, one = trial.executors
     trial.cores = {"0": 4, "1": 2}
+
+    def let_end(places: list[Executor]) -> None:
+        """Let the tasks at these places end, but the first."""
+        ended = len(places) - 1
+        trial.standing.map(then_patient, [(0.5, DEADLINE_S), *[(0.0, 0.01)] * ended], places)
+        while trial.standing._connections is not None and len(trial.standing._connections.gone) < ended:
+            time.sleep(0.01)  # they end when they see that nothing comes
+
     with closing(trial.standing):
-        trial.standing.map(squared, [1] * 4, trial.standing.places)
-        monkeypatch.setattr(standing_tasks, "_IDLE_S", 0.5)
-        trial.standing.map(squared, [1] * 4, trial.standing.places)  # from now on they wait so long for more
-        until = time.monotonic() + 3.0
-        while time.monotonic() < until:
-            assert trial.map(2, 3) == [4, 9]
-            time.sleep(0.05)  # a window now and then
-        assert len(trial.jobs) == 1
-        assert trial.standing._connections is not None
-        assert len(trial.standing._connections.gone) == 2
-        trial.standing.map(squared, [1] * 4, trial.standing.places)
-        assert [len(places) for places in trial.jobs] == [4, 4]
-        time.sleep(1.5)  # all end
+        assert len(trial.standing.map(squared, [1] * 4, trial.standing.places)) == 4
+        let_end([zero] * 3)
+        assert trial.map(2, 3) == [4, 9]
+        assert trial.jobs == [[zero, zero, zero, one]]
+        assert trial.standing.map(squared, [2, 3], [zero, zero]) == [4, 9]
+        assert len(trial.jobs) == 2
+        let_end([zero, one])
         assert trial.map(2, 3) == [4, 9]
         assert len(trial.jobs) == 3
+        let_end([zero, one])
         trial.executors.remove(one)
-        assert trial.map(2) == [4]
-        while not trial.standing._connections.gone:
-            assert trial.map(2) == [4]
         assert trial.map(2) == [4]
         assert trial.jobs[3:] == [[zero]]
 
