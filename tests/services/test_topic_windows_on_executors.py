@@ -1,4 +1,4 @@
-"""Windows of a topic on executors: the verdicts of the three jobs, whichever executor dies; sent beside the next one."""
+"""Windows of a topic on executors: the verdicts of the three jobs, whichever executor dies; and beside what is sent."""
 
 from __future__ import annotations
 
