@@ -18,8 +18,9 @@ from bucket_store.places.local import local_place
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
-from deduper.config.load import load_config
+from deduper.config.load import load_config, read_settings
 from deduper.config.model import Config
+from deduper.config.problems import ConfigError
 from deduper.errors import UsageError
 from deduper.expiry_key import ExpiryKeyScale
 from deduper.sinks.names import staging_homes
@@ -27,7 +28,20 @@ from deduper.window import policy
 
 _STREAM = "range_stream"
 """A fixed setting that the stores of range streams have, and no job's."""
+_OF_STREAM = {"events", "ranges", "store"}
+"""Settings that a range stream's file must have; a job's has no `events`, and a `range-aggregate`'s no store."""
 _LOCAL_SCHEMES = ("rocksdb", "file")
+
+
+class RangeStreamError(UsageError):
+    """The store of a range stream is named, or its file of settings, and a job's is needed.
+
+    `root` is the folder of the store; None for a file of settings, which is not read here.
+    """
+
+    def __init__(self, message: str, root: Place | None = None) -> None:
+        super().__init__(message)
+        self.root = root
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +101,8 @@ def open_store(target: str) -> OpenStore:
 
     Raises:
         ConfigError: the config file is not valid.
-        UsageError: the text is none of the three, no storage has the URL's scheme, or it is no job's store.
+        UsageError: the text is none of the three, or no storage has the URL's scheme.
+        RangeStreamError: it is no job's store.
         StoreMissingError: there is no store there (yet).
     """
     url, config = named_store(target)
@@ -99,7 +114,7 @@ def open_store(target: str) -> OpenStore:
             raise
         raise StoreMissingError(f"{root}: there is no store yet; the first start of `deduper run` makes it") from error
     if _STREAM in log.manifest.settings:
-        raise UsageError(f"{root}: this is a range stream's store; `deduper range-stream CONFIG --status` shows it")
+        raise RangeStreamError(f"{root}: this is a range stream's store; only `deduper status` shows it", root)
     return OpenStore(url, config, log, open_backend(url))
 
 
@@ -124,7 +139,7 @@ def named_store(target: str) -> tuple[str, Config | None]:
     """The URL of the store that is meant, and the config if that was named. Opens nothing.
 
     Raises:
-        ConfigError, UsageError: as `open_store`.
+        ConfigError, UsageError, RangeStreamError: as `open_store`.
     """
     scheme, colon, rest = target.partition(":")
     if colon and scheme in _LOCAL_SCHEMES:
@@ -137,7 +152,12 @@ def named_store(target: str) -> tuple[str, Config | None]:
         if not (root / MANIFEST_NAME).exists():
             raise UsageError(f"{target}: this folder holds no store; name a config file, or the folder of a store")
         return f"{_backend_of(root)}:{root}", None
-    config = load_config(path)
+    try:
+        config = load_config(path)
+    except ConfigError:
+        if read_settings(path).data.keys() >= _OF_STREAM:
+            raise RangeStreamError(f"{path}: this is a range stream's file; only `deduper status` shows it") from None
+        raise
     return config.store.url, config
 
 

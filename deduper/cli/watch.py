@@ -5,23 +5,26 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from deduper.cli.terminal import answer_console, counted, print_parts
+from deduper.cli.terminal import answer_console, print_parts
 from deduper.units import format_time
 from deduper.window.progress import json_line
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from deduper.admin.status import StoreStatus
+    from deduper.as_json import AsJson
+
+_Status = TypeVar("_Status", bound="AsJson")
 
 
 def watch(
-    read: Callable[[], StoreStatus],
-    render: Callable[[StoreStatus], Sequence[RenderableType]],
+    read: Callable[[], _Status],
+    render: Callable[[_Status], Sequence[RenderableType]],
+    line: Callable[[_Status], str],
     *,
     every_s: float,
     as_json: bool,
@@ -40,7 +43,8 @@ def watch(
                     console.out(text, highlight=False)
                 console.print(f"every {every_s:g} s; Ctrl-C ends", style="dim", end="")
             else:
-                typer.echo(line(status, time.time_ns() // 1000))
+                now_us = time.time_ns() // 1000
+                typer.echo(f"{format_time(now_us - now_us % 1_000_000)}  {line(status)}")
             sys.stdout.flush()
             sleep(every_s)
     except KeyboardInterrupt:
@@ -53,9 +57,3 @@ def top(console: Console, parts: Sequence[RenderableType]) -> list[str]:
     with console.capture() as captured:
         print_parts(console, parts)
     return captured.get().splitlines()[: max(1, console.height - 1)]
-
-
-def line(status: StoreStatus, now_us: int) -> str:
-    """A status on one line, for a file or a pipe."""
-    now = format_time(now_us - now_us % 1_000_000)
-    return f"{now}  {status.health}; {counted(status.windows, 'window')}, {counted(status.rows, 'row')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -16,28 +16,34 @@ from pydantic_core import ErrorDetails
 
 from deduper.config.load import MergedSettings, read_settings
 from deduper.config.problems import Finding, suggestion
-from deduper.config.values import REFUSED, shown
+from deduper.config.values import REFUSED, Section, shown
 from deduper.config.yaml_document import SettingPath
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound="OwnFile")
+
+
+class OwnFile(Section):
+    """The settings of a command with a file of its own; `page` of the docs has such a file."""
+
+    page: ClassVar[str]
+
+    @classmethod
+    def load(cls, file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> Self:
+        """See `load_own_file`."""
+        return load_own_file(cls, file, overrides=overrides, environment=environment)[0]
 
 
 def load_own_file(
-    model: type[M],
-    file: Path,
-    *,
-    page: str,
-    overrides: Iterable[str] = (),
-    environment: Mapping[str, str] | None = None,
+    model: type[M], file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[M, MergedSettings]:
     """The settings of a file, the environment (default: the process's) and `path=value` overrides, and their places.
 
-    `page` of the docs has such a file. Relative paths start at the folder of the file.
+    Relative paths start at the folder of the file.
 
     Raises:
         ConfigError: everything that is wrong, with places.
     """
-    start_from = f"{page} has one to copy"
+    start_from = f"{model.page} has one to copy"
     merged = read_settings(file, overrides=overrides, environment=environment, start_from=start_from)
     try:
         settings = model.model_validate(merged.data, context={"base_dir": file.resolve().parent})

@@ -259,7 +259,7 @@ def _merging(
         owned.pieces.url, table_folder(owned.log.manifest.store_id, config.store.place), table_room(config)
     )
     return contextlib.closing(
-        TaskMerges(worker, jobs.session.sparkContext, task, lambda: jobs.last_places, jobs.logged_in)
+        TaskMerges(worker, jobs.session.sparkContext, task, lambda: jobs.tasks.last_places, jobs.logged_in)
     )
 
 

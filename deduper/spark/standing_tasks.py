@@ -1,8 +1,9 @@
 """Tasks that stay on the executors of a cluster from window to window: what they do needs no job of Spark's.
 
 A job costs the JVMs of a driver and two executors 60 ms of CPU when they are warm, and several times as much in their
-first minutes: more than the judging of a small window. So one job puts a task on each executor. Each connects to the
-driver, receives functions and payloads, and sends back the results:
+first minutes: more than the judging of a small window. So one job puts a task on each executor, or as many as its cores
+but one, which is for the jobs that come meanwhile. Each connects to the driver, receives functions and payloads, and
+sends back the results:
 
     driver                                            task
     32 random bytes                              ->
@@ -31,7 +32,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import TypeVar
@@ -74,8 +76,7 @@ class TasksLostError(Exception):
 class Connections:
     """The driver's side: the tasks of one job, each with a connection. For one thread, which is to `close` it.
 
-    `have_served`: those that were needed have given a result. `is_over`: their job has ended. `are_whole`: no task has
-    ended for want of work while others were at work.
+    `have_served`: those that were needed have given a result. `is_over`: their job has ended.
     """
 
     def __init__(
@@ -93,9 +94,9 @@ class Connections:
         self._listener = socket.create_server((bound, 0), backlog=tasks)
         self._of: dict[int, Connection] = {}
         self._job_ended, ended = socket.socketpair()
+        self._gone: set[int] = set()
         self.is_over = threading.Event()
         self.have_served = False
-        self.are_whole = True
         self._begun = time.monotonic()
         port = self._listener.getsockname()[1]
 
@@ -144,10 +145,22 @@ class Connections:
                     elif number in payloads and number not in results:
                         raise TasksLostError("a task has ended")
                     else:
-                        self._of.pop(number).close()
-                        self.are_whole = False
+                        self._end(number)
         self.have_served = True
         return results
+
+    @property
+    def gone(self) -> set[int]:
+        """The tasks that have ended for want of work, while others may be at work. Not during `map`."""
+        number_of = {connection: number for number, connection in self._of.items()}
+        for connection in wait(list(number_of), 0):
+            assert isinstance(connection, Connection)
+            self._end(number_of[connection])  # a task says nothing that it was not asked for
+        return self._gone
+
+    def _end(self, number: int) -> None:
+        self._of.pop(number).close()
+        self._gone.add(number)
 
     def close(self) -> None:
         """Close all connections, so that the tasks end; does not wait for them. Safe to repeat."""
@@ -170,6 +183,7 @@ class Connections:
             accepted.close()
             raise TasksLostError("Spark runs a task again")
         self._of[number] = _connection(accepted)
+        self._gone.discard(number)
 
 
 def serve(host: str, port: int, key: bytes, number: int) -> None:
@@ -218,20 +232,35 @@ class StandingTasks:
     def map(
         self, function: Callable[[_Payload], _T], payloads: Sequence[_Payload], places: Sequence[Executor]
     ) -> list[_T]:
-        """The results of the function for these payloads, each on its executor if that can be; one for an executor.
+        """The results of the function for these payloads, each on its executor if that can be, by a task of its own.
+
+        No executor is there more often than in `places`.
 
         Raises:
             TasksLostError: they have none. The tasks end.
         """
         try:
-            connections = self._at(places)
-            numbers = [self._places.index(place) for place in places]
+            connections, numbers = self._at(places)
             results = connections.map(function, dict(zip(numbers, payloads, strict=True)), self._are_there)
         except (TasksLostError, OSError) as exc:
             logger.info("standing tasks are lost, a job does their work: %s", exc)
             self.end()
             raise TasksLostError(str(exc)) from exc
         return [results[number] for number in numbers]
+
+    @property
+    def places(self) -> list[Executor]:
+        """The executor of each task that can stay: all of them, in turns, each as often as it has cores but one.
+
+        None where there are too many.
+        """
+        executors = self._executors.alive()
+        if len(executors) > _MOST:
+            return []
+        most = _MOST // max(1, len(executors))
+        count = {executor: max(1, min(self._executors.cores(executor) - 1, most)) for executor in executors}
+        turns = range(max(count.values(), default=0))
+        return [executor for turn in turns for executor in executors if turn < count[executor]]
 
     @property
     def may_begin(self) -> bool:
@@ -263,27 +292,44 @@ class StandingTasks:
         self.end()
         self._job_thread.close()
 
-    def _at(self, places: Sequence[Executor]) -> Connections:
-        """The tasks at these places and others; `_places` has their order."""
+    def _at(self, places: Sequence[Executor]) -> tuple[Connections, list[int]]:
+        """Tasks that are at these places, or begin there, and which one of them each payload is for."""
         old = self._connections
-        if old is None or old.is_over.is_set() or not old.are_whole or not set(places) <= set(self._places):
-            self.end()
-            if not self.may_begin:
-                raise TasksLostError("none begins now")
-            self._places = sorted({*self._executors.alive(), *places})
-            if len(self._places) > _MOST:
-                raise TasksLostError("too many executors")
-            self._connections = Connections(
-                self._address, len(self._places), partial(self._run, self._places), self._job_thread
-            )
-            return self._connections
-        return old
+        if old is not None and not old.is_over.is_set():
+            gone = old.gone
+            numbers = _numbers(places, self._places, gone)
+            # Spark runs the task of a lost executor again, on a core that is for other jobs.
+            if numbers is not None and (not gone or self._are_there()):
+                return old, numbers
+        self.end()
+        if not self.may_begin:
+            raise TasksLostError("none begins now")
+        # Once an executor needs several, all begin that may: the next window may need more of them.
+        others = self.places if len(places) > len(set(places)) else self._executors.alive()
+        self._places = sorted((Counter(places) | Counter(others)).elements())
+        if len(self._places) > _MOST:
+            raise TasksLostError("too many executors")
+        self._connections = Connections(
+            self._address, len(self._places), partial(self._run, self._places), self._job_thread
+        )
+        return self._connections, _numbers(places, self._places, set()) or []
 
     def _run(self, places: Sequence[Executor], function: Callable[[int], None]) -> None:
         located(self._context, range(len(places)), places).foreach(function)
 
     def _are_there(self) -> bool:
         return set(self._places) <= set(self._executors.alive())
+
+
+def _numbers(places: Sequence[Executor], of_tasks: Sequence[Executor], gone: Container[int]) -> list[int] | None:
+    """A task for each of these places, which are among those of all tasks. None: there are not so many. PURE."""
+    free: dict[Executor, deque[int]] = {}
+    for number, place in enumerate(of_tasks):
+        if number not in gone:
+            free.setdefault(place, deque()).append(number)
+    if any(len(free.get(place, ())) < count for place, count in Counter(places).items()):
+        return None
+    return [free[place].popleft() for place in places]
 
 
 def _connection(connected: socket.socket) -> Connection:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from deduper.config.load import MergedSettings
-from deduper.config.own_file import load_own_file
+from deduper.config.own_file import OwnFile, load_own_file
 from deduper.config.problems import ConfigError
 from deduper.config.values import LocalPath, Schema, Section, Size, refusal, shown
 from deduper.table.batch import FileBatch, source_files
@@ -73,8 +73,10 @@ class IndexSetting(Section):
     options: dict[str, Any] = Field(default={}, repr=False)  # passwords may be among them
 
 
-class LoadConfig(Section):
+class LoadConfig(OwnFile):
     """A load."""
+
+    page = "docs/tables.md"
 
     source: LoadSource = Field(examples=["{path: in/*.parquet}"])
     table: LoadTable = Field(examples=["{path: tables/payments}"])
@@ -160,5 +162,4 @@ def load_config(
     Raises:
         ConfigError: everything that is wrong, with places.
     """
-    page = "docs/tables.md"
-    return LoadedLoad(*load_own_file(LoadConfig, file, page=page, overrides=overrides, environment=environment))
+    return LoadedLoad(*load_own_file(LoadConfig, file, overrides=overrides, environment=environment))

@@ -87,11 +87,11 @@ def _one(master: str, directory: Path, given: argparse.Namespace) -> None:
     """Run a job, and print its CPU by kind as JSON, in ms a window, and its rows a second."""
     from deduper.config.load import load_config
     from deduper.service.job import run, wall_clock_us
-    from deduper.window.jobs import cluster as cluster_jobs
+    from deduper.window.jobs import executor_tasks
 
     master, _, way = master.partition(" ")
     if way == "jobs":
-        cluster_jobs.tasks_may_stay = lambda *_: False  # type: ignore[assignment]
+        executor_tasks.tasks_may_stay = lambda *_: False  # type: ignore[assignment]
     warm, windows, rows, files = given.warm, given.windows, given.rows, given.files
     (directory / "in").mkdir()
     for window in range(warm + windows):

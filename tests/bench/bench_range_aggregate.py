@@ -53,7 +53,7 @@ from pyspark.sql import functions as F
 
 from deduper.ranges.batch.frames import range_aggregate
 from deduper.ranges.batch.job import run
-from deduper.ranges.batch.settings import load_settings
+from deduper.ranges.batch.settings import RangeJob
 from deduper.spark.session import end_session, start_session
 
 SEED = 7
@@ -175,7 +175,7 @@ def files_sum(folder: Path) -> int:
         "on: id\ntime: at\nstart: start\nend: end\naggregates: {points: sum(points)}\n"
         f"output: {{path: {folder / 'out'}, format: parquet}}\n"
     )
-    run(load_settings(config, environment={}), plan_only=False, on_progress=lambda _: None)
+    run(RangeJob.load(config, environment={}), plan_only=False, on_progress=lambda _: None)
     return _sum_of(folder / "out")
 
 

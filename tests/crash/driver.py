@@ -23,13 +23,13 @@ def main() -> None:
         from deduper.sources.files import folding
         from deduper.tasks import write
         from deduper.window import runner
-        from deduper.window.jobs import cluster as cluster_jobs
+        from deduper.window.jobs import window_sizes
     except KeyboardInterrupt:
         sys.exit(130)
     if "CRASH_SMALL" not in os.environ:
         write._WRITER_BYTES = 1
         if "CRASH_HANDED" not in os.environ:
-            cluster_jobs._MOST_BYTES = 0
+            window_sizes.MOST_BYTES = 0
     runner._DELETION_BATCH = 1
     runner._DELETION_GRACE_US = 0
     folding.FOLD_WINDOWS = 3

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from bucket_store import failpoints
 from deduper.ranges.stream.job import run
-from deduper.ranges.stream.settings import load_settings
+from deduper.ranges.stream.settings import StreamJob
 from tests.deduper.ranges.stream.stream_scene import DDL, Row, Scene, written
 from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import Record, read, send
@@ -97,4 +97,4 @@ class TopicScene(Scene):
 
 def _run(file: Path, armed: str) -> None:
     failpoints._ARMED.update(failpoints._armed(armed))
-    run(load_settings(file, environment={}), once=True, take_over=True, on_progress=lambda _: None)
+    run(StreamJob.load(file, environment={}), once=True, take_over=True, on_progress=lambda _: None)

@@ -1,4 +1,4 @@
-"""Small windows of a topic on executors: one job each, the verdicts of the three jobs, whichever executor dies."""
+"""Windows of a topic on executors: the verdicts of the three jobs, whichever executor dies; and beside what is sent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from tests.services.executors import executors
 from tests.services.kafka_broker import Broker
-from tests.services.kafka_jobs import KafkaJob, records, settings
-from tests.services.kafka_traffic import send
-from tests.spark.cluster import Cluster, run_job
+from tests.services.kafka_jobs import KafkaJob, header, records, settings
+from tests.services.kafka_traffic import read, send
+from tests.spark.cluster import Cluster, cluster_of, run_job
 from tests.spark.harness import PORTS
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1800)]
@@ -89,3 +89,22 @@ def test_an_executor_dies(broker: Broker, topic: str, two: Cluster, armed: Path,
         assert ran["killed"] == 1
     assert ran["jobs"] == [1] * ran["windows"]
     assert rows_of(disturbed) == rows_of(quiet)
+
+
+def test_executors_send_beside_standing_tasks(
+    broker: Broker, topic: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Each record leaves once: on executors of two cores a task judges, and the window before is sent beside it."""
+    ports = {port: new_topic(port) for port in PORTS}
+    sections = settings(broker, topic, ports, store={"url": "file:state", "shards": 4})
+    sections["source"]["max_offsets_per_batch"] = 150
+    (tmp_path / "job").mkdir()
+    job = KafkaJob(tmp_path / "job", None, sections)
+    with cluster_of("local-cluster[2,2,1024]", tmp_path / "cluster") as cluster:
+        ran = cluster.call(run_job, job, jobs=2)
+    assert ran["windows"] >= 4
+    assert ran["jobs"] == [2] * ran["windows"]
+    assert all(ran["stood"])
+    sent = [header(record, "n") for of_port in ports.values() for record in read(broker.plain(), of_port)]
+    assert sorted(int(number) for number in sent if number is not None) == list(range(RECORDS))
+    assert len(sent) == RECORDS

@@ -23,7 +23,9 @@ from deduper.spark.placing import Executors
 from deduper.spark.session import start_session
 from deduper.spark.standing_tasks import StandingTasks, TasksLostError
 from deduper.spark_promises import EXECUTOR_JAVA_OPTIONS
-from deduper.window.jobs.cluster import ClusterJobs, ClusterRun
+from deduper.window.jobs.cluster_run import ClusterRun
+from deduper.window.jobs.executor_tasks import ExecutorTasks
+from deduper.window.jobs.window_sizes import WindowSizes
 from tests.java import SPARK, brief
 from tests.spark.harness import Job
 
@@ -104,12 +106,12 @@ def run_job(
     steps = list(kill_before)
     killed: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        note = ClusterJobs.judged_on
-        patch.setattr(ClusterJobs, "judged_on", lambda jobs, where: ran_on.append(where) or note(jobs, where))
+        note = ExecutorTasks.judged_on
+        patch.setattr(ExecutorTasks, "judged_on", lambda tasks, where: ran_on.append(where) or note(tasks, where))
         if jobs > 1:
-            patch.setattr(ClusterJobs, "is_small", lambda *_: False)
+            patch.setattr(WindowSizes, "is_small", lambda *_: False)
         if jobs == 3:
-            patch.setattr(ClusterJobs, "hands_over", lambda *_: False)
+            patch.setattr(WindowSizes, "fits_driver", lambda *_: False)
         patch.setattr(StandingTasks, "map", _outcomes(stood, StandingTasks.map))
         for number, name in ((1, "_judge_given"), (3, "_judge_dealt")):
             patch.setattr(ClusterRun, name, _noted(took, number, getattr(ClusterRun, name)))

@@ -22,8 +22,8 @@ from deduper.sources.files import batch
 from deduper.tasks import exchange
 from deduper.tasks.executors import steps
 from deduper.tasks.readers import reading_tasks
-from deduper.window.jobs import cluster as cluster_jobs
-from deduper.window.jobs.cluster import ClusterJobs, ClusterRun
+from deduper.window.jobs import window_sizes
+from deduper.window.jobs.cluster_run import ClusterRun
 from deduper.window.table_folder import table_room
 from tests.deduper.engine import comparable
 from tests.deduper.streams import random_shape, random_stream
@@ -276,8 +276,8 @@ def test_a_small_window_that_spark_must_help_to_read(two: Cluster, tmp_path: Pat
 def run_with_little_room(session: SparkSession, job: Job) -> dict[str, Any]:
     """Run a job whose driver has room for the records of its windows, and none for their keys."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_jobs, "_MOST_BYTES", 100)
-        patch.setattr(ClusterJobs, "hands_over", lambda *_: True)
+        patch.setattr(window_sizes, "MOST_BYTES", 100)
+        patch.setattr(window_sizes.WindowSizes, "fits_driver", lambda *_: True)
         return run_job(session, job, jobs=2)
 
 

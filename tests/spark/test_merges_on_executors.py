@@ -133,7 +133,7 @@ def test_a_damaged_piece_is_an_answer(two: Cluster, tmp_path: Path) -> None:
     assert [type(answer) for answer in answers] == [PieceRef] * 2 + [CorruptionError] + [PieceRef] * 3
 
 
-def run_merging(session: SparkSession, job: Job) -> dict[str, Any]:
+def run_merging(session: SparkSession, job: Job, jobs: int) -> dict[str, Any]:
     """Run a job that merges as soon as a shard has a few pieces; gives how many it merged by tasks."""
     asked: list[int] = []
     merge_each = TaskMerges.merge_each
@@ -146,11 +146,15 @@ def run_merging(session: SparkSession, job: Job) -> dict[str, Any]:
         patch.setattr(compaction, "FEWEST_LIVE", 6)
         patch.setattr(compaction, "FEWEST", 4)
         patch.setattr(TaskMerges, "merge_each", noted)
-        return run_job(session, job) | {"asked": asked}
+        return run_job(session, job, jobs=jobs) | {"asked": asked}
 
 
-def test_a_job_whose_tasks_merge(two: Cluster, armed: Path, tmp_path: Path) -> None:
-    """An executor dies in a merge beside the windows: the verdicts are right, and the store is sound and smaller."""
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_job_whose_tasks_merge(two: Cluster, armed: Path, tmp_path: Path, jobs: int) -> None:
+    """An executor dies in a merge beside the windows: the verdicts are right, and the store is sound and smaller.
+
+    Standing tasks judge the small windows, and do all steps of the others: they leave a core to the merges.
+    """
     while two.call(executors) < 2:
         time.sleep(0.2)  # an earlier test has killed one
     store = {"url": "file:state", "shards": 4}
@@ -158,9 +162,10 @@ def test_a_job_whose_tasks_merge(two: Cluster, armed: Path, tmp_path: Path) -> N
     job = job_in(tmp_path / "job", source=source, store=store)
     often = numbered(job, 30, 60)
     armed.touch()
-    ran = two.call(run_merging, job)
+    ran = two.call(run_merging, job, jobs)
     assert not armed.exists(), "nothing was killed"
     assert ran["asked"], "no merge was asked of tasks"
+    assert ran["jobs"].count(jobs) >= 20  # the others came while an executor was new
     check_counts(job, often)
     log = CommitLog.open(local_place(job.config.store.path))
     bodies = [record.body for record in log.records()]

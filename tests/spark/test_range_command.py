@@ -20,7 +20,7 @@ from deduper.errors import DeduperError, UsageError
 from deduper.ranges.batch.job import run
 from deduper.ranges.batch.plain_files import OnlySpark
 from deduper.ranges.batch.report import Report
-from deduper.ranges.batch.settings import load_settings
+from deduper.ranges.batch.settings import RangeJob
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parent.parent.parent
@@ -116,7 +116,7 @@ def test_the_plan_alone_writes_nothing(tmp_path: Path) -> None:
 
 def answered(file: Path, **more: str) -> Report:
     """The same in this process, beside its session."""
-    job = load_settings(file, overrides=[f"{name}={value}" for name, value in more.items()], environment={})
+    job = RangeJob.load(file, overrides=[f"{name}={value}" for name, value in more.items()], environment={})
     return run(job, plan_only=False, on_progress=lambda _: None)
 
 

@@ -37,9 +37,9 @@ def range_aggregate(
     verbose: VerboseOption = False,
 ) -> None:
     """Add to every event an aggregate of the ranges that cover it, without a join; or to every range, of its events."""
-    from deduper.ranges.batch.settings import load_settings
+    from deduper.ranges.batch.settings import RangeJob
 
-    job = load_settings(config, overrides=overrides or ())
+    job = RangeJob.load(config, overrides=overrides or ())
 
     from deduper.cli.views.ranges import render
     from deduper.ranges.batch.job import run
@@ -66,16 +66,16 @@ def range_stream(
     verbose: VerboseOption = False,
 ) -> None:
     """Follow the unique events and ranges of two jobs: every event once, with an aggregate of what covers it."""
-    from deduper.ranges.stream.settings import load_settings
+    from deduper.ranges.stream.settings import StreamJob
 
-    job = load_settings(config, overrides=overrides or ())
+    job = StreamJob.load(config, overrides=overrides or ())
 
     from deduper.cli.views.ranges import render_status, render_stream
 
     if status:
         from deduper.ranges.stream.status import stream_status
 
-        answer(stream_status(job), render_status, as_json=as_json)
+        answer(stream_status(job.ports.store.place), render_status, as_json=as_json)
         return
 
     from deduper.ranges.stream.job import run

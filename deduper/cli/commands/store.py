@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,10 +40,13 @@ def status(
     ] = 3.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the health, the contents and the progress of a store; safe beside a running job."""
-    from deduper.admin.open_store import open_store
+    """Show the health, the contents and the progress of a store; safe beside a running job.
+
+    Of a range stream's store it shows what `range-stream --status` shows.
+    """
+    from deduper.admin.open_store import RangeStreamError, open_store
     from deduper.admin.status import StoreStatus, store_status
-    from deduper.cli.views.status import render
+    from deduper.cli.views.status import line, render
 
     def read() -> StoreStatus:
         return store_status(open_store(store), last=last)
@@ -50,12 +54,26 @@ def status(
     def shown(report: StoreStatus) -> list[RenderableType]:
         return render(report, timings=timings)
 
-    if watching:
-        from deduper.cli.watch import watch
+    def show(
+        read: Callable[[], Any], render: Callable[[Any], list[RenderableType]], line: Callable[[Any], str]
+    ) -> None:
+        if watching:
+            from deduper.cli.watch import watch
 
-        watch(read, shown, every_s=every, as_json=as_json)
-    else:
-        answer(read(), shown, as_json=as_json)
+            watch(read, render, line, every_s=every, as_json=as_json)
+        else:
+            answer(read(), render, as_json=as_json)
+
+    try:
+        show(read, shown, line)
+    except RangeStreamError as error:
+        from deduper.cli.views.ranges import line as line_of_stream
+        from deduper.cli.views.ranges import render_status
+        from deduper.ranges.stream.settings import StreamJob
+        from deduper.ranges.stream.status import stream_status
+
+        root = StreamJob.load(Path(store)).ports.store.place if error.root is None else error.root
+        show(lambda: stream_status(root), render_status, line_of_stream)
 
 
 @command(app, "explain", *READING, raw_values=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.console import RenderableType
 
-from deduper.cli.terminal import pairs
+from deduper.cli.terminal import counted, pairs
 from deduper.ranges.batch.report import Report, plan_text
 from deduper.ranges.stream.report import StreamReport, StreamStatus
 from deduper.units import format_time
@@ -41,12 +41,12 @@ def render_stream(report: StreamReport) -> list[RenderableType]:
 
 def render_status(status: StreamStatus) -> list[RenderableType]:
     """The store, then its windows and rows, then the state."""
-    running = "running" if status.is_running else "not running"
+    owner = _running(status) if status.owner is None else f"{status.owner}, {_running(status)}"
     return [
         pairs(
             [
                 ("store", status.store_id[:8]),
-                ("owner", running if status.owner is None else f"{status.owner}, {running}"),
+                ("owner", owner),
                 ("published", "nothing" if status.published is None else f"window {status.published}"),
                 ("last commit", _time(status.last_commit_us)),
                 ("clock", _time(status.clock_us)),
@@ -54,6 +54,16 @@ def render_status(status: StreamStatus) -> list[RenderableType]:
             ]
         )
     ]
+
+
+def line(status: StreamStatus) -> str:
+    """The status on one line."""
+    counts = (f"{count:,} {name}" for name, count in sorted(status.counts.items()))
+    return ", ".join((f"{_running(status)}; {counted(status.windows, 'window')}", *counts))
+
+
+def _running(status: StreamStatus) -> str:
+    return "running" if status.is_running else "not running"
 
 
 def _state(report: StreamReport | StreamStatus) -> Iterator[tuple[str, str]]:

@@ -69,6 +69,11 @@ def render(status: StoreStatus, *, timings: bool = False) -> list[RenderableType
     return [*parts, *render_profile(status.profile)] if timings else parts
 
 
+def line(status: StoreStatus) -> str:
+    """A status on one line."""
+    return f"{status.health}; {counted(status.windows, 'window')}, {counted(status.rows, 'row')}"
+
+
 def _to_the_second(time: str) -> str:
     return time.partition(".")[0].rstrip("Z") + "Z"
 

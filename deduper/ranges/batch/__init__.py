@@ -3,6 +3,6 @@
 A small set of ranges becomes one index, which every worker has whole; a large one is cut into parts, one a task.
 Plain Parquet files need no Spark (`plain_files`).
 
-Doors: `frames.range_aggregate`; `settings.load_settings` and `job.run` for the command. The room touches Spark and the
+Doors: `frames.range_aggregate`; `settings.RangeJob` and `job.run` for the command. The room touches Spark and the
 files that the command names.
 """

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from deduper.columns import parse_columns
-from deduper.config.own_file import load_own_file
+from deduper.config.own_file import OwnFile
 from deduper.config.problems import suggestion
 from deduper.config.sections import Key, SparkSettings
 from deduper.config.values import Duration, LocalPath, Schema, Section, refusal
@@ -49,8 +48,10 @@ def _readable(text: str) -> str:
     return text
 
 
-class RangeJob(Section):
+class RangeJob(OwnFile):
     """What is read, asked and written."""
+
+    page = "docs/range-aggregates.md"
 
     events: InputFiles = Field(examples=["{path: in/events, format: parquet}"])
     ranges: InputFiles = Field(examples=["{path: in/ranges, format: parquet}"])
@@ -94,15 +95,3 @@ class RangeJob(Section):
         if self.errors is not None and self.errors.path == self.output.path:
             raise refusal("output and errors are one folder", "write another one", at=("errors", "path"))
         return self
-
-
-def load_settings(
-    file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
-) -> RangeJob:
-    """The settings of a file, the environment (default: the process's) and `path=value` overrides.
-
-    Raises:
-        ConfigError: everything that is wrong, with places.
-    """
-    page = "docs/range-aggregates.md"
-    return load_own_file(RangeJob, file, page=page, overrides=overrides, environment=environment)[0]

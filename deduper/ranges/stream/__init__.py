@@ -4,7 +4,7 @@ Idea: a window takes windows of both jobs, or offsets of their topics. Ranges ar
 and an index in memory, and the commit record names the pieces: the state is a function of committed windows.
 docs/range-aggregates.md has what a user sees and what is stored.
 
-Doors: `settings.load_settings`, `job.run`, `status.stream_status`, `report`.
+Doors: `settings.StreamJob`, `job.run`, `status.stream_status`, `report`.
     inputs   the published windows of a job's port in a folder, or its records in topics
     rows     good, bad and late rows; PURE
     levels   which pieces become one; PURE

@@ -17,7 +17,7 @@ from bucket_store.places.place import Place
 from deduper.columns import Column, parse_columns
 from deduper.config.files import FileSink
 from deduper.config.kafka.sections import KafkaSink, KafkaSource
-from deduper.config.own_file import load_own_file
+from deduper.config.own_file import OwnFile
 from deduper.config.sections import Key, MetricsConfig, store_elsewhere
 from deduper.config.values import (
     Count,
@@ -139,8 +139,10 @@ class StreamPorts:
     store: _Store
 
 
-class StreamJob(Section):
+class StreamJob(OwnFile):
     """What is read, asked and written."""
+
+    page = "docs/range-aggregates.md"
 
     name: str = Field(default="range-stream", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100, examples=["points"])
     events: Input = Field(examples=["in/events"])
@@ -313,15 +315,3 @@ class StreamJob(Section):
         for name, own in self.own.items():
             settings["aggregates"][name] += f" of {own.column} as {own.type}"
         return {"range_stream": 1, **{name: value for name, value in settings.items() if name not in _CHANGEABLE}}
-
-
-def load_settings(
-    file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None
-) -> StreamJob:
-    """The settings of a file, the environment (default: the process's) and `path=value` overrides.
-
-    Raises:
-        ConfigError: everything that is wrong, with places.
-    """
-    page = "docs/range-aggregates.md"
-    return load_own_file(StreamJob, file, page=page, overrides=overrides, environment=environment)[0]

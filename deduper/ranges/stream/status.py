@@ -5,20 +5,19 @@ from __future__ import annotations
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import read_beat
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
+from bucket_store.places.place import Place
 from deduper.admin.status import beats
 from deduper.ranges.stream.pieces import EVENTS, RANGES
 from deduper.ranges.stream.report import StreamStatus, input_reports, piece_rows
-from deduper.ranges.stream.settings import StreamJob
 from deduper.window.owner_alive import process_exists
 
 
-def stream_status(job: StreamJob) -> StreamStatus:
-    """The status of the stream of these settings.
+def stream_status(root: Place) -> StreamStatus:
+    """The status of the stream whose store is in this folder.
 
     Raises:
         StoreMissingError: there is no store yet.
     """
-    root = job.ports.store.place
     log = CommitLog.open(root)
     state, beat, mark = log.state, read_beat(root), read_published(root / PUBLISHED_NAME)
     ranges = piece_rows(state, RANGES)

@@ -25,7 +25,7 @@ from rich.text import Text
 from deduper.admin.status import StoreStatus
 from deduper.cli.terminal import Messages, WindowLines, counted, pairs, print_parts, table, wrapped
 from deduper.cli.views import doctor, explain, gc, inspect, repair, status, verify
-from deduper.cli.watch import line, top, watch
+from deduper.cli.watch import top, watch
 from deduper.config.sections import PORTS
 from deduper.window.progress import BatchProgress, Left
 from tests.deduper.admin.test_json_answers import REPORTS
@@ -266,8 +266,8 @@ def test_a_watched_status_is_a_line_each_time_in_a_pipe(capsys: pytest.CaptureFi
         if len(naps) == 2:
             raise KeyboardInterrupt
 
-    watch(lambda: next(looks), status.render, every_s=5, as_json=False, sleep=sleep)
+    watch(lambda: next(looks), status.render, status.line, every_s=5, as_json=False, sleep=sleep)
     shown = capsys.readouterr().out.splitlines()
     assert naps == [5, 5]
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  ", text) for text in shown)
     assert [text.partition("  ")[2] for text in shown] == ["behind: 9 offsets wait; 5 windows, 10 rows"] * 2
-    assert line(REPORTS["status"], BEGIN_US).startswith("2024-12-31T00:00:00Z  behind: ")

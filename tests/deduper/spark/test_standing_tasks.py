@@ -85,6 +85,13 @@ def impatient(seconds: float) -> float:
     return seconds
 
 
+def then_patient(given: tuple[float, float]) -> None:
+    """Work that takes some seconds; after it tasks wait for more for so long."""
+    seconds, idle_s = given
+    time.sleep(seconds)
+    standing_tasks._IDLE_S = idle_s
+
+
 def thread(_: object) -> int:
     """Who does it."""
     return threading.get_ident()
@@ -170,10 +177,10 @@ def test_a_task_that_hears_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None
     job = Threads(2)
     with connections(job, 2) as two:
         each(two, squared, [1, 2], always)
-        assert two.are_whole
+        assert not two.gone
         # The first ends while the second is at work, which does no harm.
         assert each(two, impatient, [0.01, 0.5], always) == [0.01, 0.5]
-        assert not two.are_whole
+        assert two.gone >= {0}
         assert job.is_over.wait(DEADLINE_S)
         assert two.is_over.wait(DEADLINE_S)
         with pytest.raises(TasksLostError):
@@ -238,7 +245,10 @@ class Trial:
         conf = {"spark.driver.host": "127.0.0.1"}
         context: Any = SimpleNamespace(getConf=lambda: conf)
         monkeypatch.setattr(standing_tasks, "located", self._located)
-        executors: Any = SimpleNamespace(alive=lambda: self.executors)
+        self.cores: dict[str, int] = {}
+        executors: Any = SimpleNamespace(
+            alive=lambda: self.executors, cores=lambda executor: self.cores.get(executor.number, 1)
+        )
         self.standing = StandingTasks(context, executors)
 
     def _located(self, _: object, payloads: range, places: list[Executor]) -> Any:
@@ -277,6 +287,9 @@ def test_tasks_begin_again_where_they_are_needed(monkeypatch: pytest.MonkeyPatch
         assert len(trial.jobs) == 4
         monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
         assert trial.standing.map(impatient, [0.0, 0.0, 0.5], trial.executors) == [0.0, 0.0, 0.5]
+        assert trial.standing._connections is not None
+        while len(trial.standing._connections.gone) < 2:
+            time.sleep(0.01)  # a busy machine lets them end late
         monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
         assert trial.map(2, 3, 4) == [4, 9, 16]
         assert len(trial.jobs) == 5
@@ -284,12 +297,67 @@ def test_tasks_begin_again_where_they_are_needed(monkeypatch: pytest.MonkeyPatch
         trial.map(2, 3, 4)
 
 
+def test_an_executor_has_a_task_for_each_core_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In turns of the executors, as many as the driver has files for; all begin once one needs several."""
+    trial = Trial(monkeypatch, "0", "1")
+    zero, one = trial.executors
+    trial.cores = {"0": 4, "1": 2}
+    with closing(trial.standing):
+        assert trial.standing.places == [zero, one, zero, zero]
+        assert trial.map(2, 3) == [4, 9]
+        assert [len(places) for places in trial.jobs] == [2]
+        where = trial.standing.map(thread, [None] * 2, [zero, zero])
+        assert len(set(where)) == 2
+        assert trial.jobs[1:] == [[zero, zero, zero, one]]
+        assert trial.standing.map(thread, [None] * 3, [zero, one, zero])[::2] == where
+        assert len(set(trial.standing.map(thread, [None] * 4, trial.standing.places))) == 4
+        assert trial.standing.map(thread, [None], [zero]) == where[:1]
+        assert len(trial.jobs) == 2
+        trial.cores = {"0": 1, "1": 0}
+        assert trial.standing.places == [zero, one]
+        monkeypatch.setattr(standing_tasks, "_MOST", 6)
+        trial.cores = {"0": 90, "1": 90}
+        assert trial.standing.places == [zero, one] * 3
+
+
+def test_tasks_that_have_no_work_end_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until more are needed than are left, or the executor of one is gone: Spark runs that task elsewhere."""
+    monkeypatch.setattr(standing_tasks, "_IDLE_S", DEADLINE_S)
+    trial = Trial(monkeypatch, "0", "1")
+    zero, one = trial.executors
+    trial.cores = {"0": 4, "1": 2}
+
+    def let_end(places: list[Executor]) -> None:
+        """Let the tasks at these places end, but the first."""
+        ended = len(places) - 1
+        trial.standing.map(then_patient, [(0.5, DEADLINE_S), *[(0.0, 0.01)] * ended], places)
+        while trial.standing._connections is not None and len(trial.standing._connections.gone) < ended:
+            time.sleep(0.01)  # they end when they see that nothing comes
+
+    with closing(trial.standing):
+        assert len(trial.standing.map(squared, [1] * 4, trial.standing.places)) == 4
+        let_end([zero] * 3)
+        assert trial.map(2, 3) == [4, 9]
+        assert trial.jobs == [[zero, zero, zero, one]]
+        assert trial.standing.map(squared, [2, 3], [zero, zero]) == [4, 9]
+        assert len(trial.jobs) == 2
+        let_end([zero, one])
+        assert trial.map(2, 3) == [4, 9]
+        assert len(trial.jobs) == 3
+        let_end([zero, one])
+        trial.executors.remove(one)
+        assert trial.map(2) == [4]
+        assert trial.jobs[3:] == [[zero]]
+
+
 def test_a_driver_has_not_files_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a large cluster; jobs do the work there."""
     trial = Trial(monkeypatch, "0", "1", "2")
     monkeypatch.setattr(standing_tasks, "_MOST", 2)
-    with closing(trial.standing), pytest.raises(TasksLostError, match="too many"):
-        trial.map(1, 2, 3)
+    with closing(trial.standing):
+        assert trial.standing.places == []
+        with pytest.raises(TasksLostError, match="too many"):
+            trial.map(1, 2, 3)
     assert not trial.jobs
 
 

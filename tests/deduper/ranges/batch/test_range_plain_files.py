@@ -17,7 +17,7 @@ import pytest
 from deduper.errors import DeduperError
 from deduper.ranges.batch.plain_files import OnlySpark, run_plain
 from deduper.ranges.batch.report import Report
-from deduper.ranges.batch.settings import load_settings
+from deduper.ranges.batch.settings import RangeJob
 from tests.deduper.ranges.aggregate import oracle
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -88,7 +88,7 @@ def plain(directory: Path, config: str = CONFIG, **more: str) -> Report:
     file = directory / "job.yaml"
     file.write_text(config, encoding="utf-8")
     overrides = [f"{name}={value}" for name, value in more.items()]
-    job = load_settings(file, overrides=overrides, environment={})
+    job = RangeJob.load(file, overrides=overrides, environment={})
     return run_plain(job, plan_only=False, on_progress=lambda _: None)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deduper.config.problems import ConfigError
-from deduper.ranges.batch.settings import load_settings
+from deduper.ranges.batch.settings import RangeJob
 
 GOOD = """\
 events: {path: in/events, format: parquet}
@@ -25,7 +25,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     """Paths start at the file's folder; a flag comes over the file."""
     file = tmp_path / "points.yaml"
     file.write_text(GOOD)
-    job = load_settings(file, overrides=["longest=30d"], environment={})
+    job = RangeJob.load(file, overrides=["longest=30d"], environment={})
     assert job.events.path == tmp_path / "in/events"
     assert job.on == ("id",)
     assert job.longest == 30 * 86_400_000_000
@@ -56,5 +56,5 @@ def test_a_mistake_is_shown_at_its_place(tmp_path: Path, old: str, new: str, mes
     assert old in GOOD
     file.write_text(GOOD.replace(old, new, 1))
     with pytest.raises(ConfigError) as caught:
-        load_settings(file, environment={})
+        RangeJob.load(file, environment={})
     assert message in "\n".join(problem.headline for problem in caught.value.problems)

@@ -22,7 +22,7 @@ from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, IntegrityError, UsageError
 from deduper.ranges.stream.levels import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
-from deduper.ranges.stream.settings import load_settings
+from deduper.ranges.stream.settings import StreamJob
 from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
 
 pytestmark = pytest.mark.usefixtures("storage")
@@ -406,8 +406,12 @@ def test_commands_for_the_stores_of_jobs_refuse_a_stream(tmp_path: Path) -> None
     """None of them may repair, clean or read what is no job's."""
     scene = Scene(tmp_path)
     scene.run()
-    with pytest.raises(UsageError, match="range-stream CONFIG --status"):
+    with pytest.raises(UsageError, match="only `deduper status` shows it"):
         open_store(scene.store.url)
+    file = tmp_path / "points.yaml"
+    file.write_text(json.dumps(scene.written))
+    with pytest.raises(UsageError, match="a range stream's file; only `deduper status` shows it"):
+        open_store(str(file))
 
 
 TOPIC: Row = {"format": "kafka", "bootstrap_servers": "h:1"}
@@ -482,7 +486,7 @@ def test_mistakes_in_the_settings_have_their_places(changed: dict[str, Any], mes
     file = tmp_path / "points.yaml"
     file.write_text(json.dumps({**scene.written, **changed}))
     with pytest.raises(ConfigError) as caught:
-        load_settings(file, environment={})
+        StreamJob.load(file, environment={})
     assert message in "\n".join(problem.headline for problem in caught.value.problems)
     assert all(problem.place.line == 1 and problem.write for problem in caught.value.problems)
 
@@ -494,7 +498,7 @@ def test_settings_in_the_docs_are_valid(tmp_path: Path) -> None:
     folders, topics = (YAML(typ="safe").load(block) for block in blocks[:2])
     for written in (folders, folders | topics):
         (tmp_path / "points.yaml").write_text(json.dumps(written))
-        assert load_settings(tmp_path / "points.yaml", environment={}).aggregates == {
+        assert StreamJob.load(tmp_path / "points.yaml", environment={}).aggregates == {
             "points": "sum(points)",
             "offers": "count",
         }

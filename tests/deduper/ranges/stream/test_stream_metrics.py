@@ -11,10 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from deduper.cli.main import app
+from deduper.cli.views.ranges import line
 from deduper.config.sections import HealthConfig
 from deduper.ranges.stream.job import run
 from deduper.ranges.stream.metrics import StreamMetrics
 from deduper.ranges.stream.runner import StreamRunner, owned_store
+from deduper.ranges.stream.status import stream_status
 from tests.deduper.ranges.stream.stream_scene import Scene, event, ranged
 from tests.ports import free_ports
 
@@ -125,5 +127,14 @@ def test_the_status_of_a_store(tmp_path: Path) -> None:
     text = CliRunner().invoke(app, ["range-stream", str(file), "--status"]).stdout
     assert "not running" in text
     assert "window 1" in text
+    for named in (str(file), scene.store.url, str(scene.job.ports.store.place)):
+        assert CliRunner().invoke(app, ["status", named, "--json"]).stdout == found.stdout
+        assert CliRunner().invoke(app, ["status", named]).stdout == text
+    assert line(stream_status(scene.job.ports.store.place)).startswith("not running; 2 windows, 1 corrections, ")
     file.write_text(json.dumps({**scene.written, "store": "elsewhere"}))
     assert CliRunner().invoke(app, ["range-stream", str(file), "--status"]).exit_code == 2
+    assert CliRunner().invoke(app, ["status", str(file)]).exit_code == 2
+    file.write_text(json.dumps({**scene.written, "on": 7, "more": 1}))
+    wrong = CliRunner().invoke(app, ["status", str(file)])
+    assert wrong.exit_code == 2
+    assert wrong.output == CliRunner().invoke(app, ["range-stream", str(file), "--status"]).output

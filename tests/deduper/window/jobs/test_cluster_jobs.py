@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import pytest
 
 from deduper.config.model import Config
+from deduper.spark.placing import Executor
 from deduper.tasks.executors.host_folder import HostFolder
 from deduper.window.jobs import cluster as cluster_jobs
-from deduper.window.jobs.cluster import ClusterJobs, tasks_may_stay
+from deduper.window.jobs import executor_tasks
+from deduper.window.jobs.cluster import ClusterJobs
+from deduper.window.jobs.executor_tasks import ExecutorTasks, tasks_may_stay
 from tests.deduper.small_service import Trial
 from tests.oracle import Settings
 
@@ -19,7 +23,7 @@ from tests.oracle import Settings
 def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same hosts, where each removes the earlier attempts of its own store."""
     monkeypatch.setattr(cluster_jobs, "ReadPlan", lambda *_: None)
-    monkeypatch.setattr(cluster_jobs, "Executors", lambda _: SimpleNamespace(alive=list))
+    monkeypatch.setattr(executor_tasks, "Executors", lambda _: SimpleNamespace(alive=list))
     conf = SimpleNamespace(getAll=lambda: [("spark.authenticate", "true")])
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
     names = set()
@@ -30,7 +34,7 @@ def test_a_copy_of_a_store_has_records_of_its_own(tmp_path: Path, monkeypatch: p
         assert isinstance(jobs._last, HostFolder)
         assert jobs._last.store.startswith("ab" * 16)
         names.add(jobs._last.store)
-        jobs._watch.close()
+        jobs.tasks.close()
     assert len(names) == 2
 
 
@@ -53,6 +57,44 @@ def test_tasks_that_stay_are_in_the_way_of_no_job(
     settings: dict[str, str], error: str, may: bool, tmp_path: Path
 ) -> None:
     """And are no less safe than Spark's own."""
+    assert tasks_may_stay(settings, config_with(error, tmp_path)) is may
+
+
+@pytest.mark.parametrize(
+    ("settings", "cores", "error", "count"),
+    [
+        ({"spark.master": "local-cluster[2,1,1024]"}, (1, 1), "parquet", 2),
+        ({"spark.master": "spark://host:7077"}, (2, 4), "parquet", 4),
+        # Their jobs need all cores.
+        ({"spark.master": "spark://host:7077"}, (2, 4), "json", 0),
+        # A worker of one core, or an executor that Spark has not noted yet.
+        ({"spark.master": "spark://host:7077"}, (1, 4), "parquet", 0),
+        ({"spark.master": "spark://host:7077"}, (0, 4), "parquet", 0),
+        ({"spark.master": "spark://host:7077"}, (), "parquet", 0),
+        ({"spark.master": "spark://host:7077", "spark.task.cpus": "2"}, (2, 4), "parquet", 0),
+    ],
+)
+def test_standing_tasks_for_whole_windows(
+    settings: dict[str, str],
+    cores: tuple[int, ...],
+    error: str,
+    count: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each core but one of an executor, unless that is its only one."""
+    executors = [Executor(str(number), "host") for number in range(len(cores))]
+    known = SimpleNamespace(alive=lambda: executors, cores=lambda executor: cores[int(executor.number)])
+    monkeypatch.setattr(executor_tasks, "Executors", lambda _: known)
+    conf = {"spark.driver.host": "127.0.0.1"}
+    given: Any = SimpleNamespace(get=conf.get, getAll=lambda: list(settings.items()))
+    context: Any = SimpleNamespace(getConf=lambda: given)
+    with closing(ExecutorTasks(context, config_with(error, tmp_path))) as tasks:
+        assert len(tasks.window_places()) == count
+
+
+def config_with(error: str, directory: Path) -> Config:
+    """A configuration whose errors have this format."""
     sinks = {port: {"format": "parquet", "path": f"out/{port}"} for port in ("unique", "duplicate", "expired")}
     sections = {
         "name": "test",
@@ -62,5 +104,4 @@ def test_tasks_that_stay_are_in_the_way_of_no_job(
         "store": {"url": "file:state"},
         "sinks": {**sinks, "error": {"format": error, "path": "out/error"}},
     }
-    config = Config.model_validate(sections, context={"base_dir": tmp_path})
-    assert tasks_may_stay(settings, config) is may
+    return Config.model_validate(sections, context={"base_dir": directory})
