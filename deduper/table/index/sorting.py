@@ -1,9 +1,9 @@
 """PURE. Keys in order: digests spread evenly, so each has its place nearly by its value, and few moves remain.
 
-Within a bucket a digest's place is nearly its share of the range of all `hi`, times the bucket's count. Rows are counted
-by these places, dealt out to them, and then sorted by insertion within each place, which has one key or two on average.
-It takes a quarter of the time of sorting by comparisons. Keys that do not spread, or that repeat one another too often,
-are left to those.
+Within a bucket a digest's place is nearly its share of the range of all `hi` times the bucket's count. Rows are counted
+by these places, dealt out to them, and then sorted by insertion within each place, which has a key or two on average.
+That takes a quarter of the time of sorting by comparisons. Keys that do not spread, or that repeat one another too
+often, are left to those.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def sorted_rows(bucket: Int64s, hi: UInt64s, lo: UInt64s) -> tuple[Int64s, Int64
     starts = np.zeros(greatest - least + 2, np.int64)
     least_hi = int(hi.min())
     shift = min(64 - (int(hi.max()) - least_hi).bit_length(), 63)
-    if not _sort(codes, least, hi, lo, np.uint64(least_hi), np.uint64(shift), starts, rows, digests):
+    if not _sort(codes, least, hi, lo, least_hi, shift, starts, rows, digests):
         rows = np.lexsort((lo, hi, bucket))
         digests[:, 0], digests[:, 1] = hi[rows], lo[rows]
         return rows, bucket[rows], digests
