@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -262,9 +263,9 @@ class StreamJob(OwnFile):
         source = next(iter(self._topic_inputs.values()), None)
         return _DEADLINE_US if source is None else source.deadline
 
-    @property
+    @cached_property
     def parsed(self) -> dict[str, AnyAggregate]:
-        """The aggregates by their names."""
+        """The aggregates by their names; read once, for every window asks for them."""
         return {name: own_of(text) if is_own(text) else parse_aggregate(text) for name, text in self.aggregates.items()}
 
     @property
