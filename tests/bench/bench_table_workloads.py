@@ -283,6 +283,8 @@ def main() -> None:
     chosen = [
         one for one in CONTENDERS if one.inserts in (None, shape.inserts_only) and not absent.get(one.engine, False)
     ]
+    if asked.dir is not None:
+        asked.dir.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-table-", dir=asked.dir))
     try:
         lanes = [Lane(one, folder / f"{one.engine}-{one.index or one.do}") for one in chosen]
