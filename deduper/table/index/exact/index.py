@@ -37,8 +37,8 @@ from deduper.table.index.reading import grouped, read_keys, rows_of
 _PIECES = "pieces"
 _PIECE_ROWS = 4 << 20
 """About so many keys are read for a piece: an interrupted building continues after the last whole one."""
-_MOST_MERGED = 8 << 20
-"""Keys of the largest merge of young pieces, which is in memory as a whole."""
+_MOST_MERGED = 4 << 20
+"""Keys of the largest merge of young pieces, which is in memory as a whole: some 100 bytes each."""
 _MOST_YOUNG = 8 << 20
 """With more keys than these in young pieces, and more than a part of all, they are spread over slices."""
 _YOUNG_SHARE = 64
@@ -187,9 +187,7 @@ class PieceIndex(KeptIndex[IndexState]):
 
     def _merge(self, files: Iterable[DataFile]) -> None:
         """Merges young pieces into one as they grow, without the entries of files that the table has no more."""
-        # Those that are spread soon are not merged twice before.
-        most = _MOST_MERGED if self._columns.bucket_column is not None else _MOST_YOUNG // 2
-        while chosen := to_merge([piece.entries for piece in self._young()], most):
+        while chosen := to_merge([piece.entries for piece in self._young()], _MOST_MERGED):
             pieces = self._merged(files, self._young()[-chosen:], [YOUNG])
             if len(pieces) >= chosen:
                 return  # as many layers as pieces: nothing is gained by another turn
