@@ -198,22 +198,23 @@ def last_used_us(directories: ShardDirectories) -> int | None:
     A header in another disk directory is not seen. Files in memory are as old as the boot at most, so they count by
     their own times: a table is touched when it is used, a `.nonce` file when its generation is opened.
     """
-    used = []
+    try:
+        return max(_used_us(directories), default=None)
+    except FileNotFoundError:
+        return time.time_ns() // 1000  # a process removes files at this moment, so it uses them
+
+
+def _used_us(directories: ShardDirectories) -> Iterator[int]:
     if directories.memory != directories.disk:
-        used += [_modified_us(path) for path in directories.memory.glob("*/*")]
+        yield from map(_modified_us, directories.memory.glob("*/*"))
     for number in _numbers(directories.disk) if directories.disk.is_dir() else ():
         header = _read_header(directories.disk / str(number))
         if header is not None and header.boot_id == boot_id():
-            used.append(_modified_us(directories.disk / str(number) / "header"))
-    return max(used, default=None)
+            yield _modified_us(directories.disk / str(number) / "header")
 
 
 def _modified_us(path: Path) -> int:
-    """When a file was modified; now, if a process removes it at this moment."""
-    try:
-        return path.stat().st_mtime_ns // 1000
-    except FileNotFoundError:
-        return time.time_ns() // 1000
+    return path.stat().st_mtime_ns // 1000
 
 
 def remove_tables(directories: ShardDirectories) -> bool:

@@ -77,5 +77,13 @@ def stale_tables(config: Config, now_us: int) -> Iterator[StaleTables]:
 
 
 def _shards(memory: Path, disk: Path, folder: str) -> list[ShardDirectories]:
-    names = {path.name for top in (memory, disk) for path in (top / folder).glob("*") if path.name.isdecimal()}
+    names = {name for top in (memory, disk) for name in _names(top / folder) if name.isdecimal()}
     return [ShardDirectories.of(str(memory), str(disk), folder, int(name)) for name in sorted(names)]
+
+
+def _names(folder: Path) -> list[str]:
+    """Of what is in a folder; of none if it is absent, or another process removes it at this moment."""
+    try:
+        return [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []

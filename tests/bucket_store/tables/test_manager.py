@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -923,3 +924,22 @@ def test_a_table_that_goes_meanwhile_is_in_use(tmp_path: Path) -> None:
     used_us = last_used_us(directories)
     assert used_us is not None
     assert used_us >= before_us
+
+
+def test_folders_that_go_meanwhile_are_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders of generations too, after their names were read."""
+    directories = ShardDirectories(tmp_path / "memory", tmp_path / "disk")
+    for number in "123":
+        (directories.memory / number).mkdir(parents=True)
+        (directories.memory / number / "t5.table").touch()
+    asked: list[Path] = []
+
+    def removing(path: Path) -> int:
+        asked.append(path)
+        shutil.rmtree(directories.memory)
+        return 0
+
+    monkeypatch.setattr(generation_module, "_modified_us", removing)
+    before_us = time.time_ns() // 1000
+    assert (last_used_us(directories) or 0) >= before_us
+    assert len(asked) == 1
