@@ -213,23 +213,26 @@ class Hdfs:
         starting = {server: server.says(_REGISTERED) for server in self.datanodes if not server.is_running}
         for server in (self.namenode, *self.datanodes):
             server.launch()
-        self.wait_until_ready(deadline_s - (time.monotonic() - began))
         self._until(
             lambda: all(server.says(_REGISTERED) > before for server, before in starting.items()),
             deadline_s - (time.monotonic() - began),
             "its DataNodes are registered",
             (self.namenode, *self.datanodes),
         )
+        self.wait_until_ready(deadline_s - (time.monotonic() - began))
         return time.monotonic() - began
 
     def wait_until_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
-        """Until the NameNode serves, out of safe mode, and knows every DataNode that runs."""
+        """Until the NameNode serves, out of safe mode, and gives blocks to every DataNode that runs.
+
+        A DataNode gets none between its registration and its first heartbeat: till then it has no room.
+        """
         running = [server for server in self.datanodes if server.is_running]
 
         def serves() -> bool:
-            state = self.bean("FSNamesystemState")
             info = self.bean("NameNodeInfo")
-            return bool(state.get("NumLiveDataNodes", 0) >= len(running) and info.get("Safemode") == "")
+            with_room = [node for node in json.loads(info.get("LiveNodes", "{}")).values() if node["capacity"] > 0]
+            return len(with_room) >= len(running) and info.get("Safemode") == ""
 
         self._until(serves, deadline_s, "it serves", (self.namenode, *running))
 
