@@ -1,4 +1,4 @@
-"""Which tests run, how they are divided between processes (`-n 2`), and the last lines of one that killed something."""
+"""Which tests run, how they are divided between processes (`-n 3`), and the last lines of one that killed something."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In one process the stories of kills come last; of two processes, one begins them before the short tests.
+    """In one process the stories of kills come last; of several processes, one begins them before the short tests.
 
     Of a test marked `turns(n)`, n variants are taken, as TESTS_SEED draws them; all if they are named, or with
     CRASH_ALL. With TESTS_SHARE=n, one in n of the tests that start processes is taken; of those that kill them, one in
