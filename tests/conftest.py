@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -26,6 +27,14 @@ _HEAVY = {"spark": 1, "services": 1, "faults": 1, "crash": 2}
 """Marks of tests that start processes; a story of kills takes minutes, so it is drawn half as often."""
 _SHARE, _SEED, _ALL = "TESTS_SHARE", "TESTS_SEED", "CRASH_ALL"
 _told: list[str] = []
+
+# An example that takes longer than 0.2 s is a failure by default, and on a busy machine any of them may. A run that has
+# chosen its own profile (mutants have one) keeps it.
+if hypothesis.settings.get_current_profile_name() == "default":
+    hypothesis.settings.register_profile(
+        "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("busy machine")
 
 
 class _Divided(LoadScopeScheduling):  # type: ignore[misc]

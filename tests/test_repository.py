@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from typer.main import get_command
 
 from deduper.cli.main import app
@@ -22,6 +23,11 @@ ROOT = Path(__file__).parent.parent
 BARE_PYTHON = 'bare() { [[ "$2" == *version_info* ]] && echo 3.11; }'
 """A bash function that acts as a Python without its venv module."""
 SCRIPTS = ["scripts/setup.sh", "scripts/quickstart.sh", "scripts/test.sh", "scripts/kafka.sh", ".ci/run"]
+
+
+def test_no_example_of_a_property_has_a_deadline() -> None:
+    """A machine that stands still for 0.2 s says nothing of what is tested."""
+    assert settings().deadline is None
 
 
 def tracked_texts() -> dict[str, str]:

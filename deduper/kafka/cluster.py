@@ -220,6 +220,11 @@ class KafkaCluster(ClusterOffsets):
         if self._group is not None:
             self._group.commit(ranges)
 
+    def settle_offsets(self) -> None:
+        """What was committed to the group is there, or some seconds have passed. Before the end of a run."""
+        if self._group is not None:
+            self._group.settle()
+
     def _ask(self, what: str, ask: Callable[[], _T]) -> _T:
         retry = self._deadline()
         while True:

@@ -21,6 +21,7 @@ from deduper.kafka.quiet import QUIET
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 0.2
+_LAST_ANSWER_S = 5.0
 
 
 class GroupOffsets:
@@ -39,7 +40,7 @@ class GroupOffsets:
         self._consumer = Consumer(options, logger=QUIET)
 
     def commit(self, ranges: Iterable[OffsetRange]) -> None:
-        """Commit the ends of these ranges. Waits a moment for the answer, and continues without it."""
+        """Commit the ends of these ranges. Waits a moment for the answer, and continues without it: see `settle`."""
         ends = [TopicPartition(taken.place.topic, taken.place.partition, taken.end) for taken in ranges]
         try:
             if ends:
@@ -47,7 +48,17 @@ class GroupOffsets:
                 self._waiting += 1
         except KafkaException as exc:
             self._failed(error_of(exc))
-        until = time.monotonic() + _ANSWER_S
+        self._wait(_ANSWER_S)
+
+    def settle(self) -> None:
+        """Wait for the answers that have not come, some seconds: a process that ends takes its requests along.
+
+        The first request of a process takes longest: the coordinator is looked for, and connections are made.
+        """
+        self._wait(_LAST_ANSWER_S)
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
         while self._waiting and time.monotonic() < until:
             self._consumer.poll(0.01)
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from deduper.errors import DeduperError
@@ -307,13 +307,15 @@ class Broker:
         self.admin().delete_topics([name])[name].result(30)
         self._until(lambda: not self._partitions(name), 30, f"topic {name} is gone")
 
-    def offsets(self, name: str, which: OffsetSpec) -> dict[int, int]:
+    def offsets(
+        self, name: str, which: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[int, int]:
         """An offset of each partition, such as OffsetSpec.latest()."""
         found: dict[int, int] = {}
 
         def all_answer() -> bool:
             asked = {TopicPartition(name, number): which for number in self._partitions(name)}
-            for place, answer in self.admin().list_offsets(asked).items():
+            for place, answer in self.admin().list_offsets(asked, isolation_level=isolation).items():
                 found[place.partition] = answer.result(10).offset
             return len(found) == len(asked) > 0
 

@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Producer,
@@ -270,6 +271,13 @@ def topic_id(broker: Broker, topic: str) -> str:
 def end_offsets(broker: Broker, topic: str) -> dict[int, int]:
     """Of each partition the offset after its last record, open transactions included."""
     return broker.offsets(topic, OffsetSpec.latest())
+
+
+def open_transactions(broker: Broker, topic: str) -> list[int]:
+    """The partitions whose last records wait for the end of a transaction."""
+    ends = broker.offsets(topic, OffsetSpec.latest())
+    stable = broker.offsets(topic, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+    return [number for number, end in ends.items() if stable[number] < end]
 
 
 def start_offsets(broker: Broker, topic: str) -> dict[int, int]:

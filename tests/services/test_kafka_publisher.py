@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ from deduper.sinks.publish_state import OnUnknown
 from deduper.sinks.publisher import Publisher, ThreadPublisher
 from tests.services.executors import ByTasks, executors
 from tests.services.kafka_broker import Broker
-from tests.services.kafka_traffic import Follower, committed_offsets, end_offsets, read
+from tests.services.kafka_traffic import Follower, committed_offsets, end_offsets, open_transactions, read
 from tests.services.staged_windows import FIRST_TIME_MS, Job, problems, stage, write_staged
 from tests.spark.cluster import Cluster
 
@@ -164,7 +165,9 @@ def test_killed_at_random_moments(broker: Broker, new_job: Callable[..., Job]) -
 @pytest.mark.parametrize("point", ["kafka.begun", "kafka.part", "kafka.sent", "kafka.offsets"])
 def test_a_zombie_shows_nothing(broker: Broker, new_job: Callable[..., Job], point: str) -> None:
     """Frozen in its transaction, overtaken, woken: it is told that it was fenced, and nothing of it becomes visible."""
-    job = new_job()
+    # The first of the tasks starts the executors, which takes minutes on a busy machine: by then the broker would have
+    # ended the transaction.
+    job = new_job(transaction_timeout_s=600.0)
     zombie = job.start(f"{point}=freeze")
     zombie.wait_until_frozen()
     job.publish(job.publisher())
@@ -298,15 +301,19 @@ def test_a_broker_that_stays_away(broker: Broker, new_job: Callable[..., Job]) -
 
 def test_too_slow_for_its_transaction(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The broker aborts a transaction that is open for too long; the publisher notices, and nothing shows twice."""
-    job = new_job(windows=1, slots=1, transaction_timeout_s=2.0)
+    job = new_job(windows=1, slots=1, transaction_timeout_s=4.0)
     slow = job.start("kafka.sent=freeze")
     slow.wait_until_frozen()
-    time.sleep(4)
+    until = time.monotonic() + 60
+    while open_transactions(broker, job.topic):
+        assert time.monotonic() < until, "the broker aborts nothing"
+        time.sleep(0.1)
     slow.thaw()
     assert slow.end() == TransactionTooLongError.__name__
     # After a fence the publisher reads the epochs: the cluster does not say which of the two it was.
     assert issubclass(TransactionTooLongError, ProducerFencedError)
-    job.publish(job.publisher())
+    in_time = replace(job, transaction_timeout_s=60.0)
+    in_time.publish(in_time.publisher())
     check(broker, job)
 
 

@@ -251,6 +251,8 @@ class KafkaBatches:
         if found.ranges or found.losses or not self._is_recorded:
             return batch
         self._ends = found.ends
+        if self._until is not None:  # drained
+            self._cluster.settle_offsets()
         return None
 
     def judged(self, batch: SourceBatch) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
+from array import array
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +67,17 @@ def pid_of(process: MaintenanceWorker) -> int:
     """The process that was started."""
     assert process._process is not None
     return process._process.pid
+
+
+def kill_when_asked(process: MaintenanceWorker) -> None:
+    """Kill the frozen process once a request waits for it: one that is dead before is replaced, and loses nothing."""
+    assert process._talk is not None
+    unread, deadline = array("i", [0]), time.monotonic() + _DEADLINE_S
+    while not unread[0]:
+        assert time.monotonic() < deadline, "no request"
+        fcntl.ioctl(process._talk, termios.TIOCOUTQ, unread)
+        time.sleep(0.001)
+    os.kill(pid_of(process), signal.SIGKILL)
 
 
 def wait_for_end(pid: int) -> None:
@@ -121,9 +136,10 @@ def test_a_killed_process_is_replaced(
     assert process.delete([first], writing_epoch=1) == ()
     dead = pid_of(process)
     freeze(dead)
-    killer = subprocess.Popen([sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({dead}, 9)"])
-    assert process.delete([second], writing_epoch=1) == (second,)
-    assert killer.wait() == 0
+    with ThreadPoolExecutor(1) as pool:
+        killing = pool.submit(kill_when_asked, process)
+        assert process.delete([second], writing_epoch=1) == (second,)
+        killing.result()
     assert "has ended (-9): the next window asks again" in caplog.text
     assert process.delete([second], writing_epoch=1) == ()
     assert pid_of(process) != dead

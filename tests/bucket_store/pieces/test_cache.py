@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -33,7 +32,8 @@ class Remote:
     reads: list[tuple[str, int, int]] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
-    pause_s: float = 0.0
+    meeting: threading.Barrier | None = None
+    """Where each read waits until so many are under way."""
 
     def __post_init__(self) -> None:
         outer, lock = self, threading.Lock()
@@ -48,7 +48,8 @@ class Remote:
                     outer.at_once += 1
                     outer.most_at_once = max(outer.most_at_once, outer.at_once)
                     outer.reads.append((piece.file, start, piece.length if length is None else length))
-                time.sleep(outer.pause_s)
+                if outer.meeting is not None:
+                    outer.meeting.wait()
                 try:
                     return super().read(piece, start, length)
                 finally:
@@ -126,7 +127,7 @@ def test_of_a_large_piece_only_the_block_is_read(cache: PieceCache, monkeypatch:
 def test_many_pieces_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers too, without a cache."""
     monkeypatch.setattr(piece_reader, "_REMOTE_READ_AHEAD", 8)
-    remote = Remote(pause_s=0.02)
+    remote = Remote(meeting=threading.Barrier(4, timeout=60))  # broken by fewer, however late their threads begin
     refs = [remote.append(window) for window in range(16)]
     assert len(everything(remote.reader(None), refs)) == 32
     assert len(remote.reads) == 16

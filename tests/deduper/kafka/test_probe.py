@@ -63,9 +63,14 @@ def server(*answers: bytes | None, tls: ssl.SSLContext | None = None, stays: boo
             threading.Thread(target=talk, args=(connection,), daemon=True).start()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=serve, daemon=True).start()
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
         yield f"127.0.0.1:{listening.getsockname()[1]}"
         over.set()
+        # A thread that waits in `accept` while the socket is closed serves the next one of its number, once the kernel
+        # restarts the call.
+        listening.shutdown(socket.SHUT_RDWR)
+        serving.join()
 
 
 @pytest.mark.parametrize(
@@ -96,22 +101,23 @@ def test_a_login_that_fails_is_no_fault_of_the_server() -> None:
 def test_who_never_answers_is_not_waited_for() -> None:
     """Neither at the first byte nor in the middle; many at once take no longer than one."""
     with server(stays=True) as silent, server(b"\0\0\0", stays=True) as slow:
+        many = [silent, slow] * 8
         began = time.monotonic()
-        found = probe_all(f"{silent},{slow},{silent}", PLAIN, 0.5)
-        assert time.monotonic() - began < 3
-    assert [one.address for one in found] == [silent, slow, silent]
+        found = probe_all(",".join(many), PLAIN, 0.5)
+        assert time.monotonic() - began < 0.5 * len(many)
+    assert [one.address for one in found] == many
     assert all("no answer within" in one.error for one in found)
 
 
 def test_an_address_without_a_server() -> None:
-    """Refused, or unknown: reported within a second, and waiting may help."""
+    """Refused, or unknown: reported long before an answer would be late, and waiting may help."""
     for address, says in (("127.0.0.1:9", "Connection refused"), ("no.such.invalid:9092", "Failed to resolve")):
         began = time.monotonic()
-        found = probe(address, PLAIN, 10)
+        found = probe(address, PLAIN, 60)
         assert says in found.error
         assert "bootstrap" not in found.error
         assert not found.lasts
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 @pytest.fixture(scope="module")

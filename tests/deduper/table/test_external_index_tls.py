@@ -17,6 +17,7 @@ from deduper.errors import ExitCode
 from deduper.table.change.rollback import rollback
 from deduper.table.errors import IndexServerError, ServerRefusedError
 from deduper.table.index.external import server as served
+from deduper.table.index.external import tls
 from deduper.table.index.protocol import Condition
 from deduper.table.query.filter import filter_exists
 from deduper.table.query.read import read
@@ -60,6 +61,12 @@ def secured(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with RedisServer(tmp_path_factory.mktemp("redis"), tls=Tls(certificates, clients="yes")) as server:
         server.client.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", *granted(USER))
         yield server
+
+
+@pytest.fixture(autouse=True)
+def _servers_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To say what they refuse, however busy this machine is: after a second without a word no reason is known."""
+    monkeypatch.setattr(tls, "_ALERT_S", 30.0)
 
 
 @pytest.fixture

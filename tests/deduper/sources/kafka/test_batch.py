@@ -52,6 +52,9 @@ class Cluster:
     def commit_offsets(self, ranges: Any) -> None:
         """For tools that show lag."""
 
+    def settle_offsets(self) -> None:
+        """The run ends."""
+
     def held(self, topics: set[str]) -> Held:
         """All of it."""
         first, last = (

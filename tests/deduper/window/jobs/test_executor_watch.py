@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -55,13 +56,13 @@ def test_no_executor_is_a_warning_again_and_again_until_one_comes(caplog: pytest
 
     with closing(watch(alive)):
         warnings = told(caplog, 2)
-        assert all(line.startswith("no executor for 0 s") and WANTED in line for line in warnings)
+        assert all(re.match(r"no executor for \d+ s", line) and WANTED in line for line in warnings)
         executors.append("0")
         deadline = time.monotonic() + 10
         while not caplog.messages[-1].startswith("executors: 1") and time.monotonic() < deadline:
             time.sleep(0.001)
         count = len(caplog.messages)
-        assert caplog.messages[-1].startswith("executors: 1, after 0 s")
+        assert re.match(r"executors: 1, after \d+ s", caplog.messages[-1])
         look_again(looks, 50)
         assert len(caplog.messages) == count
         executors.clear()
@@ -76,7 +77,7 @@ def test_executors_that_come_in_time_are_no_news(caplog: pytest.LogCaptureFixtur
         looks.append(0)
         return ["0"] if len(looks) > 5 else []
 
-    with closing(watch(alive, patience_s=5.0)):
+    with closing(watch(alive, patience_s=600.0)):
         look_again(looks, 50)
     assert caplog.messages == []
 
