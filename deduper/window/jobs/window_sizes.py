@@ -28,6 +28,10 @@ class WindowSizes:
         """Whether the driver may hold the keys of a window of these parts alone, and its verdicts."""
         return self._expected(parts) <= MOST_BYTES and self._has_few_blobs(parts)
 
+    def keys_fit_driver(self, key_bytes: int, readers: int) -> bool:
+        """Whether the driver may hold so many bytes of keys, of so many reading tasks, and the verdicts."""
+        return key_bytes <= MOST_BYTES and readers * self._shards <= _MOST_BLOBS
+
     def learn(self, parts: Sequence[Part], spilled_bytes: int) -> None:
         """The records of these parts have become so many bytes; packed ones may be much smaller."""
         size = sum(part.plain_bytes for part in parts)
