@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 SMALL_WINDOWS = 3
 SOON = {"spark.speculation.multiplier": "1", "spark.speculation.efficiency.enabled": "false"}
-_DEADLINE_S = 120.0
+_DEADLINE_S = 60.0
 _GIVES_UP_S = 12.0
 """A copy waits 10 s for the driver."""
 
@@ -63,9 +63,13 @@ def of_two_sizes(directory: Path) -> tuple[Job, Counter[str]]:
     return job, often
 
 
-def patience(seconds: float) -> str:
-    """Work, for `exec`, after which a task waits so long for more."""
-    return f"from deduper.spark import standing_tasks; standing_tasks._IDLE_S = {seconds}"
+IMPATIENT = """
+import threading
+from deduper.spark import standing_tasks
+threading.Timer(2.0, setattr, (standing_tasks, "_IDLE_S", standing_tasks._IDLE_S)).start()
+standing_tasks._IDLE_S = 0.1
+"""
+"""Work, for `exec`, after which a task soon ends for want of more. Its process has other tasks later."""
 
 
 def tasks_at_work(session: SparkSession) -> tuple[int, int]:
@@ -83,8 +87,7 @@ def run_copied(session: SparkSession, job: Job, pause_s: float) -> dict[str, Any
     def map_(standing: StandingTasks, function: Any, payloads: Any, places: Any) -> Any:
         if len(sizes) == 3:
             two, four = len(set(standing.places)), standing.places
-            given = [patience(60.0 if number < two else 0.1) for number in range(len(four))]
-            at_tasks(standing, exec, given, four)
+            at_tasks(standing, exec, ["" if number < two else IMPATIENT for number in range(len(four))], four)
             deadline = time.monotonic() + _DEADLINE_S
             while tasks_at_work(session) != (4, 2):
                 assert time.monotonic() < deadline, tasks_at_work(session)
@@ -98,9 +101,13 @@ def run_copied(session: SparkSession, job: Job, pause_s: float) -> dict[str, Any
         return run_job(session, job) | {"sizes": sizes}
 
 
-@pytest.mark.parametrize("pause_s", [0.0, _GIVES_UP_S], ids=["while the driver waits", "between two windows"])
-def test_copies_of_standing_tasks(pause_s: float, apart: Cluster, tmp_path: Path) -> None:
-    """Their window is judged by a job, or by tasks that begin again."""
+@pytest.mark.parametrize(
+    ("pause_s", "stood"),
+    [(0.0, [False, True, True]), (_GIVES_UP_S, [True, True, True])],
+    ids=["while the driver waits", "between two windows"],
+)
+def test_copies_of_standing_tasks(pause_s: float, stood: list[bool], apart: Cluster, tmp_path: Path) -> None:
+    """Their window is judged by a job, or by tasks that begin again; the next ones by standing tasks."""
     assert apart.call(numbers_of_cores) == [3, 3]
     job, often = of_two_sizes(tmp_path / "job")
     ran = apart.call(run_copied, job, pause_s)
@@ -109,3 +116,4 @@ def test_copies_of_standing_tasks(pause_s: float, apart: Cluster, tmp_path: Path
     assert ran["windows"] == 1 + SMALL_WINDOWS
     assert ran["jobs"] == [2, *[1] * SMALL_WINDOWS]
     assert ran["sizes"] == [4, 4, 4, 2, 2, 2]
+    assert ran["stood"] == [True, True, True, *stood]

@@ -326,7 +326,9 @@ class ClusterRun:
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports, each reading partition where its records are: on its host, or in the driver."""
         written = self._write(task)
-        self._tasks.are_written({file.port for receipt in written for file in receipt.files}, large=self._is_handed)
+        self._tasks.free_cores_to_make(
+            {file.port for receipt in written for file in receipt.files}, large=self._is_handed
+        )
         return written
 
     def _write(self, task: WriteTask) -> list[WriteReceipt]:

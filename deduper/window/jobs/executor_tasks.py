@@ -66,7 +66,7 @@ class ExecutorTasks:
                 return list(zip(places, self._standing.map(steps.process, places, places), strict=True))
         return []
 
-    def are_written(self, ports: Set[str], *, large: bool) -> None:
+    def free_cores_to_make(self, ports: Set[str], *, large: bool) -> None:
         """End the tasks that stay if Spark makes files of one of these ports next, whose jobs need their cores.
 
         Beside a small window they need but one.

@@ -123,7 +123,7 @@ def test_tasks_end_before_spark_makes_files(
     settings = {"spark.master": f"local-cluster[2,{cores},1024]"}
     with closing(executor_tasks_of(settings, (cores,) * 2, config_with(error, tmp_path), monkeypatch)) as tasks:
         monkeypatch.setattr(tasks, "free_cores", lambda: ended.append(True))
-        tasks.are_written({port}, large=large)
+        tasks.free_cores_to_make({port}, large=large)
         assert ended == [True] * end
 
 
