@@ -9,6 +9,7 @@ from deduper.tasks.executors.steps import Left
 from deduper.tasks.read import ReadReceipt
 from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.window.jobs.hand_over import taken_over
+from deduper.window.jobs.window_sizes import MOST_BYTES, WindowSizes
 
 FIRST, SECOND = Executor("0", "a"), Executor("1", "a")
 TASKS = [(FIRST, "a:10"), (SECOND, "a:20"), (FIRST, "a:10")]
@@ -54,3 +55,12 @@ def test_nothing_is_taken_over(lefts: list[Left]) -> None:
 def test_no_task_has_begun() -> None:
     """Nobody takes anything."""
     assert taken_over([left("p", "a:10")], []) == []
+
+
+@pytest.mark.parametrize(
+    ("key_bytes", "readers", "fit"),
+    [(MOST_BYTES, 1, True), (MOST_BYTES + 1, 1, False), (1, 1024, True), (1, 1025, False), (0, 0, False)],
+)
+def test_keys_that_the_driver_may_hold(key_bytes: int, readers: int, fit: bool) -> None:
+    """Up to 192 MB, in up to 4,096 blobs; no task begins for a window without rows."""
+    assert WindowSizes(shards=4).keys_fit_driver(key_bytes, readers) is fit
