@@ -22,7 +22,7 @@ from deduper.sources.files import batch
 from deduper.tasks import exchange
 from deduper.tasks.executors import steps
 from deduper.tasks.readers import reading_tasks
-from deduper.window.jobs import window_sizes
+from deduper.window.jobs import cluster_run, window_sizes
 from deduper.window.jobs.cluster_run import ClusterRun
 from deduper.window.table_folder import table_room
 from tests.deduper.engine import comparable
@@ -307,6 +307,33 @@ def test_keys_that_the_driver_has_no_room_for(two: Cluster, tmp_path: Path) -> N
     ran = two.call(run_with_little_room, job)
     assert ran["jobs"] == [3, 3]
     assert ran["stood"] == [True, True]
+    check_counts(job, often)
+
+
+def run_refusing_to_take_over(session: SparkSession, job: Job) -> tuple[dict[str, Any], list[bool]]:
+    """Run a job whose standing tasks can take over no window; gives also whether they stay in the way of its jobs."""
+    stay: list[bool] = []
+    judge = ClusterRun._judge_dealt
+
+    def judging(run: ClusterRun, *args: Any) -> Any:
+        assert run._tasks._standing is not None
+        stay.append(run._tasks._standing._connections is not None)
+        return judge(run, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_run, "taken_over", lambda *_: [])
+        patch.setattr(ClusterRun, "_judge_dealt", judging)
+        return run_job(session, job, jobs=2, read_by_jobs=True), stay
+
+
+def test_a_window_that_no_task_can_take_over(two: Cluster, tmp_path: Path) -> None:
+    """It has three jobs, whose cores are free."""
+    job = store_of(tmp_path / "job")
+    often = numbered(job, 2, 100)
+    ran, stay = two.call(run_refusing_to_take_over, job)
+    assert ran["jobs"] == [3, 3]
+    assert ran["stood"] == [True, True]
+    assert stay == [False, False]
     check_counts(job, often)
 
 

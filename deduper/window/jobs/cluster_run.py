@@ -155,6 +155,7 @@ class ClusterRun:
         tasks = self._tasks.window_tasks()
         taken = taken_over(self._left, tasks)
         if not taken:
+            self._tasks.free_cores()
             return
         self._is_handed = True
         self._reads.clear()
