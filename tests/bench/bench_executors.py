@@ -1,16 +1,17 @@
 """The CPU of windows by process, on one machine's executors and in one process.
 
     python -m tests.bench.bench_executors [--masters "local[2];local-cluster[2,1,1024]"] [--windows 50] [--warm 50]
-        [--rows 1000] [--files 1] [--turns 1] [--java "-XX:TieredStopAtLevel=1"]
+        [--rows 1000] [--files 1] [--turns 1] [--spark-reads] [--java "-XX:TieredStopAtLevel=1"]
 
 Seconds are those that the kernel counts for user and system, of each process between two windows: after the warm ones,
 and after the last. Processes that ended in between are not counted. Of the JVMs those of the compiler's and the
 collector's threads are named as well; a compiler thread that ended in between counts as other work.
 
 A window has a file of JSON lines, or `--files` files of Parquet that share its rows. A fifth of the keys are copies, a
-key expires after five windows, and a port of files takes each verdict but `expired`. Masters take turns. In
-`local-cluster[2,1,1024] jobs` no task stays on the executors. Rows a second are those of the measured windows, and mean
-something on an idle machine only.
+key expires after five windows, and a port of files takes each verdict but `expired`. With `--spark-reads` digests are
+secure ones, so Spark reads. Masters take turns. In `local-cluster[2,1,1024] jobs` no task stays on the executors; with
+`read` in place of `jobs` a job reads each larger window, as one of more than 192 MB, and standing tasks take it over.
+Rows a second are those of the measured windows, and mean something on an idle machine only.
 """
 
 from __future__ import annotations
@@ -88,10 +89,13 @@ def _one(master: str, directory: Path, given: argparse.Namespace) -> None:
     from deduper.config.load import load_config
     from deduper.service.job import run, wall_clock_us
     from deduper.window.jobs import executor_tasks
+    from deduper.window.jobs.window_sizes import WindowSizes
 
     master, _, way = master.partition(" ")
     if way == "jobs":
         executor_tasks.tasks_may_stay = lambda *_: False  # type: ignore[assignment]
+    if way == "read":
+        WindowSizes.fits_driver = lambda *_: False  # type: ignore[method-assign]
     warm, windows, rows, files = given.warm, given.windows, given.rows, given.files
     (directory / "in").mkdir()
     for window in range(warm + windows):
@@ -105,11 +109,12 @@ def _one(master: str, directory: Path, given: argparse.Namespace) -> None:
         os.utime(path, (1_700_000_000 + number,) * 2)
     sinks = "".join(f"  {port}: {{format: parquet, path: out/{port}}}\n" for port in ("unique", "duplicate", "error"))
     columns, kind = ("k long, t long", "parquet") if files else ("k string, t long", "json")
-    java = json.dumps(given.java)
+    java, digest = json.dumps(given.java), "secure" if given.spark_reads else "fast"
     config = directory / "job.yaml"
     config.write_text(
         f'name: bench\nsource: {{format: files, path: in, file_format: {kind}, schema: "{columns}", '
-        f"max_files_per_batch: {files or 1}}}\nkey: k\nexpiry: {{by: ordered, field: t, period: 5, span: 1}}\n"
+        f"max_files_per_batch: {files or 1}}}\nkey: k\ndigest: {digest}\n"
+        "expiry: {by: ordered, field: t, period: 5, span: 1}\n"
         f"store: {{url: file:state, shards: 4, tables: tables}}\nsinks:\n{sinks}  expired: {{format: none}}\n"
         f'spark: {{spark.master: "{master}", spark.driver.memory: 1g, spark.local.dir: {directory}, '
         f"spark.driver.extraJavaOptions: {java}, spark.executor.extraJavaOptions: {java}}}\n",
@@ -156,6 +161,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--files", type=int, default=0, help="of Parquet; 0: one of JSON")
     parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--spark-reads", action="store_true")
     parser.add_argument("--java", default="", help="options of the JVMs of driver and executors")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -91,11 +91,18 @@ def executors(session: SparkSession) -> int:
 
 
 def run_job(
-    session: SparkSession, job: Job, kill_before: tuple[str, ...] = (), *, jobs: int = 1, **arguments: Any
+    session: SparkSession,
+    job: Job,
+    kill_before: tuple[str, ...] = (),
+    *,
+    jobs: int = 1,
+    read_by_jobs: bool = False,
+    **arguments: Any,
 ) -> dict[str, Any]:
     """Run a job. `kill_before` names, for each window from the first, the step before which an executor is killed.
 
-    `jobs`: those of a small window; 3, as of a large one; 2, as of one whose keys the driver hands over. Gives its
+    `jobs`: those of a small window; 3, as of a large one; 2, as of one whose keys the driver hands over, with
+    `read_by_jobs` after jobs have read it. Gives its
     windows, for each the processes that judged the shards and its `jobs`, for each call of standing tasks whether they
     did the work, and how many executors were killed.
     """
@@ -110,8 +117,10 @@ def run_job(
         patch.setattr(ExecutorTasks, "judged_on", lambda tasks, where: ran_on.append(where) or note(tasks, where))
         if jobs > 1:
             patch.setattr(WindowSizes, "is_small", lambda *_: False)
-        if jobs == 3:
+        if jobs == 3 or read_by_jobs:
             patch.setattr(WindowSizes, "fits_driver", lambda *_: False)
+        if jobs == 3:
+            patch.setattr(WindowSizes, "keys_fit_driver", lambda *_: False)
         patch.setattr(StandingTasks, "map", _outcomes(stood, StandingTasks.map))
         for number, name in ((1, "_judge_given"), (3, "_judge_dealt")):
             patch.setattr(ClusterRun, name, _noted(took, number, getattr(ClusterRun, name)))

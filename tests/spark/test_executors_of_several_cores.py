@@ -50,6 +50,11 @@ def test_several_tasks_of_an_executor_say_what_the_oracle_says(jobs: int, two: C
     check_stream(two, tmp_path / "job", "event_time", "parquet", 1, jobs)
 
 
+def test_windows_that_spark_reads(two: Cluster, tmp_path: Path) -> None:
+    """With a secure digest; several tasks of an executor share what it has read."""
+    check_stream(two, tmp_path / "job", "ordered", "json", 8, 2)
+
+
 def of_many_files(directory: Path, windows: int) -> tuple[Job, Counter[str]]:
     """A job whose windows have six files each, and how often each key is there."""
     source = {"file_format": "parquet", "max_files_per_batch": 6}

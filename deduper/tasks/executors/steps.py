@@ -58,13 +58,16 @@ class Expected(NamedTuple):
 class Left:
     """The result of a reading partition: its parts, and the names and checksums of what they have left on its host.
 
-    `partition` is its number among those of its job, -1 if that is known otherwise.
+    `partition` is its number among those of its job, -1 if that is known otherwise. `key_bytes` are those of all its
+    keys. `ran_on` names the executor's process.
     """
 
     directory: str = ""
     parts: tuple[PartRead, ...] = ()
     checksums: tuple[int, ...] = ()
     partition: int = -1
+    key_bytes: int = 0
+    ran_on: str = ""
 
     @property
     def receipts(self) -> list[ReadReceipt]:
@@ -109,11 +112,13 @@ def read_and_deal(
     None for keys that take more than `most_bytes`: packed records may be many more than their size says.
     """
     left = read_parts(folder, read, task, parts)
-    files = (exchange.keys_file(left.directory, receipt.name) for receipt in left.receipts)
-    if sum(Path(file).stat().st_size for file in files) > most_bytes:
-        return left, None
+    return left, None if left.key_bytes > most_bytes else dealt(task.shards, left)
+
+
+def dealt(shards: int, left: Left) -> list[tuple[int, tuple[int, bytes]]]:
+    """As `deal_keys`, but receipts are numbered as in `Left.receipts`."""
     own = [Expected(number, checksum) for number, checksum in enumerate(left.checksums)]
-    return left, list(deal_keys([own], task.shards, 0, iter([left])))
+    return list(deal_keys([own], shards, 0, iter([left])))
 
 
 def _left(task: ReadTask, read: Callable[[ReadTask, _P], PartRead], parts: Sequence[_P]) -> Left:
@@ -122,8 +127,14 @@ def _left(task: ReadTask, read: Callable[[ReadTask, _P], PartRead], parts: Seque
 
 def left_in(directory: str, parts: Sequence[PartRead], partition: int = -1) -> Left:
     """What these parts have left in a folder."""
-    names = [part.receipt.name for part in parts if part.receipt is not None]
-    return Left(directory, tuple(parts), tuple(_checksum(directory, name) for name in names), partition)
+    files = [exchange.keys_file(directory, part.receipt.name) for part in parts if part.receipt is not None]
+    key_bytes = sum(Path(file).stat().st_size for file in files)
+    return Left(directory, tuple(parts), tuple(map(_checksum, files)), partition, key_bytes, process())
+
+
+def process(_: object = None) -> str:
+    """A name for the executor's process that runs this task: all its workers have one parent."""
+    return f"{socket.gethostname()}:{os.getppid()}"
 
 
 def read_rows(folder: HostFolder, task: ReadTask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -185,7 +196,7 @@ def judge_arrived(task: JudgeTask, tables: TableRoom, arrived: tuple[list[tuple[
     keys, view = arrived
     travels = ArrivedKeys(keys)
     receipt = judge(replace(task, tables=tables.here()), view, exchange=travels)
-    return Judged(receipt, travels.left, f"{socket.gethostname()}:{os.getppid()}")
+    return Judged(receipt, travels.left, process())
 
 
 def judge_shards(
@@ -268,5 +279,5 @@ def remove_file(path: Path, _: int = 0) -> None:
     path.unlink(missing_ok=True)
 
 
-def _checksum(directory: str, name: str) -> int:
-    return xxhash.xxh3_64_intdigest(Path(exchange.keys_file(directory, name)).read_bytes())
+def _checksum(file: str) -> int:
+    return xxhash.xxh3_64_intdigest(Path(file).read_bytes())

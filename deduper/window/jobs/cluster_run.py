@@ -7,10 +7,10 @@
 Each step is a job. Keys and verdicts go through Spark's shuffle as blobs, never through the driver. Spark runs the
 partitions of a lost executor again.
 
-Of a window up to `window_sizes.MOST_BYTES` that is read without Spark the driver hands over keys and verdicts: the same
-steps by tasks that stay on the executors (`spark.standing_tasks`), without a job and a shuffle. Records stay on the
-host of their task, as ever. What a lost executor had to do a job does elsewhere, and a window whose records are gone is
-judged again.
+Of a window whose keys take up to `window_sizes.MOST_BYTES` the driver hands over keys and verdicts: the same steps by
+tasks that stay on the executors (`spark.standing_tasks`), without a job and a shuffle. Reading is a job all the same if
+Spark must do it, or if the records take more. Records stay on the host of their task, as ever. What a lost executor had
+to do a job does elsewhere, and a window whose records are gone is judged again.
 
 A small window that is read without Spark needs tasks only to be judged. The driver is its only reading partition: it
 reads, gives the tasks their keys, gets the verdicts as their results, and writes. They are standing tasks or those of
@@ -57,6 +57,7 @@ from deduper.tasks.receipts import Receipt
 from deduper.tasks.write import WriteReceipt, WriteTask, grouped, is_small
 from deduper.window.jobs import window_sizes
 from deduper.window.jobs.executor_tasks import ExecutorTasks
+from deduper.window.jobs.hand_over import taken_over
 from deduper.window.jobs.window_sizes import WindowSizes
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class ClusterRun:
         self._cached: list[Any] = []
         self._read: list[tuple[RDD[Left] | None, list[Left]]] = []
         self._reads: list[RDD[Left]] = []
-        self._left: list[Left] = []
+        self._left: Sequence[Left] = ()
         self._may_read_here = True
         self._is_handed = False
         self._dealt: list[list[tuple[int, tuple[int, bytes]]]] = []
@@ -130,8 +131,10 @@ class ClusterRun:
         for rdd, lefts in self._read:
             # A file that is not the source's may have been read too: `sources.files.unreadable`.
             if any(receipt.name in numbers for left in lefts for receipt in left.receipts):
-                self._left += lefts
+                self._left = (*self._left, *lefts)
                 self._reads += [] if rdd is None else [rdd]
+        if self._reads:
+            self._hand_over(task)
         partitions = [0] * len(receipts)
         expected = []
         for partition, left in enumerate(self._left):
@@ -143,6 +146,22 @@ class ClusterRun:
             expected.append(tuple(of_left))
         self._expected, self._partition_of = tuple(expected), tuple(partitions)
         return replace(read, receipts=receipts)
+
+    def _hand_over(self, task: ReadTask) -> None:
+        """Leave the next steps of a window that jobs have read to standing tasks, if they can take all of it."""
+        readers = sum(len(left.receipts) for left in self._left)
+        if not self._sizes.keys_fit_driver(sum(left.key_bytes for left in self._left), readers):
+            return
+        tasks = self._tasks.window_tasks()
+        taken = taken_over(self._left, tasks)
+        if not taken:
+            self._tasks.free_cores()
+            return
+        self._is_handed = True
+        self._reads.clear()
+        self._tasks_at = Counter(place for place, _ in tasks)
+        self._places, self._left = zip(*taken, strict=True)
+        self._dealt = self._tasks.at_places(partial(steps.dealt, task.shards), self._left, self._places)
 
     @contextmanager
     def file_on_hosts(self, data: bytes, task: ReadTask) -> Iterator[Path]:
@@ -307,6 +326,13 @@ class ClusterRun:
 
     def write(self, task: WriteTask) -> list[WriteReceipt]:
         """Write the ports, each reading partition where its records are: on its host, or in the driver."""
+        written = self._write(task)
+        self._tasks.free_cores_to_make(
+            {file.port for receipt in written for file in receipt.files}, large=self._is_handed
+        )
+        return written
+
+    def _write(self, task: WriteTask) -> list[WriteReceipt]:
         groups = tuple(tuple(sorted(each.reader for each in of)) for of in self._expected)
         task = replace(task, groups=groups)
         if not task.targets or not self._left:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from deduper.config.model import Config
 from deduper.spark.placing import Executor, Executors, ShardPlaces, located
 from deduper.spark.standing_tasks import StandingTasks, TasksLostError
 from deduper.spark_promises import DEFAULT_MASTER, have_spare_cores
+from deduper.tasks.executors import steps
 from deduper.window.jobs.executor_watch import ExecutorWatch
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ class ExecutorTasks:
         self._executors = Executors(context)
         settings = dict(context.getConf().getAll())
         self._have_one_core = not _have_spare_cores(settings)
-        self._spark_writes = _spark_writes(config)
+        self._spark_makes = _made_by_spark(config)
+        self._spark_sends = _spark_sends(config)
         self._standing: StandingTasks | None = None
         if tasks_may_stay(settings, config):
             self._standing = StandingTasks(context, self._executors)
@@ -47,14 +49,30 @@ class ExecutorTasks:
     def window_places(self) -> list[Executor]:
         """The places of standing tasks that do all steps of a window whose keys the driver hands over; none if not now.
 
-        Not by jobs: the way of a job's payload is long. Nor beside ports that Spark writes: their jobs need all cores.
+        Not by jobs: the way of a job's payload is long. Nor beside ports that Spark sends: their jobs need all cores.
         """
         if self._standing is None or not self._standing.may_begin:
             return []
         places = self._standing.places
         # A task on the only core of an executor would be in the way of merges and of what is sent.
         have_several = all(self._executors.cores(executor) > 1 for executor in places)
-        return places if self._have_one_core or (have_several and not self._spark_writes) else []
+        return places if self._have_one_core or (have_several and not self._spark_sends) else []
+
+    def window_tasks(self) -> list[tuple[Executor, str]]:
+        """Standing tasks at `window_places`, which now run, each with its process; none if they do not."""
+        places = self.window_places()
+        if self._standing is not None and places:
+            with suppress(TasksLostError):
+                return list(zip(places, self._standing.map(steps.process, places, places), strict=True))
+        return []
+
+    def free_cores_to_make(self, ports: Set[str], *, large: bool) -> None:
+        """End the tasks that stay if Spark makes files of one of these ports next, whose jobs need their cores.
+
+        Beside a small window they need but one.
+        """
+        if ports & self._spark_makes and (large or self._have_one_core):
+            self.free_cores()
 
     def judged_on(self, ran_on: dict[int, str]) -> None:
         """Note which process judged each shard, and log how many are where they were a window ago."""
@@ -100,19 +118,23 @@ def tasks_may_stay(settings: Mapping[str, str], config: Config) -> bool:
     """Whether tasks may stay on the executors of a session with these settings. PURE.
 
     Not if their connections would be less safe than Spark's own, or if an executor would never be given back because
-    it is never idle. They must leave a core to every job that comes while they stay: a port that Spark writes has one.
+    it is never idle. They must leave a core to every job that comes while they stay: a port that Spark sends has one.
     """
     if any(settings.get(name) == "true" for name in _NO_TASKS_WITH):
         return False
     if _have_spare_cores(settings):
         return settings.get("spark.task.cpus", "1") == "1"
-    return not _spark_writes(config)
+    return not _spark_sends(config)
 
 
-def _spark_writes(config: Config) -> bool:
-    """Whether jobs of Spark write a port."""
-    files, topics = config.file_ports.values(), config.topic_ports.values()
-    return any(sink.format != "parquet" for sink in files) or any(sink.delivery != "exactly_once" for sink in topics)
+def _made_by_spark(config: Config) -> Set[str]:
+    """The ports whose files jobs of Spark make, in their window."""
+    return {port for port, sink in config.file_ports.items() if sink.format != "parquet"}
+
+
+def _spark_sends(config: Config) -> bool:
+    """Whether jobs of Spark send a port, beside the next window."""
+    return any(sink.delivery != "exactly_once" for sink in config.topic_ports.values())
 
 
 def _have_spare_cores(settings: Mapping[str, str]) -> bool:

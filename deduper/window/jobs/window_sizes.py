@@ -10,7 +10,7 @@ from deduper.tasks.write import is_small
 _MOST_BLOBS = 4096
 """Pairs of part and shard in a window whose blobs the driver holds: one has up to 1 KB beside its rows."""
 MOST_BYTES = 192 << 20
-"""Records of a window whose keys the driver hands over, 29 bytes a row; and these keys."""
+"""Records of a window that standing tasks read; and keys that the driver hands over, 29 bytes a row."""
 
 
 class WindowSizes:
@@ -27,6 +27,10 @@ class WindowSizes:
     def fits_driver(self, parts: Sequence[Part]) -> bool:
         """Whether the driver may hold the keys of a window of these parts alone, and its verdicts."""
         return self._expected(parts) <= MOST_BYTES and self._has_few_blobs(parts)
+
+    def keys_fit_driver(self, key_bytes: int, readers: int) -> bool:
+        """Whether the driver may hold so many bytes of keys, of so many reading tasks, and the verdicts; not none."""
+        return key_bytes <= MOST_BYTES and 0 < readers * self._shards <= _MOST_BLOBS
 
     def learn(self, parts: Sequence[Part], spilled_bytes: int) -> None:
         """The records of these parts have become so many bytes; packed ones may be much smaller."""
