@@ -78,9 +78,9 @@ def range_aggregate(
 ) -> RangeAggregates:
     """Every event with the aggregates of the ranges that cover it; with `per="range"` every range with those of events.
 
-    The side that is indexed is counted, and collected if it is small, at the call; the rows are made when Spark runs
-    them. With `index_bytes=0` there are always parts. `malformed` is a column that is not null in a row that could not
-    be parsed; it is no part of the rows.
+    The side that is indexed is counted, and collected if it is small, at the call (see `scans` for files); the rows are
+    made when Spark runs them. With `index_bytes=0` there are always parts. `malformed` is a column that is not null in
+    a row that could not be parsed; it is no part of the rows.
 
     Raises:
         UsageError: an argument, a column that is absent, or a type that does not fit.
