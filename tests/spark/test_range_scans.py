@@ -41,9 +41,9 @@ def found_here(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
 
     def looked(*arguments: Any, **more: Any) -> Any:
-        tables = read(*arguments, **more)
-        found.append(tables is not None)
-        return tables
+        table = read(*arguments, **more)
+        found.append(table is not None)
+        return table
 
     read = frames.rows_of_scan
     monkeypatch.setattr(frames, "rows_of_scan", looked)
@@ -170,3 +170,16 @@ def test_bad_ranges_and_large_sets_are_left_to_spark(
     assert [row["reason"] for row in kept.errors.collect()] == ["start_after_end"]
     assert kept.indexed_rows == 20
     assert not any(found_here)
+
+
+def test_empty_files_and_folders(session: SparkSession, tmp_path: Path, found_here: list[bool]) -> None:
+    """An empty file adds nothing to others; with no rows at all, Spark has the empty index."""
+    events, ranges = sides(session)
+    written(ranges, tmp_path / "ranges")
+    none = ranges.where("false").toArrow()
+    pq.write_table(none, tmp_path / "ranges" / "empty.parquet")
+    (tmp_path / "nothing").mkdir()
+    nothing = session.read.schema(ranges.schema).parquet(str(tmp_path / "nothing"))
+    assert answers(events, session.read.parquet(str(tmp_path / "ranges"))) == answers(events, ranges)
+    assert answers(events, nothing) == answers(events, ranges.where("false"))
+    assert found_here == [True, False, False, False]

@@ -115,7 +115,7 @@ def range_aggregate(
     answers = T.StructType(_answer_fields(aggregates, indexed.schema))
     of_index = ranges if per == "event" else events
     of_row, plan = _bytes_a_row(work), None
-    tables = rows_of_scan(
+    table = rows_of_scan(
         of_index,
         columns,
         keys,
@@ -124,13 +124,13 @@ def range_aggregate(
         salt=_salt(),
         most_rows=0 if malformed in of_index.columns else index_bytes // of_row,
     )
-    if tables is None:
+    if table is None:
         size = _index_size(of_index, columns, of_row)
         if size <= index_bytes:
-            tables = [indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()]
-    if tables is not None:
-        rows = sum(table.num_rows for table in tables)
-        shared = shared_by_workers(work.index(tables), asked.sparkSession.sparkContext)
+            table = indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()
+    if table is not None:
+        rows = table.num_rows
+        shared = shared_by_workers(work.index([table]), asked.sparkSession.sparkContext)
         answered = _looked_up(asked, keys, work, shared, answers)
     else:
         index_side, asked_side = _with_digest(indexed, keys, columns), _with_digest(asked, keys, asked.columns)

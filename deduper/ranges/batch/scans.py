@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -31,7 +32,12 @@ _MOST_FILES = 1000
 _SCAN = "org.apache.spark.sql.execution.FileSourceScanExec"
 _FORMAT = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
 _INDEX = "org.apache.spark.sql.execution.datasources.InMemoryFileIndex"
-_REBASING = "spark.sql.parquet.datetimeRebaseModeInRead", "spark.sql.parquet.int96RebaseModeInRead"
+_READ_AS_WRITTEN = {
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+}
+"""By other values Spark moves times of old calendars, or finds columns by other marks than their names."""
 
 
 def rows_of_scan(
@@ -43,7 +49,7 @@ def rows_of_scan(
     longest_us: int | None,
     salt: bytes,
     most_rows: int,
-) -> list[pa.Table] | None:
+) -> pa.Table | None:
     """These columns and the ids' words; None if Spark has to read, if there are no rows, or more than `most_rows`."""
     wanted = {*columns, *keys}
     schema = {field.name: field.dataType for field in rows.schema}
@@ -54,24 +60,24 @@ def rows_of_scan(
             raise OnlySpark("a greatest length of other times than timestamps")
         cores = rows.sparkSession.sparkContext.defaultParallelism
         side = ParquetSide.of(_scanned_files(rows), cores, wanted)
+        if not 0 < side.rows <= most_rows:
+            return None
         found = {column.name: column for column in side.columns}
         if any(from_arrow_type(found[name].arrow) != schema[name] for name in wanted):
             raise OnlySpark("Spark has the columns by other types than their files")
         if not all(has_array_digest(found[name].kind) for name in keys):
             raise OnlySpark("an id is of a type that only Spark digests")
-        if not 0 < side.rows <= most_rows:
-            return None
         good = GoodRows(tuple(keys), tuple(found[name].kind for name in keys), points, longest_us, salt)
 
-        def read(piece: Piece) -> pa.Table:
+        def read(piece: Piece) -> list[pa.RecordBatch]:
             batches = (good.of(batch) for batch in side.batches(piece, list(wanted)))
-            return pa.Table.from_batches([batch.select(_names(batch, columns)) for batch in batches])
+            return [batch.select(_names(batch, columns)) for batch in batches]
 
         with ThreadPoolExecutor(cores, thread_name_prefix="ranges") as pool:
-            tables = list(pool.map(read, side.pieces))
-        if sum(table.num_rows for table in tables) != side.rows:
+            table = pa.Table.from_batches(chain.from_iterable(pool.map(read, side.pieces)))
+        if table.num_rows != side.rows:
             raise OnlySpark("files have other rows than their footers say")
-        return tables
+        return table
     except (OnlySpark, NotPlain, UnreadableFile, OSError) as exc:
         logger.info("Spark reads the rows of the index: %s", exc)
         return None
@@ -90,8 +96,9 @@ def _scanned_files(rows: DataFrame) -> list[str]:
     session = rows.sparkSession
     if not is_this_machine(str(session.sparkContext.master)):
         raise OnlySpark("executors are on other machines")
-    if any(session.conf.get(name) != "CORRECTED" for name in _REBASING):
-        raise OnlySpark("times may be of the old calendar")
+    for name, value in _READ_AS_WRITTEN.items():
+        if (found := session.conf.get(name)) != value:
+            raise OnlySpark(f"{name} is {found}")
     plan: Any = rows._jdf.queryExecution().sparkPlan()
     if _class(plan) != _SCAN:
         raise OnlySpark("there is more than a scan of files")
