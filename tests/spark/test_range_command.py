@@ -18,7 +18,7 @@ import pytest
 from deduper.config.problems import ConfigError
 from deduper.errors import DeduperError, UsageError
 from deduper.ranges.batch.job import run
-from deduper.ranges.batch.plain_files import OnlySpark
+from deduper.ranges.batch.plain_sides import OnlySpark
 from deduper.ranges.batch.report import Report
 from deduper.ranges.batch.settings import RangeJob
 

@@ -31,6 +31,7 @@ from deduper.ranges.aggregate.aggregates import (
 from deduper.ranges.aggregate.points import ENDS
 from deduper.ranges.batch.bad_rows import Side, event_reasons, range_reasons
 from deduper.ranges.batch.parts import PartPlan, in_parts
+from deduper.ranges.batch.scans import rows_of_scan
 from deduper.ranges.batch.times import TIMES
 from deduper.ranges.batch.work import ID_HI, ID_LO, Batches, Work
 from deduper.ranges.batch.workers import Shared, arrow_columns, map_in_arrow, shared_by_workers
@@ -77,9 +78,9 @@ def range_aggregate(
 ) -> RangeAggregates:
     """Every event with the aggregates of the ranges that cover it; with `per="range"` every range with those of events.
 
-    The side that is indexed is counted, and collected if it is small, at the call; the rows are made when Spark runs
-    them. With `index_bytes=0` there are always parts. `malformed` is a column that is not null in a row that could not
-    be parsed; it is no part of the rows.
+    The side that is indexed is counted, and collected if it is small, at the call (see `scans` for files); the rows are
+    made when Spark runs them. With `index_bytes=0` there are always parts. `malformed` is a column that is not null in
+    a row that could not be parsed; it is no part of the rows.
 
     Raises:
         UsageError: an argument, a column that is absent, or a type that does not fit.
@@ -112,9 +113,22 @@ def range_aggregate(
     )
     columns = sorted({*work.indexed_points, *(one.column for one in aggregates.values() if one.column is not None)})
     answers = T.StructType(_answer_fields(aggregates, indexed.schema))
-    size, plan = _index_size(ranges if per == "event" else events, columns, work), None
-    if size <= index_bytes:
-        table = indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()
+    of_index = ranges if per == "event" else events
+    of_row, plan = _bytes_a_row(work), None
+    table = rows_of_scan(
+        of_index,
+        columns,
+        keys,
+        work.indexed_points,
+        longest_us=longest_us,
+        salt=_salt(),
+        most_rows=0 if malformed in of_index.columns else index_bytes // of_row,
+    )
+    if table is None:
+        size = _index_size(of_index, columns, of_row)
+        if size <= index_bytes:
+            table = indexed.select(*map(backticked, columns), *_id_words(indexed, keys)).toArrow()
+    if table is not None:
         rows = table.num_rows
         shared = shared_by_workers(work.index([table]), asked.sparkSession.sparkContext)
         answered = _looked_up(asked, keys, work, shared, answers)
@@ -127,8 +141,14 @@ def range_aggregate(
     return RangeAggregates(answered, rows, plan, sides)
 
 
-def _index_size(indexed: DataFrame, columns: Sequence[str], work: Work) -> int:
-    """About the memory of an index: texts, two marks a row with their times, and 32 bytes an aggregate.
+def _bytes_a_row(work: Work) -> int:
+    """About the memory of a row in an index, without texts: two marks with their times, and 32 bytes an aggregate."""
+    widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
+    return 2 * (8 + widest)
+
+
+def _index_size(indexed: DataFrame, columns: Sequence[str], bytes_a_row: int) -> int:
+    """About the memory of an index, with texts.
 
     Bad rows count too: without texts, Spark then reads no column.
     """
@@ -141,8 +161,7 @@ def _index_size(indexed: DataFrame, columns: Sequence[str], work: Work) -> int:
     else:
         # `DataFrame.count` does the same in two stages, with a plan that is adapted in between.
         rows, text_bytes = indexed.select()._jdf.queryExecution().toRdd().count(), 0
-    widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
-    return rows * 2 * (8 + widest) + text_bytes
+    return rows * bytes_a_row + text_bytes
 
 
 def _looked_up(asked: DataFrame, keys: Sequence[str], work: Work, shared: Shared, answers: T.StructType) -> DataFrame:

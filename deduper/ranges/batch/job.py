@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from deduper.errors import UsageError
-from deduper.ranges.batch.plain_files import OnlySpark, run_plain
+from deduper.ranges.batch.plain_files import run_plain
+from deduper.ranges.batch.plain_sides import OnlySpark
 from deduper.ranges.batch.report import Report
 from deduper.ranges.batch.settings import RangeJob
 

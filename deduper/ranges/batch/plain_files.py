@@ -7,221 +7,31 @@ memory leaves the whole run to Spark, so that rules and messages of such cases h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
 
-import numpy as np
 import psutil
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from deduper.arrow_columns import DeclaredColumn, kind_of
-from deduper.columns import parse_columns
-from deduper.core.digest_kernels import array_digest, has_array_digest
+from deduper.core.digest_kernels import has_array_digest
 from deduper.core.digests import SALT_BYTES
 from deduper.errors import IntegrityError, UsageError, telling_where
 from deduper.ranges.aggregate.aggregates import Aggregate, answer_type, parse_aggregate, require_types
-from deduper.ranges.aggregate.points import as_points
 from deduper.ranges.batch.outputs import written_whole
+from deduper.ranges.batch.plain_sides import GoodRows, OnlySpark, Piece, Side, schema_of, side_of
 from deduper.ranges.batch.report import Report, plan_text
-from deduper.ranges.batch.settings import InputFiles, OutputFiles, RangeJob
-from deduper.ranges.batch.work import ID_HI, ID_LO, Work
-from deduper.spark_promises import FIXED_BY_STORE, TIME_ZONE
-from deduper.tasks.readers.parquet import opened_parquet, require_plain
-from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile, reading
-from deduper.tasks.readers.text import parsed_lines, require_lines
-from deduper.text.format import TextFormat
+from deduper.ranges.batch.settings import OutputFiles, RangeJob
+from deduper.ranges.batch.work import Work
+from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
 
-_BATCH_ROWS = 1 << 16
 _GROUP_ROWS, _GROUP_BYTES = 1 << 20, 64 << 20
-_LEAST_ROWS = 1 << 17
-_PIECES_A_CORE = 4
 _SHARE_OF_MEMORY = 4
 _NO_ROWS = "there are no events, or no ranges"
 _ERRORS = pa.schema([(name, pa.string()) for name in ("side", "reason", "record")])
-
-
-class OnlySpark(Exception):
-    """What only Spark can do; the text says why, for the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """The work of one thread: neighbouring row groups of a Parquet file, or all lines of a file of text."""
-
-    path: str
-    groups: tuple[int, ...] = ()
-    rows: int = 0
-
-
-class _Side(Protocol):
-    """The files of events or of ranges, all of the same columns."""
-
-    @property
-    def columns(self) -> tuple[DeclaredColumn, ...]: ...
-    @property
-    def pieces(self) -> tuple[_Piece, ...]: ...
-    @property
-    def rows(self) -> int | None:
-        """As the files count them themselves; None where they do not."""
-        ...
-
-    @property
-    def text_bytes(self) -> int:
-        """Of columns of texts, before anything is read; 0 where it is not known."""
-        ...
-
-    def batches(self, piece: _Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece with these columns."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _ParquetSide:
-    """Parquet files with types of their own."""
-
-    columns: tuple[DeclaredColumn, ...]
-    pieces: tuple[_Piece, ...]
-    text_bytes: int
-
-    @property
-    def rows(self) -> int:
-        """By the footers."""
-        return sum(piece.rows for piece in self.pieces)
-
-    @classmethod
-    def of(cls, files: InputFiles, cores: int) -> _ParquetSide:
-        """Of all footers.
-
-        Raises:
-            OnlySpark: a file is not plain.
-        """
-        if files.columns is not None:
-            raise OnlySpark(f"{files.path}: only Parquet files with types of their own are plain")
-        columns: tuple[DeclaredColumn, ...] | None = None
-        groups: list[tuple[str, int, int]] = []
-        text_bytes = 0
-        for path in _listed(files.path):
-            with opened_parquet(path) as opened, reading(path):
-                found = tuple(_column(path, field) for field in opened.schema_arrow)
-                require_plain(opened, path, found)
-                if found != (columns or found):
-                    raise OnlySpark(f"{path}: its columns are not those of the other files")
-                columns, footer = found, opened.metadata
-                for number in range(footer.num_row_groups):
-                    group = footer.row_group(number)
-                    groups.append((path, number, group.num_rows))
-                    text_bytes += group.total_byte_size
-        has_texts = any(column.kind.name in ("string", "binary") for column in columns or ())
-        return cls(columns or (), _pieces(groups, cores), text_bytes if has_texts else 0)
-
-    def batches(self, piece: _Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece with these columns."""
-        wanted = [column for column in self.columns if column.name in names]
-        with opened_parquet(piece.path) as opened:
-            read = opened.iter_batches(
-                _BATCH_ROWS,
-                row_groups=list(piece.groups),
-                columns=[column.name for column in wanted],
-                use_threads=False,
-            )
-            while True:
-                with reading(piece.path):
-                    if (batch := next(read, None)) is None:
-                        return
-                    arrays = [batch[column.name].cast(column.arrow) for column in wanted]
-                yield pa.RecordBatch.from_arrays(arrays, [column.name for column in wanted])
-
-
-@dataclass(frozen=True, slots=True)
-class _TextSide:
-    """Files of CSV or JSON; `deduper.text` says what a line means, here as in Spark's way."""
-
-    text: TextFormat
-    pieces: tuple[_Piece, ...]
-    header: bool
-    rows: None = None
-    text_bytes: int = 0
-
-    @property
-    def columns(self) -> tuple[DeclaredColumn, ...]:
-        """As they are declared."""
-        return self.text.columns
-
-    @classmethod
-    def of(cls, files: InputFiles) -> _TextSide:
-        """Raises OnlySpark: a column is of a type that only Spark reads; NotPlain: so is a file."""
-        columns = parse_columns(files.columns or "")
-        for column in columns:
-            if not column.type.is_scalar or "." in column.name:
-                raise OnlySpark(f"{files.path}: column {column.name} is of type {column.type.text}")
-        pieces = tuple(map(_Piece, _listed(files.path)))
-        for piece in pieces:
-            require_lines(piece.path, Path(piece.path).stat().st_size)
-        is_csv = files.format == "csv"
-        text = TextFormat(tuple(map(DeclaredColumn.of, columns)), FIXED_BY_STORE[TIME_ZONE], "," if is_csv else None)
-        return cls(text, pieces, is_csv and files.header)
-
-    def batches(self, piece: _Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of a piece with these columns.
-
-        Raises:
-            OnlySpark: a line is no record.
-        """
-        wanted = {number: column.name for number, column in enumerate(self.columns) if column.name in names}
-        for _, parsed in parsed_lines(piece.path, self.text, list(wanted), header=self.header):
-            if parsed.malformed.any() or parsed.invalid_utf8.any():
-                raise OnlySpark(f"{piece.path}: a line that is no record")
-            yield pa.RecordBatch.from_arrays([parsed.columns[number] for number in wanted], list(wanted.values()))
-
-
-def _side(files: InputFiles, cores: int) -> _Side:
-    return _ParquetSide.of(files, cores) if files.format == "parquet" else _TextSide.of(files)
-
-
-def _schema_of(side: _Side) -> pa.Schema:
-    """As it is read and written."""
-    return pa.schema([(column.name, column.arrow) for column in side.columns])
-
-
-def _listed(path: Path) -> list[str]:
-    """The files that Spark would read, if there are no folders below."""
-    entries = [path] if path.is_file() else sorted(path.iterdir())
-    found = [entry for entry in entries if not entry.name.startswith(("_", "."))]
-    if not found or any(entry.is_dir() or entry.name.endswith("._COPYING_") for entry in found):
-        raise OnlySpark(f"{path}: no files, or folders below")
-    return [str(entry) for entry in found]
-
-
-def _column(path: str, field: pa.Field) -> DeclaredColumn:
-    """As Spark would have a column of these types, of which `require_plain` decides if that is so."""
-    found = field.type
-    if pa.types.is_timestamp(found):
-        found = pa.timestamp("us", found.tz and "UTC")
-    elif pa.types.is_large_string(found) or pa.types.is_large_binary(found):
-        found = pa.string() if pa.types.is_large_string(found) else pa.binary()
-    kind = kind_of(found)
-    if kind is None or "." in field.name:
-        raise OnlySpark(f"{path}: column {field.name} is of type {found}")
-    return DeclaredColumn(field.name, kind, found)
-
-
-def _pieces(groups: Sequence[tuple[str, int, int]], cores: int) -> tuple[_Piece, ...]:
-    least = max(_LEAST_ROWS, sum(rows for _, _, rows in groups) // (cores * _PIECES_A_CORE))
-    pieces: list[_Piece] = []
-    for path, number, rows in groups:
-        if pieces and pieces[-1].path == path and pieces[-1].rows < least:
-            last = pieces.pop()
-            pieces.append(_Piece(path, (*last.groups, number), last.rows + rows))
-        else:
-            pieces.append(_Piece(path, (number,), rows))
-    return tuple(pieces)
 
 
 class _PlainJob:
@@ -235,7 +45,7 @@ class _PlainJob:
             if name.startswith(("spark.sql.", "spark.hadoop.")):
                 raise OnlySpark(f"{name} may change what is read or written")
         self.job = job
-        events, ranges = _side(job.events, cores), _side(job.ranges, cores)
+        events, ranges = side_of(job.events, cores), side_of(job.ranges, cores)
         aggregates = {name: parse_aggregate(text) for name, text in job.aggregates.items()}
         points = (job.time,), (job.start, job.end)
         self.is_per_event = job.per == "event"
@@ -252,6 +62,7 @@ class _PlainJob:
         if events.rows == 0 or ranges.rows == 0:
             raise OnlySpark(_NO_ROWS)
         _require_columns(job, events, ranges)
+        self._good_asked, self._good_indexed = self._good_rows(self.asked), self._good_rows(self.indexed)
         taken = {column.name.lower() for column in self.asked.columns}
         types = {column.name: column.arrow for column in self.indexed.columns}
         try:
@@ -261,22 +72,22 @@ class _PlainJob:
         if any(name.lower() in taken for name in aggregates):
             raise OnlySpark("an aggregate has the name of a column")
         answers = [(name, answer_type(one, one.column and types[one.column])) for name, one in aggregates.items()]
-        self.schema = pa.schema([*_schema_of(self.asked), *(pa.field(*answer) for answer in answers)])
+        self.schema = pa.schema([*schema_of(self.asked), *(pa.field(*answer) for answer in answers)])
         self._budget = _Budget(self.work)
         self._budget.take(self.indexed.rows or 0, self.indexed.text_bytes)
 
-    def indexed_rows(self, piece: _Piece) -> pa.Table | None:
+    def indexed_rows(self, piece: Piece) -> pa.Table | None:
         """The columns that the index takes, and the id's words; None for no rows."""
         of_aggregates = (one.column for one in self.work.aggregates.values() if one.column is not None)
         names = {*self.job.on, *self.work.indexed_points, *of_aggregates}
         batches = []
         for batch in self.indexed.batches(piece, sorted(names)):
-            batches.append(self._ready(batch, self.indexed))
+            batches.append(self._good_indexed.of(batch))
             if self.indexed.rows is None:
                 self._budget.take(batch.num_rows, batch.nbytes)
         return pa.Table.from_batches(batches) if batches else None
 
-    def answer(self, index: object, folder: Path, numbered: tuple[int, _Piece]) -> tuple[int, int]:
+    def answer(self, index: object, folder: Path, numbered: tuple[int, Piece]) -> tuple[int, int]:
         """Write a piece's rows with their answers; how many were read, and how many written."""
         number, piece = numbered
         names = [column.name for column in self.asked.columns]
@@ -287,7 +98,7 @@ class _PlainJob:
             held: list[pa.RecordBatch] = []
             for batch in self.asked.batches(piece, names):
                 read += batch.num_rows
-                for answered in self.work.answers(index, self._ready(batch, self.asked), names):
+                for answered in self.work.answers(index, self._good_asked.of(batch), names):
                     held.append(answered.cast(self.schema))
                     rows += answered.num_rows
                 if sum(one.num_rows for one in held) >= _GROUP_ROWS or sum(one.nbytes for one in held) >= _GROUP_BYTES:
@@ -297,23 +108,15 @@ class _PlainJob:
                 writer.write_table(pa.Table.from_batches(held))
         return read, rows
 
-    def _ready(self, batch: pa.RecordBatch, side: _Side) -> pa.RecordBatch:
-        """Good rows with the id's words.
-
-        Raises:
-            OnlySpark: a row is bad.
-        """
+    def _good_rows(self, side: Side) -> GoodRows:
+        kinds = {column.name: column.kind for column in side.columns}
         is_event = (side is self.asked) == self.is_per_event
-        _require_good(batch, self.job, is_event=is_event)
-        kinds = [column.kind for name in self.job.on for column in side.columns if column.name == name]
-        keys = [batch[name] for name in self.job.on]
-        if len(keys) == 1 and pa.types.is_integer(keys[0].type):
-            return batch.append_column(ID_HI, keys[0].cast(pa.int64()))
-        hi, lo = (pa.array(words.view(np.int64)) for words in array_digest(keys, kinds, self._salt))
-        return batch.append_column(ID_HI, hi).append_column(ID_LO, lo)
+        points = (self.job.time,) if is_event else (self.job.start, self.job.end)
+        on = tuple(self.job.on)
+        return GoodRows(on, tuple(kinds[name] for name in on), points, self.job.longest, self._salt)
 
 
-def _require_columns(job: RangeJob, events: _Side, ranges: _Side) -> None:
+def _require_columns(job: RangeJob, events: Side, ranges: Side) -> None:
     """Raises OnlySpark unless all columns are there, of the types that they need; Spark's way says why."""
     of_events, of_ranges = ({column.name: column for column in side.columns} for side in (events, ranges))
     if any(name not in of_events or name not in of_ranges for name in job.on):
@@ -328,22 +131,6 @@ def _require_columns(job: RangeJob, events: _Side, ranges: _Side) -> None:
         raise OnlySpark("times are of different types, or no times")
     if job.longest is not None and not all(map(pa.types.is_timestamp, kinds)):
         raise OnlySpark("a greatest length of other times than timestamps")
-
-
-def _require_good(batch: pa.RecordBatch, job: RangeJob, *, is_event: bool) -> None:
-    """Raises OnlySpark if a row is bad, by the rules of `bad_rows`."""
-    points = [batch[name] for name in ((job.time,) if is_event else (job.start, job.end))]
-    is_bad = any(batch[name].null_count for name in job.on)
-    is_bad |= any(pa.types.is_floating(one.type) and pc.any(pc.is_nan(one)).as_py() for one in points)
-    if is_event:
-        is_bad |= points[0].null_count > 0
-    else:
-        is_bad |= bool(pc.any(pc.greater(*points)).as_py())
-        if job.longest is not None and not is_bad:
-            lengths = as_points(points[1]).view(np.uint64) - as_points(points[0]).view(np.uint64)
-            is_bad = any(one.null_count for one in points) or bool((lengths > np.uint64(job.longest)).any())
-    if is_bad:
-        raise OnlySpark(f"a bad {'event' if is_event else 'range'}")
 
 
 class _Budget:

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from deduper.errors import DeduperError
-from deduper.ranges.batch.plain_files import OnlySpark, run_plain
+from deduper.ranges.batch.plain_files import run_plain
+from deduper.ranges.batch.plain_sides import OnlySpark
 from deduper.ranges.batch.report import Report
 from deduper.ranges.batch.settings import RangeJob
 from tests.deduper.ranges.aggregate import oracle
