@@ -412,13 +412,25 @@ def test_partition_values_of_the_wrong_type(tmp_path: Path) -> None:
     pq.write_table(arrow([(1, "a", 0)]).drop_columns(["d"]), place.root / "d=soon/one.parquet")
     with pytest.raises(TableUsageError, match=r"d=soon/one\.parquet: `soon` is no date, which the batch's column `d`"):
         place.load([(1, "a", 0)])
-    with pytest.raises(TableUsageError, match="is partitioned by d, and the load's partition_by is v"):
+    with pytest.raises(TableUsageError, match=r"is partitioned by d, and the load's partition_by is v; write `partition_by: \[d\]`"):
         load(arrow([(1, "a", 0)]), place.root, key=["k"], partition_by=["v"], table_format="parquet")
     texts = pa.table({"k": [1, 2, 3], "p": ["", "x", "__HIVE_DEFAULT_PARTITION__"]})
     receipt = load(texts, tmp_path / "other", key=["k"], partition_by=["p"])
     assert (receipt.new, receipt.errors) == (1, {"bad_partition": 2})
     with pytest.raises(TableUsageError, match="is partitioned by p, and the load's partition_by is nothing"):
         load(texts, tmp_path / "other", key=["k"])
+
+
+def test_a_refused_batch_leaves_the_index(place: Place) -> None:
+    """One with a key of another type, and one by other partitions: the next load finds its keys without a reading."""
+    place.load([(1, "a", 0), (2, "a", 1)])
+    rows = arrow([(1, "a", 0)])
+    with pytest.raises(TableUsageError, match="`k`"):
+        place.load(rows.set_column(0, "k", rows["k"].cast(pa.int32())))
+    with pytest.raises(TableUsageError, match="is partitioned by d"):
+        load(rows, place.root, key=["k"], table_format=place.format, index=place.config().config.table_index)
+    receipt = place.load([(1, "a", 0), (3, "a", 1)])
+    assert (receipt.new, receipt.found, receipt.began_anew, receipt.read_files) == (1, 1, None, 0)
 
 
 @pytest.mark.parametrize(

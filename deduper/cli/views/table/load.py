@@ -67,11 +67,10 @@ def render_status(status: TableStatus) -> list[RenderableType]:
     table_line = f"version {status.version}, {counted(status.rows, 'row')} in {counted(status.files, 'file')}"
     size = None
     if index.keys:
-        size = (
-            f"{counted(index.keys, 'key')}, {approximate_size(index.size_bytes)}, {index.bytes_a_key:.1f} bytes a key"
-        )
+        entries = counted(index.keys, "entry", "entries")
+        size = f"{entries}, {approximate_size(index.size_bytes)}, {index.bytes_a_key:.1f} bytes each"
     rows: list[tuple[str, object]] = [
-        ("table", table_line if status.version >= 0 else "none yet"),
+        ("table", table_line if status.version >= 0 else f"none yet in {status.path}"),
         ("index", _index_line(index)),
         ("size", size),
         ("new index", _rebuilding_line(status.rebuilding)),
