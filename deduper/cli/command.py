@@ -49,7 +49,7 @@ inspect_app = typer.Typer(
 app.add_typer(config_app, name="config")
 app.add_typer(inspect_app, name="inspect")
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The job's config file.", show_default=False)]
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.", show_default=False)]
 StoreArgument = Annotated[
     str,
     typer.Argument(

@@ -17,7 +17,13 @@ from typing import Any
 from bucket_store import failpoints
 from deduper.as_json import AsJson
 from deduper.table.columns import key_columns
-from deduper.table.errors import ConflictError, FileVanishedError, TableChangedError, UnsupportedTableError, VersionGoneError
+from deduper.table.errors import (
+    ConflictError,
+    FileVanishedError,
+    TableChangedError,
+    UnsupportedTableError,
+    VersionGoneError,
+)
 from deduper.table.formats.protocol import Commit, DataFile, RemovedFile, Reversal, Snapshot, Table
 from deduper.table.index.reading import rows_of
 from deduper.table.settings import LoadedLoad

@@ -72,12 +72,17 @@ CASES: dict[str, tuple[str, int, str]] = {
     "store-url-nowhere": (
         "status rocksdb:nowhere",
         2,
-        "error: {}/nowhere: there is no store yet; the first start of `deduper run` makes it",
+        "error: {}/nowhere: there is no store here; check the place",
     ),
     "folder-without-store": (
         "status .",
         2,
         "error: .: this folder holds no store; name a config file, or the folder of a store",
+    ),
+    "no-folder": (
+        "status nowhere",
+        2,
+        "error: nowhere: there is no such file or folder; name a config file, or a store by folder or URL",
     ),
     "data-for-config": (
         "run data.csv",
@@ -89,7 +94,7 @@ CASES: dict[str, tuple[str, int, str]] = {
         2,
         "bytes.yaml: is not UTF-8 at byte 128; save the file as UTF-8" + NOTHING,
     ),
-    "folder-for-config": ("config validate state", 2, "state: cannot be read: Is a directory" + NOTHING),
+    "folder-for-config": ("config validate state", 2, "state: is a folder; name the config file in it" + NOTHING),
     "tab": (
         "config validate tab.yaml",
         2,

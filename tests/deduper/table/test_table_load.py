@@ -412,7 +412,9 @@ def test_partition_values_of_the_wrong_type(tmp_path: Path) -> None:
     pq.write_table(arrow([(1, "a", 0)]).drop_columns(["d"]), place.root / "d=soon/one.parquet")
     with pytest.raises(TableUsageError, match=r"d=soon/one\.parquet: `soon` is no date, which the batch's column `d`"):
         place.load([(1, "a", 0)])
-    with pytest.raises(TableUsageError, match=r"is partitioned by d, and the load's partition_by is v; write `partition_by: \[d\]`"):
+    with pytest.raises(
+        TableUsageError, match=r"is partitioned by d, and the load's partition_by is v; write `partition_by: \[d\]`"
+    ):
         load(arrow([(1, "a", 0)]), place.root, key=["k"], partition_by=["v"], table_format="parquet")
     texts = pa.table({"k": [1, 2, 3], "p": ["", "x", "__HIVE_DEFAULT_PARTITION__"]})
     receipt = load(texts, tmp_path / "other", key=["k"], partition_by=["p"])

@@ -38,7 +38,10 @@ def test_no_table_yet(place: Place) -> None:
     found = status(place)
     assert (found["version"], found["rows"], found["files"], found["pending"]) == (-1, 0, 0, [])
     assert (found["index"]["state"], found["index"]["bytes_a_key"]) == ("absent", None)
-    assert text(place) == [f"table none yet in {place.root}", "index absent: the next load builds the index from the table"]
+    assert text(place) == [
+        f"table none yet in {place.root}",
+        "index absent: the next load builds the index from the table",
+    ]
     assert not place.root.exists()
 
 
