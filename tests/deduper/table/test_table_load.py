@@ -35,7 +35,7 @@ from deduper.table.formats.delta import DeltaFiles
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.judge import Keep
 from deduper.table.load import load
-from deduper.table.write import staging
+from deduper.table.write import lock, staging
 from deduper.table.write.lock import locked
 from tests.deduper.small_service import armed
 from tests.deduper.table.scene import STEPS, Place, Row, arrow, dying, foreign
@@ -343,10 +343,12 @@ def test_times_that_have_no_year_of_four_digits_are_loaded(us: int, tmp_path: Pa
     assert DeltaTable(str(tmp_path)).to_pyarrow_table()["t"].combine_chunks().equals(times)
 
 
-def test_one_load_at_a_time(place: Place) -> None:
-    """The second one waits, then fails clearly."""
+def test_one_load_at_a_time(place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The second one says that it waits, once, then fails clearly."""
+    monkeypatch.setattr(lock, "_SAY_AFTER_S", 0.0)
     with locked(place.root, 0.0), pytest.raises(TableHeldError, match="another write or rebuild has held the table"):
-        load(arrow([(1, "a", 0)]), place.root, key=["k"], table_format=place.format, lock_timeout_s=0.05)
+        load(arrow([(1, "a", 0)]), place.root, key=["k"], table_format=place.format, lock_timeout_s=0.12)
+    assert caplog.text.count("holds the table; waiting up to 0.12 s") == 1
 
 
 def test_a_batch_of_other_columns_is_refused(place: Place) -> None:
