@@ -74,7 +74,9 @@ def status(
         show(read, shown, line)
     except RangeStreamError as error:
         if last is not None or timings:
-            raise UsageError(f"{store}: is a range stream's; --last and --timings show windows of a job") from error
+            raise UsageError(
+                f"{store}: is a range stream's; --last and --timings are for windows of a job, leave them out"
+            ) from error
         from deduper.cli.views.ranges import line as line_of_stream
         from deduper.cli.views.ranges import render_status
         from deduper.ranges.stream.settings import StreamJob
