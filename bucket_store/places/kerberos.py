@@ -21,7 +21,7 @@ _INITIATE = 1
 _INDEFINITE = 0xFFFFFFFF
 _OF_LIBRARY = 2
 """The kind of a status that is Kerberos's own; GSSAPI's says no more than that something is wrong."""
-_NO_CREDENTIALS, _EXPIRED = 7 << 16, 11 << 16
+_EXPIRED = 11 << 16
 _ROUTINE_ERROR = 0xFF << 16
 
 
@@ -90,7 +90,7 @@ _REMEDY = f"get one as the job's user (`kinit`, {CACHE}), and renew it in time, 
 
 
 def _require_readable() -> None:
-    """Raise where the library would fall: a file that is there, and does not begin as a file of tickets does.
+    """Raise where the library would crash: a file that is there, and does not begin as a file of tickets does.
 
     Big-endian: 2 bytes of version, 05 04 (a 2-byte length and so many bytes follow) or 05 03; the kind of a name, 4
     bytes; the number of its parts, 4 bytes; a realm and these parts, each behind its length of 4 bytes.

@@ -1,4 +1,8 @@
-"""PURE. Sorted digests among sorted entries, compiled by numba. See `kernels` for what they have in common."""
+"""PURE. Sorted digests among sorted entries, compiled by numba. See `kernels` for what they have in common.
+
+The halving at the end of both kernels is written twice: with a kernel of its own, inlined or not, looking up half a
+million digests among a million takes 1.2 times the CPU.
+"""
 
 from __future__ import annotations
 

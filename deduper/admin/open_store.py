@@ -112,7 +112,8 @@ def open_store(target: str) -> OpenStore:
     except StoreMissingError as error:
         if (root / MANIFEST_NAME).exists():
             raise
-        raise StoreMissingError(f"{root}: there is no store yet; the first start of `deduper run` makes it") from error
+        found = "here; check the place" if config is None else "yet; the first start of `deduper run` makes it"
+        raise StoreMissingError(f"{root}: there is no store {found}") from error
     if _STREAM in log.manifest.settings:
         raise RangeStreamError(f"{root}: this is a range stream's store; only `deduper status` shows it", root)
     return OpenStore(url, config, log, open_backend(url))
@@ -152,6 +153,8 @@ def named_store(target: str) -> tuple[str, Config | None]:
         if not (root / MANIFEST_NAME).exists():
             raise UsageError(f"{target}: this folder holds no store; name a config file, or the folder of a store")
         return f"{_backend_of(root)}:{root}", None
+    if path.suffix not in (".yaml", ".yml") and not path.exists():  # `load_config` has the advice for a file
+        raise UsageError(f"{target}: there is no such file or folder; name a config file, or a store by folder or URL")
     try:
         config = load_config(path)
     except ConfigError:

@@ -49,7 +49,7 @@ inspect_app = typer.Typer(
 app.add_typer(config_app, name="config")
 app.add_typer(inspect_app, name="inspect")
 
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The job's config file.", show_default=False)]
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The config file.", show_default=False)]
 StoreArgument = Annotated[
     str,
     typer.Argument(
@@ -128,7 +128,8 @@ def print_error(error: Exception, code: ExitCode, *, verbose: bool) -> None:
 def _message(error: Exception, *, verbose: bool) -> str:
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         if isinstance(error, OSError) and error.strerror and error.filename is not None:
-            return f"{error.filename}: {error.strerror}"
+            remedy = "; let this user read and write there" if isinstance(error, PermissionError) else ""
+            return f"{error.filename}: {error.strerror}{remedy}"
         return str(error).strip() or type(error).__name__
     from deduper.spark.failures import plain_cause
 

@@ -25,6 +25,13 @@ from deduper.config.yaml_document import Document, SettingPath, read_document, s
 
 ENV_PREFIX = "DEDUPER__"
 
+_KINDS = {
+    "table": "`deduper table`",
+    "aggregates": "`deduper range-aggregate` or `deduper range-stream`",
+    "sinks": "a job (`deduper run`)",
+}
+"""A setting that each kind of config file must have, and no other kind."""
+
 DEFAULT = "default"
 """The origin of a setting that is not written anywhere."""
 
@@ -64,6 +71,7 @@ def load_with_sources(
     """As `load_config`, with the origin of each setting."""
     path = Path(file)
     merged = read_settings(path, overrides=overrides, environment=environment)
+    merged.require_kind("sinks", "`deduper init` writes the file of a job")
     _add_derived_defaults(merged.data, path)
     config, found = findings(merged.data, base_dir=path.resolve().parent)
     merged.require_none(found)
@@ -150,6 +158,18 @@ class MergedSettings:
         name = ".".join(path)
         return any(problem.setting == name for problem in self.problems)
 
+    def require_kind(self, mark: str, write: str) -> None:
+        """Refuse the file of another command as a whole: each of its settings would be a mistake by itself.
+
+        `mark` is a setting that files of the wanted kind must have, and no others.
+
+        Raises:
+            ConfigError: the file has the mark of another kind instead.
+        """
+        kind = next((kind for other, kind in _KINDS.items() if other in self.data), None)
+        if kind is not None and mark not in self.data:
+            raise ConfigError([Problem(Place(self._file), "", f"is the config file of {kind}", write)])
+
     def require_none(self, found: Sequence[Finding]) -> None:
         """Refuse settings in which mistakes were found, by the reader or in the checks.
 
@@ -205,6 +225,8 @@ def _read_text(path: Path, start_from: str | None) -> str:
     place = Place(str(path))
     try:
         return path.read_bytes().decode("utf-8-sig")
+    except IsADirectoryError:
+        raise ConfigError([Problem(place, "", "is a folder", "name the config file in it")]) from None
     except FileNotFoundError:
         write = start_from or f"`deduper init {path}` writes one to start from"
         raise ConfigError([Problem(place, "", "there is no such file", write)]) from None

@@ -26,6 +26,8 @@ class OwnFile(Section):
     """The settings of a command with a file of its own; `page` of the docs has such a file."""
 
     page: ClassVar[str]
+    mark: ClassVar[str]
+    """See `MergedSettings.require_kind`."""
 
     @classmethod
     def load(cls, file: Path, *, overrides: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> Self:
@@ -45,6 +47,7 @@ def load_own_file(
     """
     start_from = f"{model.page} has one to copy"
     merged = read_settings(file, overrides=overrides, environment=environment, start_from=start_from)
+    merged.require_kind(model.mark, start_from)
     try:
         settings = model.model_validate(merged.data, context={"base_dir": file.resolve().parent})
     except ValidationError as error:

@@ -1,8 +1,8 @@
 """Checks of Hadoop's settings for a store or a port in HDFS, as the client of this package reads them.
 
 The client, no Java, reads only `core-site.xml` and `hdfs-site.xml` in HADOOP_CONF_DIR, or else in HADOOP_HOME, and not
-all that stands there (docs/how-to/hdfs-login.md). In executors it has what their variables name, and no login but a
-ticket on their host: the tokens that Spark renews are in the memory of its JVMs.
+all that stands there (docs/how-to/hdfs-login.md). In executors it reads what their variables name. Its login there are
+the tokens that the driver sends with each task, unless a variable names one of their host.
 """
 
 from __future__ import annotations

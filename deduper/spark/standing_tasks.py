@@ -16,9 +16,9 @@ sends back the results:
 The key is random and travels with the job. Neither side unpickles anything before the other has shown that it has the
 key. Nothing is encrypted, nor are Spark's own calls by default; where they are, the caller keeps no task.
 
-Nobody depends on them. When a task dies, fails, has no connection, or its executor is lost, all of them end, and the
-caller has the same done by a job, which Spark repeats, and whose errors have a meaning (`failures`). A task that has
-heard nothing for a while ends as well, so no other job waits for its core for ever.
+No result depends on them. When a task dies, fails, has no connection, or its executor is lost, all of them end, and the
+caller has the same done by a job, which Spark repeats, and whose errors have a meaning (`failures`). A task that
+receives nothing for a while ends as well, so no other job waits for its core for ever.
 """
 
 from __future__ import annotations

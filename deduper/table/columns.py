@@ -124,4 +124,7 @@ def key_columns(schema: pa.Schema, key: Sequence[str], partition_by: Sequence[st
 def require_column(setting: str, name: str, schema: pa.Schema) -> None:
     """Raises SettingError unless the schema has the column."""
     if name not in schema.names:
-        raise SettingError(setting, f"there is no column `{name}`", suggestion(name, schema.names, "columns are"))
+        parts = [part.strip() for part in name.split(",")]
+        is_list = len(parts) > 1 and set(parts) <= set(schema.names)
+        write = f"write `{setting}: [{', '.join(parts)}]`" if is_list else suggestion(name, schema.names, "columns are")
+        raise SettingError(setting, f"there is no column `{name}`", write)

@@ -77,6 +77,7 @@ class LoadConfig(OwnFile):
     """A load."""
 
     page = "docs/tables.md"
+    mark = "table"
 
     source: LoadSource = Field(examples=["{path: in/*.parquet}"])
     table: LoadTable = Field(examples=["{path: tables/payments}"])

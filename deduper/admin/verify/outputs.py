@@ -107,7 +107,8 @@ def _published(store: OpenStore, state: LogState, findings: Findings) -> int:
                 found=f"window {mark.window}",
             )
     if len(set(windows.values())) > 1:
-        findings.note(f"the marks differ, as between two steps of a window: {windows}", is_unsettled=True)
+        listed = ", ".join(f"{whose} {'none' if window is None else window}" for whose, window in windows.items())
+        findings.note(f"the marks differ, as between two steps of a window: {listed}", is_unsettled=True)
     return max([state.published_through, *(window for window in windows.values() if window is not None)])
 
 

@@ -11,7 +11,6 @@ from deduper.cli.command import (
     BASIC,
     ConfigArgument,
     JsonOption,
-    SetOption,
     UnpublishedOption,
     VerboseOption,
     answer,
@@ -20,6 +19,11 @@ from deduper.cli.command import (
 )
 from deduper.errors import ExitCode
 from deduper.sinks.publish_state import OnUnknown
+
+_SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a setting, as longest=30d. Repeatable."),
+]
 
 
 def _progress(*, is_quiet: bool) -> Callable[[str], None]:
@@ -32,7 +36,7 @@ def range_aggregate(
     plan: Annotated[bool, typer.Option("--plan", help="Only read and check the indexed side, and show the plan.")] = (
         False
     ),
-    overrides: SetOption = None,
+    overrides: _SetOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -58,10 +62,10 @@ def range_stream(
         bool, typer.Option("--take-over", help="Take the store even if its owner seems to be alive.")
     ] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Only show the state of the store, beside a running owner too.")
+        bool, typer.Option("--status", help="Only show the state of the store, as `deduper status` does.")
     ] = False,
     unpublished: UnpublishedOption = OnUnknown.REFUSE,
-    overrides: SetOption = None,
+    overrides: _SetOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:

@@ -25,10 +25,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
+_NEWEST = 5
+"""Windows that `status` shows unless --last says so."""
+
+
 @command(app, "status", *READING)
 def status(
     store: StoreArgument,
-    last: Annotated[int, typer.Option("--last", min=0, metavar="N", help="Show the newest N windows.")] = 5,
+    last: Annotated[
+        int | None, typer.Option("--last", min=0, metavar="N", help="Show the newest N windows.", show_default="5")
+    ] = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Show the time of the newest windows by step, too.")
     ] = False,
@@ -42,14 +48,14 @@ def status(
 ) -> None:
     """Show the health, the contents and the progress of a store; safe beside a running job.
 
-    Of a range stream's store it shows what `range-stream --status` shows.
+    Of a range stream's store it shows what `range-stream --status` shows; --last and --timings are for a job's.
     """
     from deduper.admin.open_store import RangeStreamError, open_store
     from deduper.admin.status import StoreStatus, store_status
     from deduper.cli.views.status import line, render
 
     def read() -> StoreStatus:
-        return store_status(open_store(store), last=last)
+        return store_status(open_store(store), last=_NEWEST if last is None else last)
 
     def shown(report: StoreStatus) -> list[RenderableType]:
         return render(report, timings=timings)
@@ -67,6 +73,10 @@ def status(
     try:
         show(read, shown, line)
     except RangeStreamError as error:
+        if last is not None or timings:
+            raise UsageError(
+                f"{store}: is a range stream's; --last and --timings are for windows of a job, leave them out"
+            ) from error
         from deduper.cli.views.ranges import line as line_of_stream
         from deduper.cli.views.ranges import render_status
         from deduper.ranges.stream.settings import StreamJob

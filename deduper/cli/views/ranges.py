@@ -11,6 +11,8 @@ from deduper.ranges.batch.report import Report, plan_text
 from deduper.ranges.stream.report import StreamReport, StreamStatus
 from deduper.units import format_time
 
+_ENDS = {"drained": "inputs drained", "signal": "stopped by a signal"}
+
 
 def render(report: Report) -> list[RenderableType]:
     """Rows, and bad rows by side and reason."""
@@ -32,8 +34,8 @@ def render_stream(report: StreamReport) -> list[RenderableType]:
         pairs(
             [
                 *_state(report),
-                ("stopped by", report.stopped_by),
-                ("seconds", report.seconds),
+                ("end", _ENDS.get(report.stopped_by, report.stopped_by)),
+                ("seconds", f"{report.seconds:.3f}"),
             ]
         )
     ]
@@ -70,7 +72,7 @@ def _state(report: StreamReport | StreamStatus) -> Iterator[tuple[str, str]]:
     yield "windows", f"{report.windows:,}"
     yield from ((name, f"{count:,}") for name, count in sorted(report.counts.items()))
     yield from ((f"{side} taken up to", str(one)) for side, one in sorted(report.inputs.items()))
-    yield "open ranges", f"{report.open_ranges:,} in {report.levels} levels"
+    yield "open ranges", f"{report.open_ranges:,} in {counted(report.levels, 'level')}"
     yield "remembered events", f"{report.remembered_events:,}"
 
 

@@ -7,10 +7,22 @@ from collections import Counter
 from rich.console import RenderableType
 from rich.text import Text
 
+from deduper.admin.orphans import OrphanKind
 from deduper.admin.verify.run import FOR_TESTS, Verification
 from deduper.cli.terminal import counted, pairs
 from deduper.errors import ExitCode
 from deduper.units import approximate_size
+
+_ORPHANS = {
+    OrphanKind.PIECE: "piece",
+    OrphanKind.RETIRED_PIECE: "retired piece",
+    OrphanKind.SEGMENT: "segment",
+    OrphanKind.SOURCES: "sources file",
+    OrphanKind.STAGING: "staging folder",
+    OrphanKind.INTENT: "intent",
+    OrphanKind.TEMPORARY: "temporary file",
+    OrphanKind.CHECKPOINT: "checkpoint",
+}
 
 
 def render(report: Verification) -> list[RenderableType]:
@@ -62,8 +74,8 @@ def _outputs_line(report: Verification) -> str | None:
 
 
 def _orphans_line(report: Verification) -> str:
-    counts = Counter(orphan.kind.value for orphan in report.orphans)
-    listed = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in sorted(counts.items()))
+    counts = Counter(orphan.kind for orphan in report.orphans)
+    listed = ", ".join(counted(count, _ORPHANS[kind]) for kind, count in sorted(counts.items()))
     return f"{listed}: harmless; `deduper gc` lists what can be deleted" if listed else "none"
 
 

@@ -52,6 +52,7 @@ class RangeJob(OwnFile):
     """What is read, asked and written."""
 
     page = "docs/range-aggregates.md"
+    mark = "aggregates"
 
     events: InputFiles = Field(examples=["{path: in/events, format: parquet}"])
     ranges: InputFiles = Field(examples=["{path: in/ranges, format: parquet}"])

@@ -144,6 +144,7 @@ class StreamJob(OwnFile):
     """What is read, asked and written."""
 
     page = "docs/range-aggregates.md"
+    mark = "aggregates"
 
     name: str = Field(default="range-stream", pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100, examples=["points"])
     events: Input = Field(examples=["in/events"])

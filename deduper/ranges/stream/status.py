@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bucket_store.errors import StoreMissingError
 from bucket_store.log.commit_log import CommitLog
 from bucket_store.log.heartbeat import read_beat
+from bucket_store.log.manifest import FILE_NAME as MANIFEST_NAME
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.places.place import Place
 from deduper.admin.status import beats
@@ -18,7 +20,14 @@ def stream_status(root: Place) -> StreamStatus:
     Raises:
         StoreMissingError: there is no store yet.
     """
-    log = CommitLog.open(root)
+    try:
+        log = CommitLog.open(root)
+    except StoreMissingError as error:
+        if (root / MANIFEST_NAME).exists():
+            raise
+        raise StoreMissingError(
+            f"{root}: there is no store yet; the first start of `deduper range-stream` makes it"
+        ) from error
     state, beat, mark = log.state, read_beat(root), read_published(root / PUBLISHED_NAME)
     ranges = piece_rows(state, RANGES)
     return StreamStatus(

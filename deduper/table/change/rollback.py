@@ -17,7 +17,13 @@ from typing import Any
 from bucket_store import failpoints
 from deduper.as_json import AsJson
 from deduper.table.columns import key_columns
-from deduper.table.errors import ConflictError, FileVanishedError, TableChangedError, UnsupportedTableError
+from deduper.table.errors import (
+    ConflictError,
+    FileVanishedError,
+    TableChangedError,
+    UnsupportedTableError,
+    VersionGoneError,
+)
 from deduper.table.formats.protocol import Commit, DataFile, RemovedFile, Reversal, Snapshot, Table
 from deduper.table.index.reading import rows_of
 from deduper.table.settings import LoadedLoad
@@ -113,6 +119,8 @@ def rollback(loaded: LoadedLoad, version: int, *, lock_timeout_s: float = 60.0) 
 def _way(table: Table, version: int) -> tuple[Snapshot, Reversal]:
     """Step 2: the present version, and the way back."""
     before = table.snapshot()
+    if before.version < 0:
+        raise VersionGoneError(f"{table.root}: there is no table yet, and no version to return to; check `table.path`")
     way = table.reversal(before, version)
     if way.is_needed and before.no_changes is not None:
         raise UnsupportedTableError(f"{table.root}: {before.no_changes}; nothing was written")

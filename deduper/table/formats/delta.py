@@ -29,7 +29,7 @@ from deduper.table.errors import (
     UnsupportedTableError,
     VersionGoneError,
 )
-from deduper.table.formats.paths import data_paths, place, unplace
+from deduper.table.formats.paths import data_paths, other_partitions, place, unplace
 from deduper.table.formats.protocol import NO_TABLE, Commit, DataFile, PartitionValue, Reversal, Snapshot
 from deduper.table.schema import one_form
 
@@ -109,8 +109,7 @@ class DeltaFiles:
         _require_plain(table, self._root)
         names = tuple(table.metadata().partition_columns)
         if names != self._partition_by:
-            found, wanted = (", ".join(one) or "nothing" for one in (names, self._partition_by))
-            raise TableUsageError(f"{self._root}: is partitioned by {found}, and the load's partition_by is {wanted}")
+            raise TableUsageError(other_partitions(str(self._root), names, self._partition_by))
         required = tuple(field.name for field in table.schema().fields if not field.nullable)
         actions = pa.table(table.get_add_actions())
         rows = actions["num_records"].to_pylist()

@@ -111,6 +111,13 @@ def folder_values(path: str) -> tuple[tuple[str, str], ...]:
     return tuple((unquote(name), unquote(value)) for name, is_named, value in parts if is_named)
 
 
+def other_partitions(where: str, found: Sequence[str], wanted: Sequence[str]) -> str:
+    """The refusal of a table, or a file of one, with other partition columns than those of the settings."""
+    of_table, of_settings = (", ".join(names) or "nothing" for names in (found, wanted))
+    write = f"write `partition_by: [{of_table}]`" if found else "leave `partition_by` out"
+    return f"{where}: is partitioned by {of_table}, and the load's partition_by is {of_settings}; {write}"
+
+
 def partition_of(path: str, columns: Sequence[KeyColumn]) -> tuple[PartitionValue, ...]:
     """The values of partition columns that the folders of a path name.
 
@@ -118,10 +125,9 @@ def partition_of(path: str, columns: Sequence[KeyColumn]) -> tuple[PartitionValu
         TableUsageError: they name other columns, or a value is not of its column's type.
     """
     values = folder_values(path)
-    if [name for name, _ in values] != [column.name for column in columns]:
-        found = ", ".join(name for name, _ in values) or "nothing"
-        wanted = ", ".join(column.name for column in columns) or "nothing"
-        raise TableUsageError(f"{path}: is partitioned by {found}, and the load's partition_by is {wanted}")
+    found, wanted = [name for name, _ in values], [column.name for column in columns]
+    if found != wanted:
+        raise TableUsageError(other_partitions(path, found, wanted))
     return tuple(_value_of(text, column, path) for (_, text), column in zip(values, columns, strict=True))
 
 

@@ -37,7 +37,9 @@ def index_of(kind: str, options: Mapping[str, Any]) -> TableIndex:
     try:
         return made(**options)
     except TypeError as error:
-        raise SettingError("index.options", f"`{kind}` does not take them: {error}", "correct them") from error
+        names = ", ".join(inspect.signature(made).parameters)
+        write = f"its options are {names}" if names else "it has none, leave them out"
+        raise SettingError("index.options", f"`{kind}` does not take them: {error}", write) from error
 
 
 def _own_class(kind: str) -> type[TableIndex]:

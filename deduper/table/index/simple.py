@@ -18,7 +18,7 @@ from deduper.table.index.candidates import ReadKeys
 from deduper.table.index.entries import FileKeys
 from deduper.table.index.protocol import AddedKeys, Condition, Differences, IndexStatus, Rebuilt, WrittenFile
 
-_WHY = "nothing is kept (`index: simple`); each write reads the key columns of the files that may have its keys"
+NOT_KEPT = "nothing is kept (`index: simple`); each write reads the key columns of the files that may have its keys"
 
 
 class SimpleIndex:
@@ -40,7 +40,7 @@ class SimpleIndex:
 
     def status(self, root: Path, names: KeyNames, files: Sequence[DataFile]) -> IndexStatus:
         """See `TableIndex`."""
-        return IndexStatus(Condition.NOT_KEPT, _WHY, 0, 0)
+        return IndexStatus(Condition.NOT_KEPT, NOT_KEPT, 0, 0)
 
     def columns_of(self, root: Path) -> KeyColumns | None:
         """See `TableIndex`."""
@@ -52,7 +52,7 @@ class _NothingKept:
 
     def __init__(self, columns: KeyColumns) -> None:
         self.began_anew: str | None = None
-        self.absent: str | None = _WHY
+        self.absent: str | None = NOT_KEPT
         self.next_number = 0
         self.salt = secrets.token_bytes(SALT_BYTES)
         self._columns = columns

@@ -33,11 +33,12 @@ class PendingLoad(AsJson):
 
 @dataclass(frozen=True, slots=True)
 class TableStatus(AsJson):
-    """A table: `version` -1 without one. `rows` as its log or its footers have them.
+    """A table in the folder `path`: `version` -1 without one. `rows` as its log or its footers have them.
 
     `rebuilding`: keys of a new index, whose making runs or was interrupted; None when there is none.
     """
 
+    path: str
     version: int
     rows: int
     files: int
@@ -60,6 +61,7 @@ def table_status(loaded: LoadedLoad) -> TableStatus:
     found = table.snapshot()
     index = config.table_index.status(table.root, config.names, found.files)
     return TableStatus(
+        path=str(table.root),
         version=found.version,
         rows=sum(rows_of(table.root, found.files)) if found.rows is None else found.rows,
         files=len(found.files),

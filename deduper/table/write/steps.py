@@ -100,12 +100,13 @@ class WriteSteps:
         began = time.monotonic()
         failpoints.hit("table.1.locked")
         completed = finish_all(self._table, self._port_folders)
-        self._index = self._kind.open(self._table.root, self._columns)
         read = 0
         conflict: ConflictError | None = None
         for number in range(1, _TRIES + 1):
             before = self._table.snapshot()
             self._operation.require_fit(before)
+            if number == 1:  # not before: an index of another key or type begins anew, and a refused batch leaves it
+                self._index = self._kind.open(self._table.root, self._columns)
             read += self._index.catch_up(self._table.root, before.files)
             failpoints.hit("table.2.index")
             load = secrets.token_hex(8)

@@ -5,12 +5,15 @@ Those inside a config's values are in `tests/deduper/config/test_mistakes.py`.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from deduper.cli.command import print_error
 from deduper.cli.main import app
+from deduper.errors import ExitCode
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 
 NOTHING = "\n\n1 problem; nothing was started."
@@ -72,12 +75,17 @@ CASES: dict[str, tuple[str, int, str]] = {
     "store-url-nowhere": (
         "status rocksdb:nowhere",
         2,
-        "error: {}/nowhere: there is no store yet; the first start of `deduper run` makes it",
+        "error: {}/nowhere: there is no store here; check the place",
     ),
     "folder-without-store": (
         "status .",
         2,
         "error: .: this folder holds no store; name a config file, or the folder of a store",
+    ),
+    "no-folder": (
+        "status nowhere",
+        2,
+        "error: nowhere: there is no such file or folder; name a config file, or a store by folder or URL",
     ),
     "data-for-config": (
         "run data.csv",
@@ -89,7 +97,7 @@ CASES: dict[str, tuple[str, int, str]] = {
         2,
         "bytes.yaml: is not UTF-8 at byte 128; save the file as UTF-8" + NOTHING,
     ),
-    "folder-for-config": ("config validate state", 2, "state: cannot be read: Is a directory" + NOTHING),
+    "folder-for-config": ("config validate state", 2, "state: is a folder; name the config file in it" + NOTHING),
     "tab": (
         "config validate tab.yaml",
         2,
@@ -196,6 +204,12 @@ def test_a_mistake_gets_its_message(name: str, tmp_path: Path, monkeypatch: pyte
     shown = result.stderr.rstrip("\n")
     assert (result.exit_code, result.stdout) == (code, "")
     assert shown == expected or (name == "set-foreign-type" and shown.startswith(expected))
+
+
+def test_a_right_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    """The place, the system's words, and what to do."""
+    print_error(PermissionError(errno.EACCES, "Permission denied", "t/lock"), ExitCode.FAILED, verbose=False)
+    assert capsys.readouterr().err == "error: t/lock: Permission denied; let this user read and write there\n"
 
 
 def test_there_are_many_mistakes() -> None:

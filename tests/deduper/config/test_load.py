@@ -300,8 +300,8 @@ def test_files_that_cannot_be_read_say_why(content: bytes | None, message: str, 
 
 
 def test_a_directory_and_an_empty_file_are_told_apart(tmp_path: Path) -> None:
-    """A directory cannot be read; an empty file lacks every section."""
-    assert problems_of(tmp_path) == [f"{tmp_path.name}: cannot be read: Is a directory"]
+    """A directory is no file; an empty file lacks every section."""
+    assert problems_of(tmp_path) == [f"{tmp_path.name}: is a folder; name the config file in it"]
     found = problems_of(written(tmp_path, ""))
     assert [problem.split(": ")[1] for problem in found] == ["source", "key", "expiry", "sinks"]
 

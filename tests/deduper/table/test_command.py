@@ -133,6 +133,7 @@ def test_the_answer_of_a_rollback(place: Place, tmp_path: Path) -> None:
     ("wrong", "found"),
     [
         (("key: k", "key: kk"), "load.yaml:3:6: key: there is no column `kk`; did you mean `k`?"),
+        (("key: k", "key: k, v"), "load.yaml:3:6: key: there is no column `k, v`; write `key: [k, v]`"),
         (("partition_by: d", "partition_by: [d, x]"), "load.yaml:4:15: partition_by: there is no column `x`"),
         (("path: in", "path: nowhere"), "load.yaml:1:16: source.path: "),
         (("key: k", "key: []"), "load.yaml:3:6: key: "),

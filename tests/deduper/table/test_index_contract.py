@@ -338,6 +338,11 @@ def test_kinds_beside_each_other(place: Place) -> None:
             "index: {kind: 'tests.deduper.table.own_index:DictIndex', options: {no: 5}}\n",
             "1:67: index.options: `tests.deduper.table.own_index:DictIndex` does not take them",
         ),
+        (
+            "index: {kind: external, options: {uri: 'redis://here'}}\n",
+            "1:34: index.options: `external` does not take them: ExternalIndex.__init__() got an unexpected keyword "
+            "argument 'uri'; its options are url, password, ca_file, certificate_file, key_file, key_password",
+        ),
         ("index: external\n", "1:8: index: `external` needs the server's `url`; write `index: {kind: external"),
         ("index: {kind: external}\n", "1:8: index: `external` needs the server's `url`"),
         (

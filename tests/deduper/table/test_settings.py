@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from deduper.config.load import load_config as load_job
 from deduper.config.problems import ConfigError
 from deduper.table.settings import Greatest, load_config
 
@@ -38,6 +39,21 @@ def test_short_forms(tmp_path: Path) -> None:
     config = load_config(tmp_path / "load.yaml", environment={}).config
     assert (config.key, config.table.format, config.scope) == (("k",), "delta", "partition")
     assert config.keep == Greatest(greatest="v")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("source: {}\nsinks: {}\n", "a job (`deduper run`)"),
+        ("aggregates: {}\n", "`deduper range-aggregate` or `deduper range-stream`"),
+    ],
+)
+def test_the_file_of_another_command_is_one_mistake(text: str, kind: str, tmp_path: Path) -> None:
+    """It is named as that; a job's reader names a table's."""
+    assert headlines(text, tmp_path) == [f" is the config file of {kind}; docs/tables.md has one to copy"]
+    (tmp_path / "load.yaml").write_text(PLAIN, encoding="utf-8")
+    with pytest.raises(ConfigError, match="is the config file of `deduper table`; `deduper init` writes the file of a"):
+        load_job(tmp_path / "load.yaml", environment={})
 
 
 @pytest.mark.parametrize(

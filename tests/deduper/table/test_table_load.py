@@ -35,7 +35,7 @@ from deduper.table.formats.delta import DeltaFiles
 from deduper.table.formats.protocol import PRIVATE
 from deduper.table.judge import Keep
 from deduper.table.load import load
-from deduper.table.write import staging
+from deduper.table.write import lock, staging
 from deduper.table.write.lock import locked
 from tests.deduper.small_service import armed
 from tests.deduper.table.scene import STEPS, Place, Row, arrow, dying, foreign
@@ -343,10 +343,12 @@ def test_times_that_have_no_year_of_four_digits_are_loaded(us: int, tmp_path: Pa
     assert DeltaTable(str(tmp_path)).to_pyarrow_table()["t"].combine_chunks().equals(times)
 
 
-def test_one_load_at_a_time(place: Place) -> None:
-    """The second one waits, then fails clearly."""
+def test_one_load_at_a_time(place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The second one says that it waits, once, then fails clearly."""
+    monkeypatch.setattr(lock, "_SAY_AFTER_S", 0.0)
     with locked(place.root, 0.0), pytest.raises(TableHeldError, match="another write or rebuild has held the table"):
-        load(arrow([(1, "a", 0)]), place.root, key=["k"], table_format=place.format, lock_timeout_s=0.05)
+        load(arrow([(1, "a", 0)]), place.root, key=["k"], table_format=place.format, lock_timeout_s=0.12)
+    assert caplog.text.count("holds the table; waiting up to 0.12 s") == 1
 
 
 def test_a_batch_of_other_columns_is_refused(place: Place) -> None:
@@ -412,13 +414,27 @@ def test_partition_values_of_the_wrong_type(tmp_path: Path) -> None:
     pq.write_table(arrow([(1, "a", 0)]).drop_columns(["d"]), place.root / "d=soon/one.parquet")
     with pytest.raises(TableUsageError, match=r"d=soon/one\.parquet: `soon` is no date, which the batch's column `d`"):
         place.load([(1, "a", 0)])
-    with pytest.raises(TableUsageError, match="is partitioned by d, and the load's partition_by is v"):
+    with pytest.raises(
+        TableUsageError, match=r"is partitioned by d, and the load's partition_by is v; write `partition_by: \[d\]`"
+    ):
         load(arrow([(1, "a", 0)]), place.root, key=["k"], partition_by=["v"], table_format="parquet")
     texts = pa.table({"k": [1, 2, 3], "p": ["", "x", "__HIVE_DEFAULT_PARTITION__"]})
     receipt = load(texts, tmp_path / "other", key=["k"], partition_by=["p"])
     assert (receipt.new, receipt.errors) == (1, {"bad_partition": 2})
     with pytest.raises(TableUsageError, match="is partitioned by p, and the load's partition_by is nothing"):
         load(texts, tmp_path / "other", key=["k"])
+
+
+def test_a_refused_batch_leaves_the_index(place: Place) -> None:
+    """One with a key of another type, and one by other partitions: the next load finds its keys without a reading."""
+    place.load([(1, "a", 0), (2, "a", 1)])
+    rows = arrow([(1, "a", 0)])
+    with pytest.raises(TableUsageError, match="`k`"):
+        place.load(rows.set_column(0, "k", rows["k"].cast(pa.int32())))
+    with pytest.raises(TableUsageError, match="is partitioned by d"):
+        load(rows, place.root, key=["k"], table_format=place.format, index=place.config().config.table_index)
+    receipt = place.load([(1, "a", 0), (3, "a", 1)])
+    assert (receipt.new, receipt.found, receipt.began_anew, receipt.read_files) == (1, 1, None, 0)
 
 
 @pytest.mark.parametrize(

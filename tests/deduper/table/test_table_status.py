@@ -38,7 +38,10 @@ def test_no_table_yet(place: Place) -> None:
     found = status(place)
     assert (found["version"], found["rows"], found["files"], found["pending"]) == (-1, 0, 0, [])
     assert (found["index"]["state"], found["index"]["bytes_a_key"]) == ("absent", None)
-    assert text(place) == ["table none yet", "index absent: the next load builds the index from the table"]
+    assert text(place) == [
+        f"table none yet in {place.root}",
+        "index absent: the next load builds the index from the table",
+    ]
     assert not place.root.exists()
 
 
@@ -46,10 +49,11 @@ def test_a_table_and_its_index(place: Place) -> None:
     """Rows and files, keys and bytes as they are on the disk; a foreign file makes the index one file late."""
     place.load([(number, "a", number % 2) for number in range(1000)])
     found = status(place)
-    assert list(found) == ["version", "rows", "files", "index", "rebuilding", "pending"]
+    assert list(found) == ["path", "version", "rows", "files", "index", "rebuilding", "pending"]
     size = sum(path.stat().st_size for path in (place.root / PRIVATE / "index").rglob("*") if path.is_file())
     index = {"state": "present", "why": None, "added": 0, "removed": 0, "pieces": 1, "keys": 1000, "bytes": size}
     assert found == {
+        "path": str(place.root),
         "version": 0,
         "rows": 1000,
         "files": 2,

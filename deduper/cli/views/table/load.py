@@ -11,6 +11,7 @@ from deduper.cli.terminal import counted, pairs, table
 from deduper.table.change.receipt import ChangeReceipt
 from deduper.table.change.rollback import RollbackReceipt
 from deduper.table.index.protocol import Condition, IndexStatus
+from deduper.table.index.simple import NOT_KEPT
 from deduper.table.receipt import LoadReceipt
 from deduper.table.upkeep.rebuild import RebuildReceipt
 from deduper.table.upkeep.status import PendingLoad, TableStatus
@@ -67,11 +68,10 @@ def render_status(status: TableStatus) -> list[RenderableType]:
     table_line = f"version {status.version}, {counted(status.rows, 'row')} in {counted(status.files, 'file')}"
     size = None
     if index.keys:
-        size = (
-            f"{counted(index.keys, 'key')}, {approximate_size(index.size_bytes)}, {index.bytes_a_key:.1f} bytes a key"
-        )
+        entries = counted(index.keys, "entry", "entries")
+        size = f"{entries}, {approximate_size(index.size_bytes)}, {index.bytes_a_key:.1f} bytes each"
     rows: list[tuple[str, object]] = [
-        ("table", table_line if status.version >= 0 else "none yet"),
+        ("table", table_line if status.version >= 0 else f"none yet in {status.path}"),
         ("index", _index_line(index)),
         ("size", size),
         ("new index", _rebuilding_line(status.rebuilding)),
@@ -82,7 +82,9 @@ def render_status(status: TableStatus) -> list[RenderableType]:
 
 def render_verify(report: TableVerification) -> list[RenderableType]:
     """Counts, findings by file, and the verdict."""
-    index = f"not compared: {report.not_compared}; the next load builds it" if report.not_compared else "compared"
+    index = f"not compared: {report.not_compared}" if report.not_compared else "compared"
+    if report.not_compared not in (None, NOT_KEPT):
+        index += "; the next load builds it"
     if report.unindexed:
         index += f"; it lacks {counted(report.unindexed, 'file')}, which the next load reads"
     wrong = [
@@ -97,7 +99,7 @@ def render_verify(report: TableVerification) -> list[RenderableType]:
         ("index", index),
         *(("found", Text(line, style="red")) for line in found),
         ("verdict", Text("NOT sound", style="bold red") if found else Text("sound", style="green")),
-        ("next", "`deduper table rebuild` makes the index anew" if report.missing or report.extra else None),
+        ("next", "`deduper table rebuild` builds the index again" if report.missing or report.extra else None),
     ]
     parts: list[RenderableType] = [pairs(rows)]
     if report.found_in:
@@ -108,7 +110,8 @@ def render_verify(report: TableVerification) -> list[RenderableType]:
 
 def render_rebuild(receipt: RebuildReceipt) -> list[RenderableType]:
     """The index that was made."""
-    read = f"{receipt.files:,}, {receipt.read_files:,} read" if receipt.is_continued else f"{receipt.files:,}, all read"
+    is_all = receipt.read_files == receipt.files
+    read = f"{receipt.files:,}, all read" if is_all else f"{receipt.files:,}, {receipt.read_files:,} read"
     rows: list[tuple[str, object]] = [
         ("table", f"version {receipt.version}"),
         ("files", read),

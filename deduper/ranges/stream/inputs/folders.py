@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -22,6 +23,8 @@ from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
 from deduper.tasks.readers.raw_text import texts_of
 from deduper.tasks.readers.text import parsed_lines, require_lines
 from deduper.text.format import TextFormat
+
+logger = logging.getLogger(__name__)
 
 UNPARSABLE = "unparsable"
 ZONE = FIXED_BY_STORE[TIME_ZONE]
@@ -82,6 +85,7 @@ class FolderInput:
         self._folder = port.place
         self._next: tuple[list[Any], list[Place]] | None = None
         self.waiting = 0
+        self._warned = False
 
     def plan(self) -> bool:
         """See `Input`: the next published windows; those without files are taken with them.
@@ -96,6 +100,13 @@ class FolderInput:
     def _found(self) -> tuple[list[Any], list[Place]] | None:
         mark = read_published(self._folder / PUBLISHED)
         if mark is None:
+            if not self._warned:  # a wrong path looks like a job that has not begun
+                logger.warning(
+                    "%s: waiting for the first window of %s; this has to be the folder of a job's port `unique`",
+                    self._folder,
+                    self._side,
+                )
+                self._warned = True
             return None
         through = self._taken_of(mark)
         self.waiting = mark.window - through

@@ -289,7 +289,8 @@ class ServedEntries:
             why = refusal(self._address) if isinstance(error, asked) else None
             if why is not None:
                 raise ServerRefusedError(f"{self._shown}: {why}") from error
-            raise IndexServerError(f"{self._shown}: {_text(error)}") from error
+            check = "; check that the server runs, and `url`" if isinstance(error, asked) else ""
+            raise IndexServerError(f"{self._shown}: {_text(error)}{check}") from error
 
 
 class EvictingError(ServerRefusedError):

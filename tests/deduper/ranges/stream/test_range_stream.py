@@ -58,13 +58,16 @@ def test_the_classic_example(tmp_path: Path) -> None:
     assert scene.run().windows == 0
 
 
-def test_the_first_window_waits_for_both_inputs(tmp_path: Path) -> None:
-    """Without a file of ranges nobody knows what a sum of nothing is."""
+def test_the_first_window_waits_for_both_inputs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a file of ranges nobody knows what a sum of nothing is; the log names the folder that is waited for."""
     scene = Scene(tmp_path)
     scene.events.publish([event(1, "a", 5)])
     assert scene.run().windows == 0
+    assert caplog.text.count("waiting for the first window of ranges") == 1
+    caplog.clear()
     scene.ranges.publish([ranged(1, "a", 0, 9)])
     assert scene.run().windows == 1
+    assert "waiting for" not in caplog.text
     scene.events.publish([event(2, "a", 6)])
     assert scene.run().windows == 1
     assert scene.answers() == {1: (1, 1), 2: (1, 1)}
