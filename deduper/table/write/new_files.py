@@ -1,6 +1,6 @@
 """Rows for new files, by partition: one file each, with its rows in their order.
 
-Rows are put into the order of their partitions with one copy. A row group is written while the next rows are read; at
+Rows are copied once, into arrays of their partitions. A row group is written while the next rows are read; at
 the end, the rest of the partitions is written side by side, one a core.
 """
 
@@ -28,6 +28,7 @@ from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP
 _OPEN_FILES = 512
 _MOST_HELD = 2 << 20
 """Rows in memory. With more, half of them are written, those of large partitions first, in smaller row groups."""
+_LONG_RUN = 1 << 10
 _MOST_THREADS = 8
 
 Written = tuple[Path, pq.FileMetaData]
@@ -126,13 +127,24 @@ class _Files:
         # Numbers of 16 bits are sorted in one pass.
         order = np.argsort(code.astype(np.min_scalar_type(int(code.max()))), kind="stable")
         code, rows = code[order], rows[order]
-        chosen = records.select(self._schema.names)
-        if len(rows) < len(chosen) or len(self._in_folders):
-            chosen = chosen.take(pa.array(rows))
+        stored = records.select(self._schema.names)
         if self._dictionaries is None:
-            self._dictionaries = dictionary_columns(chosen)
-        for begin, end in pairwise([0, *(np.flatnonzero(code[1:] != code[:-1]) + 1).tolist(), len(code)]):
-            yield self._folder(records, int(rows[begin])), chosen.slice(begin, end - begin)
+            self._dictionaries = dictionary_columns(stored)
+        if not self._in_folders and len(rows) == len(stored):
+            yield "", stored
+            return
+        runs = list(pairwise([0, *(np.flatnonzero(code[1:] != code[:-1]) + 1).tolist(), len(code)]))
+        # A slice keeps the memory of its whole array, so long runs have arrays of their own: they are written sooner.
+        long = [(begin, end) for begin, end in runs if end - begin >= _LONG_RUN]
+        for begin, end in long:
+            yield self._folder(records, int(rows[begin])), stored.take(pa.array(rows[begin:end]))
+        short = [(begin, end) for begin, end in runs if end - begin < _LONG_RUN]
+        if short:
+            together = stored.take(pa.array(np.concatenate([rows[begin:end] for begin, end in short])))
+            place = 0
+            for begin, end in short:
+                yield self._folder(records, int(rows[begin])), together.slice(place, end - begin)
+                place += end - begin
 
     def _folder(self, records: pa.RecordBatch, row: int) -> str:
         values = tuple(records.column(name)[row] for name in self._in_folders)

@@ -40,7 +40,7 @@ def _groups(written: list[Written]) -> list[int]:
 
 @pytest.mark.parametrize("in_folders", [(), ("day",), ("day", "town")])
 @pytest.mark.parametrize("limits", [{}, {"LEAST_ROW_GROUP": 300}, {"LEAST_ROW_GROUP": 300, "_OPEN_FILES": 2},
-                                    {"_MOST_HELD": 900}])  # fmt: skip
+                                    {"_MOST_HELD": 900}, {"_LONG_RUN": 40}])  # fmt: skip
 @pytest.mark.parametrize("seed", range(3))
 def test_each_partition_has_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, limits: dict[str, int], in_folders: tuple[str, ...]
