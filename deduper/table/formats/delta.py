@@ -256,10 +256,10 @@ class DeltaFiles:
         ]
 
     def _files(self, actions: pa.Table, names: Sequence[str]) -> tuple[DataFile, ...]:
-        # The log has paths as URLs.
-        paths = [unquote(path) for path in actions["path"].to_pylist()]
+        # The log has paths as URLs. Most have nothing to decode: each write looks at all of them twice.
+        paths = [unquote(path) if "%" in path else path for path in actions["path"].to_pylist()]
         for path in paths:
-            if path.startswith("/") or re.match(r"[a-z0-9]+:", path):
+            if path.startswith("/") or (":" in path and re.match(r"[a-z0-9]+:", path)):
                 raise UnsupportedTableError(f"{self._root}: the table has the file {path} of another folder")
         columns: list[list[PartitionValue]] = []
         for name in names:
@@ -267,7 +267,7 @@ class DeltaFiles:
             columns.append((values.cast(pa.int32()) if pa.types.is_date(values.type) else values).to_pylist())
         partitions = list(zip(*columns, strict=True)) if columns else [()] * len(paths)
         return tuple(
-            DataFile(path, size, 0, tuple(partition))
+            DataFile(path, size, 0, partition)
             for path, size, partition in zip(paths, actions["size_bytes"].to_pylist(), partitions, strict=True)
         )
 

@@ -10,13 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -28,20 +25,19 @@ from deduper.table.errors import SettingError, SourceChangedError, TableUsageErr
 from deduper.table.formats.delta_stats import encode_statistics, file_statistics
 from deduper.table.formats.paths import NO_VALUE, folder_values, text_of
 from deduper.table.formats.protocol import DataFile, NewFile
+from deduper.table.index.keys import Int64s
 from deduper.table.index.protocol import ABSENT, NO_TARGET
 from deduper.table.judge import Verdict
-from deduper.table.write.encoding import dictionary_columns
+from deduper.table.write.new_files import write_new_files
 from deduper.table.write.operation import Work
 from deduper.table.write.plan import PortFiles
-from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP, WaitingRows, rewrite_files
+from deduper.table.write.rewriting import WaitingRows, rewrite_files
 
 ABOUT = "_load"
 """The column that rows of ports have beside their own."""
 _ABOUT = pa.struct([("load", pa.string()), ("reason", pa.string()), ("first_file", pa.string())])
 _ABOUT_LINES = pa.struct([*_ABOUT, ("line", pa.binary())])
 """Of rows of text, with the line that is no record."""
-_OPEN_FILES = 512
-_MOST_PARTITIONS = 1 << 16
 _THREADS = 8
 
 PartitionTexts = tuple[tuple[str, str | None], ...]
@@ -111,14 +107,9 @@ def _write_batch(
     batch: Batch, work: Work, partition_by: Sequence[KeyColumn], required: Sequence[str], staging: Staging
 ) -> tuple[WaitingRows, Mapping[str, _PortWriter], tuple[NewFile, ...]]:
     """Writes the rows of the batch; those that wait for their files, the ports, the new files."""
-    written: list[tuple[Path, pq.FileMetaData]] = []
-
-    def visit(file: Any) -> None:
-        written.append((Path(file.path), file.metadata))
-
     schema = batch.schema if work.rewrite is None else work.rewrite.schema
     # Keys that are to be deleted may lack the columns of the partitions; then there are no rows for the table.
-    folders = [(one.name, one.arrow) for one in partition_by if one.name in schema.names]
+    folders = [one.name for one in partition_by if one.name in schema.names]
     waiting = WaitingRows(staging.rows.with_name("waiting"), schema)
     with ExitStack() as stack:
         ports = {
@@ -128,24 +119,8 @@ def _write_batch(
         make_directories(LOCAL, staging.rows)
         stack.enter_context(waiting)
         rows = _table_rows(batch, work, required, ports, waiting)
-        first = list(islice(rows, 1))
-        parquet = ds.ParquetFileFormat()
-        ds.write_dataset(
-            pa.RecordBatchReader.from_batches(schema, chain(first, rows)),
-            staging.rows,
-            format=parquet,
-            file_options=parquet.make_write_options(use_dictionary=dictionary_columns(first[0]) if first else True),
-            partitioning=ds.partitioning(pa.schema(folders), flavor="hive") if folders else None,
-            basename_template="{i}.parquet",
-            existing_data_behavior="error",
-            max_partitions=_MOST_PARTITIONS,
-            max_open_files=_OPEN_FILES,
-            use_threads=False,  # rows keep their order, and threads save no time
-            min_rows_per_group=LEAST_ROW_GROUP,
-            max_rows_per_group=ROW_GROUP,
-            file_visitor=visit,
-        )
-    return waiting, ports, _new_files(staging.rows, sorted(written, key=lambda one: one[0]), staging.load)
+        written = write_new_files(rows, schema, folders, staging.rows)
+    return waiting, ports, _new_files(staging.rows, written, staging.load)
 
 
 class _PortWriter:
@@ -184,8 +159,11 @@ class _PortWriter:
 
 def _table_rows(
     batch: Batch, work: Work, required: Sequence[str], ports: Mapping[str, _PortWriter], waiting: WaitingRows
-) -> Iterator[pa.RecordBatch]:
-    """The rows for new files; all others of the batch go on the way to their ports, or wait for their files."""
+) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+    """Record batches, and which of their rows are for new files.
+
+    All others of the batch go on the way to their ports, or wait for their files.
+    """
     begin = 0
     names = batch.schema.names
     for records in batch.batches([*names, BAD_LINE] if batch.is_lines else names):
@@ -198,24 +176,26 @@ def _table_rows(
             if chosen.any():
                 known = [None if number == ABSENT else work.paths[number] for number in file[chosen].tolist()]
                 port.write(records.filter(pa.array(chosen)), verdict[chosen], pa.array(known, pa.string()))
-        is_kept = _is_of(verdict, work.to_table)
+        kept = np.flatnonzero(_is_of(verdict, work.to_table))
         records = records.select(names)
-        kept = records if is_kept.all() else records.filter(pa.array(is_kept))
-        if kept.num_rows:
+        if len(kept):
             for name in required:
-                if kept.column(name).null_count:
+                column = records.column(name)
+                if column.null_count and column.take(pa.array(kept)).null_count:
                     raise TableUsageError(f"column `{name}` has a null, and the table declares it NOT NULL")
             if work.rewrite is None:
-                yield kept
+                yield records, kept
             else:
-                placed, target = work.rewrite.placed(kept, begin + np.flatnonzero(is_kept))
-                is_new = target == NO_TARGET
-                if is_new.any():
-                    yield placed.filter(pa.array(is_new))
-                if not is_new.any():
+                chosen = records if len(kept) == len(verdict) else records.take(pa.array(kept))
+                placed, target = work.rewrite.placed(chosen, begin + kept)
+                new = np.flatnonzero(target == NO_TARGET)
+                if len(new):
+                    yield placed, new
+                if not len(new):
                     waiting.add(placed, target)
-                elif not is_new.all():
-                    waiting.add(placed.filter(pa.array(~is_new)), target[~is_new])
+                elif len(new) < len(target):
+                    waits = target != NO_TARGET
+                    waiting.add(placed.filter(pa.array(waits)), target[waits])
         begin = end
     if begin != len(work.verdict):
         raise SourceChangedError("the batch has fewer rows than those that were judged; nothing was committed")

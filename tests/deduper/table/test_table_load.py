@@ -519,7 +519,7 @@ def test_another_key_builds_another_index(place: Place) -> None:
 def test_a_writer_that_loses_a_row_is_found_out(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of the files are counted by their footers, and compared with the verdicts."""
     made = staging._table_rows
-    monkeypatch.setattr(staging, "_table_rows", lambda *given: (rows.slice(1) for rows in made(*given)))
+    monkeypatch.setattr(staging, "_table_rows", lambda *given: ((of, rows[1:]) for of, rows in made(*given)))
     with pytest.raises(IntegrityError, match="nothing was committed"):
         place.load([(1, "a", 0), (2, "b", 0)])
     monkeypatch.undo()

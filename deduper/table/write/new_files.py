@@ -1,0 +1,189 @@
+"""Rows for new files, by partition: one file each, with its rows in their order.
+
+Rows are copied once, into arrays of their partitions. A row group is written while the next rows are read; at
+the end, the rest of the partitions is written side by side, one a core.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
+from itertools import count, pairwise
+from operator import and_
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from deduper.table.index.keys import Int64s
+from deduper.table.write.encoding import dictionary_columns
+from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP
+
+_OPEN_FILES = 512
+_MOST_HELD = 2 << 20
+"""Rows in memory. With more, half of them are written, those of large partitions first, in smaller row groups."""
+_LONG_RUN = 1 << 10
+_MOST_THREADS = 8
+
+Written = tuple[Path, pq.FileMetaData]
+
+
+def write_new_files(
+    rows: Iterable[tuple[pa.RecordBatch, Int64s]], schema: pa.Schema, in_folders: Sequence[str], root: Path
+) -> list[Written]:
+    """(file, its footer) by path, below `root`. `rows`: record batches of `schema`, and which of their rows to write.
+
+    `in_folders`: the columns whose values folders have, and files do not; more than one file has a partition's rows
+    if many partitions have more than a row group.
+    """
+    with _Files(schema, in_folders, root) as files:
+        for records, places in rows:
+            files.add(records, places)
+        files.finish()
+    return sorted(files.written, key=lambda one: one[0])
+
+
+class _File:
+    """A file that is being written."""
+
+    def __init__(self, path: Path, schema: pa.Schema, dictionaries: list[str] | bool) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._footers: list[pq.FileMetaData] = []
+        self._writer = pq.ParquetWriter(path, schema, use_dictionary=dictionaries, metadata_collector=self._footers)
+
+    def write(self, rows: Sequence[pa.RecordBatch]) -> None:
+        self._writer.write_table(pa.Table.from_batches(rows), ROW_GROUP)
+
+    def close(self) -> Written:
+        self._writer.close()
+        return self._path, self._footers[0]
+
+
+class _Files:
+    """The files; a context manager. Rows that are not written yet are held by their folder."""
+
+    def __init__(self, schema: pa.Schema, in_folders: Sequence[str], root: Path) -> None:
+        self.written: list[Written] = []
+        self._schema = pa.schema([field for field in schema if field.name not in in_folders])
+        self._root = root
+        self._partitions = ds.partitioning(pa.schema([schema.field(name) for name in in_folders]), flavor="hive")
+        self._in_folders = in_folders
+        self._folders: dict[tuple[Any, ...], str] = {}
+        self._dictionaries: list[str] | bool | None = None
+        self._held: dict[str, list[pa.RecordBatch]] = {}
+        self._open: dict[str, _File] = {}
+        self._numbers = count(1)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="new-files")
+        self._writing: Future[None] | None = None
+
+    def add(self, records: pa.RecordBatch, rows: Int64s) -> None:
+        """Adds these rows."""
+        if not len(rows):
+            return
+        for folder, part in self._by_folder(records, rows):
+            held = self._held.setdefault(folder, [])
+            held.append(part)
+            if _rows(held) >= LEAST_ROW_GROUP:
+                self._write(folder)
+        total = sum(map(_rows, self._held.values()))
+        if total > _MOST_HELD:
+            for folder in sorted(self._held, key=lambda folder: -_rows(self._held[folder])):
+                total -= _rows(self._held[folder])
+                self._write(folder)
+                if total <= _MOST_HELD // 2:
+                    break
+
+    def finish(self) -> None:
+        """Writes what is held."""
+        self._wait()
+        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        # Large ones first: one that is begun last keeps one core busy and leaves the others idle.
+        folders = sorted({*self._held, *self._open}, key=lambda folder: -_rows(self._held.get(folder, ())))
+        with ThreadPoolExecutor(threads, thread_name_prefix="new-files") as pool:
+            list(pool.map(self._finish, folders))
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.shutdown()
+        for file in self._open.values():  # of a write that fails
+            file.close()
+
+    def _by_folder(self, records: pa.RecordBatch, rows: Int64s) -> Iterator[tuple[str, pa.RecordBatch]]:
+        code = np.zeros(len(rows), np.int64)
+        for place, name in enumerate(self._in_folders):
+            values = records.column(name).dictionary_encode(null_encoding="encode")
+            code = code * len(values.dictionary) + values.indices.to_numpy()[rows]
+            if place:
+                code = np.unique(code, return_inverse=True)[1]
+        # Numbers of 16 bits are sorted in one pass.
+        order = np.argsort(code.astype(np.min_scalar_type(int(code.max()))), kind="stable")
+        code, rows = code[order], rows[order]
+        stored = records.select(self._schema.names)
+        if self._dictionaries is None:
+            self._dictionaries = dictionary_columns(stored)
+        if not self._in_folders and len(rows) == len(stored):
+            yield "", stored
+            return
+        runs = list(pairwise([0, *(np.flatnonzero(code[1:] != code[:-1]) + 1).tolist(), len(code)]))
+        # A slice keeps the memory of its whole array, so long runs have arrays of their own: they are written sooner.
+        long = [(begin, end) for begin, end in runs if end - begin >= _LONG_RUN]
+        for begin, end in long:
+            yield self._folder(records, int(rows[begin])), stored.take(pa.array(rows[begin:end]))
+        short = [(begin, end) for begin, end in runs if end - begin < _LONG_RUN]
+        if short:
+            together = stored.take(pa.array(np.concatenate([rows[begin:end] for begin, end in short])))
+            place = 0
+            for begin, end in short:
+                yield self._folder(records, int(rows[begin])), together.slice(place, end - begin)
+                place += end - begin
+
+    def _folder(self, records: pa.RecordBatch, row: int) -> str:
+        values = tuple(records.column(name)[row] for name in self._in_folders)
+        if values not in self._folders:
+            named = zip(self._in_folders, values, strict=True)
+            equal = [pc.field(name) == value if value.is_valid else pc.field(name).is_null() for name, value in named]
+            self._folders[values] = str(self._partitions.format(reduce(and_, equal))[0]) if equal else ""
+        return self._folders[values]
+
+    def _write(self, folder: str) -> None:
+        """Begins to write what is held for a folder, once all before is written."""
+        rows = self._held.pop(folder)
+        self._wait()
+        self._writing = self._writer.submit(lambda: self._file(folder).write(rows))
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            self._writing.result()
+
+    def _finish(self, folder: str) -> None:
+        """Thread-safe for different folders."""
+        rows = self._held.pop(folder, None)
+        file = self._open.get(folder) or self._new_file(folder)
+        if rows is not None:
+            file.write(rows)
+        self._open.pop(folder, None)
+        self.written.append(file.close())
+
+    def _file(self, folder: str) -> _File:
+        if folder not in self._open:
+            if len(self._open) >= _OPEN_FILES:
+                self.written.append(self._open.pop(next(iter(self._open))).close())
+            self._open[folder] = self._new_file(folder)
+        return self._open[folder]
+
+    def _new_file(self, folder: str) -> _File:
+        assert self._dictionaries is not None
+        return _File(self._root / folder / f"{next(self._numbers)}.parquet", self._schema, self._dictionaries)
+
+
+def _rows(rows: Iterable[pa.RecordBatch]) -> int:
+    return sum(part.num_rows for part in rows)

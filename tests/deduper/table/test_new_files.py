@@ -1,0 +1,97 @@
+"""Rows for new files: each partition has its rows in their order, whatever is held, open or chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from deduper.table.index.keys import Int64s
+from deduper.table.write import new_files
+from deduper.table.write.new_files import Written, write_new_files
+
+SCHEMA = pa.schema([("day", pa.date32()), ("town", pa.string()), ("n", pa.int64())])
+TOWNS = ("Bonn", "a b", "ä/=%", "c:d'", None)
+BATCH = 1000
+
+
+def _rows(batches: int, seed: int, days: int = 5) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+    random = np.random.default_rng(seed)
+    for number in range(batches):
+        day = pa.array(random.integers(0, days, BATCH).astype(np.int32)).cast(pa.date32())
+        town = pa.array([TOWNS[place] for place in random.integers(0, len(TOWNS), BATCH)])
+        n = pa.array(np.arange(BATCH) + number * BATCH)
+        chosen = np.flatnonzero(random.random(BATCH) < random.choice([0.0, 0.5, 1.0], p=[0.1, 0.6, 0.3]))
+        yield pa.RecordBatch.from_arrays([day, town, n], schema=SCHEMA), chosen
+
+
+def _wanted(batches: int, seed: int, days: int = 5) -> list[pa.Table]:
+    return [pa.Table.from_batches([records]).take(pa.array(rows)) for records, rows in _rows(batches, seed, days)]
+
+
+def _groups(written: list[Written]) -> list[int]:
+    return [footer.row_group(place).num_rows for _, footer in written for place in range(footer.num_row_groups)]
+
+
+@pytest.mark.parametrize("in_folders", [(), ("day",), ("day", "town")])
+@pytest.mark.parametrize("limits", [{}, {"LEAST_ROW_GROUP": 300}, {"LEAST_ROW_GROUP": 300, "_OPEN_FILES": 2},
+                                    {"_MOST_HELD": 900}, {"_LONG_RUN": 40}])  # fmt: skip
+@pytest.mark.parametrize("seed", range(3))
+def test_each_partition_has_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, limits: dict[str, int], in_folders: tuple[str, ...]
+) -> None:
+    """Its chosen rows and no others, in their order, in folders as Arrow names them; footers say the rows."""
+    for name, value in limits.items():
+        monkeypatch.setattr(new_files, name, value)
+    written = write_new_files(_rows(9, seed), SCHEMA, in_folders, tmp_path / "new")
+    wanted = pa.concat_tables(_wanted(9, seed))
+    assert sum(footer.num_rows for _, footer in written) == wanted.num_rows
+    by = ds.partitioning(pa.schema([SCHEMA.field(name) for name in in_folders]), flavor="hive")
+    if in_folders:
+        ds.write_dataset(wanted, tmp_path / "arrow", format="parquet", partitioning=by)
+    else:
+        ds.write_dataset(wanted, tmp_path / "arrow", format="parquet")
+    folders = [{path.parent.relative_to(root) for path in root.rglob("*.parquet")}
+               for root in (tmp_path / "new", tmp_path / "arrow")]  # fmt: skip
+    assert folders[0] == folders[1]
+    for folder in folders[0]:
+        parts = sorted((tmp_path / "new" / folder).glob("*.parquet"), key=lambda path: int(path.stem))
+        found = [n for part in parts for n in pq.ParquetFile(part).read()["n"].to_pylist()]
+        of_arrow = [n for part in (tmp_path / "arrow" / folder).glob("*.parquet")
+                    for n in pq.ParquetFile(part).read()["n"].to_pylist()]  # fmt: skip
+        assert sorted(found) == sorted(of_arrow)
+        assert found == sorted(found), f"seed {seed}"
+
+
+def test_row_groups_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All row groups of a file but the last have at least the fewest rows."""
+    monkeypatch.setattr(new_files, "LEAST_ROW_GROUP", 700)
+    written = write_new_files(_rows(20, 1, days=2), SCHEMA, ("day",), tmp_path)
+    assert len(written) == 2
+    for one in written:
+        *groups, _ = _groups([one])
+        assert groups
+        assert min(groups) >= 700
+
+
+def test_without_rows_there_are_no_files(tmp_path: Path) -> None:
+    """Neither without record batches nor without chosen rows."""
+    records, _ = next(_rows(1, 0))
+    assert not write_new_files([], SCHEMA, ("day",), tmp_path)
+    assert not write_new_files([(records, np.zeros(0, np.int64))], SCHEMA, ("day",), tmp_path)
+
+
+def test_an_error_of_the_rows_passes_through(tmp_path: Path) -> None:
+    """With row groups under way too, and files are closed."""
+
+    def rows() -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        yield from _rows(3, 2)
+        raise ValueError("the source is gone")
+
+    with pytest.raises(ValueError, match="the source is gone"):
+        write_new_files(rows(), SCHEMA, ("day",), tmp_path)
