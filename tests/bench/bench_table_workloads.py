@@ -3,7 +3,8 @@
 `table_workloads` has the workloads. Each contender has a copy of the first table, and each engine a process of its own.
 All get the same Parquet file each round; the turn is rotated. The first two rounds, which compile and fill caches, do
 not count. In between, untimed, files that a table has no more are deleted. At the end each table is compared with what
-is to be in it, but for appends, which keep all repeats: of those the rows are counted.
+is to be in it, but for appends, which keep all repeats: of those the rows are counted. With `--deletes` a round deletes
+rows by their keys; nothing is a floor of that, so multiples are those of deltalake's merge.
 
 Delta on Spark needs the jars delta-spark and delta-storage of one version in the folder `--delta-jars`. Hudi needs a
 Python that has PySpark 3.5, pyarrow and psutil (`--hudi-python`) and its bundle for Spark 3.5 in the folder
@@ -41,12 +42,12 @@ _NOT_COUNTED = 2
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A way to write a batch. `inserts`: whether it is one of the insert-only workload; None for both."""
+    """A way to write a batch, which is for `work`: insert, upsert or delete; None for both of the first."""
 
     name: str
     engine: str
     do: str
-    inserts: bool | None
+    work: str | None
     index: str | None = None
     """Of Hudi."""
 
@@ -54,16 +55,18 @@ class Contender:
 CONTENDERS = (
     Contender("append (deltalake)", "append", "append", None),
     Contender("append (Spark)", "delta", "append", None),
-    Contender("anti-join, append (Spark)", "delta", "anti_join", True),
-    Contender("Delta `MERGE` (Spark)", "delta", "insert", True),
-    Contender("Delta `MERGE` (Spark)", "delta", "upsert", False),
-    Contender("deltalake merge", "deltalake", "insert", True),
-    Contender("deltalake merge", "deltalake", "upsert", False),
-    Contender("`deduper table load`", "ours", "insert", True),
-    Contender("`deduper table upsert`", "ours", "upsert", False),
+    Contender("anti-join, append (Spark)", "delta", "anti_join", "insert"),
     *(
-        Contender(f"Hudi, index {index} (Spark 3.5)", "hudi", "insert" if inserts else "upsert", inserts, index)
-        for inserts in (True, False)
+        Contender(name, engine, work, work)
+        for name, engine in (("deltalake merge", "deltalake"), ("Delta `MERGE` (Spark)", "delta"))
+        for work in ("insert", "upsert", "delete")
+    ),
+    Contender("`deduper table load`", "ours", "insert", "insert"),
+    Contender("`deduper table upsert`", "ours", "upsert", "upsert"),
+    Contender("`deduper table delete`", "ours", "delete", "delete"),
+    *(
+        Contender(f"Hudi, index {index} (Spark 3.5)", "hudi", work, work, index)
+        for work in ("insert", "upsert")
         for index in ("simple", "bloom", "record")
     ),
 )
@@ -205,11 +208,13 @@ def holding(files: set[Path], ids: Int64s) -> int:
     return sum(pc.any(pc.is_in(pq.ParquetFile(path).read(["id"])["id"], wanted)).as_py() for path in files)
 
 
-def run(lanes: Sequence[Lane], workload: Workload, rounds: int, folder: Path, engines: dict[str, Engine]) -> None:
+def run(
+    lanes: Sequence[Lane], workload: Workload, rounds: int, folder: Path, engines: dict[str, Engine], *, deletes: bool
+) -> None:
     """All rounds."""
     by = "day" if workload.shape.is_partitioned else None
     for number in range(rounds):
-        rows, known = workload.next_batch()
+        rows, known = workload.next_deletes() if deletes else workload.next_batch()
         batch = folder / "batch.parquet"
         pq.write_table(rows, batch)
         days = [str(day) for day in pc.unique(rows["day"]).sort().to_pylist()] if by else []
@@ -247,9 +252,10 @@ def check(lanes: Sequence[Lane], workload: Workload, engines: dict[str, Engine])
 
 
 def print_table(lanes: Sequence[Lane]) -> None:
-    """The median of each contender, and its multiple of the floor's."""
+    """The median of each contender, and its multiple of the first one's."""
     floor, cpu = lanes[0].median("seconds"), lanes[0].median("cpu_seconds")
-    print("| | s a batch | least | greatest | of an append | CPU s | of an append's | peak MB | files rewritten "
+    first = "an append" if lanes[0].contender.do == "append" else "the first"
+    print(f"| | s a batch | least | greatest | of {first} | CPU s | of {first}'s | peak MB | files rewritten "
           "| with a matched key | rows |\n|---|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for lane in lanes:
         seconds = [one["seconds"] for one in lane.rounds[_NOT_COUNTED:]]
@@ -269,6 +275,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the rows of the first table")
     parser.add_argument("--batch", type=int, help="rows of a round")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--deletes", action="store_true", help="rounds delete rows; of fact and dim")
     parser.add_argument("--delta-jars", type=Path, help="without it Spark's contenders are left out")
     parser.add_argument("--hudi-python", help="without it Hudi is left out")
     parser.add_argument("--hudi-jars", type=Path)
@@ -277,12 +284,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON of all rounds")
     asked = parser.parse_args()
     shape = SHAPES[asked.workload]
+    if asked.deletes and shape.inserts_only:
+        parser.error("--deletes: rows of this workload are only inserted")
     workload = Workload(shape, int(shape.rows * asked.scale), asked.batch or shape.batch)
     os.environ.update(DELTA_JARS=str(asked.delta_jars), HUDI_JARS=str(asked.hudi_jars))
     absent = {"delta": asked.delta_jars is None, "hudi": asked.hudi_python is None}
-    chosen = [
-        one for one in CONTENDERS if one.inserts in (None, shape.inserts_only) and not absent.get(one.engine, False)
-    ]
+    works = {"delete"} if asked.deletes else {None, "insert" if shape.inserts_only else "upsert"}
+    chosen = [one for one in CONTENDERS if one.work in works and not absent.get(one.engine, False)]
     if asked.dir is not None:
         asked.dir.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="bench-table-", dir=asked.dir))
@@ -300,7 +308,7 @@ def main() -> None:
             ours = next(lane for lane in lanes if lane.contender.engine == "ours")
             with Engine("ours", folder / "build.log") as builder:  # its memory is not that of writes
                 built = builder.ask(do="build", table=str(ours.table), batch=str(folder), by=by)
-            run(lanes, workload, asked.rounds, folder, engines)
+            run(lanes, workload, asked.rounds, folder, engines, deletes=asked.deletes)
             check(lanes, workload, engines)
         if asked.out is not None:
             found = {"asked": vars(asked), "built": built, "rounds": {one.contender.name: one.rounds for one in lanes}}

@@ -38,6 +38,10 @@ class Deltalake:
         """A merge."""
         self._merge(table, batch, by).when_matched_update_all().when_not_matched_insert_all().execute()
 
+    def delete(self, table: str, batch: str, *, by: str | None, **_: Any) -> None:
+        """A merge that deletes only."""
+        self._merge(table, batch, by).when_matched_delete().execute()
+
     def _merge(self, table: str, batch: str, by: str | None) -> Any:
         from deltalake import DeltaTable
 
@@ -61,6 +65,12 @@ class Ours:
         from deduper.table.job import run_upsert
 
         return run_upsert(self._loaded(table, batch, by), execute=True).to_json()
+
+    def delete(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
+        """`deduper table delete --execute`."""
+        from deduper.table.job import run_delete
+
+        return run_delete(self._loaded(table, batch, by), execute=True).to_json()
 
     def build(self, table: str, batch: str, *, by: str | None, **_: Any) -> dict[str, Any]:
         """`deduper table rebuild`."""
@@ -115,16 +125,20 @@ class Delta:
 
     def insert(self, table: str, batch: str, *, by: str | None, days: Sequence[str], **_: Any) -> None:
         """A MERGE that inserts only."""
-        self._merge(table, batch, by, days, "")
+        self._merge(table, batch, by, days, "WHEN NOT MATCHED THEN INSERT *")
 
     def upsert(self, table: str, batch: str, *, by: str | None, days: Sequence[str], **_: Any) -> None:
         """A MERGE."""
-        self._merge(table, batch, by, days, "WHEN MATCHED THEN UPDATE SET *")
+        self._merge(table, batch, by, days, "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")
 
-    def _merge(self, table: str, batch: str, by: str | None, days: Sequence[str], matched: str) -> None:
+    def delete(self, table: str, batch: str, *, by: str | None, days: Sequence[str], **_: Any) -> None:
+        """A MERGE that deletes only."""
+        self._merge(table, batch, by, days, "WHEN MATCHED THEN DELETE")
+
+    def _merge(self, table: str, batch: str, by: str | None, days: Sequence[str], clauses: str) -> None:
         same = "t.id = s.id" if by is None else f"t.id = s.id AND t.{by} = s.{by} AND t.{by} IN ({_dates(days)})"
         self._spark.read.parquet(batch).createOrReplaceTempView("s")
-        self._spark.sql(f"MERGE INTO delta.`{table}` t USING s ON {same} {matched} WHEN NOT MATCHED THEN INSERT *")
+        self._spark.sql(f"MERGE INTO delta.`{table}` t USING s ON {same} {clauses}")
 
 
 class Hudi:

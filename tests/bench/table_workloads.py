@@ -7,7 +7,8 @@
 
 Rows have about 200 bytes, 160 of them a text that compresses to a fourth. No key is twice in one batch. Row number k
 has the id `k * odd mod 2^63`: ids of one day lie all over, as those of UUIDs do. The column `version` is 0 in the first
-table, then the round plus 1, so it says which copy of a row a table has.
+table, then the round plus 1, so it says which copy of a row a table has. Deletes have the keys of the known part of a
+batch alone, so 25,000 a round of FACT and 2,500 of DIM.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _CHUNK = 1_000_000
 _LATE = (0.80, 0.15, 0.05)
 _REPEATED_DAYS = 30
 _SEED = 11
+_GONE = -1
+"""The version of a row that was deleted."""
 
 Int64s = NDArray[np.int64]
 
@@ -91,10 +94,7 @@ class Workload:
         """(the batch of the next round in no order, the ids of it that the table has)."""
         version = self._rounds + 1
         known = int(self.batch * self.shape.known)
-        old_day, new_day = self._days(known, is_known=True), self._days(self.batch - known, is_known=False)
-        old = np.concatenate(
-            [self._of_day(int(day), int(count)) for day, count in zip(*_counted(old_day), strict=True)]
-        )
+        old, new_day = self._known(known), self._days(self.batch - known, is_known=False)
         new = len(self._versions) + np.arange(len(new_day))
         day_of_old = self.day_of(old)
         if not self.shape.inserts_only:
@@ -108,17 +108,25 @@ class Workload:
         self.appended += len(k)
         return self._table(k[order], day[order], version, self._random), ids_of(old)
 
+    def next_deletes(self) -> tuple[pa.Table, Int64s]:
+        """(the keys that the next round deletes, in no order, all of which the table has; their ids)."""
+        drawn = self._known(int(self.batch * self.shape.known))
+        gone = self._random.permutation(drawn[self._versions[drawn] != _GONE])
+        self._versions[gone] = _GONE
+        self._rounds += 1
+        return self._table(gone, self.day_of(gone), _GONE, self._random).select(["id", "day"]), ids_of(gone)
+
     def problem(self, table: Iterable[pa.RecordBatch]) -> str | None:
         """What is wrong with a table that had all batches: keys lost, repeated, of another round; None for nothing."""
-        seen = np.zeros(self.keys, np.uint8)
+        seen = np.zeros(len(self._versions), np.uint8)
         others = 0
         for records in table:
             k = (records["id"].to_numpy().astype(np.uint64) * np.uint64(_INVERSE)).astype(np.int64) & _MASK
-            if len(k) and int(k.max()) >= self.keys:
+            if len(k) and int(k.max()) >= len(seen):
                 return "a key that no batch had"
             np.add.at(seen, k, 1)
             others += int((records["version"].to_numpy() != self._versions[k]).sum())
-        lost, repeated = int((seen == 0).sum()), int((seen > 1).sum())
+        lost, repeated = int(((seen == 0) & (self._versions != _GONE)).sum()), int((seen > 1).sum())
         return (
             f"{lost:,} lost, {repeated:,} repeated, {others:,} of another round" if lost + repeated + others else None
         )
@@ -126,7 +134,12 @@ class Workload:
     @property
     def keys(self) -> int:
         """Rows that a table without repeats has after the batches so far."""
-        return len(self._versions)
+        return int(np.count_nonzero(self._versions != _GONE))
+
+    def _known(self, count: int) -> Int64s:
+        """Different row numbers that the table has or had, about so many."""
+        days = zip(*_counted(self._days(count, is_known=True)), strict=True)
+        return np.concatenate([self._of_day(int(day), int(number)) for day, number in days])
 
     def _days(self, count: int, *, is_known: bool) -> Int64s:
         last = self.shape.days - 1
