@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from deduper.config.problems import suggestion
 from deduper.errors import UsageError
 from deduper.ranges.batch.plain_files import run_plain
-from deduper.ranges.batch.plain_sides import OnlySpark
+from deduper.ranges.batch.plain_sides import OnlySpark, listed
 from deduper.ranges.batch.report import Report
 from deduper.ranges.batch.settings import RangeJob
 
@@ -37,9 +44,41 @@ def run(job: RangeJob, *, plan_only: bool, on_progress: Callable[[str], None]) -
 
 
 def _require_places(job: RangeJob) -> None:
-    for files in (job.events, job.ranges):
+    """What can be known of files and folders before anything starts."""
+    for side, files in job.sides:
         if not files.path.exists():
             raise UsageError(f"{files.path}: there is no such file or folder")
+        if files.format == "parquet" and files.columns is None:
+            _require_columns(job, side, files.path)
     for output in (job.output, job.errors):
-        if output is not None and output.path.exists():
+        if output is None:
+            continue
+        if output.path.exists():
             raise UsageError(f"{output.path} exists; name another folder, or remove it")
+        parent = next(folder for folder in output.path.absolute().parents if folder.exists())
+        if not parent.is_dir():
+            raise UsageError(f"{output.path} cannot be made: {parent} is no folder")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise UsageError(f"{output.path} cannot be made: this user may not write to {parent}")
+
+
+def _require_columns(job: RangeJob, side: Literal["events", "ranges"], path: Path) -> None:
+    """The columns that settings name are in the first Parquet file, unless folders or Spark's settings add some."""
+    try:
+        first = next((file for file in listed(path) if Path(file).stat().st_size), None)
+    except OnlySpark:
+        return
+    if first is None or any(name.startswith("spark.sql.") for name in job.spark):
+        return
+    try:
+        names = pq.read_schema(first).names
+    except pa.ArrowInvalid as exc:
+        raise UsageError(
+            f"{side}.format: {first} is no whole Parquet file; replace it, or write `format: csv` or `format: json` "
+            "for lines of text"
+        ) from exc
+    known = {name.lower() for name in names}  # to Spark, names are equal in any case
+    for setting, column in job.columns_of(side):
+        if column.lower() not in known:
+            advice = suggestion(column, names, "columns are")
+            raise UsageError(f"{'.'.join(setting)}: {side} have no column `{column}`; {advice}")

@@ -144,7 +144,7 @@ class TextSide:
         for column in columns:
             if not column.type.is_scalar or "." in column.name:
                 raise OnlySpark(f"{files.path}: column {column.name} is of type {column.type.text}")
-        pieces = tuple(map(Piece, _listed(files.path)))
+        pieces = tuple(map(Piece, listed(files.path)))
         for piece in pieces:
             require_lines(piece.path, Path(piece.path).stat().st_size)
         is_csv = files.format == "csv"
@@ -174,7 +174,7 @@ def side_of(files: InputFiles, cores: int) -> Side:
         return TextSide.of(files)
     if files.columns is not None:
         raise OnlySpark(f"{files.path}: only Parquet files with types of their own are plain")
-    return ParquetSide.of(_listed(files.path), cores)
+    return ParquetSide.of(listed(files.path), cores)
 
 
 def schema_of(side: Side) -> pa.Schema:
@@ -182,8 +182,12 @@ def schema_of(side: Side) -> pa.Schema:
     return pa.schema([(column.name, column.arrow) for column in side.columns])
 
 
-def _listed(path: Path) -> list[str]:
-    """The files that Spark would read, if there are no folders below."""
+def listed(path: Path) -> list[str]:
+    """The files that Spark would read.
+
+    Raises:
+        OnlySpark: there are none, or folders below.
+    """
     entries = [path] if path.is_file() else sorted(path.iterdir())
     found = [entry for entry in entries if not entry.name.startswith(("_", "."))]
     if not found or any(entry.is_dir() or entry.name.endswith("._COPYING_") for entry in found):

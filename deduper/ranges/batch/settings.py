@@ -72,15 +72,20 @@ class RangeJob(OwnFile):
 
     @model_validator(mode="after")
     def _columns_are_there(self) -> RangeJob:
-        for side, files in (("events", self.events), ("ranges", self.ranges)):
+        for side, files in self.sides:
             names = None if files.columns is None else [column.name for column in parse_columns(files.columns)]
-            for setting, column in self._columns_of(side):
+            for setting, column in self.columns_of(side):
                 if names is not None and column not in names:
                     write = suggestion(column, names, "its columns are")
                     raise refusal(f"the schema of {side} has no column `{column}`", write, at=setting)
         return self
 
-    def _columns_of(self, side: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    @property
+    def sides(self) -> tuple[tuple[Literal["events", "ranges"], InputFiles], ...]:
+        """Both inputs."""
+        return ("events", self.events), ("ranges", self.ranges)
+
+    def columns_of(self, side: Literal["events", "ranges"]) -> Iterator[tuple[tuple[str, ...], str]]:
         """The settings that name a column of a side, with the column."""
         yield from ((("on",), column) for column in self.on)
         points = ("time",) if side == "events" else ("start", "end")

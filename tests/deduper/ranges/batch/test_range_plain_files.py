@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deduper.errors import DeduperError
+from deduper.errors import DeduperError, UsageError
+from deduper.ranges.batch import job
 from deduper.ranges.batch.plain_files import run_plain
 from deduper.ranges.batch.plain_sides import OnlySpark
 from deduper.ranges.batch.report import Report
@@ -305,3 +306,47 @@ def test_a_sum_beyond_its_type_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DeduperError, match=r"found: a sum is .*cast the column"):
         plain(tmp_path, CONFIG.replace("count", "sum(value)"))
     assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("time: at", "time: att", r"time: events have no column `att`; did you mean `at`\?"),
+        ("on: [id]", "on: [id, place]", r"on: events have no column `place`; columns are id, at, value, note"),
+        (
+            "found: count",
+            '"top": "max(price)"',
+            r"aggregates\.top: ranges have no column `price`; columns are id, start",
+        ),
+        (
+            "path: ranges, ",
+            "path: lines, ",
+            r"ranges\.format: .*lines/0 is no whole Parquet file; .*write `format: csv`",
+        ),
+        ("path: out/found", "path: lines/0/found", r"lines/0/found cannot be made: .*lines/0 is no folder"),
+    ],
+)
+def test_what_files_do_not_have_is_told_before_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    """With the setting, and what to write."""
+    inputs(tmp_path, 1)
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines/0").write_text("id,start,end\n")
+    monkeypatch.setattr(job, "run_plain", lambda *_, **__: pytest.fail("it starts"))
+    file = tmp_path / "job.yaml"
+    file.write_text(CONFIG.replace(old, new), encoding="utf-8")
+    with pytest.raises(UsageError, match=message):
+        job.run(RangeJob.load(file), plan_only=False, on_progress=lambda _: None)
+
+
+def test_an_output_below_a_folder_of_others_is_told_before_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user that runs the tests may be root, who may write anywhere."""
+    inputs(tmp_path, 1)
+    monkeypatch.setattr(job.os, "access", lambda *_: False)
+    file = tmp_path / "job.yaml"
+    file.write_text(CONFIG, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"out/found cannot be made: this user may not write to .*"):
+        job.run(RangeJob.load(file), plan_only=False, on_progress=lambda _: None)
