@@ -8,15 +8,14 @@
 # hours. Of the tests that start processes it takes one in 4, one in 8 beyond 200 s, and of those that kill them
 # half as many, drawn anew each time. It says so. TESTS_SHARE=1 takes all.
 #
-# Three processes share the tests (see tests/conftest.py), and two the fast ones; `-n 0` uses one. Tests of services wait
-# for them half of the time, so three keep two processors busy.
+# Two processes share the tests (see tests/conftest.py), as three take as long on two processors; `-n 0` uses one.
 #
 # Further arguments go to pytest. The tests run even if a check fails; the exit code is 0 only if all passed.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-selected=(-m "not bench" -n 3)
+selected=(-m "not bench" -n 2)
 if [[ "${1:-}" == --fast ]]; then
   shift
   selected=(-n 2)

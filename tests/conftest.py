@@ -1,4 +1,4 @@
-"""Which tests run, how they are divided between processes (`-n 3`), and the last lines of one that killed something."""
+"""Which tests run, how they are divided between processes (`-n 2`), and the last lines of one that killed something."""
 
 from __future__ import annotations
 

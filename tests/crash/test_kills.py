@@ -89,7 +89,7 @@ def begun(
     shutil.rmtree(base, ignore_errors=True)
 
 
-@pytest.mark.turns(9)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("story", STORIES)
 def test_nothing_is_lost_and_nothing_comes_twice(begun: dict[str, Future[None]], story: str) -> None:
     """Whatever dies, and whenever."""

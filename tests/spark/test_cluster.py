@@ -101,6 +101,7 @@ def run_stream(session: SparkSession, job: Job, stream: Any, jobs: int, **ways: 
     return took
 
 
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("mode", "kind", "seed", "jobs"),
     [

@@ -100,7 +100,7 @@ def histories() -> Iterator[ParameterSet]:
 
 
 @pytest.mark.slow
-@pytest.mark.turns(44)
+@pytest.mark.turns(24)
 @pytest.mark.parametrize("scope", ["partition", "global"])
 @pytest.mark.parametrize(("index", "seed"), list(histories()))
 def test_random_histories(index: str, seed: int, scope: str, place: Place, request: pytest.FixtureRequest) -> None:

@@ -938,7 +938,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], None]]
 @pytest.mark.slow
 def test_a_job_in_some_steps() -> None:
     """Windows, deaths, twins, zombies, take-overs, lost and damaged tables: verdicts are the oracle's throughout."""
-    for by in _SHARES:
+    for by in _EXPIRIES:
         run(2, 20, by=by)
         run(1, 20, by=by, ports=True)
     run(1, 20, by="event_time", backend="rocksdb")
@@ -946,43 +946,40 @@ def test_a_job_in_some_steps() -> None:
 
 @pytest.mark.faults
 def test_a_job_in_many_steps(shown: Callable[[str], None]) -> None:
-    """The same, 140 times 50 steps, drawn anew in every run, by two processes."""
+    """The same, 100 times 50 steps, drawn anew in every run, by two processes."""
     figures: Counter[str] = Counter()
     started = time.perf_counter()
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         for of_share in pool.map(_figures_of, _shares()):
             figures += of_share
     done = ", ".join(f"{count} {what}" for what, count in sorted(figures.items()))
-    shown(f"140 x 50 in {time.perf_counter() - started:.0f} s: {done}")
+    shown(f"100 x 50 in {time.perf_counter() - started:.0f} s: {done}")
     unreached = {what: figures[what] for what, least in _REACHED.items() if figures[what] < least}
     assert not unreached, unreached
 
 
 _REACHED = {
-    "windows": 700,
-    "pieces merged": 50,
-    "sources forgotten": 50,
-    "windows in archives": 50,
-    "stores put back": 10,
-    "stores re-sharded": 10,
-    "copies that took turns": 10,
+    "windows": 500,
+    "pieces merged": 35,
+    "sources forgotten": 35,
+    "windows in archives": 35,
+    "stores put back": 7,
+    "stores re-sharded": 7,
+    "copies that took turns": 7,
 }
 """What a run reaches at least, or a rule has gone dead. Examples that are drawn one after another resemble each other,
-so the sums of runs differ much: of merged pieces 211 and 558 were seen."""
+so the sums of runs differ much: of merged pieces 211 and 558 were seen in 140 examples."""
 
 
-_SHARES = {"event_time": 40, "ordered": 40, "category": 20, "processing_time": 20, "never": 20}
-"""Of 140 examples: the more an expiry has that can go wrong, the more."""
+_EXPIRIES = ("event_time", "ordered", "category", "processing_time", "never")
 
 
 def _shares() -> Iterator[dict[str, Any]]:
-    """The arguments of `run`, for all 140 examples: of twenty, one is on RocksDB and one has ports."""
-    for by, examples in _SHARES.items():
-        rare = examples // 20
-        yield {"examples": rare, "by": by, "backend": "rocksdb"}
-        yield {"examples": rare, "by": by, "ports": True}
-        for at in range(2 * rare, examples, 40):
-            yield {"examples": min(40, examples - at), "by": by}
+    """The arguments of `run`: of twenty examples of an expiry, one is on RocksDB and one has ports."""
+    for by in _EXPIRIES:
+        yield {"examples": 1, "by": by, "backend": "rocksdb"}
+        yield {"examples": 1, "by": by, "ports": True}
+        yield {"examples": 18, "by": by}
 
 
 def _figures_of(share: dict[str, Any]) -> Counter[str]:

@@ -253,7 +253,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.turns(4)
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     "aggregates",
     [
