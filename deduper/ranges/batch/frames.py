@@ -20,7 +20,6 @@ from deduper.errors import UsageError
 from deduper.ranges.aggregate.aggregates import (
     OF_NUMBERS,
     OF_ONE,
-    Aggregate,
     AnyAggregate,
     Kind,
     Own,
@@ -114,7 +113,7 @@ def range_aggregate(
     columns = sorted({*work.indexed_points, *(one.column for one in aggregates.values() if one.column is not None)})
     answers = T.StructType(_answer_fields(aggregates, indexed.schema))
     of_index = ranges if per == "event" else events
-    of_row, plan = _bytes_a_row(work), None
+    of_row, plan = 2 * (8 + work.aggregate_bytes), None  # two marks with their times
     table = rows_of_scan(
         of_index,
         columns,
@@ -139,12 +138,6 @@ def range_aggregate(
         plan = PartPlan.of(asked_side, index_side, work, -(-size // index_bytes) if index_bytes else 1)
         answered = in_parts(asked_side, index_side, work, plan, asked.columns, schema)
     return RangeAggregates(answered, rows, plan, sides)
-
-
-def _bytes_a_row(work: Work) -> int:
-    """About the memory of a row in an index, without texts: two marks with their times, and 32 bytes an aggregate."""
-    widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
-    return 2 * (8 + widest)
 
 
 def _index_size(indexed: DataFrame, columns: Sequence[str], bytes_a_row: int) -> int:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from deduper.core.digest_kernels import has_array_digest
 from deduper.core.digests import SALT_BYTES
 from deduper.errors import IntegrityError, UsageError, telling_where
-from deduper.ranges.aggregate.aggregates import Aggregate, answer_type, parse_aggregate, require_types
+from deduper.ranges.aggregate.aggregates import answer_type, parse_aggregate, require_types
 from deduper.ranges.batch.outputs import written_whole
 from deduper.ranges.batch.plain_sides import GoodRows, OnlySpark, Piece, Side, schema_of, side_of
 from deduper.ranges.batch.report import Report, plan_text
@@ -137,8 +137,7 @@ class _Budget:
     """Keeps the index below a share of memory: texts, two marks a row with their times, and what aggregates take."""
 
     def __init__(self, work: Work) -> None:
-        widest = sum(32 + 4 * (one.k if isinstance(one, Aggregate) else 1) for one in work.aggregates.values())
-        self._bytes_a_row = 2 * (32 + widest)
+        self._bytes_a_row = 2 * (32 + work.aggregate_bytes)
         self._most = psutil.virtual_memory().available // _SHARE_OF_MEMORY
         self._taken = 0
         self._lock = Lock()

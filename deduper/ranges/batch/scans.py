@@ -51,6 +51,8 @@ def rows_of_scan(
     most_rows: int,
 ) -> pa.Table | None:
     """These columns and the ids' words; None if Spark has to read, if there are no rows, or more than `most_rows`."""
+    if not most_rows:
+        return None  # before Spark plans anything
     wanted = {*columns, *keys}
     schema = {field.name: field.dataType for field in rows.schema}
     try:

@@ -6,7 +6,6 @@ the end, the rest of the partitions is written side by side, one a core.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import reduce
@@ -24,12 +23,12 @@ import pyarrow.parquet as pq
 from deduper.table.index.keys import Int64s
 from deduper.table.write.encoding import dictionary_columns
 from deduper.table.write.rewriting import LEAST_ROW_GROUP, ROW_GROUP
+from deduper.table.write.side_by_side import each_written
 
 _OPEN_FILES = 512
 _MOST_HELD = 2 << 20
 """Rows in memory. With more, half of them are written, those of large partitions first, in smaller row groups."""
 _LONG_RUN = 1 << 10
-_MOST_THREADS = 8
 
 Written = tuple[Path, pq.FileMetaData]
 
@@ -103,11 +102,7 @@ class _Files:
     def finish(self) -> None:
         """Writes what is held."""
         self._wait()
-        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-        # Large ones first: one that is begun last keeps one core busy and leaves the others idle.
-        folders = sorted({*self._held, *self._open}, key=lambda folder: -_rows(self._held.get(folder, ())))
-        with ThreadPoolExecutor(threads, thread_name_prefix="new-files") as pool:
-            list(pool.map(self._finish, folders))
+        each_written(self._finish, {*self._held, *self._open}, lambda folder: _rows(self._held.get(folder, ())))
 
     def __enter__(self) -> _Files:
         return self
@@ -118,6 +113,12 @@ class _Files:
             file.close()
 
     def _by_folder(self, records: pa.RecordBatch, rows: Int64s) -> Iterator[tuple[str, pa.RecordBatch]]:
+        stored = records.select(self._schema.names)
+        if self._dictionaries is None:
+            self._dictionaries = dictionary_columns(stored)
+        if not self._in_folders and len(rows) == len(stored):
+            yield "", stored
+            return
         code = np.zeros(len(rows), np.int64)
         for place, name in enumerate(self._in_folders):
             values = records.column(name).dictionary_encode(null_encoding="encode")
@@ -127,12 +128,6 @@ class _Files:
         # Numbers of 16 bits are sorted in one pass.
         order = np.argsort(code.astype(np.min_scalar_type(int(code.max()))), kind="stable")
         code, rows = code[order], rows[order]
-        stored = records.select(self._schema.names)
-        if self._dictionaries is None:
-            self._dictionaries = dictionary_columns(stored)
-        if not self._in_folders and len(rows) == len(stored):
-            yield "", stored
-            return
         runs = list(pairwise([0, *(np.flatnonzero(code[1:] != code[:-1]) + 1).tolist(), len(code)]))
         # A slice keeps the memory of its whole array, so long runs have arrays of their own: they are written sooner.
         long = [(begin, end) for begin, end in runs if end - begin >= _LONG_RUN]

@@ -6,9 +6,7 @@ need not fit into it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -21,12 +19,12 @@ from bucket_store.filesystem import LOCAL, make_directories
 from deduper.table.index.keys import Int64s
 from deduper.table.write.encoding import dictionary_columns
 from deduper.table.write.operation import Rewrite
+from deduper.table.write.side_by_side import each_written
 
 ROW_GROUP = 1 << 20
 """The most rows of a row group."""
 LEAST_ROW_GROUP = ROW_GROUP // 8
 """The fewest, but for the last one of a file."""
-_MOST_THREADS = 8
 
 
 class WaitingRows:
@@ -95,11 +93,8 @@ def rewrite_files(
         begin_sync(path)
         return number, path, footer
 
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    # Large files first: one that is begun last keeps one core busy and leaves the others idle.
-    numbers = sorted(rewrite.removed, key=lambda number: -rewrite.removed[number].size)
-    with ThreadPoolExecutor(threads, thread_name_prefix="rewriter") as pool:
-        return sorted(one for one in pool.map(written, numbers) if one is not None)
+    found = each_written(written, rewrite.removed, lambda number: rewrite.removed[number].size)
+    return sorted(one for one in found if one is not None)
 
 
 class _Dictionaries:
