@@ -43,9 +43,9 @@ find_python() {
   return 1
 }
 
-# setup_python [test]: .venv with the project, and with the tools of the tests if asked for.
-setup_python() {
-  local extra="${1:-}" python version wanted
+# make_venv: an empty .venv of this clone, if there is none.
+make_venv() {
+  local python version
   if [[ "$(cat "$VENV/.made-in" 2>/dev/null)" != "$REPO" ]] || ! "$VENV/bin/python" -c '' 2>/dev/null; then
     if ! python="$(find_python)"; then
       try_install python3 python3-venv || true
@@ -59,6 +59,12 @@ setup_python() {
     "$python" -m venv --clear "$VENV"
     printf '%s\n' "$REPO" >"$VENV/.made-in"
   fi
+}
+
+# setup_python [test]: .venv with the project, and with the tools of the tests if asked for.
+setup_python() {
+  local extra="${1:-}" wanted
+  make_venv
   # One stamp for each kind of installation; the one with the tests contains the other.
   wanted="$(sha256sum <"$REPO/pyproject.toml")"
   if [[ "$(cat "$VENV/.installed-test" 2>/dev/null)" != "$wanted" ]] &&
@@ -106,16 +112,13 @@ setup_prometheus() {
     say "Without amtool the example for Alertmanager is not checked."
 }
 
-# A Redis server, which the tests of the external index start.
-setup_redis() {
+# What only the tests of `make all` start: a Redis server for the external index, a KDC for HDFS with a login, and a zsh.
+setup_night() {
   command -v valkey-server >/dev/null || install_disabled redis-server redis-server ||
     missing "a Redis server, which the tests of the external index start" redis-server
-}
-
-# The programs of a KDC, which the tests of HDFS with a login start.
-setup_kerberos() {
   install_disabled krb5-kdc krb5kdc && install_disabled krb5-admin-server kadmin.local && install_disabled krb5-user kinit ||
     missing "MIT Kerberos, whose KDC the tests of HDFS with a login start" krb5-kdc krb5-admin-server krb5-user
+  command -v zsh >/dev/null || try_install zsh || missing "zsh, whose completion is tested" zsh
 }
 
 # $1: a package with a service of its name, $2: a program of it.

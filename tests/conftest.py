@@ -1,10 +1,9 @@
-"""Which tests run, how they are divided between processes (`-n 2`), and the last lines of one that killed something."""
+"""Which tests run, how processes share them (`-n 2`), and the command that repeats one that failed."""
 
 from __future__ import annotations
 
 import gc
-import os
-import random
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,41 +11,27 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.crash import ledger
-from tests.java import start_sessions_soon
+from tests import notes, parts, tiers
+from tests.jvm import start_sessions_soon
 from tests.s3_server import s3_server
 
 if TYPE_CHECKING:
     from tests.services.redis_server import RedisServer
 
-_START_PROCESSES = ("tests/spark/", "tests/services/", "tests/crash/")
-_ON_HDFS = "tests/services/test_hdfs_"
-_NOT_SLOW = " and not slow"
-_LEDGER = "ledger"
-_HEAVY = {"spark": 1, "services": 1, "faults": 1, "crash": 2}
-"""Marks of tests that start processes; a story of kills takes minutes, so it is drawn half as often."""
-_SHARE, _SEED, _ALL = "TESTS_SHARE", "TESTS_SEED", "CRASH_ALL"
-_told: list[str] = []
-
-# An example that takes longer than 0.2 s is a failure by default, and on a busy machine any of them may. A run that has
-# chosen its own profile (mutants have one) keeps it.
-if hypothesis.settings.get_current_profile_name() == "default":
-    hypothesis.settings.register_profile(
-        "busy machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-    )
-    hypothesis.settings.load_profile("busy machine")
+_SHARED_BY = {
+    "tests/crash/": "kills",
+    "tests/services/test_hdfs_": "hdfs",
+    "tests/services/": "kafka",
+    "tests/spark/": "spark",
+}
+"""Tests that share a session or servers run in one process; the longest first, so that all else fills what is left."""
 
 
-class _Divided(LoadScopeScheduling):  # type: ignore[misc]
-    """What starts a JVM or a service runs folder by folder in one process, as it shares sessions and brokers.
-
-    What needs HDFS shares no server with the other services, so it may run beside them. All else fills what is left.
-    """
+class _Shared(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests that share a session or servers run in one process; all others are dealt one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(_ON_HDFS):
-            return "hdfs"
-        return next((folder for folder in _START_PROCESSES if nodeid.startswith(folder)), nodeid)
+        return next((shared for begin, shared in _SHARED_BY.items() if nodeid.startswith(begin)), nodeid)
 
 
 @pytest.fixture(scope="session")
@@ -67,57 +52,94 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """In place of xdist's own; its `loadgroup` goes by a suffix of test ids, which pytest 9 does not keep."""
-    return _Divided(config, log)
+    return _Shared(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The choice of tests."""
+    group = parser.getgroup("tiers")
+    group.addoption(
+        "--tier",
+        choices=tiers.TIERS,
+        help="tests and sizes of a tier (tests/tiers.py); without it `check`, or all tests of the files that are named",
+    )
+    group.addoption("--seed", type=int, help="what draws all that is random; the `night` tier draws it itself")
+    group.addoption("--part", type=parts.part, help="1/6 to 6/6: the tests of one part of `make all`")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The slow ones run too where files or folders are named without a selection of markers."""
+    """Choose the tier, unless another process of the run has chosen it, and what it means for properties."""
     start_sessions_soon()
-    # Of the first process, so that those it starts draw the same.
-    os.environ.setdefault(_SEED, str(random.randrange(10_000)))
-    is_named = config.args_source is pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
-    if is_named and config.option.markexpr in config.getini("addopts"):
-        config.option.markexpr = config.option.markexpr.removesuffix(_NOT_SLOW)
+    is_named = config.args_source is pytest.Config.ArgsSource.ARGS
+    config.stash[_CHOSEN] = config.option.tier or (tiers.NIGHT if is_named else tiers.CHECK)
+    tiers.begin(config.option.tier or (tiers.CHANGE if is_named else tiers.CHECK), config.option.seed)
+    notes.begin()
+    if hypothesis.settings.get_current_profile_name() != "default":
+        return  # mutants have a profile of their own
+    is_night = tiers.is_night()
+    hypothesis.settings.register_profile(
+        "tier",
+        max_examples=tiers.examples(200),
+        derandomize=not is_night,
+        deadline=None,  # an example that takes longer than 0.2 s says nothing on a busy machine
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        print_blob=is_night,
+        **({} if is_night else {"database": None}),
+    )
+    hypothesis.settings.load_profile("tier")
+    if is_night:
+        config.option.hypothesis_seed = str(tiers.seed())
+
+
+_CHOSEN = pytest.StashKey[str]()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In one process the stories of kills come last; of several processes, one begins them before the short tests.
+    """Leave out the tests of other tiers and parts; begin with those that share servers."""
+    chosen = config.stash[_CHOSEN]
+    wanted = [item for item in items if _is_wanted(item, chosen, config.option.part)]
+    _check_variants(items)
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
+    first = [*_SHARED_BY, "tests/test_static_checks.py"]
+    items[:] = sorted(wanted, key=lambda item: _rank(item.nodeid, first))
 
-    Of a test marked `turns(n)`, n variants are taken, as TESTS_SEED draws them; all if they are named, or with
-    CRASH_ALL. With TESTS_SHARE=n, one in n of the tests that start processes is taken; of those that kill them, one in
-    2n.
+
+def _is_wanted(item: pytest.Item, chosen: str, part: int | None) -> bool:
+    if part is not None and parts.part_of(item.nodeid.partition("::")[0]) != part:
+        return False
+    marks = {mark.name for mark in item.iter_markers()}
+    if "night" in marks and _variant(item) in _kept(item):
+        marks.remove("night")
+    return tiers.has(chosen, marks)
+
+
+def _kept(item: pytest.Item) -> list[str]:
+    """The variants that a mark `night(but=[…])` leaves to the tier `change`."""
+    mark = item.get_closest_marker("night")
+    return [] if mark is None else mark.kwargs.get("but", [])
+
+
+def _variant(item: pytest.Item) -> str:
+    return item.name.partition("[")[2].removesuffix("]")
+
+
+def _check_variants(items: list[pytest.Item]) -> None:
+    """A variant that a mark names exists, in each function whose variants are all here.
+
+    The seed of a night may draw others.
     """
-    if not os.environ.get(_ALL):
-        _take_turns(config, items)
-    share = int(os.environ.get(_SHARE, "1"))
-    if share > 1:
-        draw = random.Random(os.environ.get(_SEED))
-        left = {item for item in items if draw.random() >= 1 / _one_in(share, item)}
-        config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
-        items[:] = [item for item in items if item not in left]
-    is_last = not hasattr(config, "workerinput")
-    items.sort(key=lambda item: (item.get_closest_marker("crash") is not None) is is_last)
-
-
-def _take_turns(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the variants whose turn it is not."""
-    variants: dict[tuple[str, int], list[pytest.Item]] = {}
+    variants: dict[tuple[str, ...], set[str]] = {}
     for item in items:
-        mark = item.get_closest_marker("turns")
-        if mark is not None and not any("[" in argument for argument in config.args):
-            variants.setdefault((item.nodeid.partition("[")[0], mark.args[0]), []).append(item)
-    left: set[pytest.Item] = set()
-    for (function, taken), of_one in variants.items():
-        draw = random.Random(f"{function} {os.environ[_SEED]}")
-        left.update(draw.sample(of_one, max(0, len(of_one) - taken)))
-    config.hook.pytest_deselected(items=sorted(left, key=lambda item: item.nodeid))
-    items[:] = [item for item in items if item not in left]
+        if kept := _kept(item):
+            variants.setdefault((item.nodeid.partition("[")[0], *kept), set()).add(_variant(item))
+    for (function, *kept), found in variants.items() if not tiers.is_night() else ():
+        if len(found) > 1 and (gone := [name for name in kept if name not in found]):
+            raise pytest.UsageError(f"{function}: its mark `night` names variants that it does not have: {gone}")
 
 
-def _one_in(share: int, item: pytest.Item) -> int:
-    """Of how many tests like this one, one is taken."""
-    return max((share * weight for mark, weight in _HEAVY.items() if item.get_closest_marker(mark)), default=1)
+def _rank(nodeid: str, first: list[str]) -> int:
+    return next((number for number, begin in enumerate(first) if nodeid.startswith(begin)), len(first))
 
 
 def pytest_collection_finish() -> None:
@@ -126,26 +148,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The process that has killed says so to the one that prints."""
-    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output[_LEDGER] = ledger.summary()
-
-
-def pytest_testnodedown(node: Any) -> None:
-    """What the process that has killed said; one that died before its end said nothing."""
-    _told.extend(getattr(node, "workeroutput", {}).get(_LEDGER, ()))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Kills by victim, the seed that repeats them, the seconds of recovery; the tests that a slow machine left out."""
-    terminalreporter.write_line(f"{_SEED}={os.environ[_SEED]} drew the variants of tests that take turns.")
-    if int(os.environ.get(_SHARE, "1")) > 1:
-        terminalreporter.write_line(
-            f"{_SHARE}={os.environ[_SHARE]} {_SEED}={os.environ.get(_SEED)}: this machine is slow, so only one in "
-            f"{os.environ[_SHARE]} of the tests that start Spark or services was taken, and of those that kill one in "
-            f"{2 * int(os.environ[_SHARE])}; {_SHARE}=1 takes all"
-        )
-    for line in (*_told, *ledger.summary()):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What tests have noted, the seed, and how to see each failure once more."""
+    for line in notes.read():
         terminalreporter.write_line(line)
+    failed = {report.nodeid for key in ("failed", "error") for report in terminalreporter.stats.get(key, ())}
+    if failed:
+        terminalreporter.section("to see a failure again")
+    for nodeid in sorted(failed):
+        words = [".venv/bin/python", "-m", "pytest", "--tier", tiers.tier(), "--seed", f"{tiers.seed()}", nodeid]
+        terminalreporter.write_line(shlex.join(words))

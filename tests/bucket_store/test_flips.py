@@ -51,7 +51,7 @@ def test_some_damage_to_every_format_is_found(formats: list[Format]) -> None:
             assert_truncations_are_found(format, [*lengths, len(format.data) - 1])
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_all_damage_to_every_format_is_found(formats: list[Format]) -> None:
     """All single-bit flips and all truncations of all files, 32,768 flips or more, in little memory."""
     started = time.perf_counter()

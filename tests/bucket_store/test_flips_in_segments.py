@@ -134,7 +134,7 @@ def test_a_flipped_bit_in_a_segment_harms_one_piece_at_most(tmp_path: Path) -> N
         assert_others_are_unharmed(segment, random.Random(5).sample(range(8 * len(segment.data)), 300))
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_no_flipped_bit_in_a_segment_harms_more_than_one_piece(tmp_path: Path) -> None:
     """Every bit of every frame, state and name and checksum too, and some of the pieces."""
     segment = Segment.make(tmp_path)
@@ -266,7 +266,7 @@ def test_a_damaged_piece_gives_no_wrong_and_no_missing_key(tmp_path: Path) -> No
         assert_damage_stops_the_look_up(damaged, random.Random(6).sample(damaged.bits, 150))
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_no_flipped_bit_of_a_piece_gives_a_wrong_or_a_missing_key(tmp_path: Path) -> None:
     """Every bit of a piece."""
     damaged = Damaged.make(tmp_path)
@@ -308,7 +308,7 @@ def test_no_table_is_made_of_a_damaged_piece(tmp_path: Path) -> None:
     tables_find_damage(tmp_path, damaged, [*range(3, 8 * 80, 211), *random.Random(7).sample(damaged.bits, 3)])
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_no_table_is_made_of_any_damaged_piece(tmp_path: Path) -> None:
     """Many."""
     damaged = Damaged.make(tmp_path)
@@ -318,7 +318,7 @@ def test_no_table_is_made_of_any_damaged_piece(tmp_path: Path) -> None:
 # --- RocksDB's own files
 
 
-@pytest.mark.faults
+@pytest.mark.night
 @pytest.mark.parametrize("kind", ["*.sst", "MANIFEST-*", "CURRENT"])
 def test_rocksdb_flipped_bits_give_no_wrong_bytes(tmp_path: Path, kind: str) -> None:
     """RocksDB checks what it reads; whatever it says, the bytes are the written ones or there is an error of ours."""

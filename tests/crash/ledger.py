@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import threading
 from collections import Counter
 
-_USUAL = "651119"
-_asked = os.environ.get("CRASH_SEED") or _USUAL
-SEED = secrets.randbelow(1_000_000) if _asked == "random" else int(_asked)
-"""Draws backends, victims, occurrences and orders; printed at the end of every session. `make crash` asks for another
-one each time; a change is tested with the usual one, so that it is the change that makes a difference."""
+from tests import tiers
+
+SEED = tiers.seed()
+"""Draws backends, victims, occurrences and orders."""
 
 _lock = threading.Lock()
 _kills: list[tuple[str, str, str]] = []
@@ -51,7 +48,7 @@ def summary() -> list[str]:
     by_victim = Counter(victim for _, victim, _ in _kills)
     by_backend = Counter(backend for _, _, backend in _kills)
     lines = [
-        f"CRASH_SEED={SEED}: {len(_kills)} kills at {len({point for point, _, _ in _kills})} points"
+        f"{len(_kills)} kills at {len({point for point, _, _ in _kills})} points"
         f" ({_counts(by_victim)}; {_counts(by_backend)})"
     ]
     if _recoveries:

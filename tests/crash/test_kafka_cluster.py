@@ -35,7 +35,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def test_any_one_broker_may_go(cluster: Cluster, tmp_path: Path) -> None:
     """Killed, frozen, killed, each time another: the job goes on by itself, and nothing is lost or there twice."""
-    print(f"CRASH_SEED={ledger.SEED}")
     rng = random.Random(ledger.SEED + 4)
     traffic = made_traffic(RECORDS, rng)
     scene = KafkaScene(tmp_path / "job", broker=cluster, source="moving", max_offsets=4_000).make()

@@ -24,7 +24,7 @@ from tests.crash import ledger
 from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
 from tests.crash.scene import freeze_all, living, signal_all, wait_until
 from tests.forked import Forked
-from tests.java import BRIEF
+from tests.jvm import BRIEF
 from tests.processes import is_frozen
 from tests.services.kafka_cluster import Cluster
 from tests.services.kafka_jobs import header
@@ -127,7 +127,7 @@ def wait_for_end(driver: Forked, scene: KafkaScene) -> int:
     return driver.returncode
 
 
-@pytest.mark.turns(1)
+@pytest.mark.night
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_path: Path, way: str) -> None:
     """100,000 records, three kills each of brokers, driver and workers: every key once, every record on one port.
@@ -135,7 +135,6 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_
     With a port of at least once a window is published before the next one is read, otherwise beside it. Of two
     executors, which send, one is killed in each run that ends in a kill, too; in one run while it sends.
     """
-    print(f"CRASH_SEED={ledger.SEED}")
     began = time.monotonic()
     rng = random.Random(ledger.SEED)
     traffic = made_traffic(RECORDS, rng)
@@ -268,7 +267,7 @@ BESIDE = (
 )
 
 
-@pytest.mark.turns(1)
+@pytest.mark.night
 @pytest.mark.parametrize(("sending", "judging"), BESIDE)
 def test_a_driver_dies_while_one_window_is_sent_and_the_next_is_judged(
     cluster: Cluster, tmp_path: Path, sending: str, judging: str

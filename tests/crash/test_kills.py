@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import tiers
 from tests.crash import faults, ledger, sleepers, stops
 from tests.crash.kills import (
     DRIVER,
@@ -37,7 +38,7 @@ from tests.crash.undisturbed import VARIANTS, Undisturbed
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(3600)]
 
 # All victims everywhere, and every story on every backend; otherwise a choice that fits into a quarter of an hour.
-ALL = bool(os.environ.get("CRASH_ALL"))
+ALL = tiers.is_night()
 PLANNED = planned(random.Random(ledger.SEED), everyone=ALL)
 RANDOM = at_random(random.Random(ledger.SEED + 1), int(os.environ.get("CRASH_KILLS") or 0))
 SLEEPING = sleepers.sleeping_points(random.Random(ledger.SEED + 2))
@@ -89,7 +90,7 @@ def begun(
     shutil.rmtree(base, ignore_errors=True)
 
 
-@pytest.mark.turns(6)
+@pytest.mark.night
 @pytest.mark.parametrize("story", STORIES)
 def test_nothing_is_lost_and_nothing_comes_twice(begun: dict[str, Future[None]], story: str) -> None:
     """Whatever dies, and whenever."""

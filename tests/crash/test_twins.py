@@ -57,7 +57,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 def test_twins_agree_and_one_counts(world: World, lock_timeout_s: float) -> None:
     """Window after window is judged by its owner, and once more by two processes at once, on its tables and backend."""
     rng = random.Random(ledger.SEED)
-    print(f"CRASH_SEED={ledger.SEED}")
     process = Process(world)
     for window in range(WINDOWS):
         process.offer(world.put(rows_of(rng, window)))

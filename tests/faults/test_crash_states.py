@@ -38,7 +38,7 @@ from tests.faults.states import (
     tried,
 )
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.night
 
 FOUR_PORTS = ("unique", "duplicate", "expired", "error")
 DYING = Plan(period=6, windows=5, deletion_batch=1)
@@ -67,7 +67,7 @@ def done(moments: list[Moment], operation: str, what: str) -> bool:
     return any(moment.after.startswith(operation) and what in moment.after for moment in moments)
 
 
-@pytest.mark.turns(1)
+@pytest.mark.night
 @pytest.mark.parametrize("name", STRAIGHT)
 def test_a_cut_anywhere_is_made_good(name: str, tmp_path: Path) -> None:
     """The store's birth, appending, expiring, deleting bytes, snapshots and folding: nothing lost, nothing twice."""

@@ -24,7 +24,7 @@ from tests.faults.invariants import Violation, check_end, check_moment, public_w
 from tests.faults.service import Plan, Process, Scene, limits, seeded_names
 from tests.faults.states import Tally, in_parallel, tried
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.night
 
 STORIES = {
     # The store's birth, and a window.

@@ -20,7 +20,7 @@ from tests.faults.invariants import demand
 from tests.faults.service import Plan, Scene, limits, seeded_names
 from tests.faults.states import Moment, Tally, mixed, recover, run_recorded, tried
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.night
 
 EVERY = 9
 

@@ -49,7 +49,7 @@ def test_seeds_of_the_fuzzer_keep_the_promises(name: str) -> None:
     assert count > 0
 
 
-@pytest.mark.faults
+@pytest.mark.night
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_corpus_keeps_the_promises(name: str) -> None:
     """Every input that was worth keeping, and of broken promises the inputs that broke them."""
@@ -61,7 +61,7 @@ def test_the_corpus_keeps_the_promises(name: str) -> None:
             TARGETS[name].run(file.read_bytes()[:-1])
 
 
-@pytest.mark.faults
+@pytest.mark.night
 @pytest.mark.parametrize("name", ["manifest", "record", "intent", "mark", "sources", "heartbeat", "generation"])
 def test_every_odd_value_in_every_field_keeps_the_promises(name: str) -> None:
     """Behind a right checksum: another type is corruption, and what is let through is right in every type."""

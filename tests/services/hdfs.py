@@ -31,7 +31,7 @@ from types import TracebackType
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tests.java import DATANODE, NAMENODE, brief
+from tests.jvm import BRIEF
 from tests.ports import free_ports
 from tests.processes import freeze
 from tests.services.jars import hadoop_jars
@@ -72,16 +72,14 @@ class Server(Daemon):
     def __init__(
         self,
         name: str,
-        kind: str,
         directory: Path,
         conf: Path,
         main_class: str,
         options: Mapping[str, object],
         java_options: Sequence[str],
     ) -> None:
-        """`options` are settings. It reads no file of them: a folder on its class path would forbid a class archive."""
+        """`options` are settings, in place of files of them."""
         super().__init__(name, directory, self.command)
-        self._kind = kind
         self._conf = conf
         self._main_class = main_class
         self._options = options
@@ -102,7 +100,7 @@ class Server(Daemon):
         return [
             str(Path(home) / "bin" / "java") if home else "java",
             "-Xmx256m",
-            *brief(self._kind),
+            *BRIEF,
             "-XX:-UsePerfData",
             *self._java_options,
             f"-Dlog4j2.configurationFile={self._conf / 'log4j2.properties'}",
@@ -167,11 +165,10 @@ class Hdfs:
             "hadoop.tmp.dir": str(self.directory / "tmp"),
             **(settings or {}),
         }
-        self.namenode = self._server("namenode", NAMENODE, f"{_SERVER}.namenode.NameNode", {})
+        self.namenode = self._server("namenode", f"{_SERVER}.namenode.NameNode", {})
         self.datanodes = [
             self._server(
                 f"datanode-{number}",
-                DATANODE,
                 f"{_SERVER}.datanode.DataNode",
                 {
                     "dfs.datanode.data.dir": f"file://{self.directory / f'data-{number}'}",
@@ -257,7 +254,7 @@ class Hdfs:
 
     def administer(self, *words: str) -> None:
         """A command of `hdfs dfsadmin`."""
-        tool = self._server("dfsadmin", NAMENODE, "org.apache.hadoop.hdfs.tools.DFSAdmin", {})
+        tool = self._server("dfsadmin", "org.apache.hadoop.hdfs.tools.DFSAdmin", {})
         subprocess.run(tool.command(*words), check=True, capture_output=True, timeout=300)
 
     # ---- what it counts
@@ -284,10 +281,8 @@ class Hdfs:
 
     # ---- the processes
 
-    def _server(self, name: str, kind: str, main_class: str, options: Mapping[str, object]) -> Server:
-        return Server(
-            name, kind, self.directory, self.conf, main_class, {**self._settings, **options}, self._java_options
-        )
+    def _server(self, name: str, main_class: str, options: Mapping[str, object]) -> Server:
+        return Server(name, self.directory, self.conf, main_class, {**self._settings, **options}, self._java_options)
 
     def _write_configuration(self) -> None:
         self.conf.mkdir(parents=True, exist_ok=True)

@@ -47,3 +47,9 @@ def _cache() -> Path:
 def _fetched(jars: list[Jar], folder: Path) -> list[Path]:
     fetch_jars(jars, folder, os.environ.get("DEDUPER_MAVEN_URL") or None)
     return [folder / jar.file_name for jar in jars]
+
+
+if __name__ == "__main__":  # all of them, before several processes need them
+    broker_jars()
+    hadoop_jars()
+    connector_folder()

@@ -38,7 +38,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from deduper.errors import DeduperError
-from tests.java import BROKER, brief
+from tests.jvm import BRIEF
 from tests.ports import free_ports
 from tests.processes import freeze
 from tests.services.certificates import make_certificates
@@ -106,7 +106,7 @@ class Broker:
         node: int = 1,
         cluster_id: str = "",
     ) -> None:
-        """`settings` go over FAST. `fast_start` is that of `tests.java`; measure without.
+        """`settings` go over FAST. `fast_start` is that of `tests.jvm`; measure without.
 
         `node` and `cluster_id` are for one of several, see `kafka.cluster`.
         """
@@ -114,7 +114,7 @@ class Broker:
         self.log = self.directory / "broker.log"
         self._users = dict(users or {})
         self._settings = FAST | dict(settings or {})
-        self._jvm = [f"-Xmx{heap}", *(brief(BROKER) if fast_start else ["-XX:+UseSerialGC"])]
+        self._jvm = [f"-Xmx{heap}", *(BRIEF if fast_start else ["-XX:+UseSerialGC"])]
         self._fixed_port = port
         self._node = node
         self._cluster_id = cluster_id
@@ -410,7 +410,7 @@ class Broker:
         """Makes the data directory, with a cluster id of its own."""
         cluster = self._cluster_id or new_cluster_id()
         words = ("format", "-t", cluster, "-c", str(properties))
-        tool = self._java(brief(BROKER), jars, "kafka.tools.StorageTool", *words)
+        tool = self._java([*BRIEF], jars, "kafka.tools.StorageTool", *words)
         with self.log.open("ab") as log:
             done = subprocess.run(tool, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=120, check=False)
         if done.returncode != 0:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deduper.spark.home import pyspark_folder
 from tests.crash.scene import wait_until
-from tests.java import BRIEF
+from tests.jvm import BRIEF
 from tests.ports import free_ports
 from tests.services.leashed import Daemon
 

@@ -18,7 +18,7 @@ from bucket_store.places import hdfs as client
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
 from tests.crash.scene import Scene
-from tests.java import BRIEF
+from tests.jvm import BRIEF
 from tests.services.hdfs import Hdfs
 from tests.services.hdfs_story import environment
 from tests.services.kerberos import JOB, SERVER, Kdc, secure_hdfs

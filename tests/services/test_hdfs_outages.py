@@ -5,7 +5,6 @@ CRASH_ALL has every kill (docs/guarantees.md has the seconds to the next commit)
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.java import BRIEF
+from tests import tiers
+from tests.jvm import BRIEF
 from tests.services.hdfs import Hdfs
 from tests.services.hdfs_story import Story, undisturbed
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
 
-ALL = bool(os.environ.get("CRASH_ALL"))
+ALL = tiers.is_night()
 WINDOWS = 40 if ALL else 12
 _JVM = {"spark.executor.extraJavaOptions": " ".join(BRIEF)}
 CLUSTER = {"master": "local-cluster[3,1,1024]", "spark": _JVM, "shards": 4}
@@ -75,7 +75,7 @@ def test_a_datanode_dies_under_a_job(
     job.check(on_a_disk.result())
 
 
-@pytest.mark.turns(1)
+@pytest.mark.night
 @pytest.mark.parametrize("way", ["three jobs", "one job", *(["the driver's hands"] if ALL else [])])
 def test_executors_die_over_hdfs(
     way: str,

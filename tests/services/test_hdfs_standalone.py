@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bucket_store import failpoints
-from tests.java import BRIEF
+from tests.jvm import BRIEF
 from tests.services.hdfs import Hdfs
 from tests.services.hdfs_story import Story, undisturbed
 from tests.services.spark_standalone import SPECULATES, standalone
@@ -21,7 +21,7 @@ _TWICE = ("judge.piece.after", "write.done")
 """A task stands still with its piece stored, or its rows staged: Spark runs it on the other worker beside it."""
 
 
-@pytest.mark.turns(1)
+@pytest.mark.night
 @pytest.mark.parametrize("small", [False, True], ids=["three jobs", "one job"])
 def test_tasks_run_twice_and_a_worker_dies_and_comes_back(
     small: bool, hdfs_pair: Hdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -58,7 +58,7 @@ def scene_of(root: Path, broker: Broker, new_topic: Topics, made: list[tuple[lis
     return scene
 
 
-@pytest.mark.turns(1)
+@pytest.mark.night
 @pytest.mark.parametrize("storage", ["file", "objects"])
 def test_killed_between_the_steps_and_resumed(
     storage: str, tmp_path: Path, broker: Broker, new_topic: Topics, monkeypatch: pytest.MonkeyPatch

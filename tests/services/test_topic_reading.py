@@ -281,7 +281,7 @@ def some_records(seed: int, count: int, partitions: int) -> Iterator[Record]:
         )
 
 
-@pytest.mark.turns(6)
+@pytest.mark.night
 @pytest.mark.parametrize("port", [_FILES, _TOPICS], ids=["files", "topics"])
 @pytest.mark.parametrize("expiry", _EXPIRIES.values(), ids=_EXPIRIES)
 def test_both_ways_spill_the_same(

@@ -26,7 +26,7 @@ from deduper.spark_promises import EXECUTOR_JAVA_OPTIONS
 from deduper.window.jobs.cluster_run import ClusterRun
 from deduper.window.jobs.executor_tasks import ExecutorTasks
 from deduper.window.jobs.window_sizes import WindowSizes
-from tests.java import SPARK, brief
+from tests.jvm import BRIEF
 from tests.spark.harness import Job
 
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ class Cluster:
 
 def _serve(pipe: Connection, master: str, directory: Path, more: Mapping[str, str]) -> None:
     directory.mkdir()
-    spark = {"spark.master": master, EXECUTOR_JAVA_OPTIONS: " ".join(brief(SPARK)), **more}
+    spark = {"spark.master": master, EXECUTOR_JAVA_OPTIONS: " ".join(BRIEF), **more}
     # Executors of a standalone master are on this machine too.
     shared = [str(directory)] if master.startswith("spark:") else []
     job = Job(directory, None, {"spark": spark, "store": {"url": "file:state"}, "shared_folders": shared})

@@ -6,7 +6,6 @@ DIFFERENTIAL_ALL=1 takes many windows and large ones (`make differential`).
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -18,12 +17,13 @@ import pyarrow as pa
 import pytest
 
 from deduper.window.jobs.local import SparkRun
+from tests import tiers
 from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
-_ALL = bool(os.environ.get("DIFFERENTIAL_ALL"))
-_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
+_ALL = tiers.is_night()
+_SEED = tiers.seed()
 _WINDOWS = 18 if _ALL else 5
 _SIZES = [3, 500, 20_000, 60_000, 120_000] if _ALL else [3, 500, 5_000, 30_000]
 

@@ -14,7 +14,6 @@ A run takes a sample of the cells; DIFFERENTIAL_SEED gives another one, DIFFEREN
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -43,14 +42,15 @@ from deduper.tasks.readers.parquet import _int96_writer
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
 from deduper.tasks.readers.reading_tasks import read_part
 from deduper.window.jobs.local import SparkJobs
+from tests import tiers
 from tests.deduper.digest_cases import SALT
 from tests.spark.harness import Job
 from tests.spark.test_parquet_records import batch_of, check_same, spill, task_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200 if os.environ.get("DIFFERENTIAL_ALL") else 600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(7200 if tiers.is_night() else 600)]
 
-_ALL = bool(os.environ.get("DIFFERENTIAL_ALL"))
-_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
+_ALL = tiers.is_night()
+_SEED = tiers.seed()
 _SAMPLE = 12
 
 _DAY = date(2020, 1, 1)

@@ -137,7 +137,7 @@ TYPES: dict[str, tuple[str, Callable[[int], Any], str, Callable[[int], Any]]] = 
 """Of each type of time: a time by its number; and a type of values, with a value by its number."""
 
 
-@pytest.mark.turns(2)
+@pytest.mark.night
 @pytest.mark.parametrize("name", TYPES)
 def test_all_ends_and_types_give_what_all_pairs_give(session: SparkSession, name: str) -> None:
     """Of one index and of parts with slices, in a session of any zone; several id columns."""

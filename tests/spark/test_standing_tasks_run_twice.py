@@ -101,7 +101,7 @@ def run_copied(session: SparkSession, job: Job, pause_s: float) -> dict[str, Any
         return run_job(session, job) | {"sizes": sizes}
 
 
-@pytest.mark.turns(1)
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("pause_s", "stood"),
     [(0.0, [False, True, True]), (_GIVES_UP_S, [True, True, True])],

@@ -7,7 +7,6 @@ takes a sample of lines; DIFFERENTIAL_SEED gives another one, DIFFERENTIAL_ALL=1
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import struct
@@ -28,13 +27,14 @@ from deduper.spark_promises import TIME_ZONE
 from deduper.tasks.layout import ADMISSION, ORDER
 from deduper.text import csv_exact, json_exact
 from deduper.text.format import Malformed, TextFormat
+from tests import tiers
 from tests.deduper.text import csv_lines
 from tests.spark.harness import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
-_LINES = 300_000 if os.environ.get("DIFFERENTIAL_ALL") else 6_000
+_SEED = tiers.seed()
+_LINES = 300_000 if tiers.is_night() else 6_000
 _ZONES = ["UTC", "Europe/Berlin", "America/New_York", "-03:30", "Australia/Lord_Howe", "Asia/Kathmandu"]
 _COLUMNS = {
     "s": "string",

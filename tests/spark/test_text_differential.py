@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import random
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -23,12 +22,13 @@ from deduper.core.verdict import Admission
 from deduper.sources.kafka.stream import kafka_parsing
 from deduper.sources.parsing import REC
 from deduper.tasks.layout import ADMISSION, ORDER, RAW
+from tests import tiers
 from tests.spark.harness import PORTS, Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
-_LINES = 200_000 if os.environ.get("DIFFERENTIAL_ALL") else 4_000
+_SEED = tiers.seed()
+_LINES = 200_000 if tiers.is_night() else 4_000
 _SCHEMA = "k string, n int, b boolean, d date, p decimal(10,2), s string"
 _TEXTS = [
     "a",

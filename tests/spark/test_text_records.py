@@ -188,7 +188,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-@pytest.mark.turns(5)
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("expiry", "kind"),
     [

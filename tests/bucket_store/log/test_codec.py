@@ -26,6 +26,7 @@ from bucket_store.log.records import (
 )
 from bucket_store.log.state import fold_all
 from tests.bucket_store.log_samples import NONCE, commit, envelope, logs, piece
+from tests.tiers import examples
 
 STATE = fold_all(
     LogState(),
@@ -55,7 +56,7 @@ SAMPLES = {
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(records=logs())
 def test_every_record_comes_back_equal(records: list[LogRecord]) -> None:
     """Round trip of all kinds with all fields, ints as ints and floats as floats."""

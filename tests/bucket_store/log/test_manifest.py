@@ -21,12 +21,13 @@ from bucket_store.log.manifest import (
     read_manifest,
 )
 from bucket_store.places.local import local_place
+from tests.tiers import examples
 
 MANIFEST = Manifest("5" * 32, "1" * 16, bytes(range(16)), {"key": ["user", "id"], "shards": 4}, 1000, 17)
 
 
 @pytest.mark.slow
-@example_settings(max_examples=30)
+@example_settings(max_examples=examples(30))
 @given(
     settings=st.dictionaries(
         st.text("abé", max_size=3), st.recursive(st.none() | st.integers(-9, 9) | st.text("abé"), st.lists), max_size=3

@@ -159,7 +159,7 @@ def test_a_few_processes_racing_for_commits(tmp_path: Path, delete_folded: bool)
     race_for_windows(tmp_path, 4, 24, snapshot_every=5, delete_folded=delete_folded)
 
 
-@pytest.mark.faults
+@pytest.mark.night
 @pytest.mark.parametrize("delete_folded", [False, True], ids=["kept", "deleted"])
 def test_twenty_processes_racing_for_two_hundred_commits(tmp_path: Path, delete_folded: bool) -> None:
     """The same with twenty, with snapshots in between, also where what they fold is deleted at once."""
@@ -200,7 +200,7 @@ def race_for_claims(root: Path, racers: int, rounds: int, snapshot_every: int) -
     print(f"{rounds} rounds of {racers} claims: {log.state.epoch} epochs, {lost} told that they lost")
 
 
-@pytest.mark.faults
+@pytest.mark.night
 @pytest.mark.parametrize("snapshot_every", [1000, 2], ids=["no snapshots", "a snapshot before every claim"])
 def test_twenty_processes_racing_for_claims(tmp_path: Path, snapshot_every: int) -> None:
     """Every epoch has one owner, claimed epochs ascend without a gap, and the last one's owner knows that it is his."""

@@ -18,6 +18,7 @@ from bucket_store.pieces.piece import (
     encode_piece,
     header_length,
 )
+from tests.tiers import examples
 
 DATA = Path(__file__).parent.parent / "data"
 STORE_ID = bytes(range(16))
@@ -86,7 +87,7 @@ def some_entries(draw: st.DrawFn) -> Entries:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(some_entries())
 def test_what_is_encoded_comes_back(entries: Entries) -> None:
     """Every column of every bucket, and the header's own fields."""

@@ -116,9 +116,9 @@ def is_planted(settings: TableSettings, shard: Shard, bucket: int = 0) -> bool:
         pytest.param("file", 100_000, 100_000, id="file-tight"),
         pytest.param("file", 0, 0, id="file-none"),
         pytest.param("rocksdb", ROOMY, ROOMY, id="rocksdb-roomy"),
-        pytest.param("rocksdb", 100_000, ROOMY, id="rocksdb-disk", marks=pytest.mark.faults),
-        pytest.param("rocksdb", 100_000, 100_000, id="rocksdb-tight", marks=pytest.mark.faults),
-        pytest.param("rocksdb", 0, 0, id="rocksdb-none", marks=pytest.mark.faults),
+        pytest.param("rocksdb", 100_000, ROOMY, id="rocksdb-disk", marks=pytest.mark.night),
+        pytest.param("rocksdb", 100_000, 100_000, id="rocksdb-tight", marks=pytest.mark.night),
+        pytest.param("rocksdb", 0, 0, id="rocksdb-none", marks=pytest.mark.night),
     ],
 )
 def test_answers_are_those_of_a_dict(tmp_path: Path, layout: TableLayout, memory: int, disk: int, scheme: str) -> None:

@@ -31,6 +31,7 @@ from tests.deduper.published_store import Kind, PublishedStore
 from tests.deduper.small_service import BEGIN_US, SECOND, Process, Trial, World, machine_of
 from tests.deduper.window.test_state_machine import trials
 from tests.oracle import Row, Settings
+from tests.tiers import examples
 
 Told = set[tuple[str, str, int, str | None]]
 
@@ -53,7 +54,7 @@ def judged(world: World, key: tuple[Any, ...]) -> Told:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["never", "event_time", "ordered", "processing_time", "category"])
-@settings(max_examples=15, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_every_copy_is_told_as_it_was_judged(by: str, data: st.DataObject) -> None:
     """For every kind of expiry, with and without first copies; nulls are keys too."""

@@ -21,6 +21,7 @@ from deduper.core.categories import CategoryState
 from tests.deduper.small_service import BEGIN_US, SECOND, Process, World, machine_of
 from tests.deduper.window.test_state_machine import trials
 from tests.oracle import Row
+from tests.tiers import examples
 
 KEYS = ("a", "b", "c", None)
 STEPS = (-20, -11, -10, -9, -2, -1, 0, 1, 3, 5, 12, 40)
@@ -49,7 +50,7 @@ def test_what_is_said_of_the_next_copy_is_what_the_job_says(by: str) -> None:
     """Every kind of expiry, look-up, clock and guard; keys seen, expired and never seen; a quiet hour between."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=examples(60), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
     @given(data=st.data())
     def agrees(data: st.DataObject) -> None:
         seen[judged(by, data)] += 1

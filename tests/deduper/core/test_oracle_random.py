@@ -24,7 +24,7 @@ from tests.oracle import Answer, Oracle, Row, Settings
 SCALE = int(os.environ.get("DEDUPER_ORACLE_EXAMPLES", "1"))
 
 
-@pytest.fixture(params=[pytest.param(0.15, id="some"), pytest.param(1.0, id="many", marks=pytest.mark.faults)])
+@pytest.fixture(params=[pytest.param(0.15, id="some"), pytest.param(1.0, id="many", marks=pytest.mark.night)])
 def share(request: pytest.FixtureRequest) -> float:
     """The share of all examples that a test goes through."""
     return float(request.param) * SCALE

@@ -247,7 +247,7 @@ def test_a_commit_that_happened_and_was_not_answered(cluster: Cluster, staged: C
     assert values(cluster) == window_values(0, 1)
 
 
-@pytest.mark.faults
+@pytest.mark.night
 @pytest.mark.parametrize("flags", [ABORTABLE, FATAL], ids=["abort", "fatal"])
 def test_a_failure_that_comes_again_and_again_has_a_deadline(
     cluster: Cluster, staged: Callable[..., CommittedWindow], time_: Time, flags: dict[str, bool]
@@ -263,7 +263,7 @@ def test_a_failure_that_comes_again_and_again_has_a_deadline(
     assert values(cluster) == window_values(0)
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_a_call_that_hangs_again_and_again_has_a_deadline(
     cluster: Cluster, staged: Callable[..., CommittedWindow], time_: Time
 ) -> None:

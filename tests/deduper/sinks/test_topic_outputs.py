@@ -216,7 +216,7 @@ def test_a_piece_whose_rows_went_to_a_topic_is_said_to_be_lost(mixed: Mixed) -> 
     assert "sent to topic uni" in rebuilt.why
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_commands_answer_for_a_store_with_topics(mixed: Mixed) -> None:
     """`inspect window` names topic and slots; verify, gc and status end with 0 while the brokers are down."""
     reported = CliRunner().invoke(app, ["inspect", "window", str(mixed.file), "0", "--json"])
@@ -229,7 +229,7 @@ def test_commands_answer_for_a_store_with_topics(mixed: Mixed) -> None:
         assert done.exit_code == 0, (words, done.output)
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_status_shows_how_far_it_has_come_while_the_brokers_are_down(mixed: Mixed) -> None:
     """Within its few seconds, with what is not known and why; it never fails for it."""
     began = time.monotonic()

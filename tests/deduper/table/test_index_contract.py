@@ -95,12 +95,12 @@ def histories() -> Iterator[ParameterSet]:
     names = dict(zip(KINDS, IDS, strict=True)) | {name: name for name in ("mixed", "external", "mixed with external")}
     for index, name in names.items():
         for seed in range({"external": 2, "mixed with external": 1}.get(index, 6)):
-            marks = [pytest.mark.services] * ("external" in index) + [pytest.mark.faults] * (seed > 0)
+            marks = [pytest.mark.services] * ("external" in index) + [pytest.mark.night] * (seed > 0)
             yield pytest.param(index, seed, marks=marks, id=f"{name}-{seed}")
 
 
 @pytest.mark.slow
-@pytest.mark.turns(24)
+@pytest.mark.night
 @pytest.mark.parametrize("scope", ["partition", "global"])
 @pytest.mark.parametrize(("index", "seed"), list(histories()))
 def test_random_histories(index: str, seed: int, scope: str, place: Place, request: pytest.FixtureRequest) -> None:

@@ -146,7 +146,7 @@ def test_a_log_of_a_dead_delete_that_was_cleaned_up(tmp_path: Path) -> None:
         assert not list(place.root.glob(f"{PRIVATE}/staging/*"))
 
 
-@pytest.mark.turns(9)
+@pytest.mark.night
 @pytest.mark.parametrize("scope", ["partition", "stays", "moves"])
 @pytest.mark.parametrize("seed", range(5))
 def test_random_changes_against_a_list(seed: int, scope: str, place: Place) -> None:

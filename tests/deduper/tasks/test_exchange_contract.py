@@ -51,6 +51,7 @@ from deduper.tasks.readers.reading_tasks import PartRead
 from deduper.tasks.receipts import Receipt
 from deduper.tasks.table_room import TableRoom
 from deduper.tasks.write import WriteReceipt, WriteTask, write
+from tests.tiers import examples
 
 STORE = "ab" * 16
 PORTS = ("unique", "duplicate", "expired", "error")
@@ -339,7 +340,7 @@ def root() -> Iterator[Path]:
 
 
 @given(window=windows, second=windows)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_all_ways_give_the_same_receipts_and_bytes(root: Path, window: Window, second: Window) -> None:
     """Whatever the rows, shards, readers, and the order in which blobs arrive; also when a look-up meets pieces."""
     second = replace(second, shards=window.shards, first_seen=window.first_seen)

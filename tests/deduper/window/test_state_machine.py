@@ -944,7 +944,7 @@ def test_a_job_in_some_steps() -> None:
     run(1, 20, by="event_time", backend="rocksdb")
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_a_job_in_many_steps(shown: Callable[[str], None]) -> None:
     """The same, 100 times 50 steps, drawn anew in every run, by two processes."""
     figures: Counter[str] = Counter()

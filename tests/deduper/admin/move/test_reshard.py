@@ -29,6 +29,7 @@ from tests.deduper.small_service import DriverKilled, armed
 from tests.deduper.store_samples import BEGIN_US, HOUR_US, SeenKey, Window, make_store, write_config
 from tests.deduper.window.test_state_machine import _ROWS, MOVE_POINTS, JobMachine, _die
 from tests.forked import command
+from tests.tiers import examples
 
 WINDOWS, KEYS = 8, 40
 NOW_US = BEGIN_US + HOUR_US
@@ -94,7 +95,7 @@ def test_every_key_is_in_its_new_shard_and_none_twice(tmp_path: Path, backend: s
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     data=st.data(),
     by=st.sampled_from(("ordered", "event_time", "category", "never", "processing_time")),

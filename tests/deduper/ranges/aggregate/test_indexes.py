@@ -22,6 +22,7 @@ from deduper.ranges.aggregate.event_index import EventIndex
 from deduper.ranges.aggregate.points import ENDS
 from deduper.ranges.aggregate.range_index import Events, RangeIndex, Ranges
 from tests.deduper.ranges.aggregate import oracle
+from tests.tiers import examples
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _EPOCH = datetime(2024, 3, 31, tzinfo=UTC)
@@ -106,7 +107,7 @@ def same(found: Any, expected: Any) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", VALUES)
-@settings(deadline=None, max_examples=25, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(25), derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_aggregate_is_that_of_all_pairs(values: str, data: st.DataObject) -> None:
     """For events and for ranges, whatever the ends, times and values, with ties, nulls and ends open for ever."""

@@ -13,13 +13,14 @@ from deduper.ranges.aggregate.points import ENDS
 from deduper.ranges.aggregate.range_index import RangeIndex
 from tests.deduper.ranges.aggregate import oracle
 from tests.deduper.ranges.aggregate.test_indexes import ORDERED, SUMMED, TIMES, VALUES, as_events, as_ranges, rows, same
+from tests.tiers import examples
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", VALUES)
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -24,6 +24,7 @@ from deduper.ranges.stream.levels import merged_from
 from deduper.ranges.stream.runner import StreamRunner, owned_store
 from deduper.ranges.stream.settings import StreamJob
 from tests.deduper.ranges.stream.stream_scene import OWN, Model, Row, Scene, event, instant, ranged
+from tests.tiers import examples
 
 pytestmark = pytest.mark.usefixtures("storage")
 
@@ -253,7 +254,7 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.turns(2)
+@pytest.mark.night
 @pytest.mark.parametrize(
     "aggregates",
     [
@@ -269,7 +270,9 @@ def windows(draw: st.DrawFn) -> list[tuple[list[Row], list[Row]]]:
     ids=["sums", "bests", "lists", "own"],
 )
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(st.data())
 def test_every_answer_is_that_of_all_ranges_known(

@@ -5,7 +5,6 @@ DIFFERENTIAL_SEED gives other bits, DIFFERENTIAL_ALL=1 takes many (`make differe
 
 from __future__ import annotations
 
-import os
 import random
 from decimal import Decimal
 from pathlib import Path
@@ -22,10 +21,11 @@ from deduper.tasks.layout import RecordLayout
 from deduper.tasks.readers.declared import Declared
 from deduper.tasks.readers.parquet import ParquetReading
 from deduper.tasks.readers.plain_file import NotPlain, UnreadableFile
+from tests import tiers
 from tests.deduper.digest_cases import SALT
 
-_SEED = int(os.environ.get("DIFFERENTIAL_SEED", "1"))
-_FILES = 20_000 if os.environ.get("DIFFERENTIAL_ALL") else 100
+_SEED = tiers.seed()
+_FILES = 20_000 if tiers.is_night() else 100
 _ROWS = 300
 _TABLE = pa.table(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ruamel.yaml import YAML
 
-from tests.night.scaled_rules import scaled_expression, scaled_rules
+from tests.incidents.scaled_rules import scaled_expression, scaled_rules
 from tests.services.prometheus import RULES
 
 

@@ -27,7 +27,7 @@ from deduper.bench.lanes import remove_tables
 from deduper.config.load import load_config
 from deduper.spark import kafka_jars
 from tests.crash.faults import full, mounted
-from tests.night.scaled_rules import scaled_rules
+from tests.incidents.scaled_rules import scaled_rules
 from tests.ports import free_port
 from tests.processes import freeze
 from tests.services.jars import connector_folder
@@ -534,7 +534,7 @@ def begun(work: Path, scale: float) -> Iterator[Night]:
 
 def main() -> int:
     """See the package."""
-    parser = argparse.ArgumentParser(prog="python -m tests.night", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.incidents", description=__doc__)
     parser.add_argument("--only", nargs="*", default=[], help="incidents whose name has one of these words")
     parser.add_argument("--scale", type=float, default=30.0, help="minutes of a night in a minute")
     parser.add_argument("--limit", type=float, default=240.0, help="seconds that an alert may take to fire, and to end")
