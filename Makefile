@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart docs check test services kafka crash fuzz differential mutants format bench clean
+.PHONY: help setup quickstart docs check test changed all kafka fuzz mutants format bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -15,31 +15,27 @@ docs: setup ## the pages of docs/ as a site, in build/docs; writes their generat
 	@.venv/bin/sphinx-build -W -n --keep-going -q -b html docs build/docs
 	@echo build/docs/index.html
 
-check: ## lint, format, types, layers, and the fast tests
+check: ## after every save, a minute: lint, form, types, layers, and the tests that start nothing
 	@scripts/test.sh --fast
 
-test: ## the same with all tests: Spark, services, crashes
+test: ## before every change goes in, a quarter of an hour: the same with Spark, Kafka, HDFS and kills
 	@scripts/test.sh
 
-services: setup ## the tests on a real Kafka, which they start
-	@.venv/bin/python -m pytest -m services tests/services
+changed: setup ## ten minutes more: the tests of `make all` that guard what differs from SINCE=commit (HEAD)
+	@.venv/bin/python -m tests.changed $(SINCE)
+
+all: ## by night, two to three hours: everything; PART=2/6 is one part, SEED=n repeats a run
+	@scripts/test.sh --all $(PART) $(if $(SEED),--seed $(SEED))
 
 kafka: ## a Kafka broker in the foreground, for a person: TOPICS="clicks:4 unique:4", PORT=9092
 	@scripts/kafka.sh --port $(or $(PORT),9092) $(TOPICS)
 
-crash: setup ## kill driver, JVM, executors, machine, HDFS at every failpoint; KILLS=n adds n at random, SEED=s repeats a session
-	@CRASH_ALL=1 CRASH_KILLS=$(KILLS) CRASH_SEED=$(or $(SEED),random) .venv/bin/python -m pytest -m "crash or services" tests/crash tests/services/test_hdfs_outages.py
-
-fuzz: setup ## look for inputs that break a decoder; SECONDS=n for each (60), TARGET=name for one
-	@.venv/bin/python -c 'import atheris' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[fuzz]'
+fuzz: ## look for inputs that break a decoder; SECONDS=n for each (60), TARGET=name for one
+	@scripts/setup.sh night
 	@.venv/bin/python -m tests.fuzz $(TARGET) -max_total_time=$(or $(SECONDS),60)
 
-differential: setup ## both readers of files against each other and the rules, every cell (an hour); SEED=n varies what is random
-	@DIFFERENTIAL_ALL=1 DIFFERENTIAL_SEED=$(or $(SEED),1) .venv/bin/python -m pytest -m "spark or not spark" -s \
-		tests/deduper/tasks/readers/test_parquet_damage.py tests/spark/test_*_differential.py tests/spark/test_text_against_spark.py tests/spark/test_exchange_contents.py
-
-mutants: setup ## change critical modules a little, one line at a time: the tests must fail; MODULES="a.py b.py", SAMPLE=n of each
-	@.venv/bin/python -c 'import cosmic_ray' 2>/dev/null || .venv/bin/python -m pip install --quiet --editable '.[mutation]'
+mutants: ## change critical modules a little, one line at a time: the tests must fail; MODULES="a.py b.py", SAMPLE=n of each
+	@scripts/setup.sh night
 	@.venv/bin/python -m tests.mutation $(MODULES) --sample $(or $(SAMPLE),0) --seed $(or $(SEED),1)
 
 format: setup ## put the code into its form

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh         what running the service needs
 #   scripts/setup.sh test    the tools of the tests as well
+#   scripts/setup.sh night   those of `make all` too: fuzzing, mutants, plots, servers
 #
 # Other scripts source this file and call setup_python and setup_java. Afterwards PATH begins with .venv/bin, and
 # JAVA_HOME names a Java 17 or 21. What only root may install is installed with apt-get when this runs as root
@@ -61,17 +62,22 @@ make_venv() {
   fi
 }
 
-# setup_python [test]: .venv with the project, and with the tools of the tests if asked for.
+# setup_python [test|night]: .venv with the project, and with the tools of the tests, or of all of `make all`, if asked for.
 setup_python() {
-  local extra="${1:-}" wanted
+  local extras rank wanted has=0 of=""
+  case "${1:-}" in
+    night) extras="kafka,test,fuzz,mutation" rank=3 ;;
+    test) extras="kafka,test" rank=2 ;;
+    *) extras="kafka" rank=1 ;;
+  esac
   make_venv
-  # One stamp for each kind of installation; the one with the tests contains the other.
-  wanted="$(sha256sum <"$REPO/pyproject.toml")"
-  if [[ "$(cat "$VENV/.installed-test" 2>/dev/null)" != "$wanted" ]] &&
-    [[ -n "$extra" || "$(cat "$VENV/.installed-" 2>/dev/null)" != "$wanted" ]]; then
+  wanted="$(sha256sum <"$REPO/pyproject.toml" | cut -d ' ' -f 1)"
+  [[ ! -f "$VENV/.installed" ]] || read -r has of <"$VENV/.installed"
+  if [[ "$of" != "$wanted" || "$has" -lt "$rank" ]]; then
     say "Installing into .venv (a minute or two the first time) …"
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$REPO[kafka${extra:+,$extra}]"
-    printf '%s\n' "$wanted" >"$VENV/.installed-$extra"
+    # Modules are compiled as they are imported, and most never are.
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --editable "$REPO[$extras]"
+    printf '%s %s\n' "$rank" "$wanted" >"$VENV/.installed"
   fi
   export VIRTUAL_ENV="$VENV" PATH="$VENV/bin:$PATH"
 }
@@ -130,10 +136,11 @@ install_disabled() {
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
   case "${1:-}" in
-    "" | test) ;;
-    *) say "usage: scripts/setup.sh [test]"; exit 2 ;;
+    "" | test | night) ;;
+    *) say "usage: scripts/setup.sh [test|night]"; exit 2 ;;
   esac
   setup_python "${1:-}"
   setup_java
+  [[ "${1:-}" != night ]] || { setup_prometheus && setup_night; }
   say "Ready: $VENV, Java in $JAVA_HOME"
 fi

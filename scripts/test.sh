@@ -11,9 +11,10 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 tier=change
+tools=test
 case "${1:-}" in
   --fast) tier=check && shift ;;
-  --all) tier=night && shift ;;
+  --all) tier=night && tools=night && shift ;;
 esac
 
 make_venv
@@ -22,7 +23,7 @@ if [[ "$tier" != check ]]; then
   (setup_java && setup_prometheus && { [[ "$tier" == change ]] || setup_night; }) &
   system=$!
 fi
-setup_python test
+setup_python "$tools"
 if [[ "$tier" != check ]]; then
   wait "$system" || exit 2
   setup_java

@@ -156,5 +156,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if failed:
         terminalreporter.section("to see a failure again")
     for nodeid in sorted(failed):
-        words = [".venv/bin/python", "-m", "pytest", "--tier", tiers.tier(), "--seed", f"{tiers.seed()}", nodeid]
+        # A test that is named has the sizes of `change` by default, whatever its marks.
+        chosen = [] if tiers.tier() == tiers.CHANGE else ["--tier", tiers.tier()]
+        words = [".venv/bin/python", "-m", "pytest", *chosen, "--seed", f"{tiers.seed()}", nodeid]
         terminalreporter.write_line(shlex.join(words))

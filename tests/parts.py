@@ -1,13 +1,20 @@
 """Everything, in parts: `python -m tests.parts [2/6]` (`make all PART=2/6`), each at most 40 minutes on two cores.
 
-A part has the test files below its folders, and commands that are no tests. What it prints is kept in `build/night/`.
+A part is the test files below its folders, then commands that are no tests. `build/night/part-2.txt` keeps what it
+prints; of a part that fails, `part-2-red-SEED.txt` does, and `--seed` repeats it. Further arguments go to pytest.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import subprocess
 import sys
+import time
 from pathlib import Path
+
+from tests import tiers
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "build" / "night"
@@ -20,10 +27,16 @@ FOLDERS: dict[str, int] = {
     "tests/crash/": 5,
 }
 """Of the beginnings of a path the longest counts; a file that has none of them belongs to part 1."""
-
-_PYTHON = sys.executable
-_MUTATION = [_PYTHON, "-m", "tests.mutation", "--sample", "12"]
-COMMANDS: dict[int, list[list[str]]] = {6: [[_PYTHON, "-m", "tests.fuzz", "-max_total_time=60"], _MUTATION]}
+COMMANDS: dict[int, tuple[str, ...]] = {
+    6: (
+        "tests.fuzz -max_total_time=60",
+        "tests.mutation --sample 12",
+        "tests.bench.soak_kafka --rate 3000 --minutes 4 --warm 3 --kills 1 --out build/night/soak",
+        "tests.bench.bounds --out build/night/bench",
+    )
+}
+"""Modules that are run, with their arguments; `--seed` is added where one draws."""
+_DRAW = ("tests.mutation",)
 
 
 def part(text: str) -> int:
@@ -38,3 +51,60 @@ def part_of(path: str) -> int:
     """The part that has a test file."""
     begins = [folder for folder in FOLDERS if path.startswith(folder)]
     return FOLDERS[max(begins, key=len)] if begins else OTHERS
+
+
+def run(number: int, seed: int, more: list[str]) -> bool:
+    """Run a part to its end, whatever fails in it; True if nothing did."""
+    tests = f"pytest --tier {tiers.NIGHT} --part {number}/{COUNT} --seed {seed} -n 2 --durations=20 {shlex.join(more)}"
+    commands = [
+        f"{command} --seed {seed}" if command.startswith(_DRAW) else command for command in COMMANDS.get(number, ())
+    ]
+    if number in (OTHERS, *FOLDERS.values()):
+        commands.insert(0, tests)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    output = KEPT / f"part-{number}.txt"
+    failed = []
+    began = time.monotonic()
+    with output.open("wb") as kept:
+        for command in commands:
+            if not _run(command, kept.fileno()):
+                failed.append(command)
+    took = f"{(time.monotonic() - began) / 60:.0f} minutes"
+    if not failed:
+        print(f"== part {number}/{COUNT}: nothing failed, {took}", flush=True)
+        return True
+    red = output.rename(KEPT / f"part-{number}-red-{seed}.txt")
+    print(f"== part {number}/{COUNT}, seed {seed}: FAILED, {took}; see {red.relative_to(ROOT)}", flush=True)
+    for command in failed:
+        print(f"   .venv/bin/python -m {command}", flush=True)
+    return False
+
+
+def _run(command: str, kept: int) -> bool:
+    """Run a module; its output goes to the terminal and into a file. True if it ends with 0."""
+    print(f"== python -m {command}", flush=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *shlex.split(command)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    while data := os.read(process.stdout.fileno(), 65536):
+        os.write(kept, data)
+        os.write(sys.stdout.fileno(), data)
+    return process.wait() == 0
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 1 if a part fails."""
+    parser = argparse.ArgumentParser("python -m tests.parts", description=__doc__)
+    parser.add_argument("part", nargs="?", type=part, help=f"1/{COUNT} to {COUNT}/{COUNT}; without it all of them")
+    parser.add_argument("--seed", type=int, help="of an earlier run; otherwise it is drawn")
+    options, more = parser.parse_known_args(arguments)
+    seed = tiers.drawn_seed() if options.seed is None else options.seed
+    print(f"== seed {seed}", flush=True)
+    wanted = [options.part] if options.part else range(1, COUNT + 1)
+    green = [run(number, seed, more) for number in wanted]
+    return 0 if all(green) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

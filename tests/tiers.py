@@ -29,8 +29,13 @@ def begin(tier: str, seed: int | None) -> None:
     A process that another one of the run has started keeps what it was given.
     """
     os.environ.setdefault(TIER, tier)
-    drawn = random.SystemRandom().randrange(10**6) if tier == NIGHT else FIXED_SEED
+    drawn = drawn_seed() if tier == NIGHT else FIXED_SEED
     os.environ.setdefault(SEED, str(drawn if seed is None else seed))
+
+
+def drawn_seed() -> int:
+    """Another seed each time."""
+    return random.SystemRandom().randrange(10**6)
 
 
 def tier() -> str:

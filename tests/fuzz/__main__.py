@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of one decoder, or of all in turn: `python -m tests.fuzz TARGET... [-max_total_time=60]`.
+"""Coverage-guided fuzzing of decoders, one a core: `python -m tests.fuzz [TARGET...] [-max_total_time=60]`.
 
 Options with one dash go to libFuzzer. What it finds worth keeping lies in `.fuzz/<target>/`, an input that breaks a
 promise in `.fuzz/crash-<target>-<hash>`; put that into `tests/fuzz/corpus/<target>/`, where it is tried by every run of
@@ -8,8 +8,10 @@ the tests. `--keep` puts those that broke a promise there, and the smallest that
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -25,14 +27,23 @@ def main(arguments: list[str]) -> int:
     if len(names) == 1 and "--keep" not in arguments:
         _fuzz(names[0], options)
         return 0  # libFuzzer ends the process itself
-    status = 0
-    for name in names or _all_names():
-        print(f"== {name}", flush=True)
-        if "--keep" in arguments:
+    if "--keep" in arguments:
+        for name in names or _all_names():
             _keep(name)
-        else:
-            status |= subprocess.run([sys.executable, "-m", "tests.fuzz", name, *options], check=False).returncode
-    return status
+        return 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return max(pool.map(lambda name: _in_a_process(name, options), names or _all_names()))
+
+
+def _in_a_process(name: str, options: list[str]) -> int:
+    """One target; what it prints comes at its end, whole if it failed and the last line otherwise."""
+    command = [sys.executable, "-m", "tests.fuzz", name, *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    lines = done.stdout.splitlines()
+    print(
+        "\n".join([f"== {name}: exit code {done.returncode}", *(lines if done.returncode else lines[-1:])]), flush=True
+    )
+    return done.returncode
 
 
 def _all_names() -> list[str]:
