@@ -1,7 +1,7 @@
 """The tests of `make all` that guard what has changed: `python -m tests.changed [SINCE]` (`make changed SINCE=HEAD~3`).
 
-`guards.toml` has a table of rooms. The rooms that differ from the commit (HEAD by default; files that git does not track
-count) give their tests in turns, for ten minutes in all. What is left out is printed, with the command that runs it.
+`guards.toml` has a table of rooms. The rooms that differ from the commit (HEAD by default; untracked files count) give
+their tests in turns, for ten minutes in all. What is left out is printed, with the command that runs it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A benchmark of minutes with bounds on its ratios: `python -m tests.bench.bounds --out DIR`.
 
-The bounds are about half of the targets of `deduper bench`: what falls below them is broken, not noise. The workloads are
-lines of JSON and, as it is worst for the service, Parquet, both with payloads that never repeat.
+The bounds are about half of the targets of `deduper bench`: what falls below them is broken, not noise. The workloads
+are lines of JSON and, as it is worst for the service, Parquet, both with payloads that never repeat.
 """
 
 from __future__ import annotations
