@@ -1,36 +1,37 @@
-"""Mutation testing: `python -m tests.mutation [MODULE...] [--sample N] [--seed S] [--jobs N] [--again FILE]`.
+"""Mutation testing: `python -m tests.mutation [NAME...] [--rooms] [--tier T] [--sample N] [--total N] [--seed S]`.
 
 A mutant is a module with one small change: an operator of cosmic-ray's, or one statement left out. The tests that
-pyproject.toml names for the module must fail on it. A mutant that they pass lives: it is printed with its change, and
-the exit code is 1, unless `equivalent.toml` says why it cannot be killed. `--again` runs only those mutants that lived
-in an earlier run, whose output is in a file.
+pyproject.toml names for the module, or for its room, must fail on it. One line a mutant says which tier's tests do,
+and which one of them. A mutant that they pass lives: it is printed with its change, and the exit code is 1, unless
+`equivalent.toml` says why it cannot be killed.
 
-Nothing is written into the checkout. A process loads the libraries once and forks for each mutant, and the child
-imports the mutated source in place of the file's. So the tests must use the module in their own process.
+Nothing is written into the checkout: a mutant is a copy of it with one other file, where the tests find it in whatever
+process they start. A process loads the libraries once and forks for each run of pytest.
 
-Modules under `as_python` hold numba kernels: they run as plain Python, since compiling takes longer than the tests, and
-numba's cache on disk could answer with code that was never mutated.
+Modules under `as_python` hold numba kernels: they run as plain Python, since compiling takes longer than the tests.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
-import importlib.abc
-import importlib.util
+import functools
+import importlib
 import itertools
+import multiprocessing
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,14 @@ from cosmic_ray.operators.operator import Operator
 from cosmic_ray.plugins import get_operator
 
 ROOT = Path(__file__).parent.parent.parent
-_NEVER_RUN = 5
-"""pytest's exit code when a selection holds no test."""
+CHANGE, NIGHT = "change", "night"
+EXPLAINED, LIVES = "explained", "lives"
+_TIMEOUT_S = {CHANGE: 100, NIGHT: 600}
+"""How long one test may take: a mutant may wait, or work, without an end."""
+_NO_END_S = 3600
+_FORK = multiprocessing.get_context("fork")
+_PASSED = (0, 5)
+"""pytest's exit codes when all tests pass, and when a tier has none of them."""
 
 # One replacement an operator, and for an order both its other edge and its opposite: more of them are killed by
 # whatever kills these, and would only flatter the score.
@@ -165,47 +172,23 @@ def _gives_nothing(function: str) -> bool:
     return function.startswith(("logger.", "types.")) or function in ("failpoints.hit", "_prefetch_row")
 
 
-class _Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports a module from a text in place of its file."""
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: the tier that kills it, and by which test; or that it is explained, or lives."""
 
-    def __init__(self, module: str, source: str) -> None:
-        self._path = ROOT / module
-        self._name = module.removesuffix(".py").replace("/", ".")
-        self._source = source
+    mutant: Mutant
+    fate: str
+    seconds: float
+    test: str
 
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """Of this module alone."""
-        if fullname != self._name:
-            return None
-        return importlib.util.spec_from_file_location(fullname, self._path, loader=self)
-
-    def exec_module(self, module: Any) -> None:
-        """The text, run as the module."""
-        exec(compile(self._source, str(self._path), "exec"), module.__dict__)  # what a loader does
+    def __str__(self) -> str:
+        return f"{self.fate:9} {self.seconds:6.1f} s  {self.mutant.name}  {self.test}"
 
 
-def _test(module: str, source: str, tests: list[str], scratch: Path, cpu_s: int) -> int:
-    """In a child: the tests against a source of the module; pytest's exit code. After `cpu_s` of work it dies."""
-    import hypothesis
-    import pytest
-
-    with (scratch / "output").open("wb") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
-    # The first failure is enough, and the same examples are tried for every mutant.
-    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
-    hypothesis.settings.register_profile("mutation", derandomize=True, database=None, deadline=None, phases=phases)
-    hypothesis.settings.load_profile("mutation")
-    sys.meta_path.insert(0, _Mutated(module, source))
-    os.chdir(ROOT)
-    return int(pytest.main(["-x", "-p", "no:cacheprovider", f"--basetemp={scratch / 'tmp'}", *tests]))
-
-
-def _load_libraries() -> None:
+def _load_libraries(as_python: bool) -> None:
     """All that the tests import and that is not ours: once, for all children."""
+    if as_python:
+        os.environ["NUMBA_DISABLE_JIT"] = "1"
     for name in ("numba", "numpy", "pyarrow.parquet", "pyspark.sql", "hypothesis.strategies", "pytest", "xdist"):
         importlib.import_module(name)
     for name in ("confluent_kafka.admin", "pydantic", "rocksdict", "typer", "rich", "structlog", "prometheus_client"):
@@ -213,99 +196,102 @@ def _load_libraries() -> None:
     assert not any(name.partition(".")[0] in ("deduper", "bucket_store") for name in sys.modules)
 
 
-class _Children:
-    """Up to so many tests at once, each in a process group of its own."""
+def run(mutant: Mutant, stages: list[tuple[str, list[str]]], unchanged: Path, explained: Iterable[str]) -> Outcome:
+    """The stages, each a tier and tests of it, until a test fails that passes on the unchanged copy."""
+    began = time.monotonic()
 
-    def __init__(self, jobs: int, tests: list[str], timeout_s: float, cpu_s: int) -> None:
-        self._jobs, self._tests, self._timeout_s, self._cpu_s = jobs, tests, timeout_s, cpu_s
-        self._running: dict[int, tuple[Mutant, float, Path]] = {}
-        self.results: dict[Mutant, str] = {}
+    def outcome(fate: str, test: str = "") -> Outcome:
+        return Outcome(mutant, fate, time.monotonic() - began, test)
 
-    def add(self, mutant: Mutant, source: str) -> None:
-        """Begins a test, when there is room for it."""
-        while len(self._running) >= self._jobs:
-            self._look()
-        scratch = Path(tempfile.mkdtemp(prefix="mutant-"))
+    with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
+        copy = Path(shutil.copytree(unchanged, Path(directory, "tree"), symlinks=True))
+        path = copy / mutant.module
+        code = path.read_text(encoding="utf-8")
+        path.write_text(mutant.source(code), encoding="utf-8")
+        if "@kernel" in code:
+            for kept in (copy / "deduper").rglob("*.nb[ci]"):
+                kept.unlink()  # numba looks at the file of a kernel, and not at those of the kernels that it calls
+        for tier, tests in stages:
+            if tier == NIGHT and stages[0][0] == CHANGE and _key(code, mutant) in explained:
+                break
+            while (failed := _failed(copy, tier, tests)) is not None:
+                if _passes(unchanged, tier, (failed,) if failed else ("--collect-only", *tests)):
+                    return outcome(tier, failed or "cannot be imported")
+                print(f"fails without any mutation too, and is left out: {failed or tests}", flush=True)
+                assert failed
+                tests = [*tests, f"--deselect={failed}"]
+        return outcome(EXPLAINED if _key(code, mutant) in explained else LIVES)
+
+
+@functools.cache
+def _passes(unchanged: Path, tier: str, tests: tuple[str, ...]) -> bool:
+    return _failed(unchanged, tier, list(tests)) is None
+
+
+def _failed(tree: Path, tier: str, tests: list[str]) -> str | None:
+    """The first test that fails in this copy; empty when none begins, None when all pass."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
+        scratch = Path(directory)
         pid = os.fork()
         if pid == 0:
             status = 70
             try:
                 os.setsid()
-                status = _test(mutant.module, source, self._tests, scratch, self._cpu_s)
+                status = _test(tree, tier, tests, scratch)
             finally:
                 os._exit(status)
-        self._running[pid] = mutant, time.monotonic(), scratch
-
-    def finish(self) -> None:
-        """Waits for all."""
-        while self._running:
-            self._look()
-
-    def _look(self) -> None:
-        time.sleep(0.02)
-        for pid, (mutant, began, scratch) in list(self._running.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if not ended and time.monotonic() - began < self._timeout_s:
-                continue
-            if not ended:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            del self._running[pid]
-            self.results[mutant] = self._result(status if ended else None)
-            if mutant.operator == "none":
-                print((scratch / "output").read_text(errors="replace")[-3000:] if status else "", end="")
-            shutil.rmtree(scratch, ignore_errors=True)
-
-    def _result(self, status: int | None) -> str:
-        if status is None:
-            return "killed: no end"
-        code = os.waitstatus_to_exitcode(status)
-        assert code != _NEVER_RUN, "no test was selected"
-        return "lives" if code == 0 else "killed"
+        until = time.monotonic() + _NO_END_S
+        while not (ended := os.waitpid(pid, os.WNOHANG))[0] and time.monotonic() < until:
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # and what it has started
+        if ended[0] and os.waitstatus_to_exitcode(ended[1]) in _PASSED:
+            return None
+        if not ended[0]:
+            os.waitpid(pid, 0)
+        begun = scratch / "begun"
+        return begun.read_text(encoding="utf-8") if begun.exists() else ""
 
 
-def run_module(module: str, options: argparse.Namespace, settings: dict[str, Any]) -> int:
-    """All mutants of a module, or a sample of them; prints those that live."""
-    _load_libraries()
-    code = (ROOT / module).read_text(encoding="utf-8")
-    after = "\n" + settings.get("appended", {}).get(module, "") + "\n"
-    tests = settings["tests"][module]
-    every = mutants(module, code)
-    chosen = every
-    if options.again:
-        lived = set(Path(options.again).read_text(encoding="utf-8").split())
-        chosen = [mutant for mutant in every if mutant.name in lived]
-    elif options.sample and options.sample < len(every):
-        chosen = sorted(random.Random(options.seed).sample(every, options.sample), key=every.index)
-    if not chosen:
-        return 0
-    began = time.monotonic()
-    plain = _Children(1, tests, 1200, 1200)
-    plain.add(Mutant(module, "none", 0, 0), code + after)
-    plain.finish()
-    if list(plain.results.values()) != ["lives"]:
-        print(f"{module}: its tests fail without any mutation")
-        return 2
-    # A loop without an end is found by its work, whatever else the machine does; a wait without an end by the time.
-    work = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = 5 + int(5 * (work.ru_utime + work.ru_stime))
-    children = _Children(options.jobs, tests, 20 + 5 * (time.monotonic() - began), cpu_s)
-    for mutant in chosen:
-        children.add(mutant, mutant.source(code) + after)
-    children.finish()
-    living = [mutant for mutant in chosen if children.results[mutant] == "lives"]
-    explained = settings["equivalent"].get(module, {})
-    unexplained = [mutant for mutant in living if _key(code, mutant) not in explained]
-    for mutant in unexplained:
-        print(f"LIVES {mutant.name}\n{''.join(_change(code, mutant.source(code)))}", flush=True)
-    killed = len(chosen) - len(living)
-    print(
-        f"== {module}: {killed} of {len(chosen)} killed ({100 * killed / len(chosen):.1f} %), "
-        f"{len(living) - len(unexplained)} explained, {len(unexplained)} live; "
-        f"{len(every)} mutants in all, {time.monotonic() - began:.0f} s",
-        flush=True,
+def _test(tree: Path, tier: str, tests: list[str], scratch: Path) -> int:
+    """In a child: pytest's exit code."""
+    with (scratch / "output").open("wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.chdir(tree)
+    sys.path[:] = [str(tree), *(path for path in sys.path if Path(path or ROOT) != ROOT)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
+    for name in ("TESTS_TIER", "TESTS_SEED", "TESTS_NOTES", "NUMBA_CACHE_DIR"):
+        os.environ.pop(name, None)
+    os.environ["PYTHONPATH"] = str(tree)
+    import hypothesis
+    import pytest
+
+    from tests import tiers
+
+    class Begun:
+        def pytest_runtest_logstart(self, nodeid: str) -> None:
+            (scratch / "begun").write_text(nodeid, encoding="utf-8")
+
+    # The first failure is enough, and the same examples are tried for every mutant.
+    tiers.begin(tier, tiers.FIXED_SEED)
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile(
+        "mutation",
+        max_examples=tiers.examples(200),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=phases,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
-    return 1 if unexplained else 0
+    hypothesis.settings.load_profile("mutation")
+    limits = [f"--timeout={_TIMEOUT_S[tier]}", "--override-ini=timeout_method=thread"]
+    words = ["-x", "--tier", tier, "-p", "no:cacheprovider", f"--basetemp={scratch / 'tmp'}", *limits, *tests]
+    return int(pytest.main(words, [Begun()]))
 
 
 def _key(code: str, mutant: Mutant) -> str:
@@ -318,28 +304,119 @@ def _change(before: str, after: str) -> Iterator[str]:
     return (f"    {line}\n" for line in itertools.islice(lines, 3, None) if line[:1] in "+-")
 
 
+def _modules(name: str, settings: dict[str, Any]) -> list[str]:
+    """The modules that are mutated under a name: one, or those of a room but for rooms and modules of other names."""
+    if name in settings["tests"]:
+        return [name]
+    found = (str(path.relative_to(ROOT)) for path in sorted((ROOT / name).rglob("*.py")))
+    inner = [other for other in settings["rooms"] if other.startswith(f"{name}/")]
+    return [path for path in found if path not in settings["tests"] and not path.startswith(tuple(inner))]
+
+
+def _stages(name: str, module: str, settings: dict[str, Any]) -> list[list[str]]:
+    """The tests of a module; of one of a room first those that start nothing, the likeliest to fail in front."""
+    if name in settings["tests"]:
+        return [settings["tests"][name]]
+    parts = module.removesuffix(".py").replace("/", ".").split(".")
+    names = [".".join(parts[:length]) for length in range(len(parts), name.count("/"), -1)]
+    ranks: dict[str, tuple[int, bool]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        test = str(path.relative_to(ROOT))
+        text = path.read_text(encoding="utf-8")
+        rank = next((number for number, one in enumerate(names) if one in text), len(names))
+        is_near = test.startswith(f"tests/{name}/")
+        if test.startswith(("tests/deduper/", "tests/bucket_store/")) and (is_near or rank < len(names)):
+            ranks[test] = rank, not is_near
+    return [stage for stage in (sorted(ranks, key=ranks.__getitem__), settings["rooms"][name]) if stage]
+
+
+def _draw(names: list[str], options: argparse.Namespace, settings: dict[str, Any]) -> dict[Mutant, str]:
+    """The mutants to run, each with the name it belongs to."""
+    found: dict[Mutant, str] = {}
+    draw = random.Random(options.seed)
+    for name in names:
+        codes = {module: (ROOT / module).read_text(encoding="utf-8") for module in _modules(name, settings)}
+        every = [mutant for module, code in codes.items() for mutant in mutants(module, code)]
+        found |= dict.fromkeys(_some(every, options.sample, draw), name)
+    if options.again:
+        lines = Path(options.again).read_text(encoding="utf-8").splitlines()
+        lived = {line.split()[3] for line in lines if line.startswith(LIVES)}
+        found = {mutant: name for mutant, name in found.items() if mutant.name in lived}
+    return {mutant: found[mutant] for mutant in _some(list(found), options.total, draw)}
+
+
+def _some(every: list[Mutant], count: int, draw: random.Random) -> list[Mutant]:
+    return sorted(draw.sample(every, count), key=every.index) if 0 < count < len(every) else every
+
+
+@contextlib.contextmanager
+def _unchanged(appended: dict[str, str]) -> Iterator[Path]:
+    """A copy of what is tested; mutants are copies of this one."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+        copy = Path(directory, "tree")
+        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "build", "*.egg-info"))
+        (copy / ".venv").symlink_to(ROOT / ".venv")
+        for module, code in appended.items():
+            with (copy / module).open("a", encoding="utf-8") as file:
+                file.write(f"\n{code}\n")
+        yield copy
+
+
+def report(outcomes: dict[Outcome, str]) -> None:
+    """A table, and every mutant that `change` does not kill, with its change."""
+    for outcome in outcomes:
+        if outcome.fate in (NIGHT, LIVES):
+            code = (ROOT / outcome.mutant.module).read_text(encoding="utf-8")
+            print(f"{outcome}\n{''.join(_change(code, outcome.mutant.source(code)))}", end="")
+    print("\n| of | mutants | killed by `change` | by `night` alone | explained | live |\n|---|---|---|---|---|---|")
+    for name in dict.fromkeys(outcomes.values()):
+        _row(f"`{name}`", [outcome for outcome, other in outcomes.items() if other == name])
+    _row("all", list(outcomes))
+
+
+def _row(name: str, outcomes: list[Outcome]) -> None:
+    counts = [sum(outcome.fate == fate for outcome in outcomes) for fate in (CHANGE, NIGHT, EXPLAINED, LIVES)]
+    print("|", " | ".join(map(str, [name, len(outcomes), *counts])), "|")
+    if name == "all" and outcomes:
+        for of, all_of in (("all", len(outcomes)), ("those without an explanation", len(outcomes) - counts[2])):
+            shares = [100 * killed / max(all_of, 1) for killed in (counts[0], counts[0] + counts[1])]
+            print(f"of {of} `change` kills {shares[0]:.1f} %, and with `night` {shares[1]:.1f} % are killed")
+
+
 def main(arguments: list[str]) -> int:
-    """Each module in a process of its own, since libraries are loaded compiled or not."""
+    """First what runs as plain Python, then what runs compiled."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutation"]
-    settings["equivalent"] = tomllib.loads(Path(__file__).with_name("equivalent.toml").read_text(encoding="utf-8"))
+    equivalent = tomllib.loads(Path(__file__).with_name("equivalent.toml").read_text(encoding="utf-8"))
     parser = argparse.ArgumentParser("python -m tests.mutation")
-    parser.add_argument("modules", nargs="*", choices=[[], *settings["tests"]], metavar="MODULE")
-    parser.add_argument("--sample", type=int, default=0, help="this many mutants of each module, drawn by --seed")
+    parser.add_argument("names", nargs="*", choices=[[], *settings["tests"], *settings["rooms"]], metavar="NAME")
+    parser.add_argument("--rooms", action="store_true", help="without names: all rooms, in place of all modules")
+    parser.add_argument("--tier", choices=[CHANGE, NIGHT], default=NIGHT, help="`change` tries `night` on what lives")
+    parser.add_argument("--sample", type=int, default=0, help="this many mutants of each name, drawn by --seed")
+    parser.add_argument("--total", type=int, default=0, help="this many mutants in all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--again", default="", help="only what lived in the run whose output is in this file")
     options = parser.parse_args(arguments)
-    if "MUTATION_CHILD" in os.environ:
-        return run_module(options.modules[0], options, settings)
-    status = 0
-    rest = [f"--{name}={getattr(options, name)}" for name in ("sample", "seed", "jobs", "again")]
-    for module in options.modules or settings["tests"]:
-        environment = {**os.environ, "MUTATION_CHILD": "1", "PYTHONPATH": str(ROOT)}
-        if module in settings["as_python"]:
-            environment["NUMBA_DISABLE_JIT"] = "1"
-        command = [sys.executable, "-m", "tests.mutation", module, *rest]
-        status |= subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode
-    return status
+    chosen = _draw(options.names or list(settings["rooms" if options.rooms else "tests"]), options, settings)
+    tiers = [CHANGE, NIGHT] if options.tier == CHANGE else [NIGHT]
+    outcomes: dict[Outcome, str] = {}
+    for as_python in (True, False):
+        with (
+            _unchanged(settings["appended"] if as_python else {}) as unchanged,
+            ProcessPoolExecutor(options.jobs, _FORK, _load_libraries, (as_python,)) as processes,
+        ):
+            futures = []
+            for mutant, name in chosen.items():
+                if (mutant.module in settings["as_python"]) is as_python:
+                    stages = list(itertools.product(tiers, _stages(name, mutant.module, settings)))
+                    explained = equivalent.get(mutant.module, {})
+                    futures.append(processes.submit(run, mutant, stages, unchanged, explained))
+            for future in as_completed(futures):
+                outcome = future.result()
+                outcomes[outcome] = chosen[outcome.mutant]
+                print(outcome, flush=True)
+    report(outcomes)
+    return int(any(outcome.fate == LIVES for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ EQUIVALENT = tomllib.loads(Path(__file__).with_name("equivalent.toml").read_text
 
 def test_modules_and_their_tests_exist() -> None:
     """A test that was renamed would be missed only by the next run, hours into it."""
-    named = {
-        name.partition("::")[0].removeprefix("--deselect=") for tests in SETTINGS["tests"].values() for name in tests
-    }
+    tests = [*SETTINGS["tests"].values(), *SETTINGS["rooms"].values()]
+    named = {name.partition("::")[0].removeprefix("--deselect=") for names in tests for name in names}
     modules = {*SETTINGS["tests"], *SETTINGS["as_python"], *SETTINGS["appended"]}
     assert [name for name in sorted(named | modules) if not (ROOT / name).is_file()] == []
+    assert [name for name in SETTINGS["rooms"] if not (ROOT / name).is_dir()] == []
 
 
 @pytest.mark.parametrize("module", EQUIVALENT)
