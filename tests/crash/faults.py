@@ -21,7 +21,7 @@ from bucket_store.log.records import CommitRecord
 from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.kills import Kill, points
-from tests.crash.scene import DEADLINE_S, ROOT, Scene, wait_until
+from tests.crash.scene import DEADLINE_S, MANY_WINDOWS, ROOT, Scene, wait_until
 from tests.crash.undisturbed import VARIANTS, Undisturbed
 from tests.processes import is_frozen
 
@@ -82,7 +82,7 @@ def no_room(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
     rng = random.Random(ledger.SEED)
     state, out, tables = directory / "state", directory / "out", directory / "tables"
     with mounted(state, out, tables):
-        scene = Scene(directory, **VARIANTS[variant]).make()
+        scene = Scene(directory, **VARIANTS[variant]).make(MANY_WINDOWS)
         try:
             judging = ["window.1.intent", "stage.written", "window.2.judged"]
             for what, place, point in (
@@ -94,11 +94,11 @@ def no_room(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
                 (read_only, out, rng.choice(["window.1.intent", "window.4.committed"])),
             ):
                 _is_told_of(scene, what, place, point)
-                scene.check_nothing_is_public_twice(undisturbed.outcome(variant))
+                scene.check_nothing_is_public_twice(undisturbed(variant))
             with full(tables):
                 assert scene.run("--set", "store.memory=1KiB") == 0, scene.output()
             assert scene.run() == 0, scene.output()
-            scene.check_is_as_if_undisturbed(undisturbed.outcome(variant))
+            scene.check_is_as_if_undisturbed(undisturbed(variant))
         finally:
             scene.clean_up()
 
@@ -193,7 +193,7 @@ def _written(moment: datetime, by: str) -> str | int:
 def gc_dies(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
     """`deduper gc --delete` killed at each of its points after a crash, and run to its end; then the job goes on."""
     rng = random.Random(ledger.SEED)
-    scene = Scene(directory, **VARIANTS[variant]).make()
+    scene = Scene(directory, **VARIANTS[variant]).make(MANY_WINDOWS)
     try:
         kill = Kill(rng.choice(("window.2.judged", "window.3.durable")), rng.choice(("driver", "machine")), 4)
         assert scene.run(armed=kill.armed) in kill.codes, scene.output()
@@ -208,7 +208,7 @@ def gc_dies(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
         assert _gc(scene) == 0, scene.output()
         scene.check_store()
         assert scene.run() == 0, scene.output()
-        scene.check_is_as_if_undisturbed(undisturbed.outcome(variant))
+        scene.check_is_as_if_undisturbed(undisturbed(variant))
     finally:
         scene.clean_up()
 
