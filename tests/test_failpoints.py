@@ -114,9 +114,11 @@ def test_one_of_a_session_is_killed(tmp_path: Path, action: str, victim: str) ->
     """A driver, its JVM, that one's daemon, two workers of it: the one that is meant dies, and no other."""
     (tmp_path / "java").symlink_to("/bin/bash")
     stay = "while :; do sleep 1; done"
-    worker = f"{sys.executable} -c 'import time; time.sleep(60)'"
+    is_there = tmp_path / "worker"
+    worker = f"{sys.executable} -c 'import pathlib, time; pathlib.Path(\"{is_there}\").touch(); time.sleep(60)'"
     me = f"{sys.executable} -c 'import time; from bucket_store import failpoints as f; f.hit(chr(97)); time.sleep(60)'"
-    (tmp_path / "daemon").write_text(f"{worker} & echo worker $!; sleep 0.5; {me} & echo me $!; {stay}")
+    awaited = f"until [ -e {is_there} ]; do sleep 0.01; done"
+    (tmp_path / "daemon").write_text(f"{worker} & echo worker $!; {awaited}; {me} & echo me $!; {stay}")
     (tmp_path / "jvm").write_text(f"bash {tmp_path / 'daemon'} & echo daemon $!; {stay}")
     (tmp_path / "driver").write_text(
         f"{tmp_path / 'java'} {tmp_path / 'jvm'} CoarseGrainedExecutorBackend & echo jvm $!; {stay}"
@@ -161,7 +163,7 @@ def test_of_many_threads_one_hangs() -> None:
     """The process goes on, and ends."""
     code = (
         "import threading, time\nthread = threading.Thread(target=failpoints.hit, args='a', daemon=True)\n"
-        "thread.start(); thread.join(0.5)\nraise SystemExit(7 if thread.is_alive() else 0)"
+        "thread.start(); thread.join(0.1)\nraise SystemExit(7 if thread.is_alive() else 0)"
     )
     assert start(code, "a=hang").wait(30) == 7
 
