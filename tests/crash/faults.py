@@ -7,7 +7,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,8 +20,9 @@ from bucket_store.log.records import CommitRecord
 from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.kills import Kill, points
-from tests.crash.scene import DEADLINE_S, MANY_WINDOWS, ROOT, Scene, wait_until
+from tests.crash.scene import DEADLINE_S, MANY_WINDOWS, Scene, wait_until
 from tests.crash.undisturbed import VARIANTS, Undisturbed
+from tests.forked import Forked
 from tests.processes import is_frozen
 
 _ROOM = "48m"
@@ -215,9 +215,6 @@ def gc_dies(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
 
 def _gc(scene: Scene, armed: str = "") -> int:
     """`deduper gc --delete` with no grace."""
-    command = [sys.executable, "-m", "deduper.cli", "gc", str(scene.config_path), "--delete", "--grace", "0s"]
-    with (scene.directory / "driver.log").open("ab") as output:
-        environment = scene.environment(armed)
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=DEADLINE_S
-        ).returncode
+    log = scene.directory / "driver.log"
+    words = ("gc", str(scene.config_path), "--delete", "--grace", "0s")
+    return Forked(words, scene.environment(armed), log, log).wait(DEADLINE_S)
