@@ -47,6 +47,7 @@ def start(code: str, armed: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("armed", "code"),
     [
@@ -64,6 +65,7 @@ def test_a_failpoint_acts_when_it_is_armed(armed: str, code: int) -> None:
     assert process.wait(30) == code
 
 
+@pytest.mark.slow
 def test_of_many_processes_one_dies(tmp_path: Path) -> None:
     """`once`: who creates the file."""
     armed = f"a=kill:once={tmp_path / 'one'}"
@@ -71,6 +73,7 @@ def test_of_many_processes_one_dies(tmp_path: Path) -> None:
     assert codes == [-signal.SIGKILL, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_test_decides_when(tmp_path: Path) -> None:
     """`on`: each time that the file is there."""
     on = tmp_path / "on"
@@ -82,6 +85,7 @@ def test_a_test_decides_when(tmp_path: Path) -> None:
     assert start(code, f"a=raise:on={on}").wait(30) == 20
 
 
+@pytest.mark.slow
 def test_kill_all_ends_the_session(tmp_path: Path) -> None:
     """A child kills its parent and its sibling with itself."""
     child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
@@ -100,6 +104,7 @@ def test_kill_all_ends_the_session(tmp_path: Path) -> None:
     pytest.fail("the sibling lives")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "victim"),
     [
@@ -148,6 +153,7 @@ def test_one_of_a_session_is_killed(tmp_path: Path, action: str, victim: str) ->
         driver.wait()
 
 
+@pytest.mark.slow
 def test_nobody_to_kill_is_no_hit() -> None:
     """The first hit at which there is a JVM counts, not one before."""
     code = (
@@ -159,6 +165,7 @@ def test_nobody_to_kill_is_no_hit() -> None:
         assert process.wait(30) == 1
 
 
+@pytest.mark.slow
 def test_of_many_threads_one_hangs() -> None:
     """The process goes on, and ends."""
     code = (
@@ -168,6 +175,7 @@ def test_of_many_threads_one_hangs() -> None:
     assert start(code, "a=hang").wait(30) == 7
 
 
+@pytest.mark.slow
 def test_an_unknown_action_is_refused() -> None:
     """A typing error must not look like a test that passes."""
     assert start("", "a=kil").wait(30) == 1

@@ -299,6 +299,7 @@ def test_no_table_is_made_of_a_damaged_piece(tmp_path: Path) -> None:
 # --- RocksDB's own files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["*.sst", "MANIFEST-*", "CURRENT"])
 def test_rocksdb_flipped_bits_give_no_wrong_bytes(tmp_path: Path, kind: str) -> None:
     """RocksDB checks what it reads; whatever it says, the bytes are the written ones or there is an error of ours."""
