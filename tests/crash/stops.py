@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -49,7 +50,7 @@ def _while_spark_starts(scene: Scene, rng: random.Random) -> None:
         wait_until("Java", lambda driver=driver: "java" in living(driver).values())  # type: ignore[misc]
         time.sleep(rng.uniform(0.0, longest_s))
         before = _heard(scene)
-        code = _stop(scene, driver, "Ctrl-C at the start", lambda d: os.killpg(d.pid, signal.SIGINT), {130, 0})
+        code = _stop(scene, driver, "Ctrl-C at the start", _interrupt, {130, 0})
         windows = scene.windows()
         if code == 130:
             ended += 1
@@ -62,7 +63,7 @@ def _while_spark_starts(scene: Scene, rng: random.Random) -> None:
 
 def _in_a_window(scene: Scene, rng: random.Random) -> None:
     driver, windows = _at_work(scene, "window.1.intent"), scene.windows()
-    _stop(scene, driver, "Ctrl-C", lambda d: os.killpg(d.pid, signal.SIGINT), {0}, within_s=DEADLINE_S)
+    _stop(scene, driver, "Ctrl-C", _interrupt, {0}, within_s=DEADLINE_S)
     assert scene.windows() == windows + 1
 
 
@@ -87,7 +88,7 @@ def _twice(scene: Scene, rng: random.Random) -> None:
     driver.send_signal(signal.SIGINT)
     driver.send_signal(signal.SIGCONT)
     wait_until("the first one heard", lambda: _heard(scene) > before or driver.poll() is not None)
-    _stop(scene, driver, "a second Ctrl-C", lambda d: os.killpg(d.pid, signal.SIGINT), {130, 0})
+    _stop(scene, driver, "a second Ctrl-C", _interrupt, {130, 0})
 
 
 WAYS: dict[str, Callable[[Scene, random.Random], None]] = {
@@ -97,6 +98,12 @@ WAYS: dict[str, Callable[[Scene, random.Random], None]] = {
     "SIGTERM to all": _by_sigterm_to_all,
     "a second Ctrl-C": _twice,
 }
+
+
+def _interrupt(driver: Forked) -> None:
+    """Ctrl-C, unless all has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGINT)
 
 
 def _heard(scene: Scene) -> int:

@@ -2,7 +2,7 @@
 
 After an error the process is dead, what it wrote is there, and the next owner meets a file system that works. What it
 finds is checked at once, and everything when it has run to the end of the source. A case is named by (scenario, kind,
-call, once or for good), which makes it again.
+call, once or for good), which makes it again. At night all cases are gone through, otherwise a fixed part.
 """
 
 from __future__ import annotations
