@@ -47,6 +47,7 @@ def start(code: str, armed: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("armed", "code"),
     [
@@ -64,6 +65,7 @@ def test_a_failpoint_acts_when_it_is_armed(armed: str, code: int) -> None:
     assert process.wait(30) == code
 
 
+@pytest.mark.slow
 def test_of_many_processes_one_dies(tmp_path: Path) -> None:
     """`once`: who creates the file."""
     armed = f"a=kill:once={tmp_path / 'one'}"
@@ -71,6 +73,7 @@ def test_of_many_processes_one_dies(tmp_path: Path) -> None:
     assert codes == [-signal.SIGKILL, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_test_decides_when(tmp_path: Path) -> None:
     """`on`: each time that the file is there."""
     on = tmp_path / "on"
@@ -82,6 +85,7 @@ def test_a_test_decides_when(tmp_path: Path) -> None:
     assert start(code, f"a=raise:on={on}").wait(30) == 20
 
 
+@pytest.mark.slow
 def test_kill_all_ends_the_session(tmp_path: Path) -> None:
     """A child kills its parent and its sibling with itself."""
     child = "[sys.executable, '-c', 'import time; time.sleep(60)']"
@@ -100,6 +104,7 @@ def test_kill_all_ends_the_session(tmp_path: Path) -> None:
     pytest.fail("the sibling lives")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "victim"),
     [
@@ -114,9 +119,11 @@ def test_one_of_a_session_is_killed(tmp_path: Path, action: str, victim: str) ->
     """A driver, its JVM, that one's daemon, two workers of it: the one that is meant dies, and no other."""
     (tmp_path / "java").symlink_to("/bin/bash")
     stay = "while :; do sleep 1; done"
-    worker = f"{sys.executable} -c 'import time; time.sleep(60)'"
+    is_there = tmp_path / "worker"
+    worker = f"{sys.executable} -c 'import pathlib, time; pathlib.Path(\"{is_there}\").touch(); time.sleep(60)'"
     me = f"{sys.executable} -c 'import time; from bucket_store import failpoints as f; f.hit(chr(97)); time.sleep(60)'"
-    (tmp_path / "daemon").write_text(f"{worker} & echo worker $!; sleep 0.5; {me} & echo me $!; {stay}")
+    awaited = f"until [ -e {is_there} ]; do sleep 0.01; done"
+    (tmp_path / "daemon").write_text(f"{worker} & echo worker $!; {awaited}; {me} & echo me $!; {stay}")
     (tmp_path / "jvm").write_text(f"bash {tmp_path / 'daemon'} & echo daemon $!; {stay}")
     (tmp_path / "driver").write_text(
         f"{tmp_path / 'java'} {tmp_path / 'jvm'} CoarseGrainedExecutorBackend & echo jvm $!; {stay}"
@@ -146,6 +153,7 @@ def test_one_of_a_session_is_killed(tmp_path: Path, action: str, victim: str) ->
         driver.wait()
 
 
+@pytest.mark.slow
 def test_nobody_to_kill_is_no_hit() -> None:
     """The first hit at which there is a JVM counts, not one before."""
     code = (
@@ -157,15 +165,17 @@ def test_nobody_to_kill_is_no_hit() -> None:
         assert process.wait(30) == 1
 
 
+@pytest.mark.slow
 def test_of_many_threads_one_hangs() -> None:
     """The process goes on, and ends."""
     code = (
         "import threading, time\nthread = threading.Thread(target=failpoints.hit, args='a', daemon=True)\n"
-        "thread.start(); thread.join(0.5)\nraise SystemExit(7 if thread.is_alive() else 0)"
+        "thread.start(); thread.join(0.1)\nraise SystemExit(7 if thread.is_alive() else 0)"
     )
     assert start(code, "a=hang").wait(30) == 7
 
 
+@pytest.mark.slow
 def test_an_unknown_action_is_refused() -> None:
     """A typing error must not look like a test that passes."""
     assert start("", "a=kil").wait(30) == 1

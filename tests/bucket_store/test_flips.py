@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
 
 import bucket_store
+from tests import tiers
 from tests.bucket_store.damage import (
     Format,
     all_bits,
@@ -42,28 +42,18 @@ def head(format: Format) -> range:
     return range(8 * min(len(format.data), 600))
 
 
-def test_some_damage_to_every_format_is_found(formats: list[Format]) -> None:
-    """Magic and version bit by bit, and a sample of the rest; a fifth of the truncations."""
+def test_damage_to_every_format_is_found(formats: list[Format]) -> None:
+    """Magic and version bit by bit, and a sample of the rest; a fifth of the truncations. At night all of both."""
+    flips = 0
     with little_room():
         for seed, format in enumerate(formats):
-            assert_flips_are_found(format, some_bits(format.data[:600], seed))
-            lengths = range(0, len(format.data), max(5, len(format.data) // 40))
-            assert_truncations_are_found(format, [*lengths, len(format.data) - 1])
-
-
-@pytest.mark.night
-def test_all_damage_to_every_format_is_found(formats: list[Format]) -> None:
-    """All single-bit flips and all truncations of all files, 32,768 flips or more, in little memory."""
-    started = time.perf_counter()
-    flips = truncations = 0
-    with little_room():
-        for format in formats:
-            bits = head(format) if format.name == "table" else all_bits(format.data)
+            bits, lengths = some_bits(format.data[:600], seed), range(0, len(format.data), 1 + len(format.data) // 40)
+            if tiers.is_night():
+                bits = head(format) if format.name == "table" else all_bits(format.data)
+                lengths = range(len(format.data))
             flips += assert_flips_are_found(format, bits)
-            truncations += assert_truncations_are_found(format, range(len(format.data)))
-    print(f"{flips} flips and {truncations} truncations of {len(formats)} files, {time.perf_counter() - started:.1f} s")
-    assert flips >= LEAST_FLIPS
-    assert truncations == sum(len(format.data) for format in formats)
+            assert_truncations_are_found(format, [*lengths, len(format.data) - 1])
+    assert flips >= (LEAST_FLIPS if tiers.is_night() else 1000)
 
 
 def test_every_format_of_a_store_is_among_them(formats: list[Format]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from bucket_store.pieces.rocksdb_backend import RocksPieces
 from bucket_store.pieces.store import PieceLocation
 from bucket_store.tables.manager import Matches, ShardTables
 from bucket_store.tables.merge_lookup import find_in_parts
+from tests import tiers
 from tests.bucket_store.damage import flip, little_room
 from tests.bucket_store.pieces.test_piece import encode, small
 from tests.bucket_store.table_samples import Shard, digests_of
@@ -29,6 +30,16 @@ from tests.bucket_store.tables.test_manager import FULL, make_settings, make_sha
 
 _STATE = range(8, 16)
 """Where a frame's state stands; no checksum covers it."""
+
+
+def drawn(bits: Sequence[int], count: int) -> list[int]:
+    """So many bits."""
+    return random.Random(tiers.seed()).sample(bits, min(count, len(bits)))
+
+
+def some_of(bits: Sequence[int], count: int) -> Sequence[int]:
+    """So many bits; all of them at night."""
+    return bits if tiers.is_night() else drawn(bits, count)
 
 
 @pytest.fixture(autouse=True)
@@ -104,9 +115,8 @@ def names(*numbers: int) -> set[str]:
     return {f"piece-{at}" for at in numbers}
 
 
-def assert_others_are_unharmed(segment: Segment, bits: Iterable[int]) -> int:
+def assert_others_are_unharmed(segment: Segment, bits: Iterable[int]) -> None:
     """Each of these bits turned over alone, in the file."""
-    count = 0
     everything = set(range(len(segment.locations)))
     for bit in bits:
         segment.path.write_bytes(flip(segment.data, bit))
@@ -121,28 +131,17 @@ def assert_others_are_unharmed(segment: Segment, bits: Iterable[int]) -> int:
             assert listed <= names(*(everything - {segment.dead}))
         for at in everything:
             assert segment.is_whole(at) == (is_frame or at != harmed), f"bit {bit}, piece {at}"
-        count += 1
     segment.path.write_bytes(segment.data)
-    return count
 
 
 def test_a_flipped_bit_in_a_segment_harms_one_piece_at_most(tmp_path: Path) -> None:
-    """Some bits of every frame and piece."""
+    """Some bits of every frame and piece; at night every bit of every frame, state and name and checksum too."""
     segment = Segment.make(tmp_path)
     assert segment.listed() == names(0, 2, 3)
-    with little_room():
-        assert_others_are_unharmed(segment, random.Random(5).sample(range(8 * len(segment.data)), 300))
-
-
-@pytest.mark.night
-def test_no_flipped_bit_in_a_segment_harms_more_than_one_piece(tmp_path: Path) -> None:
-    """Every bit of every frame, state and name and checksum too, and some of the pieces."""
-    segment = Segment.make(tmp_path)
     bits = [bit for bit in range(8 * len(segment.data)) if segment.hit(bit // 8)[2] or bit % 53 == 0]
+    assert len(bits) > 1700
     with little_room():
-        count = assert_others_are_unharmed(segment, bits)
-    print(f"{count} flips of a segment of {len(segment.data)} bytes")
-    assert count > 1700
+        assert_others_are_unharmed(segment, some_of(bits, 300))
 
 
 def test_a_segment_cut_off_anywhere_shows_what_is_whole(tmp_path: Path) -> None:
@@ -244,34 +243,23 @@ def known_of(matches: Matches) -> list[tuple[bool, int, int]]:
 BUCKETS = (-1, 0, 4)
 
 
-def assert_damage_stops_the_look_up(damaged: Damaged, bits: Iterable[int]) -> int:
+def assert_damage_stops_the_look_up(damaged: Damaged, bits: Iterable[int]) -> None:
     """Each bucket answers what it answered before, or not at all; one of them at least notices."""
     sound = [damaged.answer(bucket) for bucket in BUCKETS]
     assert sound[1] == [(True, 3, 1), (True, 8, 1), (True, 7, 0)]
-    count = 0
     for bit in bits:
         damaged.flip(bit)
         answers = [damaged.answer(bucket) for bucket in BUCKETS]
         assert None in answers, f"bit {bit}: nobody noticed"
         assert all(now in (None, then) for now, then in zip(answers, sound, strict=True)), f"bit {bit}: {answers}"
-        count += 1
     damaged.path.write_bytes(damaged.data)
-    return count
 
 
 def test_a_damaged_piece_gives_no_wrong_and_no_missing_key(tmp_path: Path) -> None:
     """Merged look-ups read headers and blocks by range: they find what a reading of the whole piece finds."""
     damaged = Damaged.make(tmp_path)
     with little_room():
-        assert_damage_stops_the_look_up(damaged, random.Random(6).sample(damaged.bits, 150))
-
-
-@pytest.mark.night
-def test_no_flipped_bit_of_a_piece_gives_a_wrong_or_a_missing_key(tmp_path: Path) -> None:
-    """Every bit of a piece."""
-    damaged = Damaged.make(tmp_path)
-    with little_room():
-        print(f"{assert_damage_stops_the_look_up(damaged, damaged.bits)} flips under the look-ups")
+        assert_damage_stops_the_look_up(damaged, some_of(damaged.bits, 150))
 
 
 def tables_find_damage(tmp_path: Path, damaged: Damaged, bits: Iterable[int]) -> None:
@@ -303,22 +291,15 @@ def tables_find_damage(tmp_path: Path, damaged: Damaged, bits: Iterable[int]) ->
 
 
 def test_no_table_is_made_of_a_damaged_piece(tmp_path: Path) -> None:
-    """A few bits."""
-    damaged = Damaged.make(tmp_path)
-    tables_find_damage(tmp_path, damaged, [*range(3, 8 * 80, 211), *random.Random(7).sample(damaged.bits, 3)])
-
-
-@pytest.mark.night
-def test_no_table_is_made_of_any_damaged_piece(tmp_path: Path) -> None:
-    """Many."""
-    damaged = Damaged.make(tmp_path)
-    tables_find_damage(tmp_path, damaged, random.Random(8).sample(damaged.bits, 50))
+    """A few bits; at night some more."""
+    damaged, more = Damaged.make(tmp_path), 50 if tiers.is_night() else 3
+    tables_find_damage(tmp_path, damaged, [*range(3, 8 * 80, 211), *drawn(damaged.bits, more)])
 
 
 # --- RocksDB's own files
 
 
-@pytest.mark.night
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["*.sst", "MANIFEST-*", "CURRENT"])
 def test_rocksdb_flipped_bits_give_no_wrong_bytes(tmp_path: Path, kind: str) -> None:
     """RocksDB checks what it reads; whatever it says, the bytes are the written ones or there is an error of ours."""
@@ -328,7 +309,7 @@ def test_rocksdb_flipped_bits_give_no_wrong_bytes(tmp_path: Path, kind: str) -> 
     (path,) = (tmp_path / location.file).glob(kind)
     sound = path.read_bytes()
     refused = 0
-    for bit in random.Random(9).sample(range(8 * len(sound)), min(60, 8 * len(sound))):
+    for bit in drawn(range(8 * len(sound)), 60 if tiers.is_night() else 20):
         path.write_bytes(flip(sound, bit))
         pieces = open_backend(f"rocksdb:{tmp_path}")
         rocksdb_backend._readers.clear()

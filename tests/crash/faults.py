@@ -7,7 +7,6 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,8 +20,9 @@ from bucket_store.log.records import CommitRecord
 from bucket_store.places.local import local_place
 from tests.crash import ledger
 from tests.crash.kills import Kill, points
-from tests.crash.scene import DEADLINE_S, ROOT, Scene, wait_until
+from tests.crash.scene import DEADLINE_S, MANY_WINDOWS, Scene, wait_until
 from tests.crash.undisturbed import VARIANTS, Undisturbed
+from tests.forked import Forked
 from tests.processes import is_frozen
 
 _ROOM = "48m"
@@ -82,7 +82,7 @@ def no_room(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
     rng = random.Random(ledger.SEED)
     state, out, tables = directory / "state", directory / "out", directory / "tables"
     with mounted(state, out, tables):
-        scene = Scene(directory, **VARIANTS[variant]).make()
+        scene = Scene(directory, **VARIANTS[variant]).make(MANY_WINDOWS)
         try:
             judging = ["window.1.intent", "stage.written", "window.2.judged"]
             for what, place, point in (
@@ -94,11 +94,11 @@ def no_room(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
                 (read_only, out, rng.choice(["window.1.intent", "window.4.committed"])),
             ):
                 _is_told_of(scene, what, place, point)
-                scene.check_nothing_is_public_twice(undisturbed.outcome(variant))
+                scene.check_nothing_is_public_twice(undisturbed(variant))
             with full(tables):
                 assert scene.run("--set", "store.memory=1KiB") == 0, scene.output()
             assert scene.run() == 0, scene.output()
-            scene.check_is_as_if_undisturbed(undisturbed.outcome(variant))
+            scene.check_is_as_if_undisturbed(undisturbed(variant))
         finally:
             scene.clean_up()
 
@@ -193,7 +193,7 @@ def _written(moment: datetime, by: str) -> str | int:
 def gc_dies(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
     """`deduper gc --delete` killed at each of its points after a crash, and run to its end; then the job goes on."""
     rng = random.Random(ledger.SEED)
-    scene = Scene(directory, **VARIANTS[variant]).make()
+    scene = Scene(directory, **VARIANTS[variant]).make(MANY_WINDOWS)
     try:
         kill = Kill(rng.choice(("window.2.judged", "window.3.durable")), rng.choice(("driver", "machine")), 4)
         assert scene.run(armed=kill.armed) in kill.codes, scene.output()
@@ -208,16 +208,13 @@ def gc_dies(variant: str, undisturbed: Undisturbed, directory: Path) -> None:
         assert _gc(scene) == 0, scene.output()
         scene.check_store()
         assert scene.run() == 0, scene.output()
-        scene.check_is_as_if_undisturbed(undisturbed.outcome(variant))
+        scene.check_is_as_if_undisturbed(undisturbed(variant))
     finally:
         scene.clean_up()
 
 
 def _gc(scene: Scene, armed: str = "") -> int:
     """`deduper gc --delete` with no grace."""
-    command = [sys.executable, "-m", "deduper.cli", "gc", str(scene.config_path), "--delete", "--grace", "0s"]
-    with (scene.directory / "driver.log").open("ab") as output:
-        environment = scene.environment(armed)
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=DEADLINE_S
-        ).returncode
+    log = scene.directory / "driver.log"
+    words = ("gc", str(scene.config_path), "--delete", "--grace", "0s")
+    return Forked(words, scene.environment(armed), log, log).wait(DEADLINE_S)

@@ -193,14 +193,10 @@ spark:
         """The last run of a story: its exit code.
 
         The JVM and the workers of a driver that was killed go on for a moment, and may leave something behind when the
-        next start has already looked. That goes with the start after it.
+        next start has already looked: they have ended before the last one.
         """
-        is_haunted = any(living(driver) for driver in self.drivers)
-        code = self.run()
-        if code == 0 and is_haunted:
-            wait_until("the end of who was killed", lambda: not any(living(driver) for driver in self.drivers), 60)
-            code = self.run()
-        return code
+        wait_until("the end of who was killed", lambda: not any(living(driver) for driver in self.drivers), 60)
+        return self.run()
 
     def _note_recovery(self, before: int | None) -> int | None:
         if before is not None and self._killed_at is not None:
@@ -377,7 +373,7 @@ def wait_until(what: str, condition: Any, deadline_s: float = DEADLINE_S) -> Non
     end_at = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end_at, f"not within {deadline_s} s: {what}"
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 def living(driver: Forked) -> dict[int, str]:

@@ -75,7 +75,7 @@ def are_overtaken(variant: str, points: list[str], undisturbed: Undisturbed, dir
     Outputs, marks and log stay as they are, byte for byte.
     """
     rng = random.Random(ledger.SEED + zlib.crc32(variant.encode()))
-    scene = Scene(directory, **VARIANTS[variant]).make()
+    scene = Scene(directory, **VARIANTS[variant]).make(MANY_WINDOWS)
     try:
         sleepers = []
         for point in points:
@@ -108,7 +108,7 @@ def are_overtaken(variant: str, points: list[str], undisturbed: Undisturbed, dir
         # Folders without a file are no change, but left to be discarded all the same.
         if changed or scene.staged():
             assert scene.run() == 0, scene.output()
-        scene.check_is_as_if_undisturbed(undisturbed.outcome(variant))
+        scene.check_is_as_if_undisturbed(undisturbed(variant))
     finally:
         scene.clean_up()
 
@@ -182,7 +182,7 @@ def tasks_come_back(variant: str, undisturbed: Undisturbed, directory: Path) -> 
                 os.kill(process, signal.SIGCONT)
                 woken.append(point)
         wait_until("every sleeper gone", lambda: not any(is_alive(process) for process in asleep))
-        expected = undisturbed.outcome(variant, MANY_WINDOWS)
+        expected = undisturbed(variant)
         scene.check_nothing_is_public_twice(expected)
         scene.check_store()
         assert scene.run() == 0, scene.output()
@@ -211,10 +211,11 @@ def cut_off(process: int) -> None:
 
 def notices_in_idleness(undisturbed: Undisturbed, directory: Path) -> None:
     """A whole machine asleep with nothing to do, overtaken, and woken: it exits with 5 though no file has come."""
-    scene = Scene(directory).make()
+    expected = undisturbed("rocksdb")
+    scene = Scene(directory).make(MANY_WINDOWS)
     try:
         old = scene.start()
-        wait_until("everything judged", lambda: scene.windows() == undisturbed.outcome("rocksdb")["windows"])
+        wait_until("everything judged", lambda: scene.windows() == expected["windows"])
         # Frozen while it still publishes the last window, it would be another story: `are_overtaken` tells that one.
         wait_until("nothing left to do", scene.is_idle)
         freeze_all(old)
@@ -227,7 +228,7 @@ def notices_in_idleness(undisturbed: Undisturbed, directory: Path) -> None:
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         assert {name for name in changed if not name.startswith("state/pieces/")} == set()
         scene.check_store()
-        scene.check_is_as_if_undisturbed(undisturbed.outcome("rocksdb"))
+        scene.check_is_as_if_undisturbed(expected)
     finally:
         scene.clean_up()
 
@@ -247,6 +248,6 @@ def is_taken_over_at_work(undisturbed: Undisturbed, directory: Path) -> None:
         assert code == 0, scene.output()
         # What the first one's tasks wrote after it was overtaken goes with the next start.
         assert scene.run() == 0, scene.output()
-        scene.check_is_as_if_undisturbed(undisturbed.outcome("rocksdb", MANY_WINDOWS))
+        scene.check_is_as_if_undisturbed(undisturbed("rocksdb"))
     finally:
         scene.clean_up()

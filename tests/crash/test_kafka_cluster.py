@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import notes
 from tests.crash import ledger
 from tests.crash.kafka_scene import KafkaScene, made_traffic, problems
 from tests.crash.scene import wait_until
@@ -18,7 +19,7 @@ from tests.services.kafka_cluster import Cluster
 from tests.services.kafka_traffic import Follower, send
 from tests.spark.harness import PORTS
 
-pytestmark = [pytest.mark.crash, pytest.mark.services, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.crash, pytest.mark.services, pytest.mark.night, pytest.mark.timeout(900)]
 
 RECORDS = 40_000
 DEADLINE_S = 300.0
@@ -64,7 +65,7 @@ def test_any_one_broker_may_go(cluster: Cluster, tmp_path: Path) -> None:
     for what, records in (("meanwhile", meanwhile), ("afterwards", seen)):
         found = problems(sent, traffic, records)
         assert found == [], f"read {what}, seed {ledger.SEED}: {found}\n{scene.output()}"
-    ledger.note(
+    notes.add(
         f"Kafka, three brokers, one at a time killed or frozen: {RECORDS:,} records, {scene.windows()} windows; "
         f"away for {', '.join(f'{seconds:.1f} s' for seconds in away_s)}"
     )

@@ -1,7 +1,7 @@
 """Exactly once from topic to topics while brokers, driver and workers are killed, and old drivers wake up.
 
-Real processes: the command line, brokers, readers of committed records that read all the while. `CRASH_SEED` repeats
-what a session has drawn; what was killed, and how long it took to be back, stands at the end of the session.
+Real processes: the command line, brokers, readers of committed records that read all the while. What was killed,
+and how long it took to be back, stands at the end of the session.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pytest
 
 from bucket_store.log.marks import PUBLISHED_NAME, read_published
 from bucket_store.places.local import local_place
+from tests import notes
 from tests.crash import ledger
 from tests.crash.kafka_scene import PARTITIONS, KafkaScene, made_traffic, once_path, problems, repeats
 from tests.crash.scene import freeze_all, living, signal_all, wait_until
@@ -31,7 +32,7 @@ from tests.services.kafka_jobs import header
 from tests.services.kafka_traffic import Follower, read, send
 from tests.spark.harness import PORTS
 
-pytestmark = [pytest.mark.crash, pytest.mark.services, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.crash, pytest.mark.services, pytest.mark.night, pytest.mark.timeout(1200)]
 
 RECORDS, MANY = 100_000, 12_000
 DEADLINE_S = 600.0
@@ -127,7 +128,6 @@ def wait_for_end(driver: Forked, scene: KafkaScene) -> int:
     return driver.returncode
 
 
-@pytest.mark.night
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_path: Path, way: str) -> None:
     """100,000 records, three kills each of brokers, driver and workers: every key once, every record on one port.
@@ -230,7 +230,7 @@ def test_nothing_twice_and_nothing_lost_whoever_is_killed(cluster: Cluster, tmp_
     at_points = [kill.partition(":on=")[0] for kill in drivers]
     victims = {"drivers": at_points, "workers": workers, "executors": [executor for executor in executors if executor]}
     killed = ", ".join(f"{who} at {', '.join(points)}" for who, points in victims.items() if points)
-    ledger.note(
+    notes.add(
         f"Kafka, {way}: {RECORDS:,} records, {scene.windows()} windows, {time.monotonic() - began:.0f} s; "
         f"unique {len(afterwards['unique']):,}, duplicate {len(afterwards['duplicate']):,}, expired "
         f"{len(afterwards['expired']):,}, error {len(afterwards['error']):,} "
@@ -267,7 +267,6 @@ BESIDE = (
 )
 
 
-@pytest.mark.night
 @pytest.mark.parametrize(("sending", "judging"), BESIDE)
 def test_a_driver_dies_while_one_window_is_sent_and_the_next_is_judged(
     cluster: Cluster, tmp_path: Path, sending: str, judging: str
@@ -341,7 +340,7 @@ def test_at_least_once_repeats_and_loses_nothing(cluster: Cluster, tmp_path: Pat
         assert {count for (window, _), count in times.items() if window == "1"} == {2}, again
     # Spark cuts batches partition by partition.
     assert abs(sum(again.values()) - MANY // 3) < PARTITIONS, again
-    ledger.note(f"Kafka, at least once: {MANY:,} records, a kill before the mark: repeats {again}")
+    notes.add(f"Kafka, at least once: {MANY:,} records, a kill before the mark: repeats {again}")
 
 
 def test_old_drivers_show_nothing_when_they_wake(cluster: Cluster, tmp_path: Path) -> None:

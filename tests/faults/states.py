@@ -1,21 +1,20 @@
 """Going through crash states: what a run was at each of its operations, cut, recovered with the real code, and checked.
 
-The work is done by two processes. A state is named by (scenario, operation, seed), which makes it again.
+A state is named by (scenario, operation, seed), which makes it again.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from tests import tiers
 from tests.faults.crash_disk import Disk, Machine, Nodes, cut, fingerprint
 from tests.faults.invariants import check_end, check_moment, seen_at
 from tests.faults.service import Process, Scene, limits, seeded_names
 
-PROCESSES = 2
+Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +89,17 @@ def recover(scene: Scene, moment: Moment, disk: Disk) -> None:
     check_end(scene, process)
 
 
-def in_parallel(work: Callable[[Any], Tally], tasks: Sequence[Any], name: str) -> Tally:
-    """The sum of `work` over all tasks; `work` may be any closure, for the processes are forks."""
-    global _work
-    _work = work
+def some_of(things: Sequence[Thing], one_of: int) -> Sequence[Thing]:
+    """All of them at night, otherwise one of so many."""
+    return things if tiers.is_night() else things[::one_of]
+
+
+def gone_through(work: Callable[[Thing], Tally], things: Iterable[Thing], name: str) -> Tally:
+    """The sum of `work` over all things."""
     tally = Tally()
-    chunks = [tasks[start :: 4 * PROCESSES] for start in range(4 * PROCESSES)]
-    with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("fork")) as pool:
-        for part in pool.map(_run_chunk, chunks):
-            tally.add(part)
+    for thing in things:
+        tally.add(work(thing))
     print(f"{name}: {tally.states} states, {len(tally.violations)} violations")
-    return tally
-
-
-_work: Callable[[Any], Tally] | None = None
-
-
-def _run_chunk(tasks: Iterable[Any]) -> Tally:
-    assert _work is not None
-    tally = Tally()
-    for task in tasks:
-        tally.add(_work(task))
     return tally
 
 
@@ -139,7 +128,7 @@ def cut_everywhere(
             if tally.violations:
                 return tally
         return Tally(len(tasks))
-    return in_parallel(work, tasks, f"{name}: {len(moments)} operations, seeds {list(seeds)}")
+    return gone_through(work, tasks, f"{name}: {len(moments)} operations, seeds {list(seeds)}")
 
 
 def mixed(number: int, seed: int) -> int:

@@ -1,13 +1,8 @@
-"""Every mode against the oracle on random streams, and what may depend on where a stream is cut.
-
-Each test is there twice: some examples by default, many under the marker `faults`. `DEDUPER_ORACLE_EXAMPLES` multiplies
-both.
-"""
+"""Every mode against the oracle on random streams, and what may depend on where a stream is cut."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,18 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import tiers
 from tests.deduper.engine import Engine, Memory, Shape, comparable
 from tests.deduper.store_memory import StoreMemory
 from tests.deduper.streams import MODES, Stream, Window, random_shape, random_stream
 from tests.oracle import Answer, Oracle, Row, Settings
 
-SCALE = int(os.environ.get("DEDUPER_ORACLE_EXAMPLES", "1"))
 
-
-@pytest.fixture(params=[pytest.param(0.15, id="some"), pytest.param(1.0, id="many", marks=pytest.mark.night)])
-def share(request: pytest.FixtureRequest) -> float:
-    """The share of all examples that a test goes through."""
-    return float(request.param) * SCALE
+def seeds(at_night: int) -> range:
+    """Of so many streams, which other nights draw otherwise; a few that are always the same in other tiers."""
+    first = 1000 * tiers.seed()
+    return range(first, first + at_night) if tiers.is_night() else range(math.ceil(0.15 * at_night))
 
 
 def run_engine(stream: Stream, shape: Shape, memory: Memory | None = None) -> list[list[list[Answer]]]:
@@ -57,15 +51,11 @@ def check(stream: Stream, shape: Shape, memory: Memory | None = None) -> None:
                 assert our == their, (stream.settings, shape, number, position, row)
 
 
-def _seeds(most: int, share: float) -> range:
-    return range(math.ceil(most * share))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_random_streams(mode: str, share: float) -> None:
+def test_random_streams(mode: str) -> None:
     """The same answers as the oracle, whatever the shards, Arrow batches and order of the exchange."""
-    for seed in _seeds(400, share):
+    for seed in seeds(400):
         try:
             check(random_stream(mode, seed), random_shape(seed))
         except AssertionError as error:
@@ -81,9 +71,9 @@ def check_through_the_store(stream: Stream, seed: int, root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_random_streams_through_the_store(mode: str, share: float, tmp_path: Path) -> None:
+def test_random_streams_through_the_store(mode: str, tmp_path: Path) -> None:
     """The same answers through the real store."""
-    for seed in _seeds(20, share):
+    for seed in seeds(20):
         stream = random_stream(mode, seed)
         try:
             check_through_the_store(stream, seed, tmp_path / str(seed))
@@ -91,9 +81,9 @@ def test_random_streams_through_the_store(mode: str, share: float, tmp_path: Pat
             raise AssertionError(f"{mode}, seed {seed}") from error
 
 
-def test_wide_streams_through_the_store(share: float, tmp_path: Path) -> None:
+def test_wide_streams_through_the_store(tmp_path: Path) -> None:
     """Buckets at both ends of int64 in one window."""
-    for seed in _seeds(100, share):
+    for seed in seeds(100):
         stream = random_stream("ordered", seed)
         if _is_wide(stream):
             check_through_the_store(stream, seed, tmp_path / str(seed))
@@ -105,9 +95,9 @@ def _is_wide(stream: Stream) -> bool:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_shape_does_not_matter(mode: str, share: float) -> None:
+def test_shape_does_not_matter(mode: str) -> None:
     """One stream in two shapes: row for row the same answer, first copies and all."""
-    for seed in _seeds(60, share):
+    for seed in seeds(60):
         stream = random_stream(mode, seed)
         one = replace(random_shape(seed), keep_first_seen=True)
         other = replace(random_shape(seed + 10**6), keep_first_seen=True)
@@ -121,38 +111,34 @@ _EXPIRY = st.one_of(
 _ROWS = st.lists(st.builds(Row, st.tuples(st.sampled_from(["a", "b", "", None])), _EXPIRY), max_size=12)
 
 
-def test_small_streams(share: float) -> None:
+@given(
+    lookup=st.sampled_from(["own_bucket", "all_live"]),
+    clock=st.sampled_from(["arrival", "batch"]),
+    jump=st.sampled_from([None, 0, 9, 2**63 - 1]),
+    ahead=st.sampled_from([None, 3]),
+    period_and_span=st.sampled_from([(1, 1), (10, 10), (10, 3), (2**63 - 1, 7), (2**63 - 1, 2**63 - 1)]),
+    windows=st.lists(st.tuples(st.lists(_ROWS, max_size=3), st.integers(0, 30)), max_size=4),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=tiers.examples(400), suppress_health_check=list(HealthCheck))
+def test_small_streams(
+    lookup: str,
+    clock: str,
+    jump: int | None,
+    ahead: int | None,
+    period_and_span: tuple[int, int],
+    windows: list[tuple[list[list[Row]], int]],
+    seed: int,
+) -> None:
     """As above for event time, with Hypothesis shrinking whatever it finds; extreme keys and periods included."""
-
-    @given(
-        lookup=st.sampled_from(["own_bucket", "all_live"]),
-        clock=st.sampled_from(["arrival", "batch"]),
-        jump=st.sampled_from([None, 0, 9, 2**63 - 1]),
-        ahead=st.sampled_from([None, 3]),
-        period_and_span=st.sampled_from([(1, 1), (10, 10), (10, 3), (2**63 - 1, 7), (2**63 - 1, 2**63 - 1)]),
-        windows=st.lists(st.tuples(st.lists(_ROWS, max_size=3), st.integers(0, 30)), max_size=4),
-        seed=st.integers(0, 1000),
-    )
-    @settings(max_examples=math.ceil(400 * share), deadline=None, suppress_health_check=list(HealthCheck))
-    def check_one(
-        lookup: str,
-        clock: str,
-        jump: int | None,
-        ahead: int | None,
-        period_and_span: tuple[int, int],
-        windows: list[tuple[list[list[Row]], int]],
-        seed: int,
-    ) -> None:
-        period, span = period_and_span
-        rules = Settings("event_time", period, span, lookup, clock, ahead, jump)
-        now_us = 0
-        run = []
-        for partitions, step in windows:
-            now_us += step
-            run.append(Window(partitions, now_us))
-        check(Stream(rules, False, ["string"], run), random_shape(seed))
-
-    check_one()
+    period, span = period_and_span
+    rules = Settings("event_time", period, span, lookup, clock, ahead, jump)
+    now_us = 0
+    run = []
+    for partitions, step in windows:
+        now_us += step
+        run.append(Window(partitions, now_us))
+    check(Stream(rules, False, ["string"], run), random_shape(seed))
 
 
 def _flat(answers: list[list[list[Answer]]]) -> list[str]:
@@ -171,10 +157,10 @@ def _cut(stream: Stream, seed: int, partitions: int) -> tuple[Stream, Stream]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["never", "category", "event_time", "ordered", "ordered float"])
-def test_batches_do_not_matter_to_an_arrival_clock(mode: str, share: float) -> None:
+def test_batches_do_not_matter_to_an_arrival_clock(mode: str) -> None:
     """One source partition, cut into windows anywhere: the same ports. (The wall clock stands still here: guards read
     it, and a jump is allowed more time until the clock moves.)"""
-    for seed in _seeds(80, share):
+    for seed in seeds(80):
         stream = random_stream(mode, seed)
         rules = replace(stream.settings, clock="arrival")
         whole, cut = _cut(replace(stream, settings=rules), seed, 1)
@@ -183,9 +169,9 @@ def test_batches_do_not_matter_to_an_arrival_clock(mode: str, share: float) -> N
 
 
 @pytest.mark.parametrize("mode", ["never", "category"])
-def test_source_partitions_do_not_matter_without_a_clock(mode: str, share: float) -> None:
+def test_source_partitions_do_not_matter_without_a_clock(mode: str) -> None:
     """Without a latest point, how the rows are dealt to source partitions changes nothing either."""
-    for seed in _seeds(80, share):
+    for seed in seeds(80):
         whole, cut = _cut(random_stream(mode, seed), seed, 3)
         shape = random_shape(seed)
         assert _flat(run_engine(whole, shape)) == _flat(run_engine(cut, shape)), f"{mode}, seed {seed}"
@@ -194,14 +180,14 @@ def test_source_partitions_do_not_matter_without_a_clock(mode: str, share: float
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["event_time", "ordered", "ordered float"])
 @pytest.mark.parametrize("cut_by", ["windows of a batch clock", "source partitions of an arrival clock"])
-def test_where_cuts_matter(mode: str, cut_by: str, share: float) -> None:
+def test_where_cuts_matter(mode: str, cut_by: str) -> None:
     """Where a cut does matter, it matters one way: a coarser one knows less of the latest point, so it expires less.
 
     A batch clock moves between windows only; a source partition does not see its neighbours' clocks. What the coarser
     cut expires, the finer one expires too. (With guards a clock that knows more also allows more: they are off.)
     """
     differing = 0
-    for seed in _seeds(80, share):
+    for seed in seeds(80):
         stream = random_stream(mode, seed)
         is_batch = cut_by.startswith("windows")
         rules = replace(stream.settings, clock="batch" if is_batch else "arrival", jump=None, ahead=None)
