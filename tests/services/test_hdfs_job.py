@@ -14,7 +14,7 @@ from bucket_store.places.open import open_place
 from tests.crash.scene import WINDOWS, Scene, wait_until
 from tests.services.hdfs import Hdfs
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(1200), pytest.mark.night]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """A whole job on HDFS, on one machine and on three executors: the same four outputs, whatever dies and whenever.
 
-CRASH_ALL has every kill (docs/guarantees.md has the seconds to the next commit); otherwise a choice.
+docs/guarantees.md has the seconds to the next commit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.jvm import BRIEF
 from tests.services.hdfs import Hdfs
 from tests.services.hdfs_story import Story, undisturbed
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(3600), pytest.mark.night]
 
 ALL = tiers.is_night()
 WINDOWS = 40 if ALL else 12

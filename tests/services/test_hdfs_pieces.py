@@ -33,7 +33,7 @@ from tests.bucket_store.pieces.test_store import (
 from tests.services.hdfs import Hdfs
 from tests.services.test_hdfs_names import new_root, no_hang
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 CONTRACT = (
     test_a_missing_or_short_piece_is_corruption,

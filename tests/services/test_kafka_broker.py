@@ -35,6 +35,7 @@ def wait_until(is_so: Callable[[], bool], deadline_s: float = 15.0) -> bool:
     return is_so()
 
 
+@pytest.mark.night
 def test_what_one_client_sends_the_other_reads(broker: Broker, new_topic: Callable[..., str]) -> None:
     """Key, value, headers, timestamp, tombstones and order survive, from confluent-kafka to kafka-python and back.
 
@@ -116,6 +117,7 @@ def test_only_committed_transactions_are_seen(broker: Broker, new_topic: Callabl
     assert kafka_traffic.end_offsets(broker, topic) == {0: 11}
 
 
+@pytest.mark.night
 def test_a_second_producer_of_the_same_id_fences_the_first(broker: Broker, new_topic: Callable[..., str]) -> None:
     """init_transactions aborts what the first left open, and the first cannot commit any more."""
     topic = new_topic()
@@ -135,6 +137,7 @@ def test_a_second_producer_of_the_same_id_fences_the_first(broker: Broker, new_t
     assert [record.value for record in read(broker.plain(), topic)] == [b"of the living"]
 
 
+@pytest.mark.night
 def test_a_killed_broker_comes_back_with_what_was_acknowledged(
     broker: Broker, new_topic: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +175,7 @@ def test_a_killed_broker_comes_back_with_what_was_acknowledged(
     assert broker.is_running
 
 
+@pytest.mark.night
 def test_a_frozen_broker_answers_when_it_goes_on(broker: Broker, new_topic: Callable[..., str]) -> None:
     """A record sent to a broker that stands still is acknowledged only after it goes on, once."""
     topic = new_topic()
@@ -188,6 +192,7 @@ def test_a_frozen_broker_answers_when_it_goes_on(broker: Broker, new_topic: Call
     assert [record.value for record in read(broker.plain(), topic)] == [b"before", b"while frozen"]
 
 
+@pytest.mark.night
 def test_topics_change_under_a_reader(broker: Broker, new_topic: Callable[..., str]) -> None:
     """Records age out, partitions are added, a topic made again has another id: what a source must notice."""
     topic = new_topic()
@@ -203,6 +208,7 @@ def test_topics_change_under_a_reader(broker: Broker, new_topic: Callable[..., s
     assert kafka_traffic.end_offsets(broker, topic) == {0: 0}
 
 
+@pytest.mark.night
 def test_tls_asks_for_a_certificate(secure_broker: Broker) -> None:
     """With the right certificate both clients come in; with none or a stranger's neither does."""
     secure_broker.admin().create_acls([_allow("deduper", "tls")])[_allow("deduper", "tls")].result(20)
@@ -224,6 +230,7 @@ def test_tls_asks_for_a_certificate(secure_broker: Broker) -> None:
         Producer(plain_words.confluent()).list_topics(timeout=2)
 
 
+@pytest.mark.night
 def test_acls_are_obeyed(secure_broker: Broker) -> None:
     """A user may do what an ACL allows and nothing else; a wrong password gets nowhere."""
     topic = secure_broker.create_topic("acl")
@@ -281,6 +288,7 @@ def test_a_taken_port_is_told(broker: Broker, tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.night
 def test_make_kafka_runs_one_for_a_person(tmp_path: Path) -> None:
     """It says where it is, has the topics asked for, and stops at SIGTERM without a trace of a process."""
     command = [sys.executable, "-m", "tests.services.kafka_broker", "--directory", str(tmp_path), "--port", "0"]

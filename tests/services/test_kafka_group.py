@@ -15,7 +15,7 @@ from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import committed_offsets
 from tests.services.staged_windows import ROOT
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 KILLS = 2
 # A process of its own: what is looked for ends the process.

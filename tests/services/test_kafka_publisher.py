@@ -1,6 +1,7 @@
 """Exactly once into a real topic: kills, zombies, lost brokers, and what the cluster refuses or forgets.
 
-The contract of both publishers: tests with `ways` run for threads of this process and for tasks of two executors.
+The contract of both publishers: tests with `ways` run for threads of this process and, at night, for tasks of two
+executors.
 
 Every test reads the topic as its users do, read_committed, and holds each row against the staged one: none lost, none
 twice, none changed, and in order inside a slot and partition.
@@ -75,7 +76,7 @@ KILLS = [
 ]
 
 
-ways = pytest.mark.parametrize("publishers", ["threads", "tasks"], indirect=True)
+ways = pytest.mark.parametrize("publishers", ["threads", pytest.param("tasks", marks=pytest.mark.night)], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,7 @@ def test_killed_at_each_failpoint(broker: Broker, new_job: Callable[..., Job]) -
     assert len(tried) > len(job.staged.rows), "nothing was ever aborted: these kills have tested nothing"
 
 
+@pytest.mark.night
 def test_killed_at_random_moments(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Whenever it dies. The seed is in the failure."""
     seed = random.randrange(1 << 30)
@@ -161,6 +163,7 @@ def test_killed_at_random_moments(broker: Broker, new_job: Callable[..., Job]) -
     assert killed
 
 
+@pytest.mark.night(but=["kafka.sent-threads"])
 @ways
 @pytest.mark.parametrize("point", ["kafka.begun", "kafka.part", "kafka.sent", "kafka.offsets"])
 def test_a_zombie_shows_nothing(broker: Broker, new_job: Callable[..., Job], point: str) -> None:
@@ -194,6 +197,7 @@ def test_who_has_looked_cannot_be_overtaken(broker: Broker, new_job: Callable[..
     check(broker, job)
 
 
+@pytest.mark.night
 def test_two_at_once(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Two that fence each other again and again, each believing to be the owner: still each row once."""
     # So many windows that neither is through before the other has begun.
@@ -259,6 +263,7 @@ def test_the_broker_dies_and_comes_back(
     assert any("waiting for" in line and "gives up after 300 s" in line for line in lines), lines
 
 
+@pytest.mark.night
 def test_a_transaction_that_nobody_ends(
     broker: Broker, new_job: Callable[..., Job], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,6 +288,7 @@ def test_a_transaction_that_nobody_ends(
     check(broker, job)
 
 
+@pytest.mark.night
 @ways
 def test_a_broker_that_stays_away(broker: Broker, new_job: Callable[..., Job]) -> None:
     """After the deadline an error says what was waited for; with the broker back the same call succeeds."""
@@ -299,6 +305,7 @@ def test_a_broker_that_stays_away(broker: Broker, new_job: Callable[..., Job]) -
     check(broker, job)
 
 
+@pytest.mark.night
 def test_too_slow_for_its_transaction(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The broker aborts a transaction that is open for too long; the publisher notices, and nothing shows twice."""
     job = new_job(windows=1, slots=1, transaction_timeout_s=4.0)
@@ -375,6 +382,7 @@ def test_forgotten_offsets(broker: Broker, new_job: Callable[..., Job]) -> None:
         job.publisher().publish(*window_0)
 
 
+@pytest.mark.night
 @ways
 def test_how_long_the_cluster_remembers(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The brokers' own setting counts; an answer to publish again is obeyed, once."""
@@ -407,6 +415,7 @@ def limit(broker: Broker, topic: str, size_bytes: str) -> None:
     broker.admin().incremental_alter_configs([resource])[resource].result(20)
 
 
+@pytest.mark.night
 @ways
 def test_a_record_that_does_not_fit_into_the_queue(broker: Broker, new_job: Callable[..., Job]) -> None:
     """However long one waits: refused, and nothing of the window shows."""
@@ -442,6 +451,7 @@ def test_the_topic_is_deleted_and_recreated(broker: Broker, new_job: Callable[..
     check(broker, job)
 
 
+@pytest.mark.night
 @ways
 def test_the_topic_is_recreated_with_fewer_partitions(broker: Broker, new_job: Callable[..., Job]) -> None:
     """Under a producer that goes on: rows without a key go where there are partitions now."""
@@ -582,6 +592,7 @@ def grant(broker: Broker, user: str, kind: ResourceType, name: str, *operations:
         done.result(20)
 
 
+@pytest.mark.night
 @ways
 def test_rights(
     secure_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publishers: Callable[[], Publisher]

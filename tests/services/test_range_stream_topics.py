@@ -20,7 +20,7 @@ from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import forget_before
 from tests.services.range_topics import PORTS, TopicScene
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 Topics = Callable[..., str]
 KILLS = (

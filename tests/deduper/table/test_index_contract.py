@@ -42,7 +42,7 @@ def source(tmp_path: Path) -> None:
 OWN = "{kind: 'tests.deduper.table.own_index:DictIndex', options: {name: mine}}"
 KINDS = ("exact", "bloom", "simple", OWN)
 IDS = ("exact", "bloom", "simple", "own")
-EXTERNAL = pytest.param("external", marks=pytest.mark.services, id="external")
+EXTERNAL = pytest.param("external", marks=[pytest.mark.services, pytest.mark.night], id="external")
 
 
 def setting_of(name: str, request: pytest.FixtureRequest) -> str:
@@ -95,7 +95,9 @@ def histories() -> Iterator[ParameterSet]:
     names = dict(zip(KINDS, IDS, strict=True)) | {name: name for name in ("mixed", "external", "mixed with external")}
     for index, name in names.items():
         for seed in range({"external": 2, "mixed with external": 1}.get(index, 6)):
-            marks = [pytest.mark.services] * ("external" in index) + [pytest.mark.night] * (seed > 0)
+            marks = (
+                [pytest.mark.services, pytest.mark.night] if "external" in index else [pytest.mark.night] * (seed > 0)
+            )
             yield pytest.param(index, seed, marks=marks, id=f"{name}-{seed}")
 
 
