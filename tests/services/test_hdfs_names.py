@@ -26,10 +26,12 @@ from tests.services.hdfs import Hdfs
 
 pytestmark = pytest.mark.services
 
+ONE_AND_TWO = ("hdfs", pytest.param("hdfs_pair", marks=pytest.mark.night))
+"""Fixtures: an HDFS with one DataNode, and with two."""
 _NO_HANG_S = 60.0
 
 
-@pytest.fixture(params=["hdfs", "hdfs_pair"])
+@pytest.fixture(params=ONE_AND_TWO)
 def root(request: pytest.FixtureRequest) -> Place:
     """An empty directory, with one DataNode and with two; in place of the contract's own storages."""
     cluster: Hdfs = request.getfixturevalue(request.param)

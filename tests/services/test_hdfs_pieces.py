@@ -31,7 +31,7 @@ from tests.bucket_store.pieces.test_store import (
     test_travels_by_its_url,
 )
 from tests.services.hdfs import Hdfs
-from tests.services.test_hdfs_names import new_root, no_hang
+from tests.services.test_hdfs_names import ONE_AND_TWO, new_root, no_hang
 
 pytestmark = [pytest.mark.services, pytest.mark.night]
 
@@ -46,7 +46,7 @@ CONTRACT = (
 )
 
 
-@pytest.fixture(params=["hdfs", "hdfs_pair"])
+@pytest.fixture(params=ONE_AND_TWO)
 def pieces(request: pytest.FixtureRequest) -> Iterator[PieceStore]:
     """An empty store, with one DataNode and with two; in place of the contract's own backends."""
     store = open_backend(new_root(request.getfixturevalue(request.param)).url)

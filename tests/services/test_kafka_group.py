@@ -50,7 +50,6 @@ def test_a_coordinator_that_dies_takes_nobody_along(broker: Broker, new_topic: C
             for _ in range(KILLS):
                 wait_for_more(broker, topic)
                 broker.kill()
-                time.sleep(3)
                 broker.start()
             wait_for_more(broker, topic)
             assert process.poll() is None, f"ended with {process.returncode}"

@@ -95,9 +95,7 @@ def histories() -> Iterator[ParameterSet]:
     names = dict(zip(KINDS, IDS, strict=True)) | {name: name for name in ("mixed", "external", "mixed with external")}
     for index, name in names.items():
         for seed in range({"external": 2, "mixed with external": 1}.get(index, 6)):
-            marks = (
-                [pytest.mark.services, pytest.mark.night] if "external" in index else [pytest.mark.night] * (seed > 0)
-            )
+            marks = [pytest.mark.services] * ("external" in index) + [pytest.mark.night] * (seed > 0)
             yield pytest.param(index, seed, marks=marks, id=f"{name}-{seed}")
 
 
