@@ -310,7 +310,7 @@ def test_a_broker_that_stays_away(broker: Broker, new_job: Callable[..., Job]) -
 @pytest.mark.night
 def test_too_slow_for_its_transaction(broker: Broker, new_job: Callable[..., Job]) -> None:
     """The broker aborts a transaction that is open for too long; the publisher notices, and nothing shows twice."""
-    job = new_job(windows=1, slots=1, transaction_timeout_s=2.0)
+    job = new_job(windows=1, slots=1, transaction_timeout_s=4.0)
     slow = job.start("kafka.sent=freeze")
     slow.wait_until_frozen()
     until = time.monotonic() + 60
