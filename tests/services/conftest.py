@@ -97,25 +97,25 @@ def broker(request: pytest.FixtureRequest, servers: Servers) -> Broker:
     servers.begun("broker")
     if servers.are_needed("session"):
         request.getfixturevalue("session")  # which takes as long
-    return servers.started("broker")  # type: ignore[no-any-return]
+    return servers.started("broker")
 
 
 @pytest.fixture(scope="session")
 def secure_broker(servers: Servers) -> Broker:
     """A broker with TLS and SASL listeners and ACLs; users `alice` and `bob`, who may do nothing yet."""
-    return servers.started("secure_broker")  # type: ignore[no-any-return]
+    return servers.started("secure_broker")
 
 
 @pytest.fixture(scope="session")
 def hdfs(servers: Servers) -> Hdfs:
     """An HDFS with one DataNode, for all tests. Its processes may be killed and frozen: after the test they run."""
-    return servers.started("hdfs")  # type: ignore[no-any-return]
+    return servers.started("hdfs")
 
 
 @pytest.fixture(scope="session")
 def hdfs_pair(servers: Servers) -> Hdfs:
     """The same with two DataNodes, two replicas, and files that close before the DataNodes have reported."""
-    return servers.started("hdfs_pair")  # type: ignore[no-any-return]
+    return servers.started("hdfs_pair")
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,7 @@ STATE = ServedState(
 
 def services(test: Callable[..., None]) -> Callable[..., None]:
     """It needs a server of Redis, which is there at night alone."""
-    return pytest.mark.services(pytest.mark.night(test))  # type: ignore[no-any-return]
+    return pytest.mark.services(pytest.mark.night(test))
 
 
 def at(server: RedisServer, place: Place, more: str = "") -> Place:
