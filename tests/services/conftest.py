@@ -1,10 +1,12 @@
-"""Servers for tests: one of a kind for all, always up, and brokers of one's own to ill-treat at length."""
+"""Servers for tests: one of a kind for all, always up."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,25 +25,97 @@ from tests.spark.harness import PORTS
 _topics = itertools.count(1)
 
 
+_USERS = {"alice": "secret-of-alice", "bob": "secret-of-bob"}
+_KINDS: dict[str, Callable[[Path], Broker | Hdfs]] = {
+    "broker": Broker,
+    "secure_broker": lambda directory: Broker(directory, tls=True, users=_USERS),
+    "hdfs": Hdfs,
+    "hdfs_pair": lambda directory: Hdfs(directory, datanodes=2, early_close=True),
+}
+
+
+class Servers:
+    """The servers of this process. With the first that is asked for, all start that its tests need, side by side."""
+
+    def __init__(self, items: list[pytest.Item], factory: pytest.TempPathFactory) -> None:
+        self._items = items
+        self._factory = factory
+        self._pool = ThreadPoolExecutor(len(_KINDS))
+        self._made: dict[str, tuple[Any, Future[float]]] = {}
+
+    def begun(self, name: str) -> Any:
+        """A server that starts."""
+        others = [one for one in _KINDS if self._are_beside(one, name) and self.are_needed(one)]
+        for one in [name, *others] if name not in self._made else ():
+            if one not in self._made:
+                server = _KINDS[one](self._factory.mktemp(one))
+                if isinstance(server, Broker):
+                    server.choose_ports()
+                self._made[one] = server, self._pool.submit(server.start)
+        return self._made[name][0]
+
+    def started(self, name: str) -> Any:
+        """A server that answers."""
+        server = self.begun(name)
+        self._made[name][1].result()
+        return server
+
+    def are_needed(self, name: str) -> bool:
+        """Whether a test asks for a fixture of this name, by itself or by a parameter."""
+        return any(
+            name in getattr(item, "fixturenames", ()) or name in _parameters(item).values() for item in self._items
+        )
+
+    def stop(self) -> None:
+        """Stop all, side by side."""
+        for server, start in self._made.values():
+            start.exception()
+            self._pool.submit(server.stop)
+        self._pool.shutdown()
+
+    @staticmethod
+    def _are_beside(one: str, other: str) -> bool:
+        """Of several processes of a run, one has the tests on HDFS and one those on Kafka (`tests/conftest.py`)."""
+        return "PYTEST_XDIST_WORKER" not in os.environ or one.startswith("hdfs") == other.startswith("hdfs")
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """All of them."""
+    made = Servers(request.session.items, tmp_path_factory)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest, servers: Servers) -> Broker:
     """One PLAINTEXT broker for all tests. It may be killed, stopped and frozen: after the test it runs again."""
-    with Broker(tmp_path_factory.mktemp("kafka")) as one:
-        yield one
+    servers.begun("broker")
+    if servers.are_needed("session"):
+        request.getfixturevalue("session")  # which takes as long
+    return servers.started("broker")
 
 
 @pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+def secure_broker(servers: Servers) -> Broker:
+    """A broker with TLS and SASL listeners and ACLs; users `alice` and `bob`, who may do nothing yet."""
+    return servers.started("secure_broker")
+
+
+@pytest.fixture(scope="session")
+def hdfs(servers: Servers) -> Hdfs:
     """An HDFS with one DataNode, for all tests. Its processes may be killed and frozen: after the test they run."""
-    with Hdfs(tmp_path_factory.mktemp("hdfs")) as one:
-        yield one
+    return servers.started("hdfs")
 
 
 @pytest.fixture(scope="session")
-def hdfs_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+def hdfs_pair(servers: Servers) -> Hdfs:
     """The same with two DataNodes, two replicas, and files that close before the DataNodes have reported."""
-    with Hdfs(tmp_path_factory.mktemp("hdfs-pair"), datanodes=2, early_close=True) as one:
-        yield one
+    return servers.started("hdfs_pair")
 
 
 @pytest.fixture(autouse=True)
@@ -87,37 +161,13 @@ def new_topic(broker: Broker) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture(scope="session")
-def secure_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with TLS and SASL listeners and ACLs; users `alice` and `bob`, who may do nothing yet."""
-    users = {"alice": "secret-of-alice", "bob": "secret-of-bob"}
-    with Broker(tmp_path_factory.mktemp("secure-kafka"), tls=True, users=users) as one:
-        yield one
-
-
-@pytest.fixture
-def new_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Broker]]:
-    """Makes started brokers of a test's own, with the arguments of `Broker`; they are gone after the test."""
-    made: list[Broker] = []
-
-    def make(**arguments: object) -> Broker:
-        one = Broker(tmp_path_factory.mktemp("own-kafka"), **arguments)  # type: ignore[arg-type]
-        made.append(one)
-        one.start()
-        return one
-
-    yield make
-    for one in made:
-        one.kill()
-
-
-@pytest.fixture(scope="session")
-def session(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def session(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for all jobs that run in the tests' own process, with Spark's connector."""
     os.environ[kafka_jars.VARIABLE] = str(connector_folder())
     end_jvm()
     topics = dict.fromkeys(PORTS, "nothing")
     spark = {"spark.master": "local[2,4]", "spark.driver.memory": "1g"}
-    more = settings(broker, "none", topics, spark=spark)
+    more = settings(servers.begun("broker"), "none", topics, spark=spark)
     config = KafkaJob(tmp_path_factory.mktemp("session"), None, more).config
     started = start_session(config.name, session_settings(config))
     yield started

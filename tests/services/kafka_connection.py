@@ -44,21 +44,6 @@ class Connection:
             settings |= {"sasl.mechanism": "PLAIN", "sasl.username": self.user, "sasl.password": self.password}
         return settings | {name.replace("_", "."): value for name, value in more.items()}
 
-    def kafka_python(self, **more: Any) -> dict[str, Any]:
-        """Arguments of the classes of kafka-python."""
-        settings: dict[str, Any] = {"bootstrap_servers": self.bootstrap, "security_protocol": self.protocol}
-        if self.authority:
-            settings["ssl_cafile"] = str(self.authority)
-        if self.identity:
-            settings |= {"ssl_certfile": str(self.identity), "ssl_keyfile": str(self.identity)}
-        if self.user:
-            settings |= {
-                "sasl_mechanism": "PLAIN",
-                "sasl_plain_username": self.user,
-                "sasl_plain_password": self.password,
-            }
-        return settings | more
-
     def spark(self) -> dict[str, str]:
         """Options of Spark's source and sink called kafka: the Java client's settings with `kafka.` before them."""
         settings = {"bootstrap.servers": self.bootstrap, "security.protocol": self.protocol}

@@ -183,6 +183,7 @@ def cut(series: Series, minutes: int) -> Series:
     return {one: values[:minutes] for one, values in series.items()}
 
 
+@pytest.mark.night(but=["DeduperStandsStill"])
 @pytest.mark.parametrize("alert", CASES)
 def test_an_alert_fires_in_its_incident_alone(alert: str, usual: Series, tmp_path: Path) -> None:
     """Nothing fires before; nothing in the incident that is just fine."""
@@ -254,6 +255,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("alert", STREAMS)
 def test_an_alert_on_the_stream_fires_in_its_incident_alone(alert: str, tmp_path: Path) -> None:
     """Against yesterday's pattern where it compares with yesterday."""
@@ -270,6 +272,7 @@ def test_an_alert_on_the_stream_fires_in_its_incident_alone(alert: str, tmp_path
     assert good == set()
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("times", "fires"), [(2.5, {"DeduperStoreGrows"}), (1.8, set())])
 def test_a_store_that_grows_without_more_records(times: float, fires: set[str], tmp_path: Path) -> None:
     """Against yesterday's keys; twice the records explain it."""
@@ -279,6 +282,7 @@ def test_a_store_that_grows_without_more_records(times: float, fires: set[str], 
     assert firing(series, [minutes - 180, minutes - 10], tmp_path, "10m") == [set(), fires]
 
 
+@pytest.mark.night
 def test_a_full_disk_is_named_while_the_job_starts_again_and_again(tmp_path: Path) -> None:
     """It answers one minute of three, and says each time that there is no room."""
     loop: dict[str, Incident] = {
@@ -292,12 +296,14 @@ def test_a_full_disk_is_named_while_the_job_starts_again_and_again(tmp_path: Pat
     assert {"DeduperDiskFull", "DeduperCrashLoop"} <= after
 
 
+@pytest.mark.night
 def test_no_alert_fires_on_a_healthy_day(tmp_path: Path) -> None:
     """Two days with their pattern, noise and a restart, looked at every half hour of the second."""
     series = healthy(2 * DAY, seed=7)
     assert firing(series, range(DAY, 2 * DAY, 30), tmp_path, "5m") == [set()] * 48
 
 
+@pytest.mark.night
 def test_no_alert_fires_on_a_new_job(tmp_path: Path) -> None:
     """Its first two hours, around a restart."""
     assert firing(healthy(120, seed=8), range(1, 120), tmp_path) == [set()] * 119

@@ -26,6 +26,7 @@ def bench_topics(broker: Broker) -> set[str]:
     return {name for name in broker.admin().list_topics(timeout=10).topics if name.startswith("deduper-bench-")}
 
 
+@pytest.mark.night
 def test_rows_go_from_topic_to_topic_in_turns(
     tmp_path: Path, broker: Broker, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +53,7 @@ def test_rows_go_from_topic_to_topic_in_turns(
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
 
 
+@pytest.mark.night
 def test_latency_is_measured_from_create_time_to_the_reader(
     tmp_path: Path, broker: Broker, session: SparkSession
 ) -> None:

@@ -21,7 +21,7 @@ from tests.services.kafka_broker import Broker
 from tests.services.kafka_jobs import KafkaJob
 from tests.services.kafka_traffic import Record, read, send
 
-pytestmark = [pytest.mark.services, pytest.mark.spark]
+pytestmark = [pytest.mark.services, pytest.mark.spark, pytest.mark.night]
 
 KEPT = Path(__file__).parent.parent / "data" / "stores_of_0.1.0-e1a5ec4" / "kafka.tar.gz"
 

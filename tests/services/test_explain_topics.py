@@ -58,6 +58,7 @@ def test_every_copy_is_found_in_the_topics(
     assert explained(file, "nobody")["copies"] == []
 
 
+@pytest.mark.night
 def test_what_cannot_be_read_is_said(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:

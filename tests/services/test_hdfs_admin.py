@@ -20,7 +20,7 @@ from tests.deduper.admin.test_elsewhere import (
 from tests.services.hdfs import Hdfs
 from tests.services.test_hdfs_names import new_root
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 CASES = (
     test_a_damaged_piece_is_rebuilt,

@@ -14,7 +14,7 @@ from bucket_store.places.open import open_place
 from tests.crash.scene import WINDOWS, Scene, wait_until
 from tests.services.hdfs import Hdfs
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(1200), pytest.mark.night]
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +46,11 @@ def check(scene: Scene, undisturbed: dict[str, Any]) -> None:
     scene.check_store(settled=True)
 
 
-def test_the_outputs_are_those_of_a_store_on_a_disk(scene: Scene, on_a_disk: dict[str, Any]) -> None:
-    """Files in, four ports out; nothing of the store lies on this machine but tables."""
-    assert scene.run() == 0, scene.output()
-    check(scene, on_a_disk)
-    assert not list(scene.directory.glob("state/**/*.segment")), "nothing of the store is on this machine"
-    found = {path.path.parts[2] for path in open_place(scene.config.store.url).walk()}
-    assert {"manifest", "published", "log", "pieces"} <= found
-
-
 def test_a_driver_and_workers_are_killed(scene: Scene, on_a_disk: dict[str, Any]) -> None:
-    """By SIGKILL: amid a window, before and after its record, at a piece; each start goes on."""
+    """By SIGKILL: amid a window, before and after its record, at a piece; each start goes on.
+
+    Nothing of the store lies on this machine but tables.
+    """
     for armed in (
         "piece.half=kill@2",
         "piece.entered=kill-driver@3",
@@ -67,6 +61,9 @@ def test_a_driver_and_workers_are_killed(scene: Scene, on_a_disk: dict[str, Any]
         assert code != 0 or "piece.half" in armed, f"{armed} was never met\n{scene.output()}"
     assert scene.run_to_the_end() == 0, scene.output()
     check(scene, on_a_disk)
+    assert not list(scene.directory.glob("state/**/*.segment")), "nothing of the store is on this machine"
+    found = {path.path.parts[2] for path in open_place(scene.config.store.url).walk()}
+    assert {"manifest", "published", "log", "pieces"} <= found
 
 
 def test_the_namenode_is_away_for_twenty_seconds(hdfs_pair: Hdfs, scene: Scene, on_a_disk: dict[str, Any]) -> None:

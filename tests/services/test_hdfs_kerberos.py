@@ -23,7 +23,7 @@ from tests.services.hdfs import Hdfs
 from tests.services.hdfs_story import environment
 from tests.services.kerberos import JOB, SERVER, Kdc, secure_hdfs
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(1200), pytest.mark.night]
 
 _WINDOWS = 2
 

@@ -1,4 +1,4 @@
-"""The log and the small files of a store on a real HDFS: the contract of every storage, on two DataNodes."""
+"""The log and the small files of a store on a real HDFS: the contract of every storage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 
 from bucket_store.places.place import Place
 from tests.bucket_store.log.test_log_contract import *  # noqa: F403  the contract's tests
-from tests.services.hdfs import Hdfs
-from tests.services.test_hdfs_names import new_root
+from tests.services.test_hdfs_names import ONE_AND_TWO, new_root
 
 pytestmark = pytest.mark.services
 
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.services
 del test_a_thousand_rounds_of_eight_creators  # noqa: F821
 
 
-@pytest.fixture
-def root(hdfs_pair: Hdfs) -> Place:
+@pytest.fixture(params=ONE_AND_TWO)
+def root(request: pytest.FixtureRequest) -> Place:
     """An empty directory; in place of the contract's own storages."""
-    return new_root(hdfs_pair)
+    return new_root(request.getfixturevalue(request.param))

@@ -19,7 +19,7 @@ from tests.services.spark_standalone import SPECULATES, Standalone, standalone
 from tests.spark.cluster import Cluster, cluster_of
 from tests.spark.test_merges_on_executors import SHARDS, facts, merge_by_tasks, plan_for
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(3600), pytest.mark.night]
 
 _DIES, _STANDS = "piece.entered", "compact.merged"
 """A merged piece is durable: its executor is killed; its task stands still until Spark kills it."""

@@ -26,10 +26,12 @@ from tests.services.hdfs import Hdfs
 
 pytestmark = pytest.mark.services
 
+ONE_AND_TWO = ("hdfs", pytest.param("hdfs_pair", marks=pytest.mark.night))
+"""Fixtures: an HDFS with one DataNode, and with two."""
 _NO_HANG_S = 60.0
 
 
-@pytest.fixture(params=["hdfs", "hdfs_pair"])
+@pytest.fixture(params=ONE_AND_TWO)
 def root(request: pytest.FixtureRequest) -> Place:
     """An empty directory, with one DataNode and with two; in place of the contract's own storages."""
     cluster: Hdfs = request.getfixturevalue(request.param)
@@ -68,6 +70,7 @@ def _create_all(url: str, rounds: int, racer: int, barrier: multiprocessing.sync
     (root / f"won-{racer}").replace(",".join(map(str, won)).encode())
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_races_have_one_winner(pair: Place) -> None:
@@ -137,6 +140,7 @@ def test_a_child_of_a_process_that_used_hdfs_says_so(root: Place) -> None:
     subprocess.run([sys.executable, "-c", code, (root / "a").url], check=True, timeout=_NO_HANG_S)
 
 
+@pytest.mark.night
 def test_a_frozen_namenode_is_an_error_and_the_next_call_works(hdfs: Hdfs) -> None:
     """The call that hangs is left behind, with its client."""
     root = new_root(hdfs)
@@ -148,6 +152,7 @@ def test_a_frozen_namenode_is_an_error_and_the_next_call_works(hdfs: Hdfs) -> No
     assert (root / "a").read() == b"1"
 
 
+@pytest.mark.night
 def test_a_killed_namenode_is_a_clear_error_until_it_is_back(hdfs: Hdfs) -> None:
     """Nothing is placed meanwhile, and everything is there afterwards."""
     root = new_root(hdfs)
@@ -161,6 +166,7 @@ def test_a_killed_namenode_is_a_clear_error_until_it_is_back(hdfs: Hdfs) -> None
     assert [(root / name).read() for name in "ab"] == [b"1", b"2"]
 
 
+@pytest.mark.night
 def test_a_process_ends_while_a_call_hangs(hdfs: Hdfs) -> None:
     """Its threads do not keep it."""
     root = new_root(hdfs)
@@ -186,6 +192,7 @@ def test_a_process_ends_while_a_call_hangs(hdfs: Hdfs) -> None:
         assert (out, child.returncode) == ("late\n", 0)
 
 
+@pytest.mark.night
 def test_records_go_on_while_a_datanode_dies(hdfs_pair: Hdfs) -> None:
     """Killed under a row of small files: each is placed whole, or its error says that it is not."""
     root = new_root(hdfs_pair)
@@ -199,6 +206,7 @@ def test_records_go_on_while_a_datanode_dies(hdfs_pair: Hdfs) -> None:
     assert {client.get_file_info(str(root.path / name)).replication for name in placed} == {2}
 
 
+@pytest.mark.night
 def test_a_refused_write_is_over_at_once(hdfs_pair: Hdfs) -> None:
     """One DataNode of two is dead, then both, and the NameNode misses neither yet: no call hangs."""
     root = new_root(hdfs_pair)

@@ -1,6 +1,6 @@
 """A whole job on HDFS, on one machine and on three executors: the same four outputs, whatever dies and whenever.
 
-CRASH_ALL has every kill (docs/guarantees.md has the seconds to the next commit); otherwise a choice.
+docs/guarantees.md has the seconds to the next commit.
 """
 
 from __future__ import annotations
@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests import tiers
 from tests.jvm import BRIEF
 from tests.services.hdfs import Hdfs
 from tests.services.hdfs_story import Story, undisturbed
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(3600), pytest.mark.night]
 
-ALL = tiers.is_night()
-WINDOWS = 40 if ALL else 12
+WINDOWS = 40
 _JVM = {"spark.executor.extraJavaOptions": " ".join(BRIEF)}
 CLUSTER = {"master": "local-cluster[3,1,1024]", "spark": _JVM, "shards": 4}
 
@@ -35,7 +33,6 @@ ON_EXECUTORS = (
     "write.done",
     "window.2.judged",  # after writing
 )
-CHOSEN = ("judge.judged", "write.arrived")
 WORKER, DRIVER, RECORD, PIECE, STAGED = "tables.applied", "window.4.committed", "log.open", "piece.open", "stage.open"
 
 
@@ -75,8 +72,7 @@ def test_a_datanode_dies_under_a_job(
     job.check(on_a_disk.result())
 
 
-@pytest.mark.night
-@pytest.mark.parametrize("way", ["three jobs", "one job", *(["the driver's hands"] if ALL else [])])
+@pytest.mark.parametrize("way", ["three jobs", "one job", "the driver's hands"])
 def test_executors_die_over_hdfs(
     way: str,
     on_a_disk: Future[dict[str, Any]],
@@ -87,27 +83,22 @@ def test_executors_die_over_hdfs(
     """Three executors, store and ports on two DataNodes: as on one machine and a disk, by every way of a window."""
     if way == "the driver's hands":
         monkeypatch.setenv("CRASH_HANDED", "1")
-    executors = ON_EXECUTORS if ALL else CHOSEN
-    armed = dict.fromkeys(executors, "kill-executor") | {WORKER: "kill"}
-    if ALL:
-        armed |= {DRIVER: "kill"} | dict.fromkeys((RECORD, PIECE, STAGED), "freeze")
+    armed = dict.fromkeys(ON_EXECUTORS, "kill-executor") | {WORKER: "kill", DRIVER: "kill"}
+    armed |= dict.fromkeys((RECORD, PIECE, STAGED), "freeze")
     job = story(WINDOWS, armed, small=way == "one job", **CLUSTER)
     job.start()
-    for point in executors:
+    for point in ON_EXECUTORS:
         job.at(point, "executor")
     job.at(WORKER, "Python worker")
-    if ALL:
-        for number, point in enumerate((PIECE, STAGED, RECORD)):
-            job.under(point, hdfs_pair.datanodes[number % 2])
-        job.at(DRIVER, "driver")
-        job.under(RECORD, hdfs_pair.namenode, back_after_s=20)
+    for number, point in enumerate((PIECE, STAGED, RECORD)):
+        job.under(point, hdfs_pair.datanodes[number % 2])
+    job.at(DRIVER, "driver")
+    job.under(RECORD, hdfs_pair.namenode, back_after_s=20)
     job.run_to_the_end()
     job.check(on_a_disk.result())
 
 
-@pytest.mark.parametrize(
-    "scene", [{"shards": 4}, *([CLUSTER] if ALL else [])], ids=lambda scene: scene.get("master", "local")
-)
+@pytest.mark.parametrize("scene", [{"shards": 4}, CLUSTER], ids=lambda scene: scene.get("master", "local"))
 def test_without_datanodes_it_ends_in_an_error(
     hdfs_pair: Hdfs, story: Callable[..., Story], scene: dict[str, Any]
 ) -> None:

@@ -31,9 +31,9 @@ from tests.bucket_store.pieces.test_store import (
     test_travels_by_its_url,
 )
 from tests.services.hdfs import Hdfs
-from tests.services.test_hdfs_names import new_root, no_hang
+from tests.services.test_hdfs_names import ONE_AND_TWO, new_root, no_hang
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 CONTRACT = (
     test_a_missing_or_short_piece_is_corruption,
@@ -46,7 +46,7 @@ CONTRACT = (
 )
 
 
-@pytest.fixture(params=["hdfs", "hdfs_pair"])
+@pytest.fixture(params=ONE_AND_TWO)
 def pieces(request: pytest.FixtureRequest) -> Iterator[PieceStore]:
     """An empty store, with one DataNode and with two; in place of the contract's own backends."""
     store = open_backend(new_root(request.getfixturevalue(request.param)).url)

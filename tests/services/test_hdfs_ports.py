@@ -1,4 +1,4 @@
-"""A job whose ports of files are in HDFS, and its store on this machine: as on a disk, through kills too."""
+"""A job whose ports of files are in HDFS, with its store there too or on this machine: as on a disk, through kills."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from pyarrow import parquet
 
 from bucket_store.log.commit_log import CommitLog
-from bucket_store.places.local import local_place
 from bucket_store.places.open import open_place
 from bucket_store.places.place import Place
+from deduper.config.load import load_config
 from tests.services.hdfs import Hdfs
 from tests.services.once_jobs import run_once, written_job
+from tests.tiers import is_night
 
 pytestmark = [pytest.mark.services, pytest.mark.spark]
 
@@ -24,7 +25,7 @@ name: ports
 source: {{format: files, path: in, file_format: json, schema: "k string, t long", max_files_per_batch: 1}}
 key: k
 expiry: {{by: never}}
-store: {{url: "file:state", shards: 2}}
+store: {{url: "{store}", shards: 2}}
 sinks:
   unique: {{format: parquet, path: "{url}/unique"}}
   duplicate: {{format: parquet, path: "{url}/duplicate"}}
@@ -48,12 +49,14 @@ def _rows(port: Place) -> list[dict[str, object]]:
     ]
 
 
-def test_a_job_publishes_into_hdfs(hdfs: Hdfs, tmp_path: Path) -> None:
+@pytest.mark.night(but=["in HDFS"])
+@pytest.mark.parametrize("store", ["file:state", "{url}/state"], ids=["on a disk", "in HDFS"])
+def test_a_job_publishes_into_hdfs(hdfs: Hdfs, tmp_path: Path, store: str) -> None:
     """Killed before a record, after one, and while it publishes: every record leaves once, and nothing else stays."""
     url = f"{hdfs.url}/{uuid.uuid4().hex[:8]}"
-    config, keys = written_job(tmp_path, _CONFIG.format(url=url))
+    config, keys = written_job(tmp_path, _CONFIG.format(url=url, store=store.format(url=url)))
 
-    for kill in ("window.3.synced=kill", "log.linked=kill@2", "publish.renamed=kill"):
+    for kill in ("window.3.synced=kill", "log.linked=kill@2", "publish.renamed=kill")[0 if is_night() else -1 :]:
         killed = run_once(config, kill)
         assert killed.returncode < 0, (kill, killed.stderr)
     done = run_once(config)
@@ -63,7 +66,7 @@ def test_a_job_publishes_into_hdfs(hdfs: Hdfs, tmp_path: Path) -> None:
     assert sorted(str(row["k"]) for row in rows["unique"]) == sorted(set(keys))
     assert len(rows["unique"]) + len(rows["duplicate"]) == len(keys)
     assert len(rows["error"]) == 1
-    state = CommitLog.open(local_place(tmp_path / "state")).state
+    state = CommitLog.open(load_config(config).store.place).state
     assert (state.next_window, state.totals["unique"]) == (4, len(set(keys)))
     left = [place for place in open_place(url).walk() if "_staging" in place.path.parts]
     assert left == []

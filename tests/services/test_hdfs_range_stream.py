@@ -16,7 +16,7 @@ from tests.crash.range_stream import process, published, scene_of, windows
 from tests.forked import command
 from tests.services.hdfs import Hdfs
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 PORTS = ("output", "corrections", "late", "errors")
 

@@ -15,7 +15,7 @@ from bucket_store.places.place import NotPlacedError, Place
 from tests.services.hdfs import Hdfs
 from tests.services.test_hdfs_names import new_root
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.services.hdfs import Hdfs
 from tests.services.hdfs_story import Story, undisturbed
 from tests.services.spark_standalone import SPECULATES, standalone
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(3600), pytest.mark.night]
 
 _SPARK = {**SPECULATES, "spark.executor.extraJavaOptions": " ".join(BRIEF)}
 _AT = "judge.judged"

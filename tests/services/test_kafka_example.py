@@ -63,6 +63,7 @@ def test_the_producer_says_what_it_sent(broker: Broker, new_topic: Callable[...,
     assert table(run("watch.py", "--bootstrap", broker.bootstrap, "--count", topic)) == {topic: 20_000}
 
 
+@pytest.mark.night
 def test_a_seed_gives_the_same_records_again(broker: Broker, new_topic: Callable[..., str]) -> None:
     """The same seed and start: the same keys, values and headers in the same partitions."""
     sent = []

@@ -15,7 +15,7 @@ from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import committed_offsets
 from tests.services.staged_windows import ROOT
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 KILLS = 2
 # A process of its own: what is looked for ends the process.
@@ -50,7 +50,6 @@ def test_a_coordinator_that_dies_takes_nobody_along(broker: Broker, new_topic: C
             for _ in range(KILLS):
                 wait_for_more(broker, topic)
                 broker.kill()
-                time.sleep(3)
                 broker.start()
             wait_for_more(broker, topic)
             assert process.poll() is None, f"ended with {process.returncode}"

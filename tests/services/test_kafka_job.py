@@ -63,6 +63,7 @@ def test_every_record_leaves_by_one_topic_as_it_came(
     assert total == 560
 
 
+@pytest.mark.night
 def test_sources_files_go_with_their_keys(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.services.kafka_broker import Broker
 from tests.services.test_kafka_example import run, table
 from tests.test_docs import ROOT, blocks
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 PORTS = ("unique", "duplicate", "expired", "error")
 
 

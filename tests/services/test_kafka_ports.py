@@ -193,6 +193,7 @@ def test_source_order_is_kept(
         assert order == sorted(order)
 
 
+@pytest.mark.night(but=["exactly_once"])
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_a_record_that_the_topic_refuses(
     broker: Broker,
@@ -353,6 +354,7 @@ def test_brokers_that_are_away_while_offsets_are_asked_for(
     assert any("retrying, gives up after 120 s" in line for line in lines), lines
 
 
+@pytest.mark.night
 def test_a_deadline_for_brokers_that_stay_away(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], topics: dict[str, str], tmp_path: Path
 ) -> None:
@@ -378,6 +380,7 @@ def test_a_deadline_for_brokers_that_stay_away(
     assert job.run().rows == 0
 
 
+@pytest.mark.night
 def test_a_stop_while_brokers_stay_away(
     broker: Broker,
     session: SparkSession,

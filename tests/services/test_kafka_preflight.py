@@ -128,6 +128,7 @@ def sending(job: Config, topic: str) -> Config:
     return job.model_copy(update={"sinks": job.sinks.model_copy(update={"unique": unique})})
 
 
+@pytest.mark.night
 def test_a_broker_that_is_down_is_told_at_once_and_waited_for(
     job: Callable[..., Config], broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_broker_that_stands_still_is_no_hang(job: Callable[..., Config], broke
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("connect", "check", "says"),
     [
@@ -188,6 +190,7 @@ def test_who_is_not_let_in_learns_why(
         require(job)
 
 
+@pytest.mark.night
 def test_every_missing_right_is_named(secure_broker: Broker, tmp_path: Path) -> None:
     """Granted one after another: each grant takes its complaint away, and in the end nothing is left."""
     source = secure_broker.create_topic("rights-in")
@@ -231,6 +234,7 @@ def test_every_missing_right_is_named(secure_broker: Broker, tmp_path: Path) -> 
     require(job)
 
 
+@pytest.mark.night(but=["read_committed"])
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_names_are_those_of_records_that_the_source_reads(
     job: Callable[..., Config], broker: Broker, isolation: str, monkeypatch: pytest.MonkeyPatch
@@ -256,6 +260,7 @@ def test_names_are_those_of_records_that_the_source_reads(
     assert [str(found) for found in topic_end.columns(Start(reader))] == expected[isolation]
 
 
+@pytest.mark.night
 def test_names_are_read_by_the_login_of_the_source(secure_broker: Broker, tmp_path: Path) -> None:
     """With the rights on the topic alone, none on a group. Without them nothing is said here."""
     topic = secure_broker.create_topic("names")

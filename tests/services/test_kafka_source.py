@@ -243,6 +243,7 @@ def test_topics_of_a_pattern_are_read_whenever_they_are_made(
     assert it.has_all_but()
 
 
+@pytest.mark.night
 def test_added_partitions_are_read_from_their_beginning(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics
 ) -> None:
@@ -329,6 +330,7 @@ def test_offsets_that_aged_out_are_told_exactly(
     assert it.has_all_but(*gone)
 
 
+@pytest.mark.night(but=["fail"])
 @pytest.mark.parametrize("data_loss", ["fail", "continue"])
 def test_records_that_vanish_while_they_are_read_are_noticed(
     broker: Broker,
@@ -361,6 +363,7 @@ def test_records_that_vanish_while_they_are_read_are_noticed(
     assert it.has_all_but(*gone)
 
 
+@pytest.mark.night
 def test_a_batch_of_which_nothing_is_left_is_a_window_that_says_so(
     broker: Broker,
     stream: Callable[..., Stream],
@@ -387,6 +390,7 @@ def test_a_batch_of_which_nothing_is_left_is_a_window_that_says_so(
     assert it.has_all_but(*gone)
 
 
+@pytest.mark.night(but=["20"])
 @pytest.mark.parametrize("again", [20, 33])
 def test_a_recreated_topic_is_read_from_its_beginning(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture, again: int
@@ -413,6 +417,7 @@ def test_a_recreated_topic_is_read_from_its_beginning(
     assert it.keys() == it.sent_keys
 
 
+@pytest.mark.night
 def test_a_topic_recreated_while_the_job_runs_is_read_from_its_beginning(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -432,6 +437,7 @@ def test_a_topic_recreated_while_the_job_runs_is_read_from_its_beginning(
     assert it.keys() == it.sent_keys
 
 
+@pytest.mark.night
 def test_a_topic_that_is_gone_is_told_and_the_others_go_on(
     broker: Broker, stream: Callable[..., Stream], new_topic: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -483,6 +489,7 @@ def test_a_topic_that_never_was_is_a_mistake_in_the_configuration(stream: Callab
 # ---- the checkpoint of Spark's stream, which earlier releases kept
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("text", ['\0v1\n{{"{topic}":{{"0":0,"1":0}}}}', "torn"])
 def test_a_checkpoint_of_an_earlier_release_is_of_no_account(
     stream: Callable[..., Stream], new_topic: Topics, text: str
@@ -619,6 +626,7 @@ def test_values_in_avro_are_one_whole_datum_or_malformed(
     assert reasons == {0: None, 1: "malformed", 2: "malformed", 3: "malformed", 4: None}
 
 
+@pytest.mark.night(but=["4"])
 @pytest.mark.parametrize("shards", [1, 4])
 def test_of_equal_keys_the_first_by_topic_partition_and_offset_is_unique(
     broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, shards: int
@@ -658,6 +666,7 @@ def test_a_window_compiles_no_code_of_its_own(
 # ---- who may read
 
 
+@pytest.mark.night
 def test_a_job_that_shows_who_it_is_needs_no_more_rights_than_these(
     secure_broker: Broker, session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

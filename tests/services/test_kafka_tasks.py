@@ -31,7 +31,7 @@ from tests.services.kafka_traffic import Follower, end_offsets, read
 from tests.services.staged_windows import Job, problems, stage
 from tests.spark.cluster import Cluster
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(900), pytest.mark.night]
 
 KILLED = {
     "kafka.initialised": "kill",

@@ -15,6 +15,7 @@ from tests.s3_server import CARELESS, new_prefix
 pytestmark = pytest.mark.services
 
 
+@pytest.mark.night
 def test_a_stream_goes_on_in_an_object_store(s3_bucket: str, tmp_path: Path) -> None:
     """Killed after a record and while it publishes: the rows of a run on a disk, once."""
     made = windows(3, 4)

@@ -20,7 +20,7 @@ from tests.services.kafka_broker import Broker
 from tests.services.kafka_traffic import forget_before
 from tests.services.range_topics import PORTS, TopicScene
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 
 Topics = Callable[..., str]
 KILLS = (
@@ -120,7 +120,7 @@ def test_lost_offsets_and_another_kind_of_input_are_refused(tmp_path: Path, brok
 
 
 def test_brokers_that_are_away_are_waited_for(tmp_path: Path, broker: Broker, new_topic: Topics) -> None:
-    """Killed when a window is planned, back some seconds later: its rows come, and are sent, once."""
+    """Killed when a window is planned, started again, which takes seconds: its rows come, and are sent, once."""
     scene = TopicScene(tmp_path, broker=broker, new_topic=new_topic)
     scene.send("events", [event(number, "a", 5) for number in range(5)])
     with owned_store(scene.job, take_over=False, wall_clock_us=lambda: 1) as owned:
@@ -129,7 +129,7 @@ def test_brokers_that_are_away_are_waited_for(tmp_path: Path, broker: Broker, ne
 
         def without_broker() -> InputRows:
             broker.kill()
-            back = threading.Timer(12, broker.start)
+            back = threading.Thread(target=broker.start)
             back.start()
             try:
                 return take()

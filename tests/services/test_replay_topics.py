@@ -154,6 +154,7 @@ def test_what_cannot_go_back_is_left_out_or_refused(replayed: Replayed, tmp_path
     assert not replayed.sent()
 
 
+@pytest.mark.night(but=["replay.committed"])
 @pytest.mark.parametrize("point", ["replay.sent", "replay.committed"])
 def test_a_kill_at_any_step_sends_each_record_once(replayed: Replayed, point: str) -> None:
     """Before the commit nothing is sent, after it everything is; the next call does the rest."""

@@ -69,6 +69,7 @@ def _csv(path: Path) -> None:
     path.write_text("".join(f"{t},{k}\n" for k, t in OLD), encoding="utf-8")
 
 
+@pytest.mark.night(but=["None"])
 @pytest.mark.parametrize("file_format", [None, "parquet", "csv"])
 def test_a_job_on_topics_knows_the_keys_of_seeded_files(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], tmp_path: Path, file_format: str | None
@@ -147,6 +148,7 @@ def _seeded(job: KafkaJob, *words: str, armed: str = "") -> subprocess.Completed
     )
 
 
+@pytest.mark.night
 def test_a_seed_of_a_topic_is_killed_and_ends_where_the_first_run_would_have(
     broker: Broker, session: SparkSession, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -281,7 +281,7 @@ def some_records(seed: int, count: int, partitions: int) -> Iterator[Record]:
         )
 
 
-@pytest.mark.night
+@pytest.mark.night(but=["event_time-topics"])
 @pytest.mark.parametrize("port", [_FILES, _TOPICS], ids=["files", "topics"])
 @pytest.mark.parametrize("expiry", _EXPIRIES.values(), ids=_EXPIRIES)
 def test_both_ways_spill_the_same(
@@ -302,6 +302,7 @@ def test_both_ways_spill_the_same(
     }
 
 
+@pytest.mark.night(but=["json"])
 @pytest.mark.parametrize("value", ["json", "csv", "text"])
 def test_a_record_without_value_is_judged_by_the_rest_of_it(
     broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, value: str
@@ -320,6 +321,7 @@ def test_a_record_without_value_is_judged_by_the_rest_of_it(
         assert Admission.TOMBSTONE not in admissions(left)
 
 
+@pytest.mark.night(but=["read_committed"])
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_transactions_are_read_as_the_source_says(
     broker: Broker, session: SparkSession, new_topic: Topics, tmp_path: Path, isolation: str
@@ -353,6 +355,7 @@ def in_transaction(broker: Broker, topic: str, values: Sequence[str], how: int) 
         producer.abort_transaction(30)
 
 
+@pytest.mark.night(but=["lz4"])
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_compressed_batches_give_no_record_before_the_range(
     broker: Broker, new_topic: Topics, tmp_path: Path, codec: str
@@ -399,6 +402,7 @@ def test_what_is_not_there_is_left_to_spark(broker: Broker, new_topic: Topics, t
     assert batch.num_rows == 6
 
 
+@pytest.mark.night
 def test_read_on_the_topic_is_right_enough(secure_broker: Broker, tmp_path: Path) -> None:
     """The client asks for the coordinator of a group that it never joins, and is refused."""
     topic = secure_broker.create_topic("for-bob", 1)

@@ -15,7 +15,7 @@ from tests.services.kafka_traffic import read, send
 from tests.spark.cluster import Cluster, cluster_of, run_job
 from tests.spark.harness import PORTS
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(1800), pytest.mark.night]
 
 RECORDS = 600
 AMID = "judge.piece.after"

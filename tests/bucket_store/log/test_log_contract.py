@@ -147,7 +147,7 @@ def test_an_old_owner_is_fenced(root: Place) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("snapshot_every", "rounds"), [(2, 3), (1000, 3), pytest.param(7, 100, marks=pytest.mark.slow)]
+    ("snapshot_every", "rounds"), [(2, 3), (1000, 3), pytest.param(7, 100, marks=pytest.mark.night)]
 )
 def test_of_all_claims_at_once_each_epoch_has_one_owner(root: Place, snapshot_every: int, rounds: int) -> None:
     """Eight claimers, with a snapshot before every claim and with none; the last one knows that it is the owner."""

@@ -52,7 +52,11 @@ STATE = ServedState(
     files=(ServedFile(4, "d=1970-01-01/a.parquet", 1000, 5, 40, 0, 2), ServedFile(7, "b", 2000, 0, 0, -1, 3)),
     discarded=("ff" * 16,),
 )
-services = pytest.mark.services
+
+
+def services(test: Callable[..., None]) -> Callable[..., None]:
+    """It needs a server of Redis, which is there at night alone."""
+    return pytest.mark.services(pytest.mark.night(test))
 
 
 def at(server: RedisServer, place: Place, more: str = "") -> Place:

@@ -31,7 +31,7 @@ from tests.forked import ROOT, command
 from tests.services.certificates import make_certificates, make_expired
 from tests.services.redis_server import RedisServer, Tls
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.night]
 USER, PASSWORD, KEY_PASSWORD = "loads", "open-sesame-9", "key-word-7"
 TABLES = ROOT / "docs/tables.md"
 

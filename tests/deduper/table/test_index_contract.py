@@ -42,7 +42,7 @@ def source(tmp_path: Path) -> None:
 OWN = "{kind: 'tests.deduper.table.own_index:DictIndex', options: {name: mine}}"
 KINDS = ("exact", "bloom", "simple", OWN)
 IDS = ("exact", "bloom", "simple", "own")
-EXTERNAL = pytest.param("external", marks=pytest.mark.services, id="external")
+EXTERNAL = pytest.param("external", marks=[pytest.mark.services, pytest.mark.night], id="external")
 
 
 def setting_of(name: str, request: pytest.FixtureRequest) -> str:
