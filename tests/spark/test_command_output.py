@@ -14,7 +14,7 @@ import pytest
 from tests.deduper.store_samples import write_config
 from tests.ports import free_port
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.night]
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -35,7 +35,7 @@ from tests.spark.cluster import Cluster, cluster_of, executors, run_job
 from tests.spark.harness import Job
 from tests.spark.test_cluster import check_counts, job_in, numbered
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.night, pytest.mark.timeout(1800)]
 
 STORE_ID = "ab" * 16
 SHARDS = 6

@@ -28,7 +28,7 @@ from tests.spark.harness import Job
 from tests.spark.test_cluster import SHARDS, check_counts, job_in
 from tests.spark.test_executors_of_several_cores import numbers_of_cores
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.night, pytest.mark.timeout(1800)]
 
 SMALL_WINDOWS = 3
 SOON = {"spark.speculation.multiplier": "1", "spark.speculation.efficiency.enabled": "false"}
@@ -101,7 +101,6 @@ def run_copied(session: SparkSession, job: Job, pause_s: float) -> dict[str, Any
         return run_job(session, job) | {"sizes": sizes}
 
 
-@pytest.mark.night
 @pytest.mark.parametrize(
     ("pause_s", "stood"),
     [(0.0, [False, True, True]), (_GIVES_UP_S, [True, True, True])],
