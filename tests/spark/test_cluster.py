@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -165,8 +164,7 @@ def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
     Standing tasks judge the small windows.
     """
     job = store_of(tmp_path / "job")
-    while two.call(executors) < 2:
-        time.sleep(0.2)  # an earlier test may have killed one
+    two.call(executors, at_least=2)
     often = numbered(job, 21, 50)
     ran = two.call(run_job, job, jobs=jobs)
     assert set(ran["jobs"]) == {jobs}
@@ -186,8 +184,7 @@ def test_shards_stay_put(jobs: int, two: Cluster, tmp_path: Path) -> None:
     changes = [number for number, stayed_there in enumerate(stayed_put(places)) if stayed_there < SHARDS]
     print(f"windows after which shards moved: {changes}")
     # A new executor takes some windows to come; from then on the shards are spread over both, and stay.
-    while two.call(executors) < 2:
-        time.sleep(0.2)
+    two.call(executors, at_least=2)
     often += numbered(job, 6, 50, first=26)
     places = two.call(run_job, job, jobs=jobs)["ran_on"]
     stayed = stayed_put(places)

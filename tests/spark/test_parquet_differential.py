@@ -162,7 +162,7 @@ class Outcome:
     def admissions(self) -> list[int]:
         """What became of the records, in order."""
         assert self.left is not None
-        found = {}
+        found: dict[int, int] = {}
         for _, _, keys in self.left:
             for batch in keys:
                 rows, admissions = (batch.column(name).to_pylist() for name in (exchange.ROW, exchange.ADMISSION))
@@ -182,7 +182,9 @@ class Readers:
     def without_spark(self, batch: FileBatch) -> list[Outcome]:
         """What the plain reader makes of each file."""
         assert self._reading is not None
-        task, parts, outcomes = self._task(), [], {}
+        task = self._task()
+        parts: list[Any] = []
+        outcomes: dict[int, Outcome] = {}
         for ordinal, file in enumerate(batch.files):
             try:
                 parts.append(self._reading.part(ordinal, file))
@@ -191,8 +193,8 @@ class Readers:
         with self._jobs.open(1, 0) as run:
             read = run.plain(partial(read_part, self._reading), parts, task, are_all=True)
         for part, of_part in zip(parts, read, strict=True):
-            is_read = of_part.refusal is None
-            outcomes[part.ordinal] = Outcome(spill(task, [of_part.receipt]) if is_read else None, of_part.refusal or "")
+            left = None if of_part.receipt is None else spill(task, [of_part.receipt])
+            outcomes[part.ordinal] = Outcome(left, of_part.refusal or "")
         return [outcomes[ordinal] for ordinal in range(len(batch.files))]
 
     def by_spark(self, batch: FileBatch) -> list[Outcome]:
@@ -323,7 +325,7 @@ def test_every_type_against_every_type(new_readers: Callable[[str], tuple[Job, R
     """The same by both readers, or by Spark alone and exact, or an error tuple; never the end of a job."""
     job, readers = new_readers(declared)
     rnd = random.Random(f"{declared} {tiers.seed()}")
-    count, wrong = 0, []
+    count, wrong = 0, list[str]()
     for found in _FILES:
         always = [coding for one, coding, kind in _ALWAYS if (one, kind) == (found, declared)]
         first = [*always, rnd.choice(_ORDINARY)] if tiers.is_night() else always
