@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from tests.spark.harness import Job
 
 _T = TypeVar("_T")
 _TIMEOUT_S = 900
+_DEADLINE_S = 60.0
 
 
 class Cluster:
@@ -85,9 +87,13 @@ def executor_processes() -> list[psutil.Process]:
     return sorted(found, key=psutil.Process.create_time)
 
 
-def executors(session: SparkSession) -> int:
-    """How many the session has."""
-    return len(Executors(session.sparkContext).alive())
+def executors(session: SparkSession, at_least: int = 0) -> int:
+    """How many the session has, as soon as it has so many: an earlier test may have killed one."""
+    known, deadline = Executors(session.sparkContext), time.monotonic() + _DEADLINE_S
+    while (found := len(known.alive())) < at_least:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)  # Spark tells Python of no executor that comes
+    return found
 
 
 def run_job(

@@ -17,8 +17,8 @@ from tests.spark.harness import Job
 
 @pytest.fixture(scope="session")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session as the job starts one, with retries: Spark in local mode has none otherwise."""
-    job = Job(tmp_path_factory.mktemp("session"), None, {"spark": {"spark.master": "local[2,4]"}})
+    """A session as the job starts one, with a second attempt at a task: Spark in local mode has none otherwise."""
+    job = Job(tmp_path_factory.mktemp("session"), None, {"spark": {"spark.master": "local[2,2]"}})
     started = start_session(job.config.name, session_settings(job.config))
     yield started
     if SparkContext._active_spark_context is started.sparkContext:  # tests of services end a JVM they have not started

@@ -27,7 +27,7 @@ from deduper.core.digests import plain_digest, shards_of
 from deduper.window import policy
 from deduper.window.table_folder import table_settings
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.night]
 
 
 def test_a_benchmark_measures_both_and_cleans_up(

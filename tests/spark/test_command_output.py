@@ -45,6 +45,7 @@ def test_with_json_both_outputs_are_ours(tmp_path: Path) -> None:
     assert (window["unique"], window["error"], window["left"]) == (1, 1, {"count": 0, "noun": "file", "seconds": 0.0})
 
 
+@pytest.mark.night
 def test_a_person_reads_what_is_waited_for_and_why_spark_failed(tmp_path: Path) -> None:
     """No stack trace, and none of Spark's codes."""
     done = run(tmp_path, "--set", "spark.sql.shuffle.partitions=abc")
@@ -57,6 +58,7 @@ def test_a_person_reads_what_is_waited_for_and_why_spark_failed(tmp_path: Path) 
     ]
 
 
+@pytest.mark.night
 def test_of_two_starts_in_one_instant_one_runs(tmp_path: Path) -> None:
     """The other ends with 5 and says why, though it meets the port of the metrics before the owner."""
     port = free_port()

@@ -1,7 +1,7 @@
 """The records of windows of any size, read and judged in every way, hold against the files they were read from.
 
 Windows write over each other's exchange files: by tasks of one job, by the driver, by Spark's jobs, in turns.
-DIFFERENTIAL_ALL=1 takes many windows and large ones (`make differential`).
+The tier `night` takes many windows and large ones.
 """
 
 from __future__ import annotations

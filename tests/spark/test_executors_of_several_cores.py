@@ -19,7 +19,7 @@ from tests.spark.cluster import Cluster, cluster_of, executors, run_job
 from tests.spark.harness import Job
 from tests.spark.test_cluster import SHARDS, check_counts, check_stream, job_in
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.night, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

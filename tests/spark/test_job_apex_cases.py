@@ -37,7 +37,7 @@ def _expiry(case: dict[str, Any]) -> dict[str, Any]:
     return {"by": "never"}
 
 
-@pytest.mark.parametrize("shards", [1, 2, 5])
+@pytest.mark.parametrize("shards", [2, *(pytest.param(shards, marks=pytest.mark.night) for shards in (1, 5))])
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_every_tuple_leaves_by_the_port_that_apex_gives_it(
     case: dict[str, Any], shards: int, new_job: Callable[..., Job]

@@ -89,6 +89,7 @@ def lose_a_file(store: OpenStore) -> None:
         path.unlink()
 
 
+@pytest.mark.night(but=["rocksdb-flip_a_byte", "file-lose_a_file"])
 @pytest.mark.parametrize("damage", [flip_a_byte, lose_a_file])
 @pytest.mark.parametrize("backend", ["rocksdb", "file"])
 def test_the_stream_goes_on_as_if_nothing_had_been(
@@ -122,6 +123,7 @@ def test_the_stream_goes_on_as_if_nothing_had_been(
     assert answers(job) == answers(undisturbed)
 
 
+@pytest.mark.night(but=["fast-parquet", "secure-json", "fast-csv"])
 @pytest.mark.parametrize("sink", ["parquet", "json", "csv"])
 @pytest.mark.parametrize("digest", ["fast", "secure"])
 def test_keys_of_every_type_are_rebuilt_from_what_spark_writes(

@@ -56,7 +56,7 @@ def job(new_job: Callable[..., Job]) -> Job:
     return _of_four_windows(new_job, "rocksdb:state")
 
 
-@pytest.fixture(params=["rocksdb:state", "file:state"])
+@pytest.fixture(params=[pytest.param("rocksdb:state", marks=pytest.mark.night), "file:state"])
 def job_on_each(request: pytest.FixtureRequest, new_job: Callable[..., Job]) -> Job:
     """The same on both kinds of store, for what touches pieces."""
     return _of_four_windows(new_job, request.param)
@@ -167,30 +167,26 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "_dedup": dedup}
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"store": {"url": "rocksdb:state", "shards": 2}}, "shards"),
-        ({"digest": "secure"}, "digest"),
-        ({"key": ["k", "t"]}, "key"),
-        ({"expiry": {**EXPIRY, "span": 20}}, "expiry.span"),
-        ({"expiry": {"by": "never"}}, "expiry.by"),
-        ({"expiry": {**EXPIRY, "lookup": "all_live"}}, "expiry.lookup"),
-    ],
-)
-def test_settings_that_a_store_keeps_are_refused_when_changed(
-    new_job: Callable[..., Job], settings: dict[str, Any], named: str
-) -> None:
+def test_settings_that_a_store_keeps_are_refused_when_changed(new_job: Callable[..., Job]) -> None:
     """Named with both values and what to do, before anything is touched."""
     job = filled(new_job(expiry=EXPIRY, store={"url": "rocksdb:state", "shards": 3}), files=1)
     job.run()
-    before = outcome(job)
-    job.settings = {**job.settings, **settings}
-    with pytest.raises(SettingsChangedError, match=named) as refused:
-        job.run()
-    assert "put them back" in str(refused.value)
-    job.settings = {"expiry": EXPIRY, "store": {"url": "rocksdb:state", "shards": 3}}
-    assert outcome(job) == before
+    before, kept = outcome(job), job.settings
+    changes: dict[str, dict[str, Any]] = {
+        "shards": {"store": {"url": "rocksdb:state", "shards": 2}},
+        "digest": {"digest": "secure"},
+        "key": {"key": ["k", "t"]},
+        "expiry.span": {"expiry": {**EXPIRY, "span": 20}},
+        "expiry.by": {"expiry": {"by": "never"}},
+        "expiry.lookup": {"expiry": {**EXPIRY, "lookup": "all_live"}},
+    }
+    for named, settings in changes.items():
+        job.settings = {**kept, **settings}
+        with pytest.raises(SettingsChangedError, match=named) as refused:
+            job.run()
+        assert "put them back" in str(refused.value), named
+        job.settings = kept
+        assert outcome(job) == before, named
     assert job.run().windows == 0
 
 

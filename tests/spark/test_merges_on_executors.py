@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from tests.spark.cluster import Cluster, cluster_of, executors, run_job
 from tests.spark.harness import Job
 from tests.spark.test_cluster import check_counts, job_in, numbered
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.night, pytest.mark.timeout(1800)]
 
 STORE_ID = "ab" * 16
 SHARDS = 6
@@ -155,8 +154,7 @@ def test_a_job_whose_tasks_merge(two: Cluster, armed: Path, tmp_path: Path, jobs
 
     Standing tasks judge the small windows, and do all steps of the others: they leave a core to the merges.
     """
-    while two.call(executors) < 2:
-        time.sleep(0.2)  # an earlier test has killed one
+    two.call(executors, at_least=2)
     store = {"url": "file:state", "shards": 4}
     source = {"file_format": "parquet", "max_files_per_batch": 2}
     job = job_in(tmp_path / "job", source=source, store=store)

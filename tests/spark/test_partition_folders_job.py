@@ -113,7 +113,7 @@ _CAST = {
 }
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+@pytest.mark.parametrize("zone", [pytest.param("UTC", marks=pytest.mark.night), "America/New_York"])
 @pytest.mark.parametrize(
     ("kind", "types"), [("parquet", _PLAIN), ("parquet", _CAST), ("json", _PLAIN), ("json", {**_PLAIN, **_CAST})]
 )

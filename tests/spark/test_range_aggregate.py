@@ -100,6 +100,7 @@ def test_the_example_of_the_documentation(session: SparkSession) -> None:
     assert answers == {(1, "10:00"): 10, (1, "10:15"): 40, (2, "10:01"): 50, (1, "10:30"): 50, (3, "10:00"): None}
 
 
+@pytest.mark.night(but=["event-1", "range-40"])
 @pytest.mark.parametrize("ids", [1, 40])
 @pytest.mark.parametrize("per", ["event", "range"])
 def test_parts_and_slices_give_the_answers_of_one_index(session: SparkSession, per: str, ids: int) -> None:
@@ -137,7 +138,7 @@ TYPES: dict[str, tuple[str, Callable[[int], Any], str, Callable[[int], Any]]] = 
 """Of each type of time: a time by its number; and a type of values, with a value by its number."""
 
 
-@pytest.mark.night
+@pytest.mark.night(but=["timestamp_ntz"])
 @pytest.mark.parametrize("name", TYPES)
 def test_all_ends_and_types_give_what_all_pairs_give(session: SparkSession, name: str) -> None:
     """Of one index and of parts with slices, in a session of any zone; several id columns."""

@@ -234,6 +234,7 @@ def ran(job: Job, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.night
 def test_files_and_variables_of_sparks_change_nothing(tmp_path: Path) -> None:
     """Its defaults, Hadoop's site, options of the JVM, another zone, no UTF-8: the job goes by its own settings."""
     job = Job(tmp_path, None, {"source": {"file_format": "csv", "schema": "k string, at timestamp", "header": True}})
@@ -257,6 +258,7 @@ def test_files_and_variables_of_sparks_change_nothing(tmp_path: Path) -> None:
     assert {row["at"].isoformat() for row in found} == {"2024-01-01T12:00:00+00:00"}
 
 
+@pytest.mark.night
 def test_what_cannot_be_overruled_is_refused(tmp_path: Path) -> None:
     """With exit code 2, the promise, and the place where it stands; nothing is judged."""
     job = Job(tmp_path, None, {})

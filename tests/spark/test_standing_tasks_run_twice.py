@@ -28,13 +28,11 @@ from tests.spark.harness import Job
 from tests.spark.test_cluster import SHARDS, check_counts, job_in
 from tests.spark.test_executors_of_several_cores import numbers_of_cores
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.night, pytest.mark.timeout(1800)]
 
 SMALL_WINDOWS = 3
 SOON = {"spark.speculation.multiplier": "1", "spark.speculation.efficiency.enabled": "false"}
 _DEADLINE_S = 60.0
-_GIVES_UP_S = 12.0
-"""A copy waits 10 s for the driver."""
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +77,8 @@ def tasks_at_work(session: SparkSession) -> tuple[int, int]:
     return stage.numActiveTasks, stage.numCompletedTasks
 
 
-def run_copied(session: SparkSession, job: Job, pause_s: float) -> dict[str, Any]:
-    """Run a job whose small windows begin when Spark copies the two tasks that are left, or so long after that."""
+def run_copied(session: SparkSession, job: Job, *, is_over: bool) -> dict[str, Any]:
+    """Run a job whose small windows begin when Spark copies the two tasks that are left, or when all have ended."""
     at_tasks = StandingTasks.map
     sizes: list[int] = []
 
@@ -92,7 +90,9 @@ def run_copied(session: SparkSession, job: Job, pause_s: float) -> dict[str, Any
             while tasks_at_work(session) != (4, 2):
                 assert time.monotonic() < deadline, tasks_at_work(session)
                 time.sleep(0.1)
-            time.sleep(pause_s)  # a copy gives up meanwhile, if it is long
+            if is_over:  # a copy has given up
+                assert standing._connections is not None
+                assert standing._connections.is_over.wait(_DEADLINE_S)
         sizes.append(len(payloads))
         return at_tasks(standing, function, payloads, places)
 
@@ -101,17 +101,16 @@ def run_copied(session: SparkSession, job: Job, pause_s: float) -> dict[str, Any
         return run_job(session, job) | {"sizes": sizes}
 
 
-@pytest.mark.night
 @pytest.mark.parametrize(
-    ("pause_s", "stood"),
-    [(0.0, [False, True, True]), (_GIVES_UP_S, [True, True, True])],
+    ("is_over", "stood"),
+    [(False, [False, True, True]), (True, [True, True, True])],
     ids=["while the driver waits", "between two windows"],
 )
-def test_copies_of_standing_tasks(pause_s: float, stood: list[bool], apart: Cluster, tmp_path: Path) -> None:
+def test_copies_of_standing_tasks(is_over: bool, stood: list[bool], apart: Cluster, tmp_path: Path) -> None:
     """Their window is judged by a job, or by tasks that begin again; the next ones by standing tasks."""
     assert apart.call(numbers_of_cores) == [3, 3]
     job, often = of_two_sizes(tmp_path / "job")
-    ran = apart.call(run_copied, job, pause_s)
+    ran = apart.call(run_copied, job, is_over=is_over)
     print(f"at work: {ran['sizes']}, stood: {ran['stood']}")
     check_counts(job, often)
     assert ran["windows"] == 1 + SMALL_WINDOWS

@@ -1,7 +1,7 @@
 """Random lines of JSON and CSV, read by our exact parsers and by Spark: each the same record, or malformed for both.
 
 Where we differ on purpose (the decisions at the end of SEMANTICS.md) stands in `_DIFFERENT` and `_DIFFERENT_CSV`. A run
-takes a sample of lines; DIFFERENTIAL_SEED gives another one, DIFFERENTIAL_ALL=1 takes many (`make differential`).
+takes a sample of lines, the tier `night` a large one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random lines of JSON and CSV against the rules that SEMANTICS.md states, said once more in Python.
 
-A run takes a sample of lines; DIFFERENTIAL_SEED gives another one, DIFFERENTIAL_ALL=1 takes many (`make differential`).
+A run takes a sample of lines, the tier `night` a large one.
 """
 
 from __future__ import annotations

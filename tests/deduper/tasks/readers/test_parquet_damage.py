@@ -1,6 +1,6 @@
 """Parquet files with flipped bits: the reader without Spark reads them, or leaves them to Spark; nothing else happens.
 
-DIFFERENTIAL_SEED gives other bits, DIFFERENTIAL_ALL=1 takes many (`make differential`).
+The tier `night` flips many more.
 """
 
 from __future__ import annotations
