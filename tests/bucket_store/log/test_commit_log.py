@@ -537,6 +537,7 @@ def test_whatever_call_fails_the_outcome_is_true(tmp_path: Path, windows_before:
     pytest.fail("no placing ever came to its end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=[] if seed < 6 else pytest.mark.night) for seed in range(40)]
 )

@@ -26,6 +26,7 @@ def test_a_file_of_version_1_says_what_it_said(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
 
+@pytest.mark.slow
 def test_every_cut_and_every_flip_is_refused(tmp_path: Path) -> None:
     """Never another sample."""
     data = (FILES / FILE_NAME).read_bytes()
