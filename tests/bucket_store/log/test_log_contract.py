@@ -47,26 +47,12 @@ from bucket_store.log.sources_file import (
     write_sources,
 )
 from bucket_store.places.place import NotDurableError, NotPlacedError, Place, UnansweredError
-from tests.bucket_store.log_samples import commit
+from tests.bucket_store.log_samples import advance, commit, new_log
 from tests.bucket_store.places import test_names_contract
 
 root = test_names_contract.root
 
 FILE = SourcePartition("a.parquet", 7, 0, 100, 10, bytes(range(16)))
-
-
-def new_log(root: Place, *, snapshot_every: int = 1000) -> CommitLog:
-    """A store with epoch 1 claimed."""
-    CommitLog.create(root, {"shards": 2}, wall_us=5, snapshot_every=snapshot_every)
-    log = CommitLog.open(root)
-    assert log.claim_epoch("first", 6) == 1
-    return log
-
-
-def advance(log: CommitLog, windows: int) -> None:
-    """Commit that many more windows."""
-    for _ in range(windows):
-        log.place(commit(log.state.next_window, log.epoch or 0))
 
 
 class Faulty:
